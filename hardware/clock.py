@@ -1,7 +1,7 @@
 """Clocks: real time, and real time run faster or slower.
 
-A component is given a clock and never asks the operating system for the time, so that the same code runs live and in a
-simulation. Only differences between two readings mean something; zero is wherever the clock began.
+A component receives a clock and never reads the system time, so the same code runs live and in a simulation. Only
+differences between two readings are meaningful; zero is arbitrary.
 """
 
 import math
@@ -13,7 +13,7 @@ from hardware.units import Seconds
 
 
 class Clock(Protocol):
-    """Anything that can say what time it is."""
+    """Protocol of a time source."""
 
     def now(self) -> Seconds:
         """Seconds since an arbitrary start; never decreases."""
@@ -24,17 +24,14 @@ class WallClock:
     """The machine's monotonic clock, common to all processes of one host."""
 
     def now(self) -> Seconds:
-        """Monotonic time [s].
-
-        Effects: none.
-        """
+        """Monotonic time [s]."""
         return Seconds(time.monotonic())
 
 
 class ScaledClock:
     """Another clock, `time_scale` times as fast.
 
-    With a scale of 0.01 one virtual second lasts 100 real ones: a slow machine can stand in for fast hardware.
+    With a scale of 0.01 one virtual second lasts 100 real ones: a slow machine can emulate fast hardware.
     """
 
     def __init__(self, time_scale: float, base: Clock | None = None) -> None:
@@ -56,8 +53,5 @@ class ScaledClock:
         return self._scale
 
     def now(self) -> Seconds:
-        """Virtual time since this clock was made [s].
-
-        Effects: none.
-        """
+        """Virtual time since this clock was made [s]."""
         return Seconds((self._base.now() - self._origin) * self._scale)

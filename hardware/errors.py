@@ -1,26 +1,26 @@
 """Errors of the virtual hardware.
 
     HardwareError                 anything below; never raised itself
-    ├── SpecError                 a description of hardware that cannot be (a negative size, an unknown name)
-    ├── TopologyError             an identity outside the topology, or two ends that no plane joins
-    ├── ClockError                a clock asked to do what it cannot (go back, advance a wall clock)
+    ├── SpecError                 an invalid description of hardware (a negative size, an unknown name)
+    ├── TopologyError             an identity outside the topology, or two ends without a common plane
+    ├── ClockError                an operation that the clock does not support (go back, advance a wall clock)
     ├── HbmError                  a die's byte ledger
     │   ├── HbmExhaustedError     a reservation larger than what is free
     │   └── HbmReservationError   an unknown or doubly used reservation name
     ├── UbError                   a node's shared UB segment
     │   ├── UbMissingError        no segment at that path
     │   ├── UbExistsError         a segment is already there, or it has another size
-    │   ├── UbCorruptError        the file is no segment, or its table contradicts itself
+    │   ├── UbCorruptError        the file is not a segment, or its table is inconsistent
     │   ├── UbFullError           no room: in the segment, in its region table, or in the directory that holds it
     │   ├── UbRangeError          a range outside the segment
-    │   ├── UbStaleError          a region that was released or reclaimed meanwhile
-    │   ├── UbBusyError           the segment's lock was not given in time
-    │   ├── UbChannelError        a transfer between two ranks that did not come about; `ending` says why
+    │   ├── UbStaleError          a region that was released or reclaimed before the access
+    │   ├── UbBusyError           the segment's lock was not acquired in time
+    │   ├── UbChannelError        a failed transfer between two ranks; `ending` is the reason
     │   └── UbClosedError         the segment was closed in this process
-    ├── FabricError               a transfer over links that cannot be
+    ├── FabricError               an impossible transfer over links
     └── NpuAllocationError        this process holds no NPUs, or ones that the topology does not have
 
-Every message says what was asked, what is there, and what to do. A broken invariant of our own is an `assert`.
+Every message contains the request, the actual state and the remedy. Broken internal invariants are `assert`s.
 """
 
 
@@ -29,15 +29,15 @@ class HardwareError(Exception):
 
 
 class SpecError(HardwareError):
-    """A description of hardware that cannot be."""
+    """An invalid description of hardware."""
 
 
 class TopologyError(HardwareError):
-    """An identity outside the topology, or ends that no plane joins."""
+    """An identity outside the topology, or ends without a common plane."""
 
 
 class ClockError(HardwareError):
-    """A clock was asked to do what it cannot."""
+    """An operation that the clock does not support."""
 
 
 class HbmError(HardwareError):
@@ -45,7 +45,7 @@ class HbmError(HardwareError):
 
 
 class HbmExhaustedError(HbmError):
-    """A reservation asked for more bytes than are free."""
+    """A reservation exceeded the free bytes."""
 
 
 class HbmReservationError(HbmError):
@@ -105,4 +105,4 @@ class FabricError(HardwareError):
 
 
 class NpuAllocationError(HardwareError):
-    """Ray gave this process no NPUs, or NPUs that the topology does not have."""
+    """Ray assigned no NPUs to this process, or NPUs outside the topology."""

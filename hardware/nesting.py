@@ -14,7 +14,7 @@ LARGEST_DEPTH = 128
 
 
 class NestedTooDeeply(ValueError):
-    """Arrays, objects or tables lie more than `LARGEST_DEPTH` deep within one another."""
+    """Arrays, objects or tables are nested deeper than `LARGEST_DEPTH`."""
 
     def __init__(self) -> None:
         super().__init__(f"it is nested more than {LARGEST_DEPTH} deep")

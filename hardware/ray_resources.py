@@ -33,7 +33,6 @@ def node_resources(npus: int, ub_memory_mib: int) -> dict[str, float]:
         ub_memory_mib: MiB of its UB segment; Ray takes whole numbers only. 0 leaves it out.
     Returns: the `resources` of `ray.init` or of a cluster node.
     Raises: SpecError if a number is negative.
-    Effects: none.
     """
     return _resources(npus, ub_memory_mib, "a node")
 
@@ -46,7 +45,6 @@ def replica_resources(npus: int, ub_mib: int) -> dict[str, float]:
         ub_mib: MiB of UB memory; 0 leaves it out.
     Returns: the `resources` of a replica's actor options.
     Raises: SpecError if a number is negative.
-    Effects: none.
     """
     return _resources(npus, ub_mib, "a replica")
 
@@ -56,7 +54,6 @@ def node_labels(node: int) -> dict[str, str]:
 
     Returns: the `labels` of `ray.init` or of a cluster node.
     Raises: SpecError if the number is negative.
-    Effects: none.
     """
     if node < 0:
         raise SpecError(f"node {node} cannot be; nodes are numbered from 0")
@@ -64,11 +61,10 @@ def node_labels(node: int) -> dict[str, str]:
 
 
 def allocated_npus() -> list[int]:
-    """Device numbers that Ray gave to this process, in order (Ray's own order is not).
+    """Device numbers that Ray assigned to this process, sorted (Ray does not sort them).
 
     Returns: numbers within the node, from 0.
-    Raises: NpuAllocationError if Ray gave none.
-    Effects: none.
+    Raises: NpuAllocationError if Ray assigned none.
     """
     given = ray.get_runtime_context().get_accelerator_ids().get(NPU, [])
     if not given:
@@ -77,13 +73,12 @@ def allocated_npus() -> list[int]:
 
 
 def allocated_npu_ids(first_host: int) -> list[NpuId]:
-    """The NPUs that Ray gave to this process, as identities of the topology.
+    """The NPUs that Ray assigned to this process, as identities of the topology.
 
     Args:
         first_host: number of the first host of this process's Ray node.
     Returns: identities in order.
-    Raises: NpuAllocationError if Ray gave none.
-    Effects: none.
+    Raises: NpuAllocationError if Ray assigned none.
     """
     return npu_ids(allocated_npus(), first_host)
 
@@ -96,7 +91,6 @@ def npu_ids(devices: Sequence[int], first_host: int) -> list[NpuId]:
     Args:
         devices: numbers within the Ray node.
         first_host: number of the node's first host.
-    Effects: none.
     """
     return [NpuId(first_host + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
 
@@ -106,7 +100,6 @@ def first_hosts(npus: Sequence[int]) -> list[int]:
 
     Args:
         npus: of the Ray nodes, in order.
-    Effects: none.
     """
     hosts = [max(1, -(-count // NPUS_PER_HOST)) for count in npus]
     return [sum(hosts[:index]) for index in range(len(hosts))]

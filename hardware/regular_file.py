@@ -1,4 +1,4 @@
-"""Files that are read as data: only regular ones, since a pipe holds up whoever opens it and a device never ends."""
+"""Files that are read as data: only regular ones, since opening a pipe blocks and reading a device never ends."""
 
 import stat
 from pathlib import Path
@@ -8,13 +8,13 @@ MOST_TEXT_BYTES = 1 << 30
 
 
 class IrregularFileError(OSError):
-    """A path leads to something that is no regular file, or out of its folder. The message says what and where."""
+    """A path leads to a file that is not regular, or outside its folder. The message names the file and the reason."""
 
 
 def check_regular(path: Path) -> int:
-    """Look where a path leads; nothing is opened. Returns: the size in bytes.
+    """Look where a path leads; without opening it. Returns: the size in bytes.
 
-    Raises: IrregularFileError for anything that is no regular file; OSError if there is nothing.
+    Raises: IrregularFileError for anything that is no regular file; OSError if the path does not exist.
     """
     facts = path.stat()
     if not stat.S_ISREG(facts.st_mode):

@@ -47,7 +47,6 @@ class NpuId:
         """Reads "n3.npu5".
 
         Raises: TopologyError if the name has another form.
-        Effects: none.
         """
         match = _NAME.fullmatch(name)
         if match is None or match[3] is not None:
@@ -70,7 +69,6 @@ class DieId:
         """Reads "n3.npu5.die1".
 
         Raises: TopologyError if the name has another form.
-        Effects: none.
         """
         match = _NAME.fullmatch(name)
         if match is None or match[3] is None:
@@ -90,7 +88,7 @@ class CpuId:
 
 
 class PathKind(StrEnum):
-    """How far two dies are apart; each kind has its own bandwidth and latency."""
+    """Distance class of two dies; each kind has its own bandwidth and latency."""
 
     SAME_DIE = "same_die"
     SAME_NPU = "same_npu"
@@ -103,7 +101,7 @@ Endpoint = NpuId | DieId | CpuId
 
 
 class Topology:
-    """The nodes that exist, and what lies between any two ends."""
+    """The existing nodes, and the path between any two ends."""
 
     def __init__(self, spec: SupernodeSpec, nodes: int | None = None) -> None:
         """
@@ -157,15 +155,13 @@ class Topology:
         """Number of the supernode that an end belongs to.
 
         Raises: TopologyError if the topology does not have it.
-        Effects: none.
         """
         return self._known_node(_node_of(end)) // self.spec.nodes
 
     def path(self, source: DieId, target: DieId) -> PathKind:
-        """How far two dies are apart.
+        """Distance class of two dies.
 
         Raises: TopologyError if the topology lacks one of them.
-        Effects: none.
         """
         self._require(source)
         self._require(target)
@@ -183,7 +179,6 @@ class Topology:
         """Whether a plane carries bytes from one end to the other.
 
         Raises: TopologyError if the topology lacks one of the ends.
-        Effects: none.
         """
         self._require(source)
         self._require(target)
@@ -196,7 +191,6 @@ class Topology:
         """Planes that carry bytes between two ends, in the order UB, RDMA, VPC; empty if none does.
 
         Raises: TopologyError if the topology lacks one of the ends.
-        Effects: none.
         """
         return tuple(plane for plane in Plane if self.joins(plane, source, target))
 
@@ -204,7 +198,6 @@ class Topology:
         """Refuses a transfer over a plane that does not join its ends.
 
         Raises: TopologyError naming the planes that do.
-        Effects: none.
         """
         if not self.joins(plane, source, target):
             others = ", ".join(self.planes_joining(source, target)) or "none"

@@ -25,10 +25,7 @@ MILLISECOND = 1e-3
 
 
 def gbps_to_bytes_per_s(gigabits_per_s: float) -> float:
-    """Line rate in gigabits per second (decimal, as links are sold) as bytes per second.
-
-    Effects: none.
-    """
+    """Line rate in gigabits per second (decimal, as links are sold) as bytes per second."""
     return gigabits_per_s * GIGA / 8
 
 
@@ -38,7 +35,6 @@ def format_bytes(nbytes: int) -> str:
     Args:
         nbytes: any count; a negative one keeps its sign.
     Returns: "512 B", "1.5 KiB", "128 MiB".
-    Effects: none.
     """
     size = abs(nbytes)
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):

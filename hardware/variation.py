@@ -1,12 +1,11 @@
 """How far real times stray from predicted ones: jitter and spikes of steps.
 
-Every draw is a function of (seed, name, number) and of nothing else: step 1,000 of an instance has the same factor
-whether or not steps before it were drawn, and whatever other instances draw. So a change somewhere in a simulation
-does not reshuffle the noise everywhere.
+Every draw is a function of only (seed, name, number): step 1,000 of an instance has the same factor independent of
+earlier draws and of other instances. So a change somewhere in a simulation does not reshuffle the noise everywhere.
 
 A draw is one 64-bit hash and a look-up: the hash's lower bits pick one of 4,096 equally likely quantiles of the
 distribution, its upper ones decide about a spike. The table of quantiles makes the mean exact and bounds the
-extremes: nothing lies outside the first and the last entry (3.67 standard deviations for a log-normal).
+extremes: all values are between the first and the last entry (3.67 standard deviations for a log-normal).
 
     mean-preserving log-normal:  exp(sigma z - sigma^2 / 2), divided by the table's mean
 """
@@ -58,7 +57,7 @@ class StepVariation:
         """Of all factors."""
 
     def factor(self, step: int) -> float:
-        """Factor on the time of step number `step` (0 or more). Effects: none."""
+        """Factor on the time of step number `step` (0 or more)."""
         draw = _mix(self._key + step * _GAMMA)
         factor = self._factors[draw & 4095]
         return factor * self._spike if draw < self._cut else factor

@@ -18,7 +18,7 @@ class Backend(StrEnum):
 DEFAULT_PATHS = {Backend.COMPLETIONS: "/v1/completions", Backend.CHAT: "/v1/chat/completions"}
 
 History = list[PromptMessage] | str
-"""What was said before: messages for chat, text for completions. Empty in a first turn."""
+"""Earlier turns: messages for chat, text for completions. Empty in a first turn."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +29,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         path: "/v1/completions" ...
         model: name sent as `model`.
         headers: additional header lines, e.g. Authorization.
-        stream: ask for a stream (with usage).
-        ignore_eos: ask the server to go on to `output_tokens` whatever the model says.
+        stream: request a stream (with usage).
+        ignore_eos: request generation up to `output_tokens` regardless of stop tokens.
         extra: fields merged into every body; a null value removes a field.
     """
 
@@ -48,7 +48,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         """The JSON body of one request.
 
         Args:
-            history: what `extend` gave after the turn before; empty for a first turn.
+            history: result of `extend` for the previous turn; empty for a first turn.
         Raises: UsageError if the prompt does not fit the endpoint (token ids or messages where text is needed).
         """
         if turn.body is not None:
@@ -69,7 +69,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode({name: value for name, value in fields.items() if value is not None})
 
     def extend(self, history: History, turn: Turn, answer: str) -> History:
-        """The history after a turn was answered."""
+        """The history including a completed turn."""
         if self.backend is Backend.CHAT:
             return [*(history or []), *as_messages(turn.prompt), PromptMessage(Role.ASSISTANT, answer)]
         return f"{_as_prompt(turn.prompt, history)}{answer}"

@@ -1,16 +1,16 @@
-"""Everything that can go wrong on our side, as one tree. Each is one line on the terminal and an exit status.
+"""Exceptions for failures on the client's side. Each is one line on the terminal and an exit status.
 
     LoadgenError                  exit status 1
-    ├── UsageError                flags, files and values that a person gave            exit status 2
-    │   └── TraceFormatError      a data set or trace file that cannot be read as what it is said to be
+    ├── UsageError                flags, files and values given by the user             exit status 2
+    │   └── TraceFormatError      a data set or trace file that does not match its format
     ├── ServerError               the server under test cannot be used at all           exit status 3
-    │   ├── ServerUnreachable     nobody listens, name unknown, TLS refused, not ready in time
-    │   ├── WrongModel            the server does not serve the model asked for
+    │   ├── ServerUnreachable     connection refused, name unknown, TLS refused, not ready in time
+    │   ├── WrongModel            the server does not serve the requested model
     │   └── AuthRefused           401 or 403
     ├── OutputError               the output folder or file cannot be written           exit status 4
-    └── WorkerLost                a worker process of ours ended early                  exit status 1
+    └── WorkerLost                a worker process exited early                         exit status 1
 
-What a *request* ran into is no exception but a value: `RequestOutcome`.
+The failure of a *request* is not an exception but a value: `RequestOutcome`.
 """
 
 import msgspec
@@ -18,11 +18,11 @@ import msgspec
 NOT_JSON = (msgspec.DecodeError, UnicodeError)
 """What `loadgen.json_text` raises for bytes that are no JSON, no UTF-8, or nested too deeply."""
 INTERRUPTED = 130
-"""Exit status of what the user ended, as shells have it."""
+"""Exit status after an interruption by the user, as in shells."""
 
 
 class LoadgenError(Exception):
-    """Base of the tree; its text is one line that says what to do next."""
+    """Base of the tree; its text is one line that includes the remedy."""
 
     exit_status = 1
 
@@ -34,7 +34,7 @@ class UsageError(LoadgenError):
 
 
 class TraceFormatError(UsageError):
-    """A data set or trace file is not what it is said to be. The text names file and line."""
+    """A data set or trace file does not match its declared format. The text names file and line."""
 
 
 class ServerError(LoadgenError):
@@ -52,7 +52,7 @@ class WrongModel(ServerError):
 
 
 class AuthRefused(ServerError):
-    """The server wants a key, or another one."""
+    """The server requires an API key, or rejected the one sent."""
 
 
 class OutputError(LoadgenError):
@@ -62,4 +62,4 @@ class OutputError(LoadgenError):
 
 
 class WorkerLost(LoadgenError):
-    """A worker process ended before its work did."""
+    """A worker process exited before its work was complete."""

@@ -16,7 +16,7 @@ LARGEST_DEPTH = 128
 
 
 class JsonTooDeep(msgspec.DecodeError):
-    """Arrays and objects lie more than `LARGEST_DEPTH` deep within one another."""
+    """Arrays and objects are nested deeper than `LARGEST_DEPTH`."""
 
     def __init__(self) -> None:
         super().__init__(f"JSON is nested more than {LARGEST_DEPTH} deep")
@@ -37,7 +37,7 @@ def check_depth(text: bytes | str) -> None:
 
 
 def _depth(text: bytes | str) -> int:
-    """How deep arrays and objects lie within one another; every step is one pass of C over the bytes."""
+    """Nesting depth of arrays and objects; every step is one pass of C over the bytes."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
     if b"\\" in text:  # so that each quote that is left begins or ends a string
@@ -56,7 +56,7 @@ class Decoder(Generic[T]):
     """Decodes texts of one kind."""
 
     def __init__(self, kind: type[T]) -> None:
-        """For values of a kind that msgspec knows."""
+        """Decoder for values of a kind supported by msgspec."""
         self._decode = msgspec.json.Decoder(kind).decode
 
     def decode(self, text: bytes | str) -> T:
@@ -70,6 +70,6 @@ def decode(text: bytes | str) -> Any: ...  # noqa: ANN401
 @overload
 def decode(text: bytes | str, kind: type[T]) -> T: ...
 def decode(text: bytes | str, kind: Any = Any) -> Any:
-    """The value of a text, of any kind or of one that msgspec knows. Raises: one of `NOT_JSON`."""
+    """Decode a text as any value or as a kind supported by msgspec. Raises: one of `NOT_JSON`."""
     check_depth(text)
     return msgspec.json.decode(text, type=kind)

@@ -1,7 +1,7 @@
-"""How far a long command is, on stderr: a bar on a terminal, elsewhere a plain line every ten seconds.
+"""How far a long command is, on stderr: a bar on a terminal, otherwise a plain line every ten seconds.
 
-Theory of operation. On a terminal rich redraws the bar by a thread of its own. Elsewhere a thread here wakes up every
-ten seconds, so that a line comes even while one step of the work takes longer than that.
+Theory of operation. On a terminal rich redraws the bar by a thread of its own. Otherwise a thread wakes up every ten
+seconds, so that a line appears even during a long step.
 """
 
 import os
@@ -21,17 +21,18 @@ PLAIN_EVERY_S = 10.0
 
 
 class ProgressConsole(Console):
-    """Console on stderr that nobody need read: Ctrl-C on `COMMAND 2>&1 | tee` ends tee first, and the command goes on.
+    """Console on stderr that tolerates a closed pipe: Ctrl-C on `COMMAND 2>&1 | tee` ends tee first, and the command
+    continues.
 
     Args:
-        quiet: print nothing.
+        quiet: print no output.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
-        """Print nothing from now on. Effects: stderr leads nowhere, or Python would fail once more when it ends."""
+        """Print no further output. Effects: stderr leads nowhere, or Python would fail once more when it ends."""
         self.quiet = True
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stderr.fileno())
@@ -43,8 +44,8 @@ class ProgressBar:
 
     Args:
         what: is under way. total: of what is counted as done; None = not known.
-        counted: tell the numbers themselves, not only their share.
-        quiet: show nothing.
+        counted: show the counts, not only their share.
+        quiet: show no bar.
         console: instead of one on stderr.
         every_s: between two plain lines [s].
     """
@@ -92,7 +93,7 @@ class ProgressBar:
             self._lines.join()
 
     def begin(self, what: str, total: float | None = None) -> None:
-        """Replace the stage by a new one of which nothing is done."""
+        """Replace the stage by a new one with no progress."""
         self._bar.reset(self._task)
         self.update(0.0, what=what, total=total)
 
@@ -112,10 +113,7 @@ class ProgressBar:
         self.update(self._done + more, self._told)
 
     def line(self, elapsed_s: float) -> str:
-        """The plain line: "evaluating: 25 %, 10 of 40, 20.0 s so far".
-
-        Effects: none.
-        """
+        """The plain line: "evaluating: 25 %, 10 of 40, 20.0 s so far"."""
         share = numbers.share(min(1.0, self._done / self._total)) if self._total else ""
         parts = [part for part in (share, self._words(), f"{numbers.duration(elapsed_s)} so far") if part]
         return f"{self._what}: {', '.join(parts)}" if self._what else ", ".join(parts)

@@ -1,6 +1,6 @@
 """One grammar of durations and sizes for every flag and configuration key: `500ms`, `1h30m`, `1.5GiB`.
 
-Imports nothing of ours, so that the server's commands read them by the same rules.
+Has no imports from this project, so that the server's commands read them by the same rules.
 
     quantity = number unit {[blank] number unit}, the larger unit first    or a plain number, where one is understood
 """
@@ -52,7 +52,6 @@ def parse_duration(text: str, *, plain: str | None = "s") -> float:
     Args:
         plain: unit of a number without one; None = a unit must be given.
     Raises: ValueError, one line: what was given, what is understood, an example.
-    Effects: none.
     """
     value = _sum(text, DURATION_UNITS, plain)
     if value is None or value > LONGEST_S:
@@ -67,7 +66,6 @@ def parse_size(text: str, *, plain: str | None = "B", unit: str = "B") -> int:
         plain: unit of a number without one; None = a unit must be given.
         unit: what the answer counts.
     Raises: ValueError, one line: what was given, what is understood, an example.
-    Effects: none.
     """
     value = _sum(text, SIZE_UNITS, plain)
     if value is None or value > LARGEST_BYTES:

@@ -1,17 +1,17 @@
-"""Files that are read as data: only regular ones, since a pipe holds up whoever opens it and a device never ends."""
+"""Files that are read as data: only regular ones, since opening a pipe blocks and reading a device never ends."""
 
 import stat
 from pathlib import Path
 
 
 class IrregularInputError(OSError):
-    """A path leads to something that is no regular file. The message says to what."""
+    """A path leads to a file that is not regular. The message names its kind."""
 
 
 def check_regular(path: Path) -> None:
-    """Look where a path leads; nothing is opened.
+    """Look where a path leads; without opening it.
 
-    Raises: IrregularInputError for anything that is no regular file; OSError if there is nothing.
+    Raises: IrregularInputError for anything that is no regular file; OSError if the path does not exist.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):

@@ -1,7 +1,7 @@
-"""The result of a run as it stands in `result.json`, key by key.
+"""The result of a run as written to `result.json`, key by key.
 
 The file's top level carries the flat keys of `vllm bench serve` (milliseconds, vLLM's meaning: latency counted from the
-actual send), so that scripts that read those go on working. Everything else stands under the key `"loadgen"`: the
+actual send), so that scripts that read those go on working. All other values are under the key `"loadgen"`: the
 struct `RunResult` below, in seconds. Fields are only ever added within one schema version; a field that changes
 meaning gets a new version.
 """
@@ -37,13 +37,13 @@ class MetricDistribution(msgspec.Struct, kw_only=True):
 
 
 class LengthStatistics(msgspec.Struct, kw_only=True):
-    """Tokens of prompts, or of answers, as the flags or the data set asked for them beside those of the requests sent.
+    """Requested and sent lengths [tokens] of prompts, or of responses.
 
     Attributes:
         requests: measured ones whose length is known. shortened: of these, made to fit the model. lengthened: raised
             to the least that can be sent.
         asked_mean, asked_max: what the workload drew, after `--length-scale`. sent_mean, sent_max: what was sent; for
-            answers the limit in the request, which the model may stay below. None if nobody counted.
+            answers the limit in the request, which the model may stay below. None if unknown.
     """
 
     requests: int
@@ -56,7 +56,7 @@ class LengthStatistics(msgspec.Struct, kw_only=True):
 
 
 class ErrorCount(msgspec.Struct, kw_only=True):
-    """How often one error came. `example` is its text, cut to one line."""
+    """Number of occurrences of one error. `example` is its text, cut to one line."""
 
     outcome: str
     status: int
@@ -84,7 +84,7 @@ class SloResult(msgspec.Struct, kw_only=True):
         attainment: good / counted. wilson95: its 95 % Wilson interval.
         each: metric name -> share of the counted requests that kept this limit.
         untestable: successful requests without one of the metrics (TPOT of one token, TTFT of a whole answer); they
-            pass it and are told apart here.
+        pass it and are counted separately.
     """
 
     targets: dict[str, float]
@@ -107,7 +107,7 @@ class TextSample(msgspec.Struct, kw_only=True):
 
 
 class CacheUse(msgspec.Struct, kw_only=True):
-    """Prompt tokens taken from a cache, where the server told. `hit_share` = cached / input tokens of those."""
+    """Prompt tokens read from a cache, as reported by the server. `hit_share` = cached / input tokens of those."""
 
     reported_by: int
     cached_tokens: int
@@ -116,7 +116,7 @@ class CacheUse(msgspec.Struct, kw_only=True):
 
 
 class SteadyState(msgspec.Struct, kw_only=True):
-    """The longest stretch with at least 90 % of peak concurrency, and the main figures of requests that began in it."""
+    """The longest stretch with at least 90 % of peak concurrency, and the main metrics of requests started in it."""
 
     from_s: float
     to_s: float
@@ -130,7 +130,7 @@ class TimelinePoint(msgspec.Struct, kw_only=True):
     """One bin of the run's time axis; counts per bin, `running` at its end, percentiles of requests finished in it.
 
     Attributes:
-        width_s: what of the bin lies between the first send and the last end: counts over this are its rates. None in
+        width_s: the part of the bin between the first send and the last end: counts over this are its rates. None in
             results of older versions, as the next two.
         open_mean, open_peak: requests open at once: time average over `width_s`, exact maximum.
     """
@@ -160,14 +160,12 @@ class Generator(msgspec.Struct, kw_only=True):
         starved_s: time for which a slot was free and no prompt was ready, summed.
         offered_per_s / achieved_per_s: rate of the schedule, and rate at which requests really left. None in a closed
             loop.
-        is_bottleneck: whether the figures say more about this program than about the server, because it had more to do
-            than it could. reasons: why, one line each.
-        machine_was_busy: whether times were disturbed because the program had no core to run on. machine_reasons: how,
-            one line each.
-        denied_share: of the time by which the workers' timers were late, how much they had no core. None if none was.
-        cores, others_cores, stolen_cores: of the machine: busy with other programs, and taken by the host of a virtual
-            machine, as averages. None where the system does not tell, as in results of older versions.
-        clock_warnings: the machine slept or its clock jumped during the run.
+        is_bottleneck: whether the results measure this program rather than the server, because it was overloaded.
+        reasons: why, one line each. machine_was_busy: whether times were disturbed because the program had no core to
+        run on. machine_reasons: how, one line each. denied_share: of the time by which the workers' timers were late,
+        how much they had no core. None if none was. cores, others_cores, stolen_cores: of the machine: busy with other
+        programs, and taken by the host of a virtual machine, as averages. None where the system does not report it, and
+        in results of older versions. clock_warnings: the machine slept or its clock jumped during the run.
     """
 
     workers: int
@@ -203,21 +201,19 @@ class RunResult(msgspec.Struct, kw_only=True):
 
     Attributes:
         schema: `SCHEMA`. version: of the package. started_at: ISO 8601, UTC. command: as typed.
-        label: what tells this run from others of a sweep, e.g. "rate 4.0".
+        label: distinguishes this run from others of a sweep, such as "rate 4.0".
         url, model, endpoint: where the requests went.
         seed: repeats the run exactly. settings: every flag with its value.
-        interrupted: ended early by the user or by the loss of a worker; what is here is what was finished.
+        interrupted: stopped early by the user or by the loss of a worker; what is here is what was finished.
         duration_s: from the first send to the last end, warm-up excluded. drain_s: part of it after the last send.
         requests: measured ones sent. outcomes: `RequestOutcome` -> count. warmup_requests: left out.
         contradictions: successful answers that contradict the server's own usage, see `metrics.contradictions`.
         peak_concurrency, mean_concurrency: requests open at once: exact maximum, time average.
         metrics: name (see `metrics.definitions`) -> distribution.
-        lengths: "input" and "output" -> asked beside sent. turns_left_out: by all conversations together, because their
-            history would not have fitted the model.
-        samples: a few, unless they were not wanted; none without `--out`.
-        npus: behind the server, as the user or the server's own figures said; None if neither did.
-        warnings: everything that a reader must know before believing a figure; one line each, the worst first.
-        metadata: what the user attached.
+        lengths: "input" and "output" -> requested and sent. turns_left_out: by all conversations together, because
+            their history would not have fitted the model. samples: a few, unless disabled; none without `--out`. npus:
+            of the server, from the user or from the server's own metrics; None if neither did. warnings: caveats for a
+            reader of the results; one line each, the worst first. metadata: what the user attached.
     """
 
     schema: str = SCHEMA

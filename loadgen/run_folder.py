@@ -1,14 +1,14 @@
-"""The folder of one run: what is in it, and how it is written while the run goes on.
+"""The folder of one run: its files, and how they are written during the run.
 
     result.json            vLLM's flat keys, and `RunResult` under "loadgen"
-    requests.jsonl         one line per request, as they ended: the fields of `RequestRecord`, the two byte
+    requests.jsonl         one line per request, in order of their end: the fields of `RequestRecord`, the two byte
                            arrays as lists: `chunk_times_s` (microseconds kept) and `chunk_tokens`
     sent.jsonl             {"index", "turn", "body"}: the exact bodies, for `loadgen trace record`
-    server_metrics.jsonl   the server's own figures on the same time axis, one line per scrape
-    report.html            the pictures
+    server_metrics.jsonl   the server's own metrics on the same time axis, one line per scrape
+    report.html            the charts
     sweep.json             only in the folder of a sweep, whose points have folders of their own
 
-Requests are appended as they end, so that a run that is interrupted, or killed, leaves all that it had.
+Requests are appended as they end, so an interrupted or killed run keeps all finished ones.
 """
 
 import os
@@ -51,7 +51,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """Make the folder.
 
-        Raises: OutputError if it cannot be made, or if it holds a result already (nothing is ever overwritten).
+        Raises: OutputError if it cannot be made, or if it already holds a result, which is never overwritten.
         Effects: creates the folder and two empty files in it.
         """
         self.path = path
@@ -68,7 +68,7 @@ class RunFolder:
         self.close()
 
     def append(self, records: Sequence[RequestRecord]) -> None:
-        """Write requests that ended, and their bodies where they were kept.
+        """Write finished requests, and their bodies if kept.
 
         Raises: OutputError, for instance if the disk is full.
         """
@@ -149,7 +149,7 @@ def read_sweep(folder: Path) -> SweepResult:
 
 
 def read_records(folder: Path) -> Iterator[RequestRecord]:
-    """The requests of a run, in the order in which they ended.
+    """The requests of a run, ordered by their end.
 
     Raises: UsageError if the folder has none; TraceFormatError naming the line that cannot be read.
     """

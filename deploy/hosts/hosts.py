@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """Several "hosts" in one Linux machine, made of namespaces: each has its own network, processes, /tmp and /dev/shm.
 
-What runs in one sees of the others only what a network shows. The files of the machine are the same everywhere, as an
-image would give them: this repository, its environment, models. Addresses are 10.77.0.1, 10.77.0.2 ... in the order of
-the names; each host knows the others by name.
+A host's processes reach the other hosts only through the network. The files of the machine are the same everywhere, as
+an image would give them: this repository, its environment, models. Addresses are 10.77.0.1, 10.77.0.2 ... in the order
+of the names; each host resolves the others by name.
 
   hosts.py up a b                     make hosts a and b (again: adds those that are missing, empty ones)
   hosts.py run a -- ray status        run a command in host a, from this folder, with this environment
-  hosts.py cut a | join a             take its cable out, put it in again
-  hosts.py freeze a | thaw a          stop all its processes, let them go on
-  hosts.py kill a                     power off: its processes, /tmp and /dev/shm are gone
-  hosts.py down                       all of them
+  hosts.py cut a | join a             disconnect it from the network, reconnect it
+  hosts.py freeze a | thaw a          stop all its processes, continue them
+  hosts.py kill a                     power off: its processes, /tmp and /dev/shm are lost
+  hosts.py down                       kill all of them
 
-Needs root and `ip` (Debian: iproute2). Needs nothing of Python beyond the standard library.
+Needs root and `ip` (Debian: iproute2). Uses only Python's standard library.
 """
 
 import argparse
@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class HostsError(Exception):
-    """Something that a person can mend; one line."""
+    """A user-correctable error; one line."""
 
 
 class Hosts:
@@ -188,7 +188,7 @@ class Hosts:
 
 
 def be_host(ready: Path, hostname: str, kept: list[str]) -> None:
-    """The first process of a host: sets its file systems up, then collects ended children until it is killed."""
+    """The first process of a host: mounts its file systems, then reaps ended children until it is killed."""
     if hostname:
         _own_file_systems(hostname, kept, ready.parent / "etc-hosts")
     ready.touch()
@@ -222,7 +222,7 @@ def _own_file_systems(hostname: str, kept: list[str], names: Path) -> None:
 
 
 def _born(pid: int) -> int:
-    """When a process began [clock ticks since boot], so that a number that is used again is not mistaken; 0 if none."""
+    """Start time of a process [clock ticks since boot], which detects a reused process id; 0 if none."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, IndexError):

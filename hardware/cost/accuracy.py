@@ -7,16 +7,13 @@ from hardware.cost.row_kind import RowKind
 
 
 def percent(value: float | None) -> str:
-    """A relative error for a person: "+1.2 %"; empty for none. Effects: none."""
+    """A relative error for a person: "+1.2 %"; empty for none."""
     text = "" if value is None else f"{value * 100:+.1f} %"
     return "+0.0 %" if text == "-0.0 %" else text
 
 
 def calibration_markdown(found: Calibrated) -> str:
-    """The error table, for a README.
-
-    Effects: none.
-    """
+    """The error table, for a README."""
     lines = [
         "| | published | ours | error | left out | kind | source |",
         "| --- | ---: | ---: | ---: | ---: | --- | --- |",
@@ -37,7 +34,7 @@ def calibration_markdown(found: Calibrated) -> str:
 
 
 def counted(group: GroupResult) -> str:
-    """Rows, parameters and degrees of freedom of a group, for a person. Effects: none."""
+    """Rows, parameters and degrees of freedom of a group, for a person."""
     if not group.frees:
         told = f"{group.effective:g} parameters" if group.effective else "no parameter"
         return f"{len(group.rows)} rows, {told}"
@@ -51,10 +48,7 @@ def counted(group: GroupResult) -> str:
 
 
 def misses(found: Calibrated) -> list[str]:
-    """Rows that do not meet the goals, each with the reason; rows of the same reason together.
-
-    Effects: none.
-    """
+    """Rows that do not meet the goals, each with the reason; rows of the same reason together."""
     by_reason: dict[str, list[str]] = {}
     for group in found.groups:
         for result in group.rows:
@@ -65,10 +59,7 @@ def misses(found: Calibrated) -> list[str]:
 
 
 def calibration_json(found: Calibrated) -> dict[str, Any]:
-    """All of it as plain values.
-
-    Effects: none.
-    """
+    """All of it as plain values."""
     return {
         "device": found.device.name,
         "goal": GOAL,

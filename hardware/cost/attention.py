@@ -1,8 +1,8 @@
-"""Attention of a layer as the cost model sees it: weights, what a cached token takes, operations.
+"""Attention of a layer in the cost model: weights, what a cached token takes, operations.
 
 Two kinds. Latent attention (MLA) caches one compressed row that all heads share; decode folds the matrices that would
 expand it into queries and outputs (absorption). Grouped attention caches a key and a value for each KV head. Both have
-the same fields for the same meaning, so that a step asks neither which of the two it is.
+fields with the same names and meanings, so a step handles them alike.
 
 Either may read less than the whole context: latent attention what an indexer chose, grouped attention a window.
 """
@@ -36,10 +36,7 @@ class IndexerSizes:
     layers: int
 
     def weights(self, hidden: int, q_rank: int) -> int:
-        """Queries from the compressed query, one key and a weight for each head from the hidden state.
-
-        Effects: none.
-        """
+        """Queries from the compressed query, one key and a weight for each head from the hidden state."""
         return q_rank * self.heads * self.dim + hidden * (self.dim + self.heads)
 
     @property
@@ -80,28 +77,22 @@ class LatentAttentionSizes:
     indexer: IndexerSizes | None = None
 
     def prolog_weights(self, hidden: int) -> int:
-        """Query and latent projections: everything before core attention, without the absorbed matrices.
-
-        Effects: none.
-        """
+        """Query and latent projections: all weights before core attention, without the absorbed matrices."""
         queries = self.heads * (self.nope_dim + self.rope_dim)
         q = hidden * self.q_rank + self.q_rank * queries if self.q_rank else hidden * queries
         return q + hidden * (self.kv_rank + self.rope_dim)
 
     def die_prolog_weights(self, hidden: int, tp: int) -> float:
-        """Those of `prolog_weights` that one of `tp` dies has: its heads' queries, and all down-projections.
-
-        Effects: none.
-        """
+        """Those of `prolog_weights` that one of `tp` dies has: its heads' queries, and all down-projections."""
         down = hidden * (self.q_rank + self.kv_rank + self.rope_dim)
         return down + (self.prolog_weights(hidden) - down) / tp
 
     def cache_parts(self, tp: int) -> int:
-        """Parts into which `tp` dies split a token's cache: one, as all heads read the same latent. Effects: none."""
+        """Parts into which `tp` dies split a token's cache: one, as all heads read the same latent."""
         return 1
 
     def splits_into(self, tp: int) -> bool:
-        """Whether `tp` dies can have equal numbers of heads. Effects: none."""
+        """Whether `tp` dies can have equal numbers of heads."""
         return self.heads % tp == 0
 
     @property
@@ -140,10 +131,7 @@ class LatentAttentionSizes:
         return self.attended_values + (self.indexer.dim if self.indexer else 0)
 
     def reach(self, layers: int) -> ContextReach:
-        """Tokens that core attention reads in a model of that many layers: without an indexer all.
-
-        Effects: none.
-        """
+        """Tokens that core attention reads in a model of that many layers: without an indexer all."""
         return ContextReach(self.indexer.top_k) if self.indexer else EVERYTHING
 
     @property
@@ -157,10 +145,7 @@ class LatentAttentionSizes:
         return self.result_values
 
     def attended_bytes(self, *, int8: bool = False) -> int:
-        """Bytes of one cached token that core attention reads in one layer; as `token_bytes`, without indexer's key.
-
-        Effects: none.
-        """
+        """Bytes of one cached token that core attention reads in one layer; as `token_bytes`, without indexer's key."""
         return self.token_bytes(int8=int8) - (self.indexer.dim * BF16_BYTES if self.indexer else 0)
 
     def token_bytes(self, *, int8: bool = False) -> int:
@@ -168,7 +153,6 @@ class LatentAttentionSizes:
 
         Args:
             int8: the latent as INT8, its rotary part (xDeepServe) and an indexer's key still BF16; else all BF16.
-        Effects: none.
         """
         return self.kv_rank * (INT8_BYTES if int8 else BF16_BYTES) + (self.cached_values - self.kv_rank) * BF16_BYTES
 
@@ -188,7 +172,7 @@ class GroupedAttentionSizes:
     """Grouped-query attention: several query heads read the keys and values of one KV head.
 
     Attributes:
-        window: tokens that a token sees at most in a layer with a window, the last ones.
+        window: most tokens visible to a token in a layer with a window, the last ones.
         windowed_layers: how many layers have it.
     """
 
@@ -199,25 +183,19 @@ class GroupedAttentionSizes:
     windowed_layers: int = 0
 
     def prolog_weights(self, hidden: int) -> int:
-        """Query, key and value projections: everything before core attention.
-
-        Effects: none.
-        """
+        """Query, key and value projections: all weights before core attention."""
         return hidden * (self.heads + 2 * self.kv_heads) * self.head_dim
 
     def die_prolog_weights(self, hidden: int, tp: int) -> float:
-        """Those of `prolog_weights` that one of `tp` dies has; KV heads are copied where there are too few of them.
-
-        Effects: none.
-        """
+        """Those of `prolog_weights` that one of `tp` dies has; KV heads are copied where there are too few of them."""
         return hidden * (self.heads / tp + 2 * self.kv_heads / self.cache_parts(tp)) * self.head_dim
 
     def cache_parts(self, tp: int) -> int:
-        """Parts into which `tp` dies split a token's cache: whole KV heads. Effects: none."""
+        """Parts into which `tp` dies split a token's cache: whole KV heads."""
         return min(tp, self.kv_heads)
 
     def splits_into(self, tp: int) -> bool:
-        """Whether `tp` dies can have equal numbers of heads and of KV heads. Effects: none."""
+        """Whether `tp` dies can have equal numbers of heads and of KV heads."""
         return self.heads % tp == 0 and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0)
 
     @property
@@ -246,10 +224,7 @@ class GroupedAttentionSizes:
         return self.cached_values
 
     def reach(self, layers: int) -> ContextReach:
-        """Tokens that core attention reads in a model of that many layers: where there is a window, those inside it.
-
-        Effects: none.
-        """
+        """Tokens that core attention reads in a model of that many layers: where there is a window, those inside it."""
         return ContextReach(self.window, self.windowed_layers / layers) if self.windowed_layers else EVERYTHING
 
     @property
@@ -263,7 +238,7 @@ class GroupedAttentionSizes:
         return 2 * self.result_values
 
     def attended_bytes(self, *, int8: bool = False) -> int:
-        """Bytes of one cached token that core attention reads in one layer: all. Effects: none."""
+        """Bytes of one cached token that core attention reads in one layer: all."""
         return self.token_bytes(int8=int8)
 
     def token_bytes(self, *, int8: bool = False) -> int:
@@ -271,7 +246,6 @@ class GroupedAttentionSizes:
 
         Args:
             int8: keys and values as INT8, each with a float32 scale for each KV head; else BF16.
-        Effects: none.
         """
         if int8:
             return 2 * self.kv_heads * (self.head_dim * INT8_BYTES + SCALE_BYTES)

@@ -1,8 +1,8 @@
-"""Calibration as code: refit the free parameters to the published rows, and say how good the result is.
+"""Calibration as code: refit the free parameters to the published rows, and report the errors.
 
 Groups are fitted one after the other: matrix products, then decode, then prefill with the context cache. Each row
-gets two errors: of the fit to all rows, and of the fit to all others (leave-one-out), which is what a figure that
-nobody published yet can expect.
+gets two errors: of the fit to all rows, and of the fit to all others (leave-one-out), which estimates the error of an
+unpublished value.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_RO
 from hardware.cost.row_kind import RowKind
 
 ROW_SPREAD = 0.02
-"""Error of a row that is nothing special: figures are printed with two or three digits, and read off averages."""
+"""Normal error of a row: values are printed with two or three digits, and read off averages."""
 GOAL = 0.05
 LEFT_OUT_GOAL = 0.07
 
@@ -124,7 +124,7 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Everything that a calibration found. `device` has the new values."""
+    """Result of a calibration. `device` has the new values."""
 
     device: DeviceModel
     groups: tuple[GroupResult, ...]
@@ -141,7 +141,7 @@ class Calibrated:
 
 
 def has_rows(device: DeviceModel) -> bool:
-    """Whether anything was published for a device; without rows its predictions are not checked. Effects: none."""
+    """Whether anything was published for a device; without rows its predictions are not checked."""
     return device.name in _GROUPS
 
 

@@ -1,7 +1,7 @@
 """Formats that a checkpoint states in `quantization_config` of its `config.json`; without one, it is BF16.
 
 What is read: block-scaled FP8 (DeepSeek, Qwen3, GLM), `compressed-tensors` (vLLM's tools, `cloudmatrix quantize`),
-MXFP4 (gpt-oss), AWQ and GPTQ. Anything else is refused by name: a person then says the format.
+MXFP4 (gpt-oss), AWQ and GPTQ. Anything else is refused by name: the user then specifies the format.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,6 @@ def checkpoint_formats(config: Mapping[str, object], name: str, *, experts: bool
         name: of the model, for messages.
         experts: the model has some.
     Raises: SpecError naming the quantisation that is not read.
-    Effects: none.
     """
     given = config.get("quantization_config")
     if given is None:

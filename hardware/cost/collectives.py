@@ -19,9 +19,9 @@ class Collectives(NamedTuple):
     """Coefficients; all 0 without groups.
 
     Attributes:
-        pair_s / pair_t: reduce-scatter and all-gather of hidden rows: of nothing, and per token of the group.
-        head_s / head_t: all-gather of hidden rows before a split LM head and exchange of the parts' best tokens: of
-            nothing, and per row of one die.
+        pair_s / pair_t: reduce-scatter and all-gather of hidden rows: with zero tokens, and per token of the group.
+        head_s / head_t: all-gather of hidden rows before a split LM head and exchange of the parts' best tokens: with
+        zero rows, and per row of one die.
     """
 
     pair_s: float = 0.0
@@ -33,8 +33,7 @@ class Collectives(NamedTuple):
 def collectives(device: DeviceModel, shape: ModelShape, parallelism: Parallelism) -> Collectives:
     """Coefficients of one model on one device.
 
-    What an exchange of nothing takes is assumed to be what a dispatch of nothing takes.
-    Effects: none.
+    The fixed time of an exchange is assumed to equal that of a dispatch.
     """
     tp, head = parallelism.attention_tp, parallelism.head_tp
     row_s = shape.hidden * BF16_BYTES / device.calibration.collective_bytes_per_s

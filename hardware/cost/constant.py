@@ -13,9 +13,9 @@ class Constant:
 
     Attributes:
         value: in the unit that its key names.
-        status: `published` = somebody measured or states it; `derived` = arithmetic on published numbers;
+        status: `published` = measured or stated in a source; `derived` = arithmetic on published numbers;
             `assumed` = chosen, with the reason as the source; `fitted` = found by calibration.
-        source: where it stands, why it was chosen, or what it was fitted to.
+        source: place in the source, reason for the choice, or rows it was fitted to.
     """
 
     value: float

@@ -1,4 +1,4 @@
-"""How far core attention looks: at all of a context, at a window of it, or at tokens that an indexer chose."""
+"""Context range of core attention: at all of a context, at a window of it, or at tokens that an indexer chose."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,6 @@ class ContextReach:
 
         Args:
             context: tokens; of several sequences their mean, which reads at least as many as they do.
-        Effects: none.
         """
         if self.limit is None or context <= self.limit:
             return context
@@ -30,9 +29,8 @@ class ContextReach:
         """Tokens read for each token of a prompt, mean over them.
 
         Args:
-            attended: mean context of the computed tokens, which lie evenly about it.
-            first: context of the first one; 0 = nothing of the prompt is cached.
-        Effects: none.
+            attended: mean context of the computed tokens, distributed evenly around it.
+            first: context of the first one; 0 = no cached prefix.
         """
         if self.limit is None:
             return attended

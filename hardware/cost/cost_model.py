@@ -1,4 +1,4 @@
-"""The cost model of one model on one device: every question that serving and simulation ask, in one place."""
+"""The cost model of one model on one device: single interface for the queries of serving and simulation."""
 
 import math
 from bisect import bisect_left
@@ -34,7 +34,6 @@ def mtp_tokens_per_step(drafts: int, acceptance: float | tuple[float, ...]) -> f
     Args:
         acceptance: share of drafts that hold, or by position: of those whose predecessors held.
     Raises: SpecError for a negative number of drafts, an acceptance outside of 0 .. 1, or too few positions.
-    Effects: none.
     Source: CloudMatrix384 paper 5.4.2: 1.7 for one draft at 70 %.
     """
     if isinstance(acceptance, tuple):
@@ -102,12 +101,12 @@ class CostModel:
         return load.requests * (1 + load.drafts) / self.decode.parallelism.attention_tp
 
     def prefill_step_s(self, load: PrefillLoad) -> Seconds:
-        """Duration of one prefill step [s]. Effects: none."""
+        """Duration of one prefill step [s]."""
         step_s, phase = self.prefill.seconds(load), self._prefill_phase
         return step_s if phase is None else Seconds(phase.seconds(step_s, load.tokens / load.dies))
 
     def decode_step(self, load: DecodeLoad) -> PredictedStep:
-        """One decode step, taken apart into its operators.
+        """Operators of one decode step.
 
         Raises: SpecError as `decode_step_s`.
         Effects: none that shows.
@@ -122,7 +121,7 @@ class CostModel:
         return decode_step_with(phase, cost, load, tokens=self._die_tokens(load), padding_s=padding_s)
 
     def prefill_step(self, load: PrefillLoad) -> PredictedStep:
-        """One prefill step, taken apart into its operators. Effects: none."""
+        """Operators of one prefill step."""
         return prefill_step_with(self._prefill_phase, prefill_cost(self.prefill, load), load)
 
     def decode_table(
@@ -133,7 +132,6 @@ class CostModel:
         Args:
             imbalance: see `DecodeLoad`.
         Raises: SpecError as `decode_step_s`, and for groups that do not divide the dies.
-        Effects: none.
         """
         self.shape.check_drafts(drafts)
         self.decode.parallelism.check_dies(self.device, dies)
@@ -145,7 +143,6 @@ class CostModel:
         """A fast table of prefill steps, empty at first.
 
         Raises: SpecError for groups that do not divide the dies.
-        Effects: none.
         """
         self.prefill.parallelism.check_dies(self.device, dies)
         return PrefillTable(
@@ -188,7 +185,6 @@ class CostModel:
                 those that have one set the pace.
             context: of each sequence [tokens].
         Raises: SpecError for groups that do not divide the dies.
-        Effects: none.
         """
         self.decode.parallelism.check_dies(self.device, dies)
         mean = batch / self.device.die.per_npu * (dies / self.decode.parallelism.groups(dies))
@@ -223,37 +219,36 @@ class CostModel:
         return bisect_left(range(1, most + 1), True, key=lambda batch: not holds(batch))
 
     def batch_that_fits(self, context: float, *, dies: int = 320) -> int:
-        """Sequences per NPU whose cache fits; each lies whole on one die, or in one group of dies.
+        """Sequences per NPU whose cache fits; each is stored on one die or in one group of dies.
 
         Raises: SpecError as `hbm_plan`.
-        Effects: none.
         """
         in_a_group = self.hbm_plan("decode", dies).kv_tokens / max(context, 1.0)
         return int(in_a_group) * self.decode.parallelism.groups(dies) * round(self.device.die.per_npu) // dies
 
     # --- transfers, loading, memory ----------------------------------------------------------------------------
     def handoff_s(self, nbytes: float, links: int = 1) -> Seconds:
-        """KV from prefill to decode over RDMA; see `transfers.handoff_s`. Raises: SpecError. Effects: none."""
+        """KV from prefill to decode over RDMA; see `transfers.handoff_s`. Raises: SpecError."""
         return transfers.handoff_s(self.device, nbytes, links)
 
     def pool_load_s(self, nbytes: float, npus: float, gb_per_s: float | None = None) -> Seconds:
-        """Cached blocks from the pool; see `transfers.pool_load_s`. Raises: SpecError. Effects: none."""
+        """Cached blocks from the pool; see `transfers.pool_load_s`. Raises: SpecError."""
         return transfers.pool_load_s(self.device, nbytes, npus, gb_per_s)
 
     def ub_read_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
-        """One die reads over the scale-up fabric. Effects: none."""
+        """One die reads over the scale-up fabric."""
         return transfers.ub_read_s(self.device, nbytes, pooled=pooled)
 
     def ub_write_s(self, nbytes: float, *, pooled: bool = True) -> Seconds:
-        """One die writes over the scale-up fabric. Effects: none."""
+        """One die writes over the scale-up fabric."""
         return transfers.ub_write_s(self.device, nbytes, pooled=pooled)
 
     def vpc_s(self, nbytes: float, dies: float = 1) -> Seconds:
-        """Bytes over the datacentre network. Effects: none."""
+        """Bytes over the datacentre network."""
         return transfers.vpc_s(self.device, nbytes, dies)
 
     def model_load_s(self, source: WeightSource, loaders: int = 1) -> Seconds:
-        """Time until an instance has its weights; see `transfers.model_load_s`. Raises: SpecError. Effects: none."""
+        """Time until an instance has its weights; see `transfers.model_load_s`. Raises: SpecError."""
         return transfers.model_load_s(self.device, self.shape, source, loaders)
 
     def regroup_s(self, before: int, after: int) -> Seconds:
@@ -264,20 +259,19 @@ class CostModel:
         Args:
             before, after: dies of the group.
         Raises: SpecError as `hbm_plan`.
-        Effects: none.
         """
         more = self.hbm_plan("decode", after).weights - self.hbm_plan("decode", before).weights
         return transfers.ub_read_s(self.device, max(0, more), pooled=False)
 
     def model_switch_s(self, hit_rate: float) -> Seconds:
-        """Mean time to switch to another model; see `transfers.model_switch_s`. Raises: SpecError. Effects: none."""
+        """Mean time to switch to another model; see `transfers.model_switch_s`. Raises: SpecError."""
         return transfers.model_switch_s(self.device, self.shape, hit_rate)
 
     def hbm_plan(self, role: Role, dies: int) -> HbmPlan:
-        """Contents of a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError. Effects: none."""
+        """Contents of a die's HBM; see `memory_plan.hbm_plan`. Raises: SpecError."""
         step = self.prefill if role == "prefill" else self.decode
         return hbm_plan(self.device, self.shape, role, dies, step.parallelism)
 
     def kv_bytes(self, tokens: float) -> float:
-        """Bytes of the cache of some tokens, all layers. Effects: none."""
+        """Bytes of the cache of some tokens, all layers."""
         return tokens * self.shape.kv_token_bytes()

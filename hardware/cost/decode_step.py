@@ -1,11 +1,11 @@
-"""Duration of one decode step, fast: the formula that a simulation asks millions of times.
+"""Duration of one decode step, fast: optimised for the millions of calls in a simulation.
 
 One layer has two streams. Attention: prolog, core attention, output projection. Experts: dispatch, expert
 products, combine. With two half batches the streams run side by side, each half in one of them: on the Ascend each
-stream has part of the cores, and the best part is searched; elsewhere computation is serial and only communication
-hides. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense model has a
-feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide. Core
-attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
+stream has part of the cores, and the best part is searched; on other devices computation is serial and only
+communication is overlapped. A step is all layers, the MTP modules (each one more layer), LM heads and sampling. A dense
+model has a feed-forward in place of the expert stream and no half batches: there is no exchange that they could hide.
+Core attention reads the context as far as the model's attention reaches; sparse attention's indexer scores all of it.
 
 Where groups of dies share their sequences, attention has the tokens of a group, and all else a die's share of them.
 """
@@ -78,10 +78,9 @@ class DecodeStep:
         return terms
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:
-        """Whether this step runs as two half batches: as the load says, else where they are faster.
+        """Whether this step runs as two half batches: from the load, else where they are faster.
 
         Never in a dense model.
-        Effects: none.
         """
         if not self._exchanges:
             return False
@@ -90,26 +89,17 @@ class DecodeStep:
         return self._all_layers_s(load, microbatch=True) < self._all_layers_s(load, microbatch=False)
 
     def read_tokens(self, load: DecodeLoad) -> float:
-        """Cached tokens of the fullest die that core attention of a layer reads, mean over layers.
-
-        Effects: none.
-        """
+        """Cached tokens of the fullest die that core attention of a layer reads, mean over layers."""
         if self._reach.limit is None or not load.requests:
             return load.context_tokens
         return self._reach.tokens(load.context_tokens / load.requests) * load.requests
 
     def own(self, tokens: float) -> float:
-        """Tokens of the fullest die of a group that has some tokens: its share of them, but whole ones.
-
-        Effects: none.
-        """
+        """Tokens of the fullest die of a group that has some tokens: its share of them, but whole ones."""
         return tokens if self._tp == 1 else max(tokens / self._tp, min(tokens, 1.0))
 
     def half_batch(self, load: DecodeLoad, halves: int) -> HalfBatch:
-        """Operators of one of `halves` equal parts of the batch.
-
-        Effects: none.
-        """
+        """Operators of one of `halves` equal parts of the batch."""
         c, cal, group = self.terms, self.device.calibration, self.group(load.dies)
         rows = 1 + load.drafts
         tokens = load.requests * rows / halves
@@ -146,10 +136,7 @@ class DecodeStep:
         )
 
     def attention_s(self, half: HalfBatch, share: float) -> float:
-        """The attention stream of one layer with a share of the cores.
-
-        Effects: none.
-        """
+        """The attention stream of one layer with a share of the cores."""
         c = self.terms
         prolog, output, core = half.prolog_c / share, half.output_c / share, half.core_c / share
         return (
@@ -163,10 +150,7 @@ class DecodeStep:
         )
 
     def indexer_s(self, half: HalfBatch, share: float) -> float:
-        """The indexer's part of the attention stream with a share of the cores; 0 without one.
-
-        Effects: none.
-        """
+        """The indexer's part of the attention stream with a share of the cores; 0 without one."""
         index = self.terms.indexer
         if index is None:
             return 0.0
@@ -178,10 +162,7 @@ class DecodeStep:
         )
 
     def expert_s(self, half: HalfBatch, share: float) -> float:
-        """The expert stream of one layer with a share of the cores.
-
-        Effects: none.
-        """
+        """The expert stream of one layer with a share of the cores."""
         product = half.expert_c / share
         return (
             half.exchange
@@ -191,10 +172,7 @@ class DecodeStep:
         )
 
     def dense_s(self, half: HalfBatch, share: float) -> float:
-        """Time of a dense layer in place of the expert stream: one feed-forward, no dispatch.
-
-        Effects: none.
-        """
+        """Time of a dense layer in place of the expert stream: one feed-forward, no dispatch."""
         product = half.dense_c / share
         return (
             (product if product > self.terms.dense_w else self.terms.dense_w)
@@ -208,8 +186,6 @@ class DecodeStep:
 
         Attention falls and experts rise with the share, so the crossing is found by halving; the better of its two
         sides wins.
-
-        Effects: none.
         """
         shares = self._shares
         low, high = 0, len(shares) - 1
@@ -226,10 +202,7 @@ class DecodeStep:
         return share
 
     def layers_s(self, load: DecodeLoad, *, microbatch: bool) -> tuple[float, float]:
-        """One expert layer and one dense layer, all halves.
-
-        Effects: none.
-        """
+        """One expert layer and one dense layer, all halves."""
         if not microbatch:
             half = self.half_batch(load, 1)
             attention = self.attention_s(half, 1.0)
@@ -250,10 +223,7 @@ class DecodeStep:
         return 2 * max(work, half.exchange)
 
     def outside_s(self, load: DecodeLoad) -> float:
-        """LM heads, the MTP modules' merging product, sampling, and the start of the step.
-
-        Effects: none.
-        """
+        """LM heads, the MTP modules' merging product, sampling, and the start of the step."""
         c, cal = self.terms, self.device.calibration
         requests, tokens = load.requests, load.requests * (1 + load.drafts)
         if self._tp > 1:
@@ -263,10 +233,7 @@ class DecodeStep:
         return cal.step_start_s + cal.sampling_s * tokens + head + load.drafts * draft
 
     def head_s(self, rows: float) -> float:
-        """One LM head for the rows of one die, with what a split one exchanges.
-
-        Effects: none.
-        """
+        """One LM head for the rows of one die, with what a split one exchanges."""
         c, between = self.terms, self.collectives
         return max(c.head_t * rows, c.head_w) + between.head_s + between.head_t * rows
 
@@ -276,7 +243,6 @@ class DecodeStep:
         Args:
             load: of the fullest die, or of the fullest group; see `DecodeLoad`.
         Returns: elapsed time [s].
-        Effects: none.
         Source: CloudMatrix384 paper 4.2.3, 4.2.4; efficiencies from the device file.
         """
         halved = load.microbatch if self._exchanges else False

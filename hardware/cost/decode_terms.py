@@ -18,7 +18,7 @@ from hardware.cost.parallelism import WHOLE, Parallelism
 
 @dataclass(frozen=True, slots=True)
 class DecodeTerms:
-    """Everything that does not depend on the load. `_t` = seconds per token, `_w` = seconds to read weights once."""
+    """Terms that do not depend on the load. `_t` = seconds per token, `_w` = seconds to read weights once."""
 
     prolog_t: float
     prolog_w: float
@@ -50,7 +50,6 @@ def decode_terms(device: DeviceModel, shape: ModelShape, parallelism: Parallelis
     type are taken to reach the share of its peak that those of 8 bits do.
     Source: shapes and formats from the model; peaks and efficiencies from the device file.
     Raises: SpecError for a type of products that the device does not multiply.
-    Effects: none.
     """
     die, cal = device.die, device.calibration
     formats = shape.formats
@@ -128,7 +127,6 @@ class GroupTerms:
         Args:
             tokens: of a die, mean over all dies.
             imbalance: see `DecodeLoad`; where chance alone makes some die busier than that, chance counts.
-        Effects: none.
         """
         tokens *= self.expert_tp
         mean = self.routed_visits * tokens
@@ -147,7 +145,6 @@ class GroupTerms:
 
         Args:
             tokens: of the whole group.
-        Effects: none.
         """
         if not self.slots:
             return 0.0
@@ -157,13 +154,11 @@ class GroupTerms:
 
 
 def group_terms(device: DeviceModel, shape: ModelShape, dies: int, parallelism: Parallelism = WHOLE) -> GroupTerms:
-    """Terms of an expert-parallel group of some dies; of a dense model, which sends nothing, all are 0.
+    """Terms of an expert-parallel group of some dies; all 0 for a dense model, which has no expert exchange.
 
-    Where dies share experts, each copy of a token goes to all of them, and all answers come back to be added; tokens
-    for shared experts that every die has a part of go to the others as well. Where there are fewer copies than dies for
-    them, so many dies have one, and the others none.
-
-    Effects: none.
+    Where dies share experts, each copy of a token is sent to all of them, and all results are returned and added;
+    tokens for shared experts that every die has a part of go to the others as well. Where there are fewer copies than
+    dies for them, so many dies have one, and the others none.
     """
     if not shape.experts:
         return GroupTerms()

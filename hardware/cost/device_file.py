@@ -95,7 +95,6 @@ def parse_device(text: str, name: str) -> DeviceModel:
     Args:
         name: what to call it, in messages too.
     Raises: SpecError naming the first wrong section, key or value.
-    Effects: none.
     """
     try:
         raw = parse_toml(text)

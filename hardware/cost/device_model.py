@@ -1,7 +1,7 @@
-"""A device as the cost model sees it: peaks, links, layout and calibrated efficiencies of one die.
+"""A device in the cost model: peaks, links, layout and calibrated efficiencies of one die.
 
 "Die" is the smallest unit with a rank: half of an Ascend 910C, or one whole GPU. Rates are one direction, in bytes
-per second; peaks are dense. Every number comes from a device file (TOML), which also says where it was found.
+per second; peaks are dense. Every number is read from a device file (TOML), which also cites its source.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,6 @@ class Die:
         Args:
             name: of the device, for the message.
         Raises: SpecError if the die has none of that type.
-        Effects: none.
         """
         peaks = {"int8": self.int8_flops_per_s, "fp8": self.fp8_flops_per_s, "bf16": self.bf16_flops_per_s}
         if not peaks[products]:
@@ -133,7 +132,7 @@ class Calibration:
         weight_memory_efficiency: of HBM rate, skinny matrix products that only read weights.
         attention_vector_s: per token and layer, norms, rotary embedding, quantisation.
         expert_vector_s: per token and layer, gating, reordering, activation, weighted sum.
-        exchange_floor_s: dispatch or combine of nothing.
+        exchange_floor_s: dispatch or combine with zero tokens.
         straggler_factor: slowest rank against the mean, on what a dispatch or combine adds above its floor.
         expert_spread: standard deviation of the popularity of expert copies after balancing, relative to its mean.
         attention_start_s / expert_start_s: kernel starts per half batch.

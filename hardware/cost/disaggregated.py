@@ -2,12 +2,12 @@
 
 Attention dies form domains that take turns at the expert dies. Each attention die computes two half batches: while
 one is away (sent to the experts, multiplied, sent back), the other computes. If the experts keep up, an iteration is
-attention time alone, plus the last exchange that nothing hides.
+attention time alone, plus the last, fully exposed exchange.
 
     iteration = start + MTP layers + 2 * layers * pace + last exchange
     pace      = the longest of: attention with sending; experts' turn; half of a round trip
 
-A small batch is faster as a whole: one round trip a layer, of which nothing is hidden.
+A small batch is faster as a whole: one fully exposed round trip per layer.
 
 Scheduling, MTP layers and the two exchanges are times of the one published deployment. Exchanges grow with the load of
 their fuller end, with the size of a message and with the copies of a token. Dense layers count as expert layers.
@@ -66,32 +66,26 @@ class DisaggregatedStep:
         return Seconds(self.send_s + self.experts_s + self.return_s if self.halves > 1 else 0.0)
 
     def tpot_s(self, tokens_per_step: float) -> Seconds:
-        """Time per output token. Effects: none."""
+        """Time per output token."""
         return Seconds(self.total_s / tokens_per_step)
 
 
 class ApartDecodeStep(DecodeStep):
-    """Decode steps of instances whose experts lie on dies of their own.
+    """Decode steps of instances with experts on separate dies.
 
     A load is of attention dies: `requests` of the fullest one, `mean_requests` over all of them, `dies` of both kinds.
     """
 
     def seconds(self, load: DecodeLoad) -> Seconds:
-        """Duration of one step [s], in halves or as a whole: as the load says, else whichever is faster.
-
-        Effects: none.
-        """
+        """Duration of one step [s], in halves or as a whole: from the load, else whichever is faster."""
         return self.iteration(load).total_s
 
     def uses_microbatch(self, load: DecodeLoad) -> bool:
-        """Whether this step runs as two half batches. Effects: none."""
+        """Whether this step runs as two half batches."""
         return self.iteration(load).halves > 1
 
     def iteration(self, load: DecodeLoad) -> DisaggregatedStep:
-        """One step with its stages.
-
-        Effects: none.
-        """
+        """One step with its stages."""
         if load.microbatch is not None:
             return self.stages(load, HALVES if load.microbatch else 1)
         halved, whole = self.stages(load, HALVES), self.stages(load, 1)
@@ -141,7 +135,7 @@ class ApartDecodeStep(DecodeStep):
 
         Args:
             tokens: of a part of the batch, on the fullest attention die.
-            arriving: tokens that an expert die stands for: those of a domain over all expert dies.
+            arriving: tokens processed per expert die: those of a domain over all expert dies.
         """
         shape, floor = self.shape, self.device.calibration.exchange_floor_s
         own_dies = self.group(self.parallelism.expert_dies).shared_visits > 0

@@ -57,7 +57,6 @@ def parse_engine(text: str, name: str) -> EngineProfile:
     Args:
         name: what to call it, in messages too.
     Raises: SpecError naming the first wrong key or value.
-    Effects: none.
     """
     try:
         raw = parse_toml(text)
@@ -156,7 +155,7 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def engine_text(profile: EngineProfile) -> str:
-    """The text of a profile's file, which `parse_engine` reads back. Effects: none."""
+    """The text of a profile's file, which `parse_engine` reads back."""
     lines = [f"{key} = {json.dumps(getattr(profile, key), ensure_ascii=False)}" for key in _WORDS]
     if profile.formats:
         lines.append(f"formats = {json.dumps(profile.formats)}")

@@ -1,6 +1,6 @@
 """Finds an engine's profile from its measured steps: few parameters, counted, and each row judged by the others.
 
-A step is `work` times what the device's calibration says, plus a fixed time, plus a time for each token. One row a
+A step is `work` times the time by the device's calibration, plus a fixed time, plus a time for each token. One row a
 kind gives `work` alone. With more rows the fixed times are added where that predicts rows better that were left out.
 All of this is linear in relative errors, so that a fit is solved, not searched.
 """
@@ -71,7 +71,7 @@ class EngineFit:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """One measured step and what a cost model says of it.
+    """One measured step and its time by a cost model.
 
     Attributes:
         measured_s / base_s: of the step; by the model [s].
@@ -91,12 +91,10 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
     """Fit a profile.
 
     Args:
-        cost: of the rows' device and model; of its engine, if it has one, what is stated by hand is kept, and the rest
-            found anew.
+        cost: of the rows' device and model; if it has an engine, stated values are kept and the others fitted again.
         rows: of either kind, or both.
         name, title: of the profile.
     Raises: SpecError for drafts of a model that has none, and for a row that stated times explain alone.
-    Effects: none.
     """
     phases = []
     plain = _without_times(cost)
@@ -113,7 +111,7 @@ def fit_engine(cost: CostModel, rows: Sequence[MeasuredRow], *, name: str, title
 
 
 def _without_times(cost: CostModel) -> CostModel:
-    """The model with nothing of its engine but captured graphs, which pad its batches."""
+    """The model without its engine's times, keeping only captured graphs, which pad its batches."""
     if cost.engine is None:
         return cost
     decode = cost.engine.decode
@@ -142,7 +140,7 @@ def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
 
 
 def _prefill_load(row: MeasuredRow) -> PrefillLoad:
-    """Load of a measured prefill step: equal prompts, what is cached of each before what is computed. Effects: none."""
+    """Load of a measured prefill step: equal prompts, what is cached of each before what is computed."""
     dies, cached, prompt = int(row.values["dies"]), row.values["cached_share"], row.values["prompt_tokens"]
     tokens = row.values["tokens_per_die"] * dies
     return PrefillLoad(tokens, tokens * prompt * (1 + cached) / 2, dies, first=prompt * cached)
@@ -152,7 +150,6 @@ def measured_step(cost: CostModel, row: MeasuredRow) -> MeasuredStep:
     """Step that a row is of, predicted by a model, with its engine if it has one.
 
     Raises: SpecError for drafts of a model that has none.
-    Effects: none.
     """
     values, per_npu = row.values, cost.device.die.per_npu
     if row.phase == "decode":
@@ -220,7 +217,7 @@ def _left_out(points: list[MeasuredStep], form: tuple[int, ...]) -> list[float |
 
 
 def _mean(errors: list[float | None]) -> float:
-    """Root mean square; of nothing, nothing can be better."""
+    """Root mean square; 0 without errors, which no fit can beat."""
     known = [error**2 for error in errors if error is not None]
     return math.sqrt(sum(known) / len(known)) if known else 0.0
 

@@ -11,11 +11,11 @@ from hardware.cost.trust import Trust, decode_trust, prefill_trust
 
 @dataclass(frozen=True, slots=True)
 class JudgedRow:
-    """One measured step beside its prediction.
+    """One measured step and its prediction.
 
     Attributes:
         measured_s / predicted_s: of the step [s].
-        trust: how far the prediction said that it can be off.
+        trust: the prediction's stated error bound.
     """
 
     row: MeasuredRow

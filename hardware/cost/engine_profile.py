@@ -1,8 +1,8 @@
-"""Profile of an engine: the times of its steps on a device, prefill and decode apart, and what a step costs besides.
+"""Profile of an engine: step times on a device for prefill and decode, and the host's cost per step.
 
 The device files are fitted to one engine, whose steps they predict. Another engine's step takes so many times as long,
 and a fixed time more: that is its profile, found from its own measured steps (`engine_fit`), valid where they were.
-What its owner knows besides (host time, captured graphs, sampling) is stated by hand, and not fitted.
+Other known times (host time, captured graphs, sampling) are stated by the user, not fitted.
 """
 
 from bisect import bisect_left
@@ -29,20 +29,19 @@ class EnginePhase:
     """Steps of one kind.
 
     Attributes:
-        work: times what the device's own calibration says that a step takes.
+        work: factor on the step time by the device's own calibration.
         step_s: added to each step [s]: host, scheduler, graph launch.
         token_s: added for each token that the fullest die computes [s]: sampling, detokenisation.
         rows: measured steps that this was fitted to; parameters: that were found from them.
         expected_error: relative, inside of what was fitted.
         region: ranges of the rows, in the order of `DECODE_RANGES` or `PREFILL_RANGES`.
-        source: where the rows stand.
+        source: origin of the rows.
         host_step_s: the host prepares each step for so long [s]: scheduler, input tensors, launch.
         host_sequence_s: and for so long more for each sequence [s]; only of decode, as all that follow but the next.
-        overlapped: the host prepares the next step beside the device, so that the slower one counts; else both.
-        sampling_sequence_s: the engine's own sampling, for each sequence [s].
-        graph_batches: sequences for which graphs are captured, rising; a smaller batch is padded up to the next one.
-            Padding has no cache, and experts compute nothing for it. Empty = any batch runs as it is.
-        eager_step_s: added to a step beyond the largest graph [s].
+        overlapped: the host prepares the next step while the device computes, so that the slower one determines the
+        time; else both. sampling_sequence_s: the engine's own sampling, for each sequence [s]. graph_batches: sequences
+        for which graphs are captured, rising; a smaller batch is padded up to the next one. Padding has no cache and no
+        expert computation. Empty = any batch runs as it is. eager_step_s: added to a step beyond the largest graph [s].
     """
 
     work: float
@@ -67,7 +66,6 @@ class EnginePhase:
             base_s: by the device's own calibration, of a padded batch.
             tokens: that the fullest die computes.
             sequences: of the fullest die or group, without padding; only decode has them.
-        Effects: none.
         """
         fitted_s = self.work * base_s + self.step_s + self.token_s * tokens
         if not self.stated:
@@ -82,15 +80,15 @@ class EnginePhase:
         return bool(self.host_step_s or self.host_sequence_s or self.sampling_sequence_s or self.graph_batches)
 
     def host_s(self, sequences: float) -> float:
-        """Time in which the host prepares a step [s]. Effects: none."""
+        """Time in which the host prepares a step [s]."""
         return self.host_step_s + self.host_sequence_s * sequences
 
     def eager_s(self, sequences: float) -> float:
-        """Time that a step without a graph takes longer [s]. Effects: none."""
+        """Time that a step without a graph takes longer [s]."""
         return self.eager_step_s if self.graph_batches and sequences > self.graph_batches[-1] else 0.0
 
     def padded(self, load: DecodeLoad) -> DecodeLoad:
-        """A decode step's load as the captured graphs run it. Effects: none."""
+        """A decode step's load as the captured graphs run it."""
         graphs = self.graph_batches
         if not graphs or not 0 < load.requests < graphs[-1]:
             return load
@@ -108,9 +106,9 @@ class EngineProfile:
     Attributes:
         name: of the file, without its ending.
         title: for people.
-        device: that the rows are of; model: likewise.
+        device: that the rows are of; model: the rows' model.
         formats: of the rows' weights and KV; empty = 8-bit weights and BF16, as all published ones.
-        decode / prefill: None = no step of that kind is known, and the device's own calibration stands in.
+        decode / prefill: None = steps of that kind are unknown, and the device's own calibration is used.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A step taken apart, as an engine with a profile runs it: each operator scaled, and the engine's own time."""
+"""Cost breakdown of a step with an engine's profile: each operator scaled, and the engine's own time."""
 
 from dataclasses import replace
 
@@ -19,13 +19,12 @@ def decode_step_with(
         step: by the device's own calibration, without padding.
         tokens: of one die.
         padding_s: what padding to the next graph adds to `step` [s].
-    Effects: none.
     """
     return _scaled(phase, step, tokens, load.requests, padding_s, phase.padded(load).requests)
 
 
 def prefill_step_with(phase: EnginePhase | None, step: PredictedStep, load: PrefillLoad) -> PredictedStep:
-    """One prefill step of an engine; `phase` of its profile, None = the step is its own already. Effects: none."""
+    """One prefill step of an engine; `phase` of its profile, None = the step is its own already."""
     return step if phase is None else _scaled(phase, step, load.tokens / load.dies)
 
 

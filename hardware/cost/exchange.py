@@ -48,7 +48,6 @@ def fit_line(degrees: Sequence[int], latencies_s: Sequence[float], saturates: fl
     Args:
         degrees: rising, at least one; with a single one the line is flat.
         saturates: degree from which latency no longer rises.
-    Effects: none.
     """
     first = degrees[0]
     x = np.log2(np.minimum(np.asarray(degrees, dtype=float), saturates) / first)
@@ -61,10 +60,10 @@ def fit_line(degrees: Sequence[int], latencies_s: Sequence[float], saturates: fl
 
 
 def dispatch_line(table: ExpertTable) -> SaturatingLine:
-    """Latency of dispatch over the degree, at the table's tokens per rank. Effects: none."""
+    """Latency of dispatch over the degree, at the table's tokens per rank."""
     return fit_line(table.degrees, table.dispatch_s, table.dispatch_saturates)
 
 
 def combine_line(table: ExpertTable) -> SaturatingLine:
-    """Latency of combine over the degree, at the table's tokens per rank. Effects: none."""
+    """Latency of combine over the degree, at the table's tokens per rank."""
     return fit_line(table.degrees, table.combine_s, table.combine_saturates)

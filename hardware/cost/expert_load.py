@@ -1,8 +1,8 @@
 """Load of the busiest die of an expert-parallel group: tokens that arrive, and experts whose weights it reads.
 
-Everybody waits for the busiest die. Tokens fall on the copies of experts by chance, and copies stay unequally popular
-after balancing; a die with many copies averages both out, and with many dies some one has bad luck. Experts that no
-token visits are not read: with a handful of tokens most are not.
+The slowest die determines the time of a step. Tokens fall on the copies of experts by chance, and copies stay unequally
+popular after balancing; a die with many copies averages both out, and with many dies some one has bad luck. Experts
+that no token visits are not read: with a handful of tokens most are not.
 """
 
 import math
@@ -24,8 +24,7 @@ def expert_copies(layout: Layout, shape: ModelShape, dies: int, redundant: int |
     """Copies of routed experts that an instance of some dies holds.
 
     Args:
-        redundant: beyond one of each; None = as the device file says.
-    Effects: none.
+        redundant: beyond one of each; None = the device file's value.
     """
     if redundant is not None:
         return float(shape.experts + redundant)
@@ -36,8 +35,7 @@ def has_shared_dies(layout: Layout, shape: ModelShape, dies: int) -> bool:
     """Whether a decode group keeps shared experts on dies of their own: where there is a die for each routed expert.
 
     Source: CloudMatrix384 paper 4.1 and xDeepServe 7.1: 320 and 288 dies for 256 experts; a prefill die of 32 has the
-    shared expert beside its nine.
-    Effects: none.
+        shared expert in addition to its nine.
     """
     return layout.shared_die_share > 0 and shape.shared_experts > 0 and dies >= shape.experts
 
@@ -46,7 +44,6 @@ def largest_draw(dies: float) -> float:
     """Expected largest of so many draws from a standard normal distribution; 0 for a single one.
 
     Source: Blom (1958), the usual approximation of normal order statistics.
-    Effects: none.
     """
     return NormalDist().inv_cdf((dies - 0.375) / (dies + 0.25)) if dies > 1 else 0.0
 
@@ -58,7 +55,6 @@ def busiest_tokens(mean: float, draw: float, variance: float) -> float:
         mean: visits of one die, mean over the dies.
         draw: see `largest_draw`.
         variance: of a die's popularity relative to the mean; counting adds what chance does.
-    Effects: none.
     """
     return mean + draw * math.sqrt(mean + variance * mean * mean)
 
@@ -69,7 +65,6 @@ def experts_read(slots: int, dies: float, missed: float) -> float:
     Args:
         slots: copies of routed experts on a die.
         missed: chance that no token visits a copy.
-    Effects: none.
     """
     if missed < NEVER or not slots:
         return float(slots)

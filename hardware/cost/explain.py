@@ -1,4 +1,4 @@
-"""A step taken apart: each operator with what bounds it and its formula, for people and reports.
+"""Cost breakdown of a step: each operator with what bounds it and its formula, for people and reports.
 
 The numbers are those of the fast formulas: the parts of both streams add up to what `DecodeStep` and `PrefillStep`
 return.
@@ -16,10 +16,7 @@ _PAIR = "reduce-scatter and all-gather"
 
 
 def decode_cost(step: DecodeStep, load: DecodeLoad) -> PredictedStep:
-    """One decode step, taken apart.
-
-    Effects: none.
-    """
+    """Breakdown of one decode step."""
     microbatch = step.uses_microbatch(load)
     halves = 2 if microbatch else 1
     half = step.half_batch(load, halves)
@@ -64,7 +61,6 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
     Args:
         half: of a part of the batch; runs: of each operator in the step.
         share: of the cores that the stream has.
-    Effects: none.
     """
     shape, cal, c = step.shape, step.device.calibration, step.terms
     halves = 2 if step.uses_microbatch(load) else 1
@@ -118,7 +114,7 @@ def attention_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: 
 
 
 def _indexer_parts(step: DecodeStep, load: DecodeLoad, half: HalfBatch, share: float, runs: int) -> list[CostPart]:
-    """Sparse attention's indexer; nothing without one."""
+    """Sparse attention's indexer; empty without one."""
     index, indexer = step.terms.indexer, step.shape.indexer
     if index is None or indexer is None:
         return []
@@ -206,10 +202,7 @@ def _outside_parts(step: DecodeStep, load: DecodeLoad) -> list[CostPart]:
 
 
 def prefill_cost(step: PrefillStep, load: PrefillLoad) -> PredictedStep:
-    """One prefill step, taken apart: stream 0 has the matrix products, stream 1 what can run beside them.
-
-    Effects: none.
-    """
+    """Breakdown of one prefill step: stream 0 has the matrix products, stream 1 the work that can overlap with them."""
     microbatch = step.uses_microbatch(load)
     halves = 2 if microbatch else 1
     dense = step.layer(load, halves=step.dense_halves(load), dense=True)

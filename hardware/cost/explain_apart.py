@@ -1,4 +1,4 @@
-"""A decode step with attention and experts on different dies, taken apart: what sets the pace, what waits for it."""
+"""Breakdown of a decode step with attention and experts on different dies: what sets the pace, what waits for it."""
 
 from hardware.cost.disaggregated import MTP_LAYER_S, SCHEDULING_S, ApartDecodeStep, DisaggregatedStep
 from hardware.cost.explain import ATTENTION, EXPERTS, OUTSIDE, attention_parts
@@ -9,10 +9,7 @@ HIDDEN = "experts' turn"
 
 
 def apart_cost(step: ApartDecodeStep, load: DecodeLoad) -> PredictedStep:
-    """One decode step, taken apart; the parts add up to it.
-
-    Effects: none.
-    """
+    """Breakdown of one decode step; the parts add up to it."""
     stages = step.iteration(load)
     runs = stages.halves * step.shape.layers
     return PredictedStep(
@@ -59,7 +56,7 @@ def _outside_parts(load: DecodeLoad, stages: DisaggregatedStep) -> list[CostPart
 
 
 def stages_text(stages: DisaggregatedStep) -> str:
-    """Stages that a part of the batch goes through, for a person. Effects: none."""
+    """Stages of a part of the batch, as text."""
     times = (("send", stages.send_s), ("experts", stages.experts_s), ("return", stages.return_s))
     return ", ".join(f"{name} {seconds * 1e6:,.0f} us" for name, seconds in times)
 

@@ -1,8 +1,8 @@
 """Small non-linear least squares: a handful of positive parameters, tens of rows, prior beliefs included.
 
 Damped Gauss-Newton over the logarithms of the parameters. A prior is one more residual: how far a parameter is from
-what was believed before, in units of its spread. It keeps a parameter in place that the remaining rows cannot tell,
-which is what leave-one-out needs. Starts at the priors, so that the result does not depend on earlier results.
+what was believed before, in units of its spread. It keeps a parameter that the remaining rows do not determine near its
+prior, as leave-one-out requires. Starts at the priors, so that the result does not depend on earlier results.
 """
 
 import math
@@ -29,7 +29,7 @@ class Free:
     Attributes:
         name: of a calibration constant.
         prior: value believed before, above zero.
-        spread: standard deviation of its logarithm; 0.3 = "30 % either way is nothing special".
+        spread: standard deviation of its logarithm; 0.3 = deviations of 30 % are normal.
         reason: why that belief.
     """
 
@@ -44,8 +44,8 @@ class LeastSquaresFit:
     """Found values, in the order of the free parameters.
 
     Attributes:
-        effective: parameters that the rows, rather than the priors, decided: between 0 and their number.
-        loss: sum of squared residuals, priors included.
+        effective: effective number of parameters determined by the rows rather than the priors: between 0 and their
+        number. loss: sum of squared residuals, priors included.
     """
 
     values: tuple[float, ...]
@@ -68,8 +68,8 @@ def least_squares(
 
     Args:
         errors: relative error of each row for given parameter values.
-        row_spread: relative error that is nothing special in a row.
-        starts: further points to begin from.
+        row_spread: normal relative error of a row.
+        starts: further starting points.
     Returns: the fit with the smallest loss.
     Effects: none; calls `errors` some thousand times.
     """

@@ -1,7 +1,7 @@
 """Coefficients of sparse attention's indexer, mean over a model's layers: seconds on a whole die.
 
 Its matrices are read and multiplied in BF16. Scores take matrix products, then ReLU, weights and the choice on vector
-cores; for them all cached keys are read. What is chosen lies scattered, so that core attention reads it row by row.
+cores; for them all cached keys are read. Chosen rows are scattered, so core attention reads them one by one.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,8 @@ def indexer_terms(device: DeviceModel, shape: ModelShape, utilisation: float) ->
     """Coefficients of a model's indexer on one device; None of a model without one.
 
     Args:
-        utilisation: of the BF16 peak, by scores: that of core attention, as nothing was published for them.
+        utilisation: of the BF16 peak, by scores: that of core attention, since no value is published for them.
     Source: DeepSeek-V3.2-Exp report, equation 1; peaks and efficiencies from the device file.
-    Effects: none.
     """
     indexer = shape.indexer
     if indexer is None:

@@ -35,14 +35,14 @@ class PrefillLoad:
 
     Attributes:
         tokens: computed by the whole instance [tokens].
-        attended_tokens: sum over computed tokens of the context that each one sees; n new tokens behind s cached ones
+        attended_tokens: sum over computed tokens of each one's context; n new tokens behind s cached ones
             add n * (s + n / 2).
         dies: of the instance, over which sequence and heads are split.
         perfect_balance: experts' load ideally even; else as published with the default EPLB.
         microbatch: two overlapping half batches.
         largest: computed tokens of the longest prompt, 0 = unknown: where `Parallelism` gives dies or groups prompts of
             their own, the fullest one has these at least. A device's own layout is taken to fill its dies evenly.
-        first: cached tokens before each prompt's first computed one; only windows and sparse attention ask for them.
+        first: cached tokens before each prompt's first computed one; used only by windows and sparse attention.
     """
 
     tokens: float

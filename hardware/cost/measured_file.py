@@ -1,4 +1,4 @@
-"""Reads `measured.csv`: steps of an engine, as somebody measured them, for `engine_fit`.
+"""Reads `measured.csv`: measured steps of an engine, for `engine_fit`.
 
 One row a step. Decode: its time per output token with a full, even batch. Prefill: its duration, or the rate at which
 saturated instances take prompts.
@@ -30,7 +30,7 @@ class MeasuredRow:
         place: "file:line", for messages and tables.
         phase: "decode" or "prefill".
         values: by column, as far as this phase has them; defaults filled in.
-        source: who measured it, if the row says so.
+        source: of the measurement, if the row has one.
     """
 
     place: str
@@ -65,12 +65,11 @@ def read_measured(path: Path) -> MeasuredFile:
 
 
 def parse_measured(text: str, name: str) -> MeasuredFile:
-    """Read a file's text; lines that begin with "#" say something to people only.
+    """Read a file's text; lines starting with "#" are comments.
 
     Args:
         name: of the file, for messages.
     Raises: SpecError as `read_measured`.
-    Effects: none.
     """
     numbered = [(at, line) for at, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"]
     if len(numbered) < 2:

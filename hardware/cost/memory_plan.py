@@ -71,7 +71,6 @@ def hbm_plan(
         parallelism: of that role.
     Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; for groups
         that do not divide the dies; or for an unknown role.
-    Effects: none.
     Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
     """
     if role not in ("prefill", "decode", "aggregated") or dies < 1:
@@ -140,7 +139,7 @@ def _attention_bytes(shape: ModelShape, by_heads: int, tp: int) -> float:
 
 
 def _replicated_bytes(shape: ModelShape, by_heads: int, parallelism: Parallelism) -> int:
-    """Weights beside experts: attention, dense layers, gates, embedding, head; one MTP module more.
+    """Weights outside the experts: attention, dense layers, gates, embedding, head; one MTP module more.
 
     The embedding stays whole on each die, and with it a head that is tied to it.
     """

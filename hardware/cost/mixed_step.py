@@ -41,7 +41,7 @@ class MixedStep:
         """Duration of one step [s].
 
         Never less than either part alone. An engine's fixed time comes once, its times of tokens for all; no graph is
-        captured of such a step, so that nothing is padded.
+        captured of such a step, so there is no padding.
 
         Raises: SpecError for drafts of a model without MTP modules.
         Effects: none that shows.
@@ -68,7 +68,7 @@ class MixedStep:
         return self._rows.seconds(load)
 
     def shared_s(self, decode: DecodeLoad, prefill: PrefillLoad) -> float:
-        """Time that the rows and the chunk pay once, in that of both apart [s]; without the rows' reads of weights.
+        """Time that separate steps spend twice and a mixed step once [s]; without the rows' reads of weights.
 
         Effects: none that shows.
         """

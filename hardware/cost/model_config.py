@@ -1,4 +1,4 @@
-"""A model's shape from its Hugging Face `config.json`: which architectures the cost model knows, and their keys.
+"""A model's shape from its Hugging Face `config.json`: supported architectures and their keys.
 
 An architecture that is not in `PRICED_FAMILIES` is refused by name.
 """
@@ -23,16 +23,16 @@ _DRAFT_KEYS = ("num_nextn_predict_layers", "num_mtp_layers")
 
 @dataclass(frozen=True, slots=True)
 class PricedFamily:
-    """One `model_type`: its attention, its feed-forward, and what holds where a configuration does not say.
+    """One `model_type`: its attention, its feed-forward, and defaults for missing keys.
 
     Attributes:
         latent: latent attention; else grouped.
         experts: some layers have routed experts.
-        first_dense: layers before the first one with experts, where the configuration does not say.
-        head_dim: width of a head, where the configuration does not say; 0 = the hidden width divided by the heads.
-        tied: the head is the embedding, where the configuration does not say.
+        first_dense: default number of layers before the first one with experts.
+        head_dim: default width of a head; 0 = the hidden width divided by the heads.
+        tied: default of whether the head is the embedding.
         expert_width: key of an expert's width.
-        index_heads: of an indexer, where the configuration does not say; 0 = attention is not sparse.
+        index_heads: default of an indexer; 0 = attention is not sparse.
     """
 
     latent: bool = False
@@ -77,7 +77,6 @@ def shape_from_config(
         kv: format of the cache; None = as the configuration states.
     Raises: SpecError for an architecture that is not known, naming those that are; or naming the first key that is
         missing or no whole number; or a quantisation that is not priced.
-    Effects: none.
     """
     kind = config.get("model_type")
     family = PRICED_FAMILIES.get(kind) if isinstance(kind, str) else None
@@ -198,7 +197,7 @@ def _indexer(keys: _Keys, family: PricedFamily, layers: int) -> IndexerSizes:
 
 
 def _choosing_layers(keys: _Keys, layers: int) -> int:
-    """Layers with an indexer of their own: as a list says, else a pattern of F and S, else every so many.
+    """Layers with an indexer of their own: from a list, else a pattern of F and S, else a fixed interval.
 
     Raises: SpecError for a list or a pattern that is none for these layers.
     """
@@ -226,7 +225,7 @@ def _grouped(keys: _Keys, family: PricedFamily, layers: int) -> AttentionSizes:
 
 
 def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
-    """Layers with an ordinary feed-forward: as a list says, else the first ones, and those that a step leaves out."""
+    """Layers with an ordinary feed-forward: from a list, else the first ones, and those skipped by the sparse step."""
     if not family.experts:
         return layers
     if types := keys.listed("mlp_layer_types"):
@@ -245,7 +244,7 @@ def _dense_layers(keys: _Keys, family: PricedFamily, layers: int) -> int:
 
 
 def _windowed_layers(keys: _Keys, layers: int) -> int:
-    """Layers with a sliding window: as a list says, else all from `max_window_layers` on where windows are in use."""
+    """Layers with a sliding window: from a list, else all from `max_window_layers` on if windows are enabled."""
     if keys.config.get("sliding_window") is None:
         return 0
     if kinds := keys.listed("layer_types"):

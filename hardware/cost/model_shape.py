@@ -77,10 +77,9 @@ class ModelShape:
 
     # --- what can be priced ------------------------------------------------------------------------------------
     def check_drafts(self, drafts: int) -> None:
-        """Refuse drafts of a model that has nothing to draft with.
+        """Refuse drafts for a model without draft layers.
 
         Raises: SpecError.
-        Effects: none.
         """
         if drafts and not self.mtp_layers:
             raise SpecError(f"model {self.name}: has no MTP module to draft {drafts} tokens with; set drafts to 0")
@@ -188,7 +187,8 @@ class ModelShape:
     def attention_tokens(self) -> float:
         """How far a prompt's token must look back for what grows with its context to cost as much as all the rest.
 
-        In a long context: there only an indexer's scores grow, or layers without a window. Infinite where nothing does.
+        In a long context: there only an indexer's scores grow, or layers without a window. Infinite without such
+        growth.
         """
         if self.indexer:
             growing = self.indexer.layers * self.indexer.score_flops
@@ -212,8 +212,7 @@ class ModelShape:
         """Cache of one token in all layers, BF16 or INT8: see `token_bytes` of the attention.
 
         Args:
-            int8: None = as the model's formats say.
-        Effects: none.
+            int8: None = from the model's formats.
         """
         return Bytes(self.layers * self.attention.token_bytes(int8=self.formats.int8_kv if int8 is None else int8))
 

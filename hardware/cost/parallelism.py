@@ -1,7 +1,7 @@
 """Division of one instance's work over its dies: what stays the same from step to step, one value for each role.
 
-Default values are the published placement: attention data-parallel in decode, laid out in prefill as the device file
-says, LM head whole on every die, one expert-parallel group of all dies. Or experts have dies of their own.
+Default values are the published placement: attention data-parallel in decode, the device file's layout in prefill, LM
+head whole on every die, one expert-parallel group of all dies. Or experts have dies of their own.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _DEGREES = ("attention_tp", "head_tp", "expert_tp")
 MEASURED_REDUNDANT = 32
 """Copies beyond one of each in the published rows of DeepSeek-R1."""
 MOST_COPIES = 8
-"""Copies of each expert, on average, beyond which nothing is priced."""
+"""Most copies of each expert, on average, that are priced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class Parallelism:
         expert_tp: dies that share each of their experts, each with its part; dispatch sends to all of them.
         head_tp: dies that share the LM head, each with its part of the vocabulary.
         prefill_attention: layout in place of the device file's; None = that one, or groups where `attention_tp` is
-            above 1. Only prefill asks for it.
-        expert_dies: of a decode instance, that hold the routed and shared experts and nothing else; the others do the
+            above 1. Used only by prefill.
+        expert_dies: of a decode instance, that hold only the routed and shared experts; the others do the
             attention and hold no experts. 0 = every die does both.
-        redundant_experts: copies of routed experts beyond one of each, in an instance; None = as the device file says.
-            How unequally popular copies are is taken as fitted, whatever their number.
-        redundant_slots: in place of that number, slots of each die with routed experts, beside its share; None =
+        redundant_experts: copies of routed experts beyond one of each, in an instance; None = from the device file.
+            The imbalance between copies is the fitted one, regardless of their number.
+        redundant_slots: replaces that number: slots per die with routed experts, in addition to its share; None =
             that number holds.
-        domains: groups of attention dies that take turns at the expert dies; without these it means nothing.
+        domains: groups of attention dies that take turns at the expert dies; ignored without expert dies.
     """
 
     attention_tp: int = 1
@@ -65,28 +65,19 @@ class Parallelism:
             raise SpecError(f"{name} is {getattr(self, name)}, but beside expert_dies only 1 is priced: leave one out")
 
     def redundant_on(self, dies: float) -> int | None:
-        """Copies of routed experts beyond one of each, of a group with so many dies for them; None = as the device's.
-
-        Effects: none.
-        """
+        """Redundant copies of routed experts in a group with `dies` dies for experts; None = the device's number."""
         return self.redundant_experts if self.redundant_slots is None else self.redundant_slots * int(dies)
 
     def groups(self, dies: int) -> int:
-        """Dies, or groups of dies that share them, that have sequences of their own, in an instance of some dies.
-
-        Effects: none.
-        """
+        """Dies, or groups of dies that share them, that have sequences of their own, in an instance of some dies."""
         return (dies - self.expert_dies) // self.attention_tp
 
     def dies_of(self, groups: int) -> int:
-        """Dies of an instance with so many groups. Effects: none."""
+        """Dies of an instance with so many groups."""
         return groups * self.attention_tp + self.expert_dies
 
     def prefill_layout(self, device: DeviceModel) -> PrefillAttention:
-        """Layout of prefill's attention: between groups of `attention_tp` dies, each has its own prompts.
-
-        Effects: none.
-        """
+        """Layout of prefill's attention: between groups of `attention_tp` dies, each has its own prompts."""
         if self.attention_tp > 1:
             return "data-parallel"
         return self.prefill_attention or device.layout.prefill_attention
@@ -95,7 +86,6 @@ class Parallelism:
         """Check that a model can be divided like this on a device.
 
         Raises: SpecError for heads that do not divide, groups beyond the scale-up fabric, or experts of a dense model.
-        Effects: none.
         """
         if self.expert_dies and not shape.experts:
             raise SpecError(f"expert_dies is {self.expert_dies}, but {shape.name} is dense: it has no experts")
@@ -128,7 +118,6 @@ class Parallelism:
         """Check that an instance of some dies has whole groups, and a layout over all of them the links for it.
 
         Raises: SpecError if not.
-        Effects: none.
         """
         layout, most = self.prefill_attention, round(device.links.scale_up_dies)
         if layout not in (None, "data-parallel") and dies > most:
@@ -181,10 +170,7 @@ class Parallelism:
 
 
 def domains_of(dies: int, expert_dies: int, wanted: int) -> int:
-    """Domains for an instance: so many as are wanted, or else the most below that divide its attention dies.
-
-    Effects: none.
-    """
+    """Domains for an instance: the largest number up to `wanted` that divides its attention dies."""
     attention = dies - expert_dies
     return next((count for count in range(wanted, 0, -1) if attention % count == 0), 1)
 
@@ -194,9 +180,6 @@ WHOLE = Parallelism()
 
 
 def die_attention_weights(shape: ModelShape, tp: int) -> float:
-    """Weights of one layer's attention that one of `tp` dies has, without its indexer.
-
-    Effects: none.
-    """
+    """Weights of one layer's attention that one of `tp` dies has, without its indexer."""
     split = shape.absorbed_weights + shape.output_weights
     return shape.attention.die_prolog_weights(shape.hidden, tp) + split / tp

@@ -3,10 +3,10 @@
 The published scheme on the Ascend: the instance's dies split the packed prompts by sequence, gather the compressed
 latents, split core attention by heads, exchange back, and compute experts where they live (SP-TP-SP, expert
 parallel). Grouped attention has no latents: cache rows are gathered, queries go to the dies of their heads. With two
-half batches, dispatch and combine (bulk copies) and their vector work run beside the matrix products of the other
-half. Elsewhere each die has its own prompts, and sending takes some of its cores.
+half batches, dispatch and combine (bulk copies) and their vector work overlap with the matrix products of the other
+half. On other devices each die has its own prompts, and sending takes some of its cores.
 
-Two more layouts can be asked for. Context parallel: each die has all heads of its part of the sequence, and only cache
+Two more layouts are available. Context parallel: each die has all heads of its part of the sequence, and only cache
 rows are gathered; latents must then be expanded by each die for all tokens, or weights absorbed, whichever is faster.
 Tensor parallel: the dies of a group share prompts, heads and dense feed-forwards; see `collectives`.
 
@@ -54,7 +54,7 @@ class PrefillLayer(NamedTuple):
 
     @property
     def hidden(self) -> float:
-        """The stream that can run beside it."""
+        """The overlappable stream."""
         return self.exchange + self.hidden_vector
 
 
@@ -121,7 +121,6 @@ class PrefillStep:
         Args:
             halves: 2 = two half batches: weights are read and kernels started twice.
             dense: one of the layers with an ordinary feed-forward.
-        Effects: none.
         """
         dies, small, gemm = load.dies, self._small, self._gemm
         n = load.tokens / dies
@@ -189,32 +188,23 @@ class PrefillStep:
         return min(attended * self._core, read * self._chosen_core), products + scores
 
     def layer_s(self, load: PrefillLoad, *, microbatch: bool, dense: bool = False) -> float:
-        """One layer's duration.
-
-        Effects: none.
-        """
+        """One layer's duration."""
         layer = self.layer(load, halves=2 if microbatch else 1, dense=dense)
         return max(layer.main, layer.hidden) if microbatch else layer.main + layer.hidden
 
     def uses_microbatch(self, load: PrefillLoad) -> bool:
-        """Two half batches where they help: short batches lose more by reading weights twice.
-
-        Effects: none.
-        """
+        """Two half batches where they help: short batches lose more by reading weights twice."""
         if not self._moe_layers:
             return self.dense_halves(load) == 2
         return load.microbatch and self.layer_s(load, microbatch=True) < self.layer_s(load, microbatch=False)
 
     def dense_halves(self, load: PrefillLoad) -> int:
-        """Half batches of the dense layers, which send nothing that they could hide. Effects: none."""
+        """Half batches of the dense layers, which have no exchange to hide."""
         halved, whole = (self.layer_s(load, microbatch=on, dense=True) for on in (True, False))
         return 2 if load.microbatch and halved < whole else 1
 
     def outside_s(self, load: PrefillLoad) -> float:
-        """LM head for the prompts' last tokens, and the step's fixed part.
-
-        Effects: none.
-        """
+        """LM head for the prompts' last tokens, and the step's fixed part."""
         head = self.shape.head_weights / self.parallelism.head_tp * self._weight / self._skinny + self._between.head_s
         return head + self.device.calibration.prefill_fixed_s
 
@@ -224,7 +214,6 @@ class PrefillStep:
         Args:
             load: of the whole instance.
         Returns: elapsed time [s].
-        Effects: none.
         Source: CloudMatrix384 paper 4.3.1, 4.3.2; efficiencies from the device file.
         """
         best, dense = self._best_s(load, dense=False), self._best_s(load, dense=True)

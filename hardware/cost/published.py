@@ -1,7 +1,7 @@
-"""Published figures that the model is held against, and what the model says in their place.
+"""Published values, and the model's predictions of them.
 
-A row knows its source, how far the model may be off (the pinned tolerance of the fidelity tests), and what agreement
-proves. Rows of one group share free parameters; see `calibrate`.
+A row has its source, its tolerance (that of the fidelity tests), and the meaning of agreement. Rows of one group share
+free parameters; see `calibrate`.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class PublishedRow:
     note: str = ""
 
     def error(self, model: CostModel) -> float:
-        """Relative error of the model: predicted over published, less one. Effects: none."""
+        """Relative error of the model: predicted over published, less one."""
         return self.predict(model) / self.published - 1
 
 
@@ -52,7 +52,7 @@ there. Counted as a parameter that was chosen by the rows.
 
 
 def published_halves(batch: float) -> bool:
-    """Whether the published engine runs a batch [sequences per NPU] as two halves. Effects: none."""
+    """Whether the published engine runs a batch [sequences per NPU] as two halves."""
     return batch >= PUBLISHED_HALVES_FROM
 
 
@@ -124,7 +124,6 @@ def prefill_load(
     Args:
         per_npu: prompt tokens of each NPU, cached ones included.
         reuse: share of each prompt that is cached.
-    Effects: none.
     """
     tokens = per_npu * npus * (1 - reuse)
     return PrefillLoad(tokens, tokens * prompt * (reuse + (1 - reuse) / 2), dies, perfect, microbatch)

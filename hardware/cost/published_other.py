@@ -51,10 +51,7 @@ def _combine(degree: int) -> Callable[[CostModel], float]:
 
 
 def exchange_rows(device: DeviceModel) -> tuple[PublishedRow, ...]:
-    """The measured table of a device against the straight line through it; steps use the table itself.
-
-    Effects: none.
-    """
+    """The measured table of a device against the straight line through it; steps use the table itself."""
     table = device.experts
     source = device.constants["experts.dispatch_s[0]"].source
     mixed = device.layout.decode_overlap == "hidden-communication"
@@ -126,10 +123,7 @@ def _colocated(model: CostModel) -> float:
 
 
 def experts_apart(model: CostModel) -> ApartDecodeStep:
-    """Steps of the same machine with 480 dies for attention and 288 for experts, in three domains.
-
-    Effects: none.
-    """
+    """Steps of the same machine with 480 dies for attention and 288 for experts, in three domains."""
     return ApartDecodeStep(model.device, model.shape, Parallelism(expert_dies=288, domains=3))
 
 
@@ -174,4 +168,4 @@ XDEEPSERVE_ROWS = (
         "48 sequences' products and sending, each a few per cent over",
     ),
 )
-"""Split rows are told its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""
+"""Split rows take its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""

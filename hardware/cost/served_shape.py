@@ -10,12 +10,11 @@ from hardware.errors import SpecError
 def served_shape(shape: ModelShape, device: DeviceModel, *, asked: bool) -> ModelShape:
     """The model on a device.
 
-    An FP8 checkpoint becomes W8A8 where the device multiplies no FP8, unless FP8 was asked for by name.
+    An FP8 checkpoint becomes W8A8 on a device without FP8 products, unless FP8 was requested explicitly.
 
     Args:
         asked: a person named the weights' format.
     Raises: SpecError naming what cannot be priced.
-    Effects: none.
     """
     if not asked and not device.die.fp8_flops_per_s:
         shape = replace(shape, formats=shape.formats.on_device_without_fp8())
@@ -27,7 +26,6 @@ def check_formats(shape: ModelShape, device: DeviceModel) -> None:
     """Refuse formats that cannot be priced on a device.
 
     Raises: SpecError naming them.
-    Effects: none.
     """
     if shape.formats.kv == "fp8":
         raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")

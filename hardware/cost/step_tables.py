@@ -1,7 +1,7 @@
-"""Step times interpolated from the cost model: for simulations that ask millions of times.
+"""Step times interpolated from the cost model: for simulations with millions of evaluations.
 
 A table is cut into cells. The first question that falls into a cell computes the step at its four corners; from then
-on the cell answers with a bilinear formula, about ten times faster than the model. Nothing is computed ahead.
+on the cell answers with a bilinear formula, about ten times faster than the model. Cells are computed on demand.
 """
 
 from hardware.cost.decode_step import DecodeStep
@@ -149,8 +149,5 @@ class PrefillTable:
 
 
 def bilinear(low_low: float, high_low: float, low_high: float, high_high: float) -> tuple[float, float, float, float]:
-    """Coefficients (1, x, y, xy) of the bilinear function with these values at the unit square's corners.
-
-    Effects: none.
-    """
+    """Coefficients (1, x, y, xy) of the bilinear function with these values at the unit square's corners."""
     return low_low, high_low - low_low, low_high - low_low, high_high - high_low - low_high + low_low

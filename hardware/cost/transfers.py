@@ -1,4 +1,4 @@
-"""How long bytes take when nothing else is on the wire: handoff, pool, weights. Sharing is the fabric's matter."""
+"""Uncontended transfer times: handoff, pool, weights. Sharing is the fabric's matter."""
 
 import math
 from typing import Literal
@@ -17,7 +17,6 @@ def handoff_s(device: DeviceModel, nbytes: float, links: int = 1) -> Seconds:
     Args:
         links: dies' RDMA links that carry equal parts.
     Raises: SpecError for less than one link.
-    Effects: none.
     Source: CloudMatrix384 paper 4.3.3: 4K tokens of DeepSeek-R1, 288 MB, 11.5 ms on one link.
     """
     if links < 1:
@@ -31,8 +30,7 @@ def pool_load_s(device: DeviceModel, nbytes: float, npus: float, gb_per_s: float
     Args:
         gb_per_s: per NPU; None = the effective rate of the device's file.
     Raises: SpecError for less than one NPU or no rate.
-    Effects: none.
-    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A delay beside it, fitted too, is zero.
+    Source: the effective rate is fitted to the CloudMatrix384 paper's Fig 23. A fitted additional delay is zero.
     """
     rate = device.calibration.pool_load_bytes_per_s if gb_per_s is None else gb_per_s * GIGA
     if npus < 1 or rate <= 0:
@@ -41,7 +39,7 @@ def pool_load_s(device: DeviceModel, nbytes: float, npus: float, gb_per_s: float
 
 
 def ub_read_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Seconds:
-    """One die reads over the scale-up fabric, from pooled memory or from another die. Effects: none."""
+    """One die reads over the scale-up fabric, from pooled memory or from another die."""
     links = device.links
     if pooled:
         return Seconds(links.pool_read_latency_s + nbytes / links.pool_read_bytes_per_s)
@@ -49,7 +47,7 @@ def ub_read_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Sec
 
 
 def ub_write_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Seconds:
-    """One die writes over the scale-up fabric, to pooled memory or to another die. Effects: none."""
+    """One die writes over the scale-up fabric, to pooled memory or to another die."""
     links = device.links
     if pooled:
         return Seconds(links.pool_write_latency_s + nbytes / links.pool_write_bytes_per_s)
@@ -57,7 +55,7 @@ def ub_write_s(device: DeviceModel, nbytes: float, *, pooled: bool = True) -> Se
 
 
 def vpc_s(device: DeviceModel, nbytes: float, dies: float = 1) -> Seconds:
-    """Bytes over the datacentre network, each die with its part of the node's card. Effects: none."""
+    """Bytes over the datacentre network, each die with its part of the node's card."""
     return Seconds(device.links.vpc_latency_s + nbytes / (dies * device.links.vpc_bytes_per_s))
 
 
@@ -69,7 +67,6 @@ def model_load_s(device: DeviceModel, shape: ModelShape, source: WeightSource, l
             instance's memory, die by die; `prewarmed` = already there.
         loaders: instances that load at once.
     Raises: SpecError for an unknown source or no loader.
-    Effects: none.
     Source: CloudMatrix384 paper, Table 2: 320 s, 8 loaders 2,560 s, pool 5 s; `peer` from xDeepServe's NPU-fork.
     """
     loading = device.loading
@@ -92,7 +89,6 @@ def model_switch_s(device: DeviceModel, shape: ModelShape, hit_rate: float) -> S
     Args:
         hit_rate: share of switches whose model the pool holds; the others load from storage.
     Raises: SpecError for a share outside of 0 .. 1.
-    Effects: none.
     Source: CloudMatrix384 paper, Table 2.
     """
     if not 0 <= hit_rate <= 1 or math.isnan(hit_rate):

@@ -1,7 +1,7 @@
-"""How far a prediction can be off: one rule, which knows device, model, engine and where its steps were measured.
+"""How far a prediction can be off: one rule from device, model, engine and the region of the measured steps.
 
 Inside of the measured steps: as far as rows were off that the fit did not see. Outside: more with each doubling away
-from them. Where nothing was measured, no number is given.
+from them. Without measurements, no number is given.
 """
 
 import math
@@ -52,7 +52,7 @@ class Trust:
     """How far one predicted time can be off.
 
     Attributes:
-        error: relative error to expect; None = nothing is known.
+        error: relative error to expect; None = unknown.
         text: the same for a person, with the reason.
     """
 
@@ -61,7 +61,7 @@ class Trust:
 
 
 def engine_text_of(cost: CostModel) -> str:
-    """For which engine the times of a model hold, as every report says. Effects: none."""
+    """Engine for which the times of a model are valid, for reports."""
     if cost.engine is not None and cost.engine.name != OWN_ENGINE:
         return f"{cost.engine.name}: {cost.engine.title}"
     if cost.device.name == OWN_DEVICE:
@@ -70,10 +70,7 @@ def engine_text_of(cost: CostModel) -> str:
 
 
 def model_trust(shape: ModelShape, engine: EngineProfile | None = None) -> str:
-    """Caution with any time of a model, as every report of it says; empty for a model that was fitted.
-
-    Effects: none.
-    """
+    """Caveat for the times of a model, for reports; empty for a model that was fitted."""
     like_r1 = replace(shape, name=DEEPSEEK_R1.name, formats=DEEPSEEK_R1.formats) == DEEPSEEK_R1
     of = DEEPSEEK_R1.name if engine is None else engine.model
     if like_r1 if of == DEEPSEEK_R1.name else of == shape.name:
@@ -157,21 +154,21 @@ def expected(cost: CostModel) -> str:
 
 
 def both_trusts(decode: Trust, prefill: Trust) -> str:
-    """Both kinds of steps in one line, for reports of whole systems. Effects: none."""
+    """Both kinds of steps in one line, for reports of whole systems."""
     if decode.text == prefill.text:
         return decode.text
     return f"decode: {decode.text}; prefill: {prefill.text}"
 
 
 def fitted_region(phase: EnginePhase) -> str:
-    """Where steps of a kind were measured, for a person. Effects: none."""
+    """Where steps of a kind were measured, for a person."""
     return ", ".join(
         f"{quantity(one)} {_range(one)}{' per NPU' * (one.name == 'batch_per_npu')}" for one in phase.region
     )
 
 
 def quantity(one: FittedRange) -> str:
-    """Name of a region's quantity, for a person. Effects: none."""
+    """Name of a region's quantity, for a person."""
     return _NAMES.get(one.name, one.name)
 
 
@@ -223,7 +220,7 @@ def _unknown(kind: str, engine: EngineProfile) -> str:
 
 
 def _caution(device: DeviceModel, engine: EngineProfile | None) -> str:
-    """Reason why the rows of an engine say nothing about a device; empty if there is none."""
+    """Reason why an engine's rows are not evidence for a device; empty if there is none."""
     shipped = device.name in device_names()
     changed = shipped and load_device(device.name) != device
     if engine is not None and engine.name != OWN_ENGINE:

@@ -1,7 +1,7 @@
-"""Formats of a model's weights and of its KV cache: what one value takes, and which products it goes through.
+"""Formats of a model's weights and of its KV cache: bytes per value, and type of the products.
 
 Weights come in two classes: routed and shared experts; and the rest, called attention for its largest part:
-projections, dense layers, embedding and head. Absorbed matrices, gates and indexers are BF16 whatever the rest is.
+projections, dense layers, embedding and head. Absorbed matrices, gates and indexers are BF16 in every format.
 Scales of weights are left out (less than 1 % for one a channel or block, up to 6 % for groups of 4 bits) but MXFP4's.
 """
 
@@ -75,7 +75,6 @@ class ModelFormats:
         """Formats in which a device that multiplies no FP8 serves an FP8 checkpoint: W8A8, converted before.
 
         Source: CloudMatrix384 paper 4.5: the engine serves R1, whose checkpoint is FP8, in INT8.
-        Effects: none.
         """
         attention, experts = (W8A8 if one == FP8 else one for one in (self.attention, self.experts))
         return ModelFormats(attention, experts, self.kv)
@@ -86,12 +85,11 @@ AS_PUBLISHED = ModelFormats()
 
 
 def formats_named(name: str, *, experts: bool, kv: KvFormat = "bf16") -> ModelFormats:
-    """The formats that a person asks for by one name, or by two: `attention+experts`.
+    """The formats given by a user as one name, or two: `attention+experts`.
 
     Args:
         experts: the model has some; else all of it is the rest.
     Raises: SpecError for a name that is not known, naming those that are.
-    Effects: none.
     """
     first, plus, second = name.partition("+")
     found = [WEIGHT_FORMATS.get(one) for one in ((first, second) if plus else (first, first))]

@@ -1,7 +1,7 @@
 """A die's memory as a ledger of named reservations.
 
-Nothing is allocated here: the ledger says what would fit. An instance asks it before it takes anything, so that the KV
-capacity that the scheduler believes in is the one that the virtual die has.
+It does not allocate memory: the ledger decides what would fit. An instance reserves before it allocates, so that the
+scheduler's KV capacity equals that of the virtual die.
 
     |<------------------- capacity_bytes ------------------->|
     | weights | workspace | kv_cache |          free          |
@@ -65,7 +65,7 @@ class HbmLedger:
             name: not in use yet.
             nbytes: 0 is allowed and holds the name.
         Raises: HbmReservationError if the name is in use or the size negative; HbmExhaustedError if it does not fit.
-        Effects: on success the bytes are used; on error nothing changes.
+        Effects: on success the bytes are used; on error it is unchanged.
         """
         if name in self._held:
             raise HbmReservationError(
@@ -86,10 +86,7 @@ class HbmLedger:
         return Bytes(nbytes)
 
     def check(self) -> None:
-        """Asserts that the books balance: the sum held is the sum used, and within the capacity.
-
-        Effects: none.
-        """
+        """Asserts that the books balance: the sum held is the sum used, and within the capacity."""
         assert self._used == sum(self._held.values()), f"{self._name}: used {self._used} is not the sum of {self._held}"
         assert all(nbytes >= 0 for nbytes in self._held.values()), f"{self._name}: a negative holding in {self._held}"
         assert 0 <= self._used <= self._high_water <= self._capacity, (

@@ -7,9 +7,9 @@ die has left:
     die 1  | weights/n | workspace | b blocks .......... | rest |
                                      same b on every die: the fullest die decides
 
-A block lives whole on one die (with one latent head there is nothing to split), and attention is data-parallel over the
-dies, so all of them get the same number. Where groups of dies share their sequences, each die of a group holds a block,
-or its KV heads' part of it.
+A block is stored on one die (one latent head cannot be split), and attention is data-parallel over the dies, so all of
+them get the same number. Where groups of dies share their sequences, each die of a group holds a block, or its KV
+heads' part of it.
 """
 
 from collections.abc import Callable, Sequence
@@ -102,7 +102,6 @@ class VirtualInstance:
             dies: the first so many only; None = all.
         Returns: blocks over all dies; 0 if none fits.
         Raises: SpecError if the block size is not above zero.
-        Effects: none.
         """
         if block_bytes <= 0:
             raise SpecError(f"a KV block of {block_bytes} bytes cannot be; it must be above zero")
@@ -118,7 +117,7 @@ class VirtualInstance:
         parts: int = 1,
         without: int = 0,
     ) -> int:
-        """Reserves the KV cache and says how many blocks it has.
+        """Reserve the KV cache and return its number of blocks.
 
         Args:
             block_bytes: one block, all layers.
@@ -185,10 +184,7 @@ class VirtualInstance:
             npu.record_moved(plane, share + (place < odd))
 
     def check(self) -> None:
-        """Asserts that every ledger balances and holds the blocks that the instance believes in.
-
-        Effects: none.
-        """
+        """Asserts that every ledger balances and holds the blocks that the instance believes in."""
         for npu in self.npus:
             npu.check()
         holders = [KV_CACHE in ledger.reservations for ledger in self._ledgers]
@@ -198,7 +194,6 @@ class VirtualInstance:
         """State as plain values, for a status page or a message.
 
         Returns: name, npu and die counts, capacity, used and per-name bytes, kv_blocks, and a snapshot per NPU.
-        Effects: none.
         """
         held: dict[str, int] = {}
         for ledger in self._ledgers:

@@ -1,7 +1,7 @@
 """A virtual NPU: an identity in the topology, a byte ledger per die, a clock, and counters.
 
-It computes nothing. Whoever computes (torch today, a cost model in a simulation) reports here what was done, and the
-status pages read it. Not thread-safe: it belongs to the one engine thread of its instance.
+It does not compute. The computing party (torch live, a cost model in a simulation) reports its work to this class, and
+the status pages read it. Not thread-safe: it belongs to the one engine thread of its instance.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class NpuCounters:
         steps: forward passes taken part in.
         tokens: tokens that those passes processed.
         busy_s: time really spent in them.
-        predicted_s: time that a real NPU would have spent, by the cost model; 0 where nobody predicts.
+        predicted_s: time that a real NPU would have spent, by the cost model; 0 without a prediction.
         moved_bytes: bytes sent or received, by plane.
     """
 
@@ -37,7 +37,7 @@ class NpuCounters:
     moved_bytes: dict[Plane, int] = field(default_factory=lambda: dict.fromkeys(Plane, 0))
 
     def add_step(self, tokens: int, busy_s: float, predicted_s: float) -> None:
-        """Counts one forward pass; whoever calls has checked that nothing is negative.
+        """Counts one forward pass; the caller ensures that no value is negative.
 
         Effects: the counters grow.
         """
@@ -98,10 +98,7 @@ class VirtualNpu:
         self.counters.moved_bytes[plane] += nbytes
 
     def check(self) -> None:
-        """Asserts that every die's ledger balances.
-
-        Effects: none.
-        """
+        """Asserts that every die's ledger balances."""
         for ledger in self.ledgers.values():
             ledger.check()
 
@@ -110,7 +107,6 @@ class VirtualNpu:
 
         Returns: id, model, up_s, steps, tokens, busy_s, predicted_s, moved_bytes by plane, and one entry per die with
             capacity, used, high-water bytes and the reservations by name.
-        Effects: none.
         """
         counters = self.counters
         return {
@@ -139,7 +135,6 @@ def require_counts(who: object, **counts: float) -> None:
     """Refuses negative numbers before anything is counted.
 
     Raises: SpecError naming the first of them.
-    Effects: none.
     """
     for name, value in counts.items():
         if value < 0:

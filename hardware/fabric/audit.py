@@ -13,10 +13,8 @@ _SLACK = 1e-9
 def audit(pipes: Iterable[Pipe], flows: Mapping[TransferId, Flow], ends: list[tuple[float, TransferId]]) -> None:
     """Asserts that the books agree and that the rates are max-min fair.
 
-    Fair means: each transfer has its own cap, or crosses a full link on which nobody has more than it. No other
+    Fair means: each transfer has its own cap, or crosses a full link on which no transfer has a higher rate. No other
     allocation has that property, so this is a check of the result that does not repeat the algorithm.
-
-    Effects: none.
     """
     foretold = set(ends)
     for pipe in pipes:

@@ -1,19 +1,19 @@
 """Transfers that share links, event by event.
 
 The fabric is a fluid: a transfer has a rate, and the rates of all transfers are max-min fair (`sharing`). Rates change
-only when a transfer starts, ends or is cancelled, or when a link changes; between these moments everything is known,
-so the driver asks when the next transfer ends, waits for that moment in whatever time it has, and says so:
+only when a transfer starts, ends or is cancelled, or when a link changes; between these moments the state is known, so
+the driver gets the next end, waits until then in its own time, and reports it:
 
     fabric.start(now, ...) ; fabric.next_end() -> (t, id) ; ... ; fabric.finish(t, id) ; fabric.next_end() -> ...
 
-After every call that changes something the next end may be another one, earlier or later: ask again. The fabric has
-no clock; it refuses a `now` that goes back, and one that jumps over an end that nobody has finished.
+Any call that changes the fabric may move the next end, earlier or later: query it again. The fabric has no clock; it
+refuses a `now` that goes back, or that is past an unfinished end.
 
-Cost: a transfer on links that nobody else uses is O(links); one that shares touches those that a chain of shared
-links joins to it, and nobody else. Transfers that end at the same time end in the order of their ids.
+Cost: a transfer on links without other transfers is O(links); with sharing, the cost covers only transfers connected by
+a chain of shared links. Transfers that end at the same time end in the order of their ids.
 
-The latency comes before the first byte. The transfer holds its share of the links meanwhile, which overstates what it
-takes by latency times rate: 0.05 % for the handoff of a 4K prompt over one RDMA link.
+The latency comes before the first byte. The transfer holds its share of the links during the latency, which overstates
+its usage by latency times rate: 0.05 % for the handoff of a 4K prompt over one RDMA link.
 """
 
 import math
@@ -30,7 +30,7 @@ from hardware.spec.plane import Plane
 from hardware.units import Bytes, Seconds
 
 _SPARE_ENTRIES = 64
-"""Stale heap entries that are left in peace, beside three for each transfer; more than that, and they are swept."""
+"""Stale heap entries to tolerate, in addition to three for each transfer, before they are removed."""
 
 
 class Fabric:
@@ -49,7 +49,7 @@ class Fabric:
         self._paths: dict[Route, Path] = {}
         self._flows: dict[TransferId, Flow] = {}
         self._ends: list[tuple[float, TransferId]] = []
-        """Heap of foretold ends; an entry is stale once its transfer has gone or its end has moved."""
+        """Heap of predicted ends; an entry is stale once its transfer has ended or its end has moved."""
         self._now = 0.0
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Fabric:
             nbytes: 0 is allowed; such a transfer takes its latency.
             latency_s: before the first byte.
             cap_bytes_per_s: the most that the two ends manage, as measured; the links alone limit it if absent.
-        Returns: when it ends if nothing changes until then; infinite if a link on its way is broken.
+        Returns: its end if the state does not change until then; infinite if a link on its way is broken.
         Raises: FabricError if the id is in use, a number is impossible, the route is empty or has unknown or repeated
             links, or the time does not fit.
         Effects: may move the ends of transfers that share links with it, both ways.
@@ -107,7 +107,7 @@ class Fabric:
     def next_end(self) -> tuple[Seconds, TransferId] | None:
         """The transfer that ends next, and when; of those that end together the one with the lowest id.
 
-        Returns: None if nothing is under way, or only stalled transfers are.
+        Returns: None if there are no transfers, or only stalled ones.
         Effects: none that show; stale entries are dropped.
         """
         ends = self._ends
@@ -120,13 +120,13 @@ class Fabric:
         return None
 
     def finish(self, now: float, transfer: TransferId) -> Bytes:
-        """Takes a transfer that has ended off its links.
+        """Removes an ended transfer from its links.
 
         Args:
-            now: its end, as `next_end` gave it.
+            now: its end, as returned by `next_end`.
         Returns: its bytes, all of which have arrived.
-        Raises: FabricError if it is not under way, has not ended yet, or if the time does not fit.
-        Effects: its capacity goes to those that shared with it; the planes' counters grow.
+        Raises: FabricError if there is no such transfer, it has not ended yet, or the time does not fit.
+        Effects: transfers on the same links share its capacity; the planes' counters grow.
         """
         self._enter(now)
         flow = self._known(transfer)
@@ -215,14 +215,13 @@ class Fabric:
         return self._pipe(link).capacity
 
     def bytes_moved(self, plane: Plane) -> Bytes:
-        """Payload of transfers over a plane that have ended, with the moved part of cancelled ones."""
+        """Payload of ended transfers over a plane, including the moved part of cancelled ones."""
         return self._meters[plane].moved_bytes
 
     def reading(self, now: float, plane: Plane) -> PlaneReading:
         """A plane's counters, transfers under way included; two readings give its utilisation between them.
 
         Raises: FabricError if the time does not fit.
-        Effects: none.
         """
         self._enter(now)
         moved = carried = 0.0
@@ -235,10 +234,7 @@ class Fabric:
         return self._meters[plane].reading(now, moved, carried)
 
     def check(self) -> None:
-        """Asserts that the ledger holds: no link is over its capacity, every rate is fair, no transfer is forgotten.
-
-        Effects: none.
-        """
+        """Asserts that the ledger holds: no link is over its capacity, every rate is fair, no transfer is forgotten."""
         audit(self._pipes.values(), self._flows, self._ends)
 
     def _enter(self, now: float) -> None:
@@ -262,7 +258,7 @@ class Fabric:
             self._share(now, flow.pipes)
 
     def _share(self, now: float, pipes: Iterable[Pipe]) -> None:
-        """New rates for everything that a change on these pipes touches."""
+        """New rates for all transfers affected by a change on these pipes."""
         flows, shared = joined(pipes)
         settle(flows, now)
         fill(flows, shared)

@@ -34,9 +34,9 @@ class Flow:
                       `remaining` bytes are left here
 
     Attributes:
-        cap: the most that its ends can do, whatever the links have [bytes/s].
+        cap: the largest rate of its ends, regardless of the links [bytes/s].
         remaining: bytes not yet moved at `updated`.
-        updated: when `remaining` was right; before the first byte it lies in the future.
+        updated: when `remaining` was right; before the first byte it is in the future.
         rate: bytes per second since `updated`.
         end: when it ends at this rate; infinite while it is stalled.
         ceiling: scratch of one filling.
@@ -64,14 +64,14 @@ class Flow:
         self.ceiling = cap
 
     def left_at(self, now: float) -> float:
-        """Bytes not yet moved at `now`, which is not before the last change of rate. Effects: none."""
+        """Bytes not yet moved at `now`, which is not before the last change of rate."""
         if now <= self.updated:
             return self.remaining
         return max(0.0, self.remaining - self.rate * (now - self.updated))
 
 
 class Path:
-    """A route as its pipes, with how many of them lie in each plane. Made once for each route, then looked up."""
+    """A route as its pipes, with their number in each plane. Created once for each route, then cached."""
 
     __slots__ = ("pipes", "planes")
 

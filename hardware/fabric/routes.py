@@ -5,8 +5,8 @@
     UB      each NPU, and each CPU socket      392 and 160       3.3.1, 3.3.2
     VPC     each node's card                   50                3.2
 
-The switches between do not appear: UB is not oversubscribed (3.3.3), and nothing is said of the others. What limits a
-single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
+The switches between do not appear: UB is not oversubscribed (3.3.3), and the source has no data on the others. What
+limits a single transfer below the line rate (a die reads 147 GB/s of host memory over UB) is its cap: `ub_measure`.
 """
 
 from collections.abc import Iterable
@@ -29,23 +29,20 @@ End = DieId | NpuId | CpuId | NodeId
 
 
 def link_id(plane: Plane, end: End, direction: Direction) -> LinkId:
-    """Name of an end's link: a die's on RDMA, an NPU's or a socket's on UB, a node's on VPC; UB has none per die.
-
-    Effects: none.
-    """
+    """Name of an end's link: a die's on RDMA, an NPU's or a socket's on UB, a node's on VPC; UB has none per die."""
     if plane is Plane.UB and isinstance(end, DieId):
         end = end.npu
     return LinkId(f"{plane}/{end}/{direction}")
 
 
 def rdma_links(topology: Topology, dies: Iterable[DieId]) -> tuple[Link, ...]:
-    """Both links of each die. Effects: none."""
+    """Both links of each die."""
     rate = topology.spec.node.npu.die.rdma_bytes_per_s
     return _both(Plane.RDMA, dies, rate)
 
 
 def ub_links(topology: Topology, npus: Iterable[NpuId], cpus: Iterable[CpuId]) -> tuple[Link, ...]:
-    """Both links of each NPU and of each socket. Effects: none."""
+    """Both links of each NPU and of each socket."""
     node = topology.spec.node
     return _both(Plane.UB, npus, node.npu.ub_bytes_per_s) + _both(Plane.UB, cpus, node.cpu_ub_bytes_per_s)
 
@@ -54,7 +51,6 @@ def route(plane: Plane, source: End, target: End) -> Route:
     """Out of the source, into the target.
 
     Raises: FabricError if both have the same link: such bytes do not travel over the plane.
-    Effects: none.
     """
     out, into = link_id(plane, source, Direction.OUT), link_id(plane, target, Direction.IN)
     if out.rpartition("/")[0] == into.rpartition("/")[0]:
@@ -70,7 +66,6 @@ def source_rank(decode_rank: int, decode_dies: int, prefill_dies: int) -> int:
 
     Returns: `floor(rank / (decode_dies / prefill_dies))`; where the numbers do not divide, groups differ by one.
     Raises: FabricError if there is no such rank.
-    Effects: none.
     Source: CloudMatrix384 paper, section 4.3.3, for decode TP 1.
     """
     if not 0 <= decode_rank < decode_dies or prefill_dies < 1:
@@ -82,7 +77,6 @@ def ub_measure(topology: Topology, die: DieId, other: DieId | CpuId, *, write: b
     """Measured cap and latency of a transfer by which one die reads from, or writes to, another end over UB.
 
     Raises: TopologyError if UB does not join them.
-    Effects: none.
     Source: CloudMatrix384 paper v2, table 1.
     """
     topology.require_plane(Plane.UB, die, other)

@@ -4,8 +4,8 @@ All rates grow together; a flow stops where it meets its own ceiling or where a 
 rest go on. The result is the one allocation in which no flow can have more without taking from one that has no more
 than itself.
 
-A pipe with a single flow is no place of sharing: it is one more ceiling of that flow. So a pipe is looked at as
-shared only if two flows cross it, and two flows influence each other only if a chain of shared pipes joins them.
+A pipe with a single flow is no place of sharing: it is one more ceiling of that flow. So a pipe counts as shared only
+if two flows cross it, and two flows affect each other only if a chain of shared pipes connects them.
 
 The result does not depend, not even in the last bit, on the order in which flows were added: within one round the
 same number is subtracted from every pipe, ceilings are taken in ascending order, and equally full pipes in the order
@@ -24,10 +24,7 @@ _UNSET = -1.0
 
 
 def joined(start: Iterable[Pipe]) -> tuple[list[Flow], list[Pipe]]:
-    """Flows that a change on some pipes can touch, and the pipes that they share in order of index.
-
-    Effects: none.
-    """
+    """Flows that a change on some pipes can touch, and the pipes that they share in order of index."""
     pipes = [pipe for pipe in start if pipe.flows]
     known = set(pipes)
     flows: dict[Flow, None] = {}

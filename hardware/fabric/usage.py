@@ -23,7 +23,7 @@ class PlaneReading:
 
 
 class PlaneMeter:
-    """Counters of one plane that the fabric keeps: what ended transfers moved, and the integral of the capacity."""
+    """Counters of one plane that the fabric keeps: bytes moved by ended transfers, and the integral of the capacity."""
 
     __slots__ = ("_capacity", "_carried", "_changed_s", "_moved", "_offered", "left", "plane")
 
@@ -39,7 +39,7 @@ class PlaneMeter:
 
     @property
     def moved_bytes(self) -> Bytes:
-        """Payload of transfers that ended."""
+        """Payload of ended transfers."""
         return Bytes(self._moved)
 
     def ended(self, nbytes: int, links: int) -> None:
@@ -54,7 +54,7 @@ class PlaneMeter:
         self._capacity = bytes_per_s
 
     def reading(self, now: float, moved: float, carried: float) -> PlaneReading:
-        """The counters with what transfers under way have moved and carried added. Effects: none."""
+        """The counters with what transfers under way have moved and carried added."""
         return PlaneReading(
             Seconds(now),
             Bytes(self._moved + int(moved)),

@@ -14,7 +14,6 @@ def require_positive(spec: Any, *, allow_zero: tuple[str, ...] = ()) -> None:  #
         spec: a dataclass instance; fields that are not numbers are left alone.
         allow_zero: names of fields that may be zero.
     Raises: SpecError naming the first field that is not.
-    Effects: none.
     """
     for field in fields(spec):
         value = getattr(spec, field.name)

@@ -162,8 +162,5 @@ CLOUDMATRIX384 = SupernodeSpec(
 
 
 def figures() -> dict[str, Figure]:
-    """Every figure of this catalogue by its name, in the order of the file.
-
-    Effects: none.
-    """
+    """Every figure of this catalogue by its name, in the order of the file."""
     return {name: value for name, value in globals().items() if isinstance(value, Figure)}

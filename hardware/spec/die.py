@@ -46,9 +46,8 @@ class DieSpec:
 
         Args:
             hbm_bytes: bytes of the die's ledger.
-        Returns: a copy whose name says openly that its memory is not the real one's.
+        Returns: a copy with a name that marks the memory size as scaled.
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         if hbm_bytes == self.hbm_bytes:
             return self
@@ -56,8 +55,5 @@ class DieSpec:
 
 
 def scaled_name(name: str) -> str:
-    """A name that says that the memory size is not the real one's.
-
-    Effects: none.
-    """
+    """A name that marks the memory size as scaled."""
     return name if name.endswith(_SCALED) else name + _SCALED

@@ -10,13 +10,13 @@ class Confidence(StrEnum):
     """How far a published number can be trusted."""
 
     PAPER = "paper"
-    """The CloudMatrix384 paper states it (version 2 unless the source says otherwise)."""
+    """Stated in the CloudMatrix384 paper (version 2 unless the source names another)."""
     DERIVED = "derived"
     """Arithmetic on stated numbers; the source shows it."""
     SECONDARY = "secondary"
-    """Somebody else states it."""
+    """Stated in another publication."""
     UNVERIFIED = "unverified"
-    """Nobody we could read states it plainly; treat it as a parameter."""
+    """Not stated plainly in any available source; treat it as a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Figure:
     Attributes:
         value: the number, in `unit`.
         unit: "1" for a count, else "B", "B/s", "s", "flop/s", "op/s", "W".
-        source: section or table of the paper, or the other place where it stands.
+        source: section or table of the paper, or another reference.
         confidence: how far to trust it.
         note: what a reader must know before using it.
     """

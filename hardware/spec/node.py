@@ -12,7 +12,7 @@ class NodeSpec:
     """Parts of one host. Links are one direction.
 
     Attributes:
-        npu: the package, all alike.
+        npu: the package, the same everywhere.
         npus: packages in the node.
         cpus: CPU sockets.
         l1_switches: on-board UB switch chips; each belongs to one UB sub-plane.
@@ -50,6 +50,5 @@ class NodeSpec:
         """The same node with another memory size per die (see `DieSpec.with_hbm`).
 
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         return replace(self, npu=self.npu.with_hbm_per_die(hbm_bytes))

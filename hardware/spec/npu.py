@@ -47,7 +47,6 @@ class NpuSpec:
         """The same NPU with another memory size per die (see `DieSpec.with_hbm`).
 
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         if hbm_bytes == self.die.hbm_bytes:
             return self

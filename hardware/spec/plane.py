@@ -47,7 +47,7 @@ class PathMeasure:
 class UbMeasures:
     """Measured performance of the UB plane, which is less than its line rate.
 
-    The first word is who talks to whom, the second the operation, the third whether both ends are in one node.
+    Field names: the two ends, then the operation, then whether both ends are in one node.
     """
 
     npu_npu_read_intra: PathMeasure

@@ -15,7 +15,7 @@ class SupernodeSpec:
 
     Attributes:
         name: what to call it on a status page.
-        node: the host, all alike.
+        node: the host, the same everywhere.
         nodes: hosts on the fabric.
         l2_switches_per_subplane: second-tier chips in each UB sub-plane.
         l2_ports: ports of one of them.
@@ -63,6 +63,5 @@ class SupernodeSpec:
         """The same supernode with another memory size per die (see `DieSpec.with_hbm`).
 
         Raises: SpecError if the size is not above zero.
-        Effects: none.
         """
         return replace(self, node=self.node.with_hbm_per_die(hbm_bytes))

@@ -7,9 +7,9 @@ from hardware.ub.segment import UbSegment
 
 
 class Attachments:
-    """Maps a segment at its first use and lets go of those whose owners are gone. For one thread.
+    """Maps a segment at its first use and unmaps those of ended owners. For one thread.
 
-    A file that was removed keeps its memory while anybody maps it, so dead ones must be looked for: at each new
+    A removed file keeps its memory while any process maps it, so segments of ended owners are searched: at each new
     mapping, which is when processes come and go.
     """
 
@@ -33,7 +33,7 @@ class Attachments:
         return known
 
     def forget(self, path: str | os.PathLike[str]) -> None:
-        """Close one segment; the next `get` maps whatever is at its path then. Unknown ones are ignored."""
+        """Close one segment; the next `get` maps the file at its path by then. Unknown ones are ignored."""
         segment = self._segments.pop(Path(path), None)
         if segment is not None:
             segment.close()

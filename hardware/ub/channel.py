@@ -3,7 +3,7 @@
     the receiver's memory    [lane] the sender's word, a cache line each; then [lane] a ring of slots
     the sender's memory      [lane] the receiver's word, a cache line each
 
-A transfer can be waited for (`send`, `receive`), or begun and advanced beside other work (`sending`, `receiving`). A
+A transfer can be blocking (`send`, `receive`), or started and advanced in steps (`sending`, `receiving`). A
 channel has one transfer at a time at each end, and one thread. Chunks are copied without the interpreter's lock. On
 processors that reorder stores a chunk may be seen torn all the same: what must be whole carries a checksum.
 
@@ -24,7 +24,7 @@ from hardware.ub.layout import round_up
 
 LINE = 64
 _LOOKS = 200
-"""Fruitless looks before a wait begins to sleep: some 100 µs."""
+"""Unsuccessful polls before a wait starts to sleep: some 100 µs."""
 _SHORTEST_S, _LONGEST_S = 50e-6, 1e-3
 
 Pace = Callable[[int], None]
@@ -90,7 +90,8 @@ class _Transfer:
         """Do one thing in each lane that need not wait.
 
         Returns: True once all is done; None if every lane waits.
-        Raises: UbChannelError if the other end is elsewhere; what the pace raises. The transfer has failed then.
+        Raises: UbChannelError if the other end is at another transfer; what the pace raises. The transfer has failed
+            then.
         """
         steps = [self._advance(number) for number in range(len(self._lanes))]
         if all(step is LaneStep.DONE for step in steps):
@@ -140,7 +141,7 @@ class ChannelSender:
     Args:
         own: `sender_bytes` of this rank's memory.
         theirs: `receiver_bytes` of the receiver's.
-        epoch: of the group; a channel of a later one may lie on the same memory.
+        epoch: of the group; a channel of a later one may use the same memory.
     Raises: UbRangeError if the memory is of another size.
     """
 
@@ -150,7 +151,7 @@ class ChannelSender:
         self._words, self._rings = _receiver_memory(theirs, shape)
 
     def sending(self, event: int, data: memoryview, pace: Pace | None = None) -> _Transfer:
-        """Begin to send.
+        """Start a send.
 
         Args:
             event: later than all before it in this epoch.
@@ -176,7 +177,7 @@ class ChannelReceiver:
         self._words, self._rings = _receiver_memory(own, shape)
 
     def receiving(self, event: int, target: memoryview, pace: Pace | None = None) -> _Transfer:
-        """Begin to receive.
+        """Start a receive.
 
         Args:
             event: later than all before it in this epoch.
@@ -195,7 +196,7 @@ class ChannelReceiver:
 
 
 def _transfers(shape: ChannelShape, epoch: int, event: int, data: memoryview, said: Words) -> list[LaneTransfer]:
-    """Each lane's part. Raises: SpecError if this end has said something of this event, or a later one, before."""
+    """Each lane's part. Raises: SpecError if this end has already sent a word of this event or a later one."""
     found = [LaneTransfer(epoch, event, shape.chunks(data.nbytes, lane), shape.slots) for lane in range(shape.lanes)]
     last = LaneWord.unpack(int(said.max()))
     if last.epoch and (last.epoch, last.event) >= (epoch, event):

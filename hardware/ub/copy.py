@@ -1,7 +1,7 @@
 """Copying KV bytes with a checksum, in one pass through the cache.
 
 A chunk that fits into the cache is hashed and, while it is still there, copied, so that memory is crossed once instead
-of twice. Both steps release the interpreter's lock, so other threads run meanwhile.
+of twice. Both steps release the interpreter's lock, so other threads can run during the copy.
 """
 
 from collections.abc import Callable
@@ -28,9 +28,9 @@ class Hashed(Enum):
     """Which end of a copy the checksum is taken of."""
 
     SOURCE = "source"
-    """What was meant: for the one who writes into the segment and publishes the checksum. The faster one."""
+    """Checksum of the intended bytes: for a writer into the segment that publishes the checksum. The faster variant."""
     TARGET = "target"
-    """What arrived: for the one who verifies; sees also what changed while it was copied."""
+    """Checksum of the bytes that arrived: for a reader that verifies; also detects changes during the copy."""
 
 
 def copy_checked(
@@ -91,10 +91,7 @@ class RunningChecksum:
 
 
 def checksum(buf: BytesLike) -> int:
-    """The xxh3_64 checksum of contiguous bytes, an unsigned 64-bit number.
-
-    Effects: none.
-    """
+    """The xxh3_64 checksum of contiguous bytes, an unsigned 64-bit number."""
     return xxhash.xxh3_64_intdigest(as_bytes(buf).data)
 
 
@@ -102,7 +99,6 @@ def as_bytes(buf: BytesLike) -> npt.NDArray[np.uint8]:
     """The same memory as an array of bytes, without a copy.
 
     Raises: UbRangeError if the memory is not contiguous.
-    Effects: none.
     """
     try:
         return np.frombuffer(buf, np.uint8)

@@ -1,18 +1,18 @@
 """XCCL's eight-step send and receive: what each end of a lane does next. Pure; `channel.py` does it on shared memory.
 
     sender                                          receiver
-    1  the data lies in the sender's memory         5  waits for a word of this very transfer
-    2  a chunk goes into the receiver's ring        6  copies the chunk out of the ring
-    3  a word to the receiver: chunks in the ring   7  a word to the sender: chunks taken
-    4  waits for the word that all were taken       8  the sender sees it and is done
+    1  has the data in its own memory               5  waits for a word of this transfer
+    2  copies a chunk into the receiver's ring      6  copies the chunk out of the ring
+    3  stores a word for the receiver: chunks sent  7  stores a word for the sender: chunks taken
+    4  waits for the word that all were taken       8  is done when the sender has read it
 
 A transfer is cut into chunks, dealt out to lanes in turn. A lane has a ring and two words, one each way; a word is
-stored in one piece, after the bytes that it speaks of, and carries epoch, event (the transfer's number) and the count
-of chunks. What was taken is credit: a ring's slot is written again only after that, so a transfer may be larger.
+stored in one piece, after the bytes it describes, and carries epoch, event (the transfer's number) and the count
+of chunks. Taken chunks are credit: a ring's slot is only then rewritten, so a transfer may exceed the ring.
 
-Either end may give up at any time and go on with a later event. The sender's first word of an event, with no chunk,
-therefore comes before it touches the ring, and the receiver looks at the word once more after it has copied a chunk:
-if that is of the same event still, the bytes are, too.
+Either end may give up at any time and continue with a later event. The sender's first word of an event, with no chunk,
+therefore precedes its use of the ring, and the receiver reads the word once more after copying a chunk: if that is of
+the same event still, the bytes are, too.
 
 Only tests reach this module for now.
 """
@@ -76,7 +76,7 @@ class LaneTransfer:
             raise SpecError(f"{self} does not fit into a word of {EPOCH_BITS}, {EVENT_BITS} and {COUNT_BITS} bits")
 
     def word(self, count: int) -> int:
-        """The word that says: so many chunks."""
+        """The word for a chunk count: so many chunks."""
         return LaneWord(self.epoch, self.event, count).pack()
 
     def count_in(self, word: int) -> int | None:
@@ -127,7 +127,7 @@ class SendLane:
 
         Args:
             word: of the receiver, as it is now.
-        Raises: UbChannelError if the receiver is elsewhere.
+        Raises: UbChannelError if the receiver is at another transfer.
         """
         if self.said != self.copied:
             return LaneStep.STORE, replace(self, said=self.copied)
@@ -157,7 +157,7 @@ class ReceiveLane:
 
         Args:
             word: of the sender, as it is now.
-        Raises: UbChannelError if the sender is elsewhere, so that what was copied last may be of another transfer.
+        Raises: UbChannelError if the sender is at another transfer, so that the last copied bytes may belong to it.
         """
         if self.said == self.transfer.chunks:
             return LaneStep.DONE, self

@@ -1,6 +1,6 @@
 """Layout of a rank's window in the exchange: `native/window.h` and `native/announcement.h` in Python.
 
-A test compares this file with what the C++ says.
+A test compares this file with the C++ definitions.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ EPOCH_OFFSET = LINE
 """Offset of a window's epoch, 8 bytes [bytes]."""
 
 NO_MORE = (1 << COUNT_BITS) - 1
-"""A count that says: no entries, and none in later rounds of the step."""
+"""Count that means: no entries, and none in later rounds of the step."""
 
 _ENTRY_BYTES = 8
 
@@ -76,7 +76,7 @@ class WindowLayout:
 
     @classmethod
     def of(cls, shape: WindowShape) -> "WindowLayout":
-        """The layout of windows of this shape. Effects: none."""
+        """The layout of windows of this shape."""
         row_stride = round_up(shape.row_bytes, LINE)
         result_stride = round_up(shape.result_bytes, LINE)
         words = 3 * LINE
@@ -97,7 +97,7 @@ class Announcement:
     count: int
 
     def pack(self) -> int:
-        """The word. Effects: none."""
+        """The word."""
         word = self.epoch
         for value, bits in ((self.step, STEP_BITS), (self.round, ROUND_BITS), (self.count, COUNT_BITS)):
             word = word << bits | value
@@ -105,7 +105,7 @@ class Announcement:
 
     @classmethod
     def unpack(cls, word: int) -> "Announcement":
-        """Contents of a word. Effects: none."""
+        """Contents of a word."""
         values = []
         for bits in (COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS):
             values.append(word & ((1 << bits) - 1))

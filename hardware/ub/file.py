@@ -1,6 +1,6 @@
 """The file under a UB segment: opening it, its header, and telling a live one from what a crash left behind.
 
-Everything here that looks at or changes a segment is called under the file's lock (`hardware.ub.lock`).
+Every function that reads or changes a segment requires the file's lock (`hardware.ub.lock`).
 """
 
 import os
@@ -80,8 +80,7 @@ def read_header(fd: int, path: Path) -> SegmentHeader | None:
     """Reads and verifies the header.
 
     Returns: the header; None if the segment was never finished (its header, written last, is still zero).
-    Raises: UbCorruptError if the file is something else, of another version, or has not the length that it says.
-    Effects: none.
+    Raises: UbCorruptError if the file is not a segment, has another version, or differs from the length in its header.
     """
     raw = os.pread(fd, HEADER.itemsize, 0)
     if len(raw) < HEADER.itemsize or raw[:8] == bytes(8):
@@ -127,10 +126,7 @@ def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
 
 
 def is_stale(fd: int, header: SegmentHeader) -> bool:
-    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region.
-
-    Effects: none.
-    """
+    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region."""
     if header.owner.is_alive():
         return False
     entries = np.frombuffer(os.pread(fd, header.max_regions * ENTRY.itemsize, PAGE), ENTRY)
@@ -154,7 +150,7 @@ def unlink_if_same(fd: int, path: Path) -> bool:
 
 
 def discard(fd: int, path: Path) -> bool:
-    """Removes a segment whose owner has ended, or is about to: what nobody keeps of it is free at once.
+    """Removes a segment whose owner has ended or is about to end: memory that no process keeps is freed immediately.
 
     Returns: whether the path still named the open file, so that it was removed.
     Effects: the file has no name any more, and memory only for what processes keep (`leftover.keep`).
@@ -168,11 +164,11 @@ def discard(fd: int, path: Path) -> bool:
 def remove_stale(directory: str | os.PathLike[str], prefix: str) -> list[Path]:
     """Removes the segments that a crash left in a directory; called at the next start.
 
-    Live segments stay, and so does everything that is no segment of this version or is another user's.
+    Live segments, other files, segments of other versions and those of other users are kept.
 
     Args:
         directory: where the segments are.
-        prefix: how their file names begin; not empty, because unfinished files are removed too.
+        prefix: prefix of their file names; not empty, because unfinished files are removed too.
     Returns: what was removed, in order.
     Raises: SpecError if the prefix is empty; UbMissingError if there is no such directory.
     Effects: the memory of the removed segments is free, but for what processes keep (`leftover.keep`).

@@ -5,12 +5,12 @@
     offset data_start   capacity      bytes of the regions, page-aligned
 
 Offsets of regions count from the start of the file, so that one number serves every process. All numbers are
-little-endian; a reader on another byte order sees a wrong magic.
+little-endian; a reader with another byte order reads a wrong magic.
 
 Theory of operation. Every change happens under the file's lock, but a process may be killed between any two stores. The
 header is written last and in one piece, so a half-made segment is recognised. An entry is live when its generation is
-not zero: that field is written last when a region is made and cleared first when it goes, so a killed writer leaves a
-table that is whole, and readers need no lock.
+not zero: that field is written last when a region is created and cleared first when it is released, so a killed writer
+leaves a consistent table, and readers need no lock.
 """
 
 import numpy as np
@@ -52,16 +52,10 @@ assert ENTRY.itemsize == 128
 
 
 def round_up(value: int, step: int) -> int:
-    """The smallest multiple of `step` that is not below `value`.
-
-    Effects: none.
-    """
+    """The smallest multiple of `step` that is not below `value`."""
     return -(-value // step) * step
 
 
 def data_start(max_regions: int) -> int:
-    """Where the bytes of the regions begin in the file.
-
-    Effects: none.
-    """
+    """Offset of the regions' bytes in the file."""
     return PAGE + round_up(max_regions * ENTRY.itemsize, PAGE)

@@ -1,9 +1,9 @@
 """Giving back the memory of a segment that has lost its name while others still map a part of it.
 
-A file that was unlinked keeps all of its memory as long as anybody maps any of it. Of a memory server's segment that is
-the weights that replicas compute with, for hours, and beside them everything that nobody can find any more: its
-successor, which needs as much memory again, would not find it. So whoever keeps bytes says which, by a lock on them
-that the kernel drops when its descriptor is closed or its process dies; the rest can go.
+A file that was unlinked keeps all of its memory as long as anybody maps any of it. For a memory server's segment these
+are the weights used by replicas, for hours, plus all bytes that have become unreachable: its successor, which needs as
+much memory again, would not find it. So a process locks the bytes it keeps, and the kernel drops the lock when its
+descriptor is closed or the process ends; the rest can go.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctype
 
 
 def keep(fd: int, offset: int, nbytes: int) -> None:
-    """Says that these bytes are used until the open file is closed, whether it has a name by then or not.
+    """Keeps these bytes until the open file is closed, even after it is unlinked.
 
     Args:
-        fd: open to read; a file opened anew is another one's to close.
+        fd: open to read; the lock belongs to this open file, not to the path.
         nbytes: above zero.
-    Effects: as said.
+    Effects: sets a read lock on the bytes.
     """
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, offset, nbytes, 0))
 
@@ -33,9 +33,9 @@ def free_leftovers(fd: int) -> int:
     """Gives back the memory of a file, save what others keep.
 
     Args:
-        fd: of a file without a name, so that nobody begins to use it; open to write.
+        fd: of a file without a name, so that no process can open it; open to write.
     Returns: bytes of the file that hold no memory any more.
-    Effects: those bytes are zero; whoever still maps them finds out by their checksum.
+    Effects: those bytes are zero; processes that still map them detect it by checksum.
     """
     freed = 0
     left = [(0, os.fstat(fd).st_size)]
@@ -50,7 +50,7 @@ def free_leftovers(fd: int) -> int:
 
 
 def _kept_between(fd: int, start: int, end: int) -> tuple[int, int] | None:
-    """Some run of bytes that somebody keeps, as (first, behind the last), in no order; None if there is none."""
+    """A locked range of bytes, as (first, behind the last), in no order; None if there is none."""
     asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
     kind, _, first, nbytes, _ = _LOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else (first, first + nbytes if nbytes else end)

@@ -19,7 +19,7 @@ _LONGEST_PAUSE_S = 5e-3
 def locked(fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Holds the exclusive lock of an open file.
 
-    The file is opened anew for each hold, because flock belongs to the open file: a descriptor shared by threads or
+    The file is reopened for each lock, because flock belongs to the open file: a descriptor shared by threads or
     inherited by a fork would let both of them in. Opening through /proc also works once the file has been unlinked.
 
     Args:

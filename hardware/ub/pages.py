@@ -1,9 +1,9 @@
 """Pages of a mapping: touching them before they are needed, and letting go of those that are not needed any more.
 
 The first touch of a shared-memory page costs more than copying it, so the first handoffs would crawl. A segment is
-touched once by its creator, which takes the memory, and mapped in full by everybody who attaches, which only fills in
-page tables. Letting go does the opposite: the memory stays where it is, this process just has it no longer in its page
-tables, until it looks at it again.
+touched once by its creator, which allocates the memory, and mapped in full by each attaching process, which only fills
+page tables. Letting go does the opposite: the memory stays allocated, but leaves this process's page tables until the
+next access.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def reserve_file(fd: int, nbytes: int, name: str) -> None:
-    """Makes the file that long and takes the memory for it, or says that there is none.
+    """Sets the file's length and allocates its memory.
 
     Without this a full shared-memory directory would show as a bus error at some later write.
 

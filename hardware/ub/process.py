@@ -1,4 +1,4 @@
-"""Which process holds something, and whether it still lives.
+"""Identity of the process that holds a resource, and whether it still runs.
 
 A process number alone is reused; together with the start time that the kernel keeps it names one process for as long as
 the machine is up. Linux only.
@@ -43,8 +43,7 @@ class ProcessStamp:
     def is_alive(self) -> bool:
         """Whether the process still runs.
 
-        A process of another namespace cannot be seen from here and counts as alive, so that nothing of it is taken.
-        Effects: none.
+        A process of another namespace is invisible and counts as alive, so its resources are not reclaimed.
         """
         return self.pid_namespace != _own_namespace() or ProcessStamp.of(self.pid) == self
 
@@ -62,7 +61,7 @@ def _own_stamp(pid: int) -> ProcessStamp:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """Fields of /proc/<pid>/stat, or None for a process that is gone or a zombie."""
+    """Fields of /proc/<pid>/stat, or None for a process that has ended or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()

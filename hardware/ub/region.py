@@ -1,7 +1,7 @@
-"""The region table of a UB segment: who holds which bytes.
+"""The region table of a UB segment: owners of byte ranges.
 
-Pure bookkeeping over one numpy array, which in a segment lies in shared memory. It takes no lock and asks no process
-whether it lives; the segment does both.
+Pure bookkeeping over one numpy array, which for a segment is in shared memory. It takes no lock and does not check
+processes; the segment does both.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class UbRegion:
     """A run of bytes that one process holds.
 
     Attributes:
-        offset: where it begins, from the start of the segment's file.
-        nbytes: bytes that were asked for.
-        generation: number that no other region of this segment ever had; tells a region from a later one in its place.
-        owner: who holds it, for messages.
-        process: which process holds it; the region is reclaimed when that process is gone.
+        offset: from the start of the segment's file.
+        nbytes: requested bytes.
+        generation: number that no other region of this segment ever had; distinguishes a region from a later one in its
+        place. owner: name of the owner, for messages. process: which process holds it; the region is reclaimed after
+        that process has ended.
     """
 
     offset: int
@@ -63,30 +63,21 @@ class RegionTable:
 
     @property
     def free_bytes(self) -> Bytes:
-        """Bytes not held; they may lie in several holes."""
+        """Bytes not held; they may be in several holes."""
         return Bytes(self.capacity_bytes - self.used_bytes)
 
     def regions(self) -> tuple[UbRegion, ...]:
-        """Live regions in order of offset.
-
-        Effects: none.
-        """
+        """Live regions in order of offset."""
         return tuple(_to_region(entry) for entry in self._live())
 
     def holders(self) -> set[ProcessStamp]:
-        """Processes that hold at least one region.
-
-        Effects: none.
-        """
+        """Processes that hold at least one region."""
         live = self._entries[self._entries["generation"] != 0]
         columns = (live[name].tolist() for name in ("pid", "start", "namespace"))
         return {ProcessStamp(*stamp) for stamp in set(zip(*columns, strict=True))}
 
     def holes(self) -> list[tuple[int, int]]:
-        """Free runs as (offset, bytes) in order of offset.
-
-        Effects: none.
-        """
+        """Free runs as (offset, bytes) in order of offset."""
         live = self._live()
         begins = np.append(live["offset"], np.uint64(self._end)).astype(np.int64)
         ends = np.insert((live["offset"] + live["nbytes"]).astype(np.int64), 0, self._start)
@@ -98,9 +89,9 @@ class RegionTable:
 
         Args:
             nbytes: above zero.
-            owner: who asks; cut to 80 bytes of UTF-8.
+            owner: name of the requester; cut to 80 bytes of UTF-8.
             align: of the offset; a power of two.
-            process: who will hold it.
+            process: the new owner.
             generation: never used before in this segment.
         Raises: UbRangeError if the size or the alignment cannot be; UbFullError if no hole or no entry is left.
         Effects: one entry becomes live.
@@ -132,7 +123,6 @@ class RegionTable:
         """Refuses a generation that no live region has; one atomic read, so it needs no lock.
 
         Raises: UbStaleError if there is none.
-        Effects: none.
         """
         self._slot_of(generation, who)
 
@@ -142,7 +132,6 @@ class RegionTable:
         The array may have been written by another process, so a fault is an error and no assertion.
 
         Raises: UbCorruptError naming the first fault.
-        Effects: none.
         """
         live = self._live()
         previous_end = self._start

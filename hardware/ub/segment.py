@@ -7,7 +7,7 @@
         kv = segment.read(offset, nbytes, generation) # anybody on the node reads
         segment.release(region)
 
-The segment lives as long as its owner process says: the owner removes it on exit, and after a crash `remove_stale`
+The segment's lifetime is that of its owner process: the owner removes it on exit, and after a crash `remove_stale`
 does at the next start. Python's own shared-memory class is not used, since its tracker unlinks the file when any one
 process ends. Regions belong to processes; what a dead process held is given out again by the next `allocate`. A reader
 that was still copying such a region finds out from its checksum.
@@ -44,7 +44,7 @@ _ATTEMPTS = 16  # each one means that somebody removed the file between our open
 
 @dataclass(frozen=True, slots=True)
 class _Mapped:
-    """State that goes when the segment is closed: the memory and the books that lie in it."""
+    """State that is dropped when the segment is closed: the memory and the tables in it."""
 
     memory: mmap.mmap
     next_generation: npt.NDArray[np.uint64]  # [1]
@@ -156,15 +156,15 @@ class UbSegment:
 
     @property
     def free_bytes(self) -> Bytes:
-        """Bytes held by nobody; they may lie in several holes."""
+        """Free bytes; they may be in several holes."""
         return self._under_lock(lambda mapped: mapped.table.free_bytes)
 
     def allocate(self, nbytes: int, owner: str, align: int = PAGE) -> UbRegion:
-        """Takes a run of bytes for this process; their content is whatever the last holder left.
+        """Takes a run of bytes for this process; their content is undefined.
 
         Args:
             nbytes: above zero.
-            owner: who asks, for messages and `regions`.
+            owner: name of the requester, for messages and `regions`.
             align: of the offset in the file; a power of two.
         Raises: UbFullError if there is no hole or no table entry; UbRangeError for an impossible size or alignment.
         Effects: regions of dead processes are given back first; then the bytes are held until `release` or the end of
@@ -181,19 +181,15 @@ class UbSegment:
         self._under_lock(lambda mapped: mapped.table.release(region))
 
     def regions(self) -> tuple[UbRegion, ...]:
-        """Regions held now, in order of offset; those of dead processes are still among them.
-
-        Effects: none.
-        """
+        """Regions held now, in order of offset; those of dead processes are still among them."""
         return self._under_lock(lambda mapped: mapped.table.regions())
 
     def view(self, region: UbRegion) -> memoryview:
         """The bytes of a region, to write to; a tensor or an array may sit on them without a copy.
 
-        The view stays valid memory even after `release` and `close`; only its content is then somebody else's.
+        The view stays valid memory even after `release` and `close`; its content may then belong to another owner.
 
         Raises: UbStaleError if the region is not held any more; UbRangeError if it is not of this segment.
-        Effects: none.
         """
         mapped = self._require_inside(region.offset, region.nbytes)
         mapped.table.require_live(region.generation, region.owner)
@@ -206,8 +202,8 @@ class UbSegment:
             offset: from the start of the file, as `UbRegion.offset` counts.
             nbytes: 0 is allowed.
             generation: of the region that the bytes belong to; given, the region must still be held.
-        Raises: UbRangeError if the range leaves the segment's data; UbStaleError if the region is gone.
-        Effects: none.
+        Raises: UbRangeError if the range leaves the segment's data; UbStaleError if the region was released or
+            reclaimed.
         """
         mapped = self._require_inside(offset, nbytes)
         if generation is not None:
@@ -218,7 +214,6 @@ class UbSegment:
         """Verifies file, header and region table.
 
         Raises: UbCorruptError naming the first fault.
-        Effects: none.
         """
         self._under_lock(self._check)
 
@@ -226,7 +221,6 @@ class UbSegment:
         """State as plain values, for a status page.
 
         Returns: path, session, capacity, used and free bytes, and held bytes by owner.
-        Effects: none.
         """
         held: dict[str, int] = {}
         for region in self.regions():
@@ -242,7 +236,7 @@ class UbSegment:
         }
 
     def close(self) -> None:
-        """Ends this process's use of the segment. Regions stay held; views that somebody keeps stay valid memory.
+        """Ends this process's use of the segment. Regions stay held; existing views stay valid memory.
 
         To be called when no other thread uses this object any more.
 
@@ -255,7 +249,7 @@ class UbSegment:
     def remove(self) -> None:
         """Removes the file, if it is still this segment, and closes. Processes that map it keep their memory.
 
-        Effects: nobody can attach any more; the memory is given back when the last mapping goes.
+        Effects: further attaches fail; the memory is freed with the last mapping.
         """
         self._end(segment_file.unlink_if_same)
 

@@ -26,7 +26,8 @@ class Arrivals(Protocol):
     """A process in time. Implementations are frozen dataclasses without state."""
 
     def blocks(self, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Send times [s from the start of the run], ascending over all blocks; lazily, endless unless it says not.
+        """Send times [s from the start of the run], ascending over all blocks; lazily; endless unless documented
+        otherwise.
 
         Effects: advances `rng` by whole blocks.
         """
@@ -40,7 +41,7 @@ def events(burstiness: float, rng: np.random.Generator) -> Iterator[FloatArray]:
         burstiness: shape k of the gamma distribution of gaps with mean 1 (as `--burstiness` of `vllm bench serve`):
             their coefficient of variation is 1/sqrt(k). 1 = Poisson; below 1 = bursts; infinite = equal gaps.
     Returns: blocks of shape [BLOCK] float64. The first event comes after one gap, except with equal gaps, where it
-        comes at 0: a constant load begins at once.
+        comes at 0: a constant load starts immediately.
     """
     if math.isinf(burstiness):
         yield from (np.arange(first, first + BLOCK, dtype=np.float64) for first in itertools.count(0, BLOCK))

@@ -35,5 +35,5 @@ class ReplayedArrivals:
         return (recorded_s - self.from_s) / self.rate_scale
 
     def is_over(self, recorded_s: float) -> bool:
-        """Whether nothing at this time or later can be in the window."""
+        """Whether no request at or after this time can be inside the window."""
         return recorded_s >= self.to_s

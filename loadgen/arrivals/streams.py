@@ -1,8 +1,8 @@
 """Independent random streams from one seed, named by what they are for.
 
-Times, contents and behaviours each get a stream of their own, so that changing one thing (say, a share of clients that
-disconnect) leaves all others exactly as they were. Names are hashed with BLAKE2, never with Python's `hash()`, which
-differs from process to process.
+Arrival times, contents and behaviours each have their own stream, so changing one (such as the share of clients that
+disconnect) leaves the others unchanged. Names are hashed with BLAKE2, never with Python's `hash()`, which differs from
+process to process.
 """
 
 from hashlib import blake2b

@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 
 
 class RampShape(StrEnum):
-    """How the rate goes from one value to the other; the names are those of `--ramp-up-strategy`."""
+    """How the rate changes between the two values; the names are those of `--ramp-up-strategy`."""
 
     LINEAR = "linear"
     EXPONENTIAL = "exponential"
@@ -24,9 +24,9 @@ class RampShape(StrEnum):
 
 @dataclass(frozen=True)
 class Ramp:
-    """A rate that goes from one value to another in a given time and stays there.
+    """A rate that changes from one value to another over a given time and then stays constant.
 
-    `vllm bench serve` ramps by request number, so that its slow part lasts longer than it says; this one ramps by time.
+    `vllm bench serve` ramps by request number, so its slow part lasts longer than specified; this one ramps by time.
 
     Attributes:
         from_per_s, to_per_s: rates at the start and at the end; up or down.

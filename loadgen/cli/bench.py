@@ -76,7 +76,7 @@ class Bench:
 
 @contextlib.contextmanager
 def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
-    """Ask the server what it is, and make everything ready.
+    """Query the server's model and prepare everything for the run.
 
     Raises: ServerError and its kin if the server cannot be used; UsageError, TraceFormatError for flags and files.
     Effects: requests to /v1/models and /tokenize; closes that connection at the end.
@@ -143,7 +143,7 @@ def _hidden(flag: str, value: str) -> str:
 
 
 class _Closing:
-    """Context that closes a thing, or nothing."""
+    """Context that calls an optional `close` on exit."""
 
     def __init__(self, close: Callable[[], None] | None = None) -> None:
         self._close = close
@@ -194,7 +194,7 @@ def _choice_warnings(flags: argparse.Namespace) -> tuple[str, ...]:
 
 
 def check_series(flags: argparse.Namespace) -> None:
-    """Find contradictions between flags of several runs before any server is asked.
+    """Reject contradictory flags of a series before contacting the server.
 
     Raises: UsageError.
     """

@@ -12,7 +12,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "pr
 
 
 def build_endpoint(flags: argparse.Namespace, *, ignore_eos: bool) -> Endpoint:
-    """The endpoint that the flags describe; `model` stays empty if the server is to be asked.
+    """The endpoint that the flags describe; `model` stays empty if it is to be queried from the server.
 
     Raises: UsageError if the address is none.
     """
@@ -59,7 +59,7 @@ def base_url(flags: argparse.Namespace) -> str:
 
 
 def refuse_user(flag: str, url: str) -> None:
-    """Addresses are shown in every result, so no password may stand in them.
+    """Reject passwords in addresses, since addresses appear in every result.
 
     Raises: UsageError.
     """

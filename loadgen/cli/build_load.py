@@ -92,7 +92,7 @@ def _arrivals(
 
 
 def _refuse_replay_flags(flags: argparse.Namespace) -> None:
-    """Refuse flags that only a replay obeys: in a load of another kind they would have no effect, without a word.
+    """Refuse flags that only apply to a replay: in a load of another kind they would have no effect, without a word.
 
     Raises: UsageError.
     """

@@ -61,7 +61,7 @@ class Content:
 
 
 def check_workload_flags(flags: argparse.Namespace) -> None:
-    """Find mistakes before any server is asked.
+    """Reject invalid flags before contacting the server.
 
     Raises: UsageError.
     """
@@ -79,7 +79,7 @@ def check_workload_flags(flags: argparse.Namespace) -> None:
 
 
 def ignores_eos(flags: argparse.Namespace) -> bool:
-    """Whether answers shall have the planned length: unless told, yes if the plan says how long they are."""
+    """Whether responses must have the planned length: by default, yes if the plan specifies one."""
     if flags.ignore_eos is not None:
         return bool(flags.ignore_eos)
     return flags.dataset_name != "custom" or flags.output_len is not None
@@ -182,7 +182,7 @@ def _output_lengths(flags: argparse.Namespace) -> Lengths:
 
 
 def _trace(flags: argparse.Namespace, seed: int) -> Trace:
-    """The trace, of which only the stretch that is asked for need be made up.
+    """The trace, generating only the requested time range.
 
     Raises: UsageError, TraceFormatError.
     """

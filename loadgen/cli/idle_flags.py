@@ -10,7 +10,7 @@ _GIVEN = frozenset({"sharegpt", "custom"})
 _TENANTS = frozenset({"shared-prefix"})
 _ALL = frozenset(DATASETS)
 _OF_BODIES = "trace"
-"""Stands for a trace that has its bodies, with all that they ask for, in the file; all other traces are like any."""
+"""Represents a trace with bodies, which define all request parameters; all other traces are treated alike."""
 _WRITTEN = frozenset(TRACES) - {_OF_BODIES}
 _RENDERED = _ALL - {_OF_BODIES}
 USED_BY = {
@@ -42,7 +42,7 @@ _WORKLOADS_OWN = ("prompt", "messages", "max_tokens", "max_completion_tokens")
 
 
 def idle_flag_warnings(flags: argparse.Namespace, *, bodies: bool) -> tuple[str, ...]:
-    """Warnings about flags that change nothing in this run, or something that another flag claims to set.
+    """Warnings about flags that have no effect in this run, or that another flag overrides.
 
     Args:
         bodies: the data set is a trace that has its bodies.

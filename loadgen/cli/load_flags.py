@@ -1,4 +1,4 @@
-"""Flags of `loadgen run` that say where requests go, when, and for how long. Names are those of `vllm bench serve`.
+"""Flags of `loadgen run` for the target, the arrivals and the duration. Names are those of `vllm bench serve`.
 
 Where aiperf or guidellm have another name for the same thing, it is an alias.
 """

@@ -31,7 +31,7 @@ from loadgen.server.series import ServerSeries, npus, write_series
 from loadgen.workload.plan_jobs import plan_jobs
 
 Watch = Callable[[Progress], str]
-"""Sees the run's progress; a non-empty answer ends the run early and says why."""
+"""Receives the run's progress; a non-empty result ends the run early and is the reason."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Measured:
     """One run.
 
     Attributes:
-        aborted: why a watch ended it early, else empty.
-        stopped: exit status if something else did: the user (`INTERRUPTED`), or an error of ours; else 0.
+        aborted: why a watch stopped it early, else empty.
+        stopped: exit status if it was stopped otherwise: the user (`INTERRUPTED`), or an error of ours; else 0.
     """
 
     result: RunResult
@@ -109,7 +109,7 @@ def run_once(
 
 
 def _live(bench: Bench, load: LoadSchedule, schedule: Schedule, label: str) -> LiveProgress:
-    """The view of a run that goes on."""
+    """The progress view of a running load."""
     return LiveProgress(
         bench.console,
         total=lambda: schedule.requests,
@@ -120,7 +120,7 @@ def _live(bench: Bench, load: LoadSchedule, schedule: Schedule, label: str) -> L
 
 
 def _kept_series(scraper: Scraper | None, t0: float, folder: Path | None) -> ServerSeries | None:
-    """The server's own figures, if they were wanted. Effects: writes them into the folder. Raises: OutputError."""
+    """The server's own metrics, if enabled. Effects: writes them into the folder. Raises: OutputError."""
     series = scraper.series(t0) if scraper else None
     if folder and series and series.times_s:
         write_series(folder, series)
@@ -128,7 +128,7 @@ def _kept_series(scraper: Scraper | None, t0: float, folder: Path | None) -> Ser
 
 
 def _take_samples(taken: list[TextSample], ended: list[RequestRecord], *, texts_stay: bool) -> None:
-    """Take what is missing of the samples; the records keep their texts only where that was asked for."""
+    """Take what is missing of the samples; records keep their texts only if requested."""
     if len(taken) < SAMPLES:
         taken.extend(samples(ended)[: SAMPLES - len(taken)])
     for record in ended:
@@ -149,7 +149,9 @@ def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iter
 
 
 def _too_few(load: LoadSchedule, schedule: Schedule) -> list[str]:
-    """A caution if the data set ended before `--num-prompts` conversations; a duration may have ended them, too."""
+    """A warning if the data set ran out before `--num-prompts` conversations; not given with a duration, which may have
+    stopped the run first.
+    """
     if not schedule.missing or load.duration_s is not None:
         return []
     return [f"--num-prompts asked for {load.conversations} conversations, and the data set gave {schedule.measured}"]
@@ -178,7 +180,7 @@ def _drive_settings(bench: Bench, load: LoadSchedule) -> DriveSettings:
 
 
 def _start_scraper(bench: Bench) -> Scraper | None:
-    """The reader of the server's own metrics, if wanted."""
+    """The scraper of the server's metrics, if enabled."""
     flags, endpoint = bench.flags, bench.endpoint
     if not flags.scrape:
         return None

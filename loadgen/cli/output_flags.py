@@ -1,4 +1,4 @@
-"""Flags of `loadgen run` that say what is shown and written."""
+"""Flags of `loadgen run` for display and output files."""
 
 import argparse
 from pathlib import Path

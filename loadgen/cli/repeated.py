@@ -23,7 +23,7 @@ class Finished:
     """One point: a run or its repetitions taken together.
 
     Attributes:
-        runs: its repetitions. stopped: as of the run that ended early, so that nothing else should be started.
+        runs: its repetitions. stopped: exit status of the run that was stopped early, after which no other run starts.
         aborted: why a watch did, else empty.
     """
 
@@ -33,7 +33,7 @@ class Finished:
 
     @property
     def aborted(self) -> str:
-        """Why a watch ended it early; empty if none did."""
+        """Why a watch stopped it early; empty if none did."""
         return next((run.aborted for run in self.runs if run.aborted), "")
 
 
@@ -46,7 +46,7 @@ def run_repeated(
     label: str = "",
     make_watch: Callable[[], Watch] | None = None,
 ) -> Finished:
-    """Run as often as `--repeats` says, each time with another seed, and write the files.
+    """Run `--repeats` times, each with another seed, and write the files.
 
     Args:
         make_watch: a watch for each repetition, since it remembers what it saw.

@@ -41,7 +41,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Check everything that can be checked without the server, then run.
+    """Run after every check that does not need the server.
 
     Raises: LoadgenError.
     """

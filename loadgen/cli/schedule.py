@@ -6,10 +6,10 @@ from loadgen.plan import LoadJob
 
 
 class Schedule:
-    """Passes jobs on; remembers how many requests they are, and what rate they asked for.
+    """Passes jobs on; counts their requests and records their arrival rate.
 
     Args:
-        count: conversations that the plan was asked for, warm-ups among them; None = as many as there are.
+        count: conversations requested, including warm-ups; None = as many as there are.
     """
 
     def __init__(self, jobs: Iterator[LoadJob], count: int | None = None) -> None:
@@ -36,7 +36,7 @@ class Schedule:
 
     @property
     def requests(self) -> int | None:
-        """Requests of the plan, warm-ups and later turns included; None if nobody knows where it ends.
+        """Requests of the plan, warm-ups and later turns included; None if the total is unknown.
 
         Exact once all jobs are drawn; until then those to come are taken to have as many turns as those drawn.
         """
@@ -49,7 +49,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Conversations that were asked for and not found, as far as the plan was drawn to its end."""
+        """Requested conversations that the workload did not provide, once it is exhausted."""
         return 0 if self._count is None or not self._whole else self._count - self._conversations
 
     @property

@@ -1,4 +1,4 @@
-"""The search for the largest load that holds the SLOs: a short run says where to begin, then probe follows probe."""
+"""The search for the largest load that holds the SLOs: short runs choose the starting point, then probes follow."""
 
 import functools
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _LARGEST_CONCURRENCY = 4096
 _OF_FULL = 0.5
 """Part of the full server's rate that is probed first: neither idle nor, with usual limits, too much."""
 _OCTAVES_DOWN = 4
-"""A rate of 1/16 of the first that does not hold leaves nothing to look for."""
+"""Halvings of the first rate at most: the search does not go below 1/16 of it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Ends:
     """Figures of the short runs.
 
     Attributes:
-        full_per_s: requests per second with everything at once. full_s: mean duration of a request then.
+        full_per_s: requests per second with all requests in flight. full_s: mean duration of a request then.
         idle_s: mean duration of a request alone; 0 where it was not measured.
     """
 
@@ -39,11 +39,11 @@ class Ends:
 
 
 def run_search(bench: Bench) -> tuple[SweepResult, int]:
-    """Probe after probe until the largest value that holds the SLOs lies between two neighbours.
+    """Probe until the largest value that holds the SLOs is bracketed by two neighbours.
 
     Returns: also the exit status if it was stopped early, else 0.
-    Raises: as `run_once`; UsageError if nothing succeeded in the short run that it begins with.
-    Effects: says beforehand how long it may take, and of each probe what came of it.
+    Raises: as `run_once`; UsageError if no request of the initial short run succeeded.
+    Effects: reports the expected duration, then the result of each probe.
     """
     flags = bench.flags
     whole = flags.find_max == "concurrency"
@@ -72,7 +72,7 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
 
 
 def search_settings(bench: Bench, ends: Ends, *, whole: bool) -> SearchSettings:
-    """Where the search begins, and how far it may go."""
+    """Starting point and limits of the search."""
     flags = bench.flags
     first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(_OF_FULL * ends.full_per_s)
     return SearchSettings(
@@ -93,7 +93,7 @@ def _three_digits(value: float) -> float:
 
 
 def forecast_words(bench: Bench, settings: SearchSettings, ends: Ends) -> str:
-    """Where the search begins, how long it will take, and how long at most."""
+    """Starting point, expected duration and longest duration of the search."""
     seconds = functools.partial(probe_s, bench, ends=ends)
     likely = ends.full_per_s * (ends.idle_s if settings.whole else 0.8)
     about, most = forecast.expected_s(settings, seconds, likely), forecast.longest_s(settings, seconds)
@@ -113,9 +113,9 @@ def probe_s(bench: Bench, probe: Probe, *, ends: Ends) -> float:
 
 
 def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
-    """Measure what a search begins from, with short runs that are not reported.
+    """Measure the starting point of a search with short runs that are not reported.
 
-    Raises: UsageError if nothing succeeded; KeyboardInterrupt, LoadgenError as `short_run`.
+    Raises: UsageError if no request succeeded; KeyboardInterrupt, LoadgenError as `short_run`.
     """
     full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
     latency = full.metrics.get("e2e_sent")
@@ -128,7 +128,7 @@ def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
 
 
 def _roughly(seconds: float) -> str:
-    """A duration that nobody measured: whole seconds, above two minutes whole minutes."""
+    """An estimated duration: whole seconds, above two minutes whole minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 

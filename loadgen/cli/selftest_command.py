@@ -23,7 +23,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Measure against a server of our own: as fast as it goes, and with every token in a read of its own.
+    """Measure against a server of our own: at full speed, and with one read per token.
 
     Raises: LoadgenError if the server does not start.
     """

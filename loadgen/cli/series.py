@@ -38,7 +38,7 @@ class SweepSeries:
         """Measure one value.
 
         Args:
-            requests: instead of what the flags say.
+            requests: overrides the flags.
         Raises: as `run_once`.
         """
         bench, number = self.bench, len(self.result.points) + 1
@@ -57,7 +57,7 @@ class SweepSeries:
         return finished
 
     def pause(self) -> bool:
-        """Let the server come to rest between points; False if the user stops everything meanwhile."""
+        """Let the server come to rest between points; False if the user stops the series during the wait."""
         self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else INTERRUPTED
         return not self.stopped
 
@@ -74,7 +74,7 @@ class SweepSeries:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """While this lasts, whatever ends the series leaves the points measured so far in the files."""
+        """Context that saves the points measured so far when the series is interrupted."""
         try:
             yield
         except BaseException as error:
@@ -124,9 +124,9 @@ def run_sweep(bench: Bench) -> tuple[SweepResult, int]:
 
 
 def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) -> list[float]:
-    """Values between one request at a time and everything at once, found by two short runs that are not reported.
+    """Values between one request at a time and all at once, measured by two short runs that are not reported.
 
-    Raises: UsageError if nothing succeeded.
+    Raises: UsageError if no request succeeded.
     """
     idle = short_run(bench, series, bench.load(slots=1), IDLE_REQUESTS, "idle server")
     full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
@@ -142,8 +142,8 @@ def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) ->
 def short_run(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: int, label: str) -> RunResult:
     """A run of few requests.
 
-    Raises: KeyboardInterrupt if the user stops it, LoadgenError if something of ours does: nothing that is reported has
-        been measured yet.
+    Raises: KeyboardInterrupt if the user stops it, LoadgenError for a failure of the load generator; no reported result
+        exists yet.
     """
     short = LoadSchedule(load.arrivals, load.concurrency, requests, None, load.rate_per_s, label)
     run = run_once(bench, short, seed=series.next_seed(), folder=None, label=label)
@@ -155,7 +155,7 @@ def short_run(bench: Bench, series: SweepSeries, load: LoadSchedule, requests: i
 
 
 def _judge(result: SweepResult, target: float) -> None:
-    """Say which values of a sweep held the SLOs: all up to the first that did not."""
+    """Determine which values of a sweep held the SLOs: all up to the first that did not."""
     for point in sorted(result.points, key=lambda point: point.value):
         if not point.result.slo or point.result.slo.attainment < target:
             result.first_failed = point.value

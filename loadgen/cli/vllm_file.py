@@ -38,9 +38,9 @@ def flat_result(
 
 
 def save_flat_file(bench: Bench, load: LoadSchedule, result: RunResult, runs: list[list[RequestRecord]]) -> Path | None:
-    """Write the file that `--save-result` or `--append-result` asks for, named as vLLM names it.
+    """Write the file for `--save-result` or `--append-result`, with vLLM's naming.
 
-    Returns: its path; None if it was not asked for.
+    Returns: its path; None if neither flag is set.
     Raises: OutputError.
     """
     flags = bench.flags

@@ -1,4 +1,4 @@
-"""Flags of `loadgen run` that say what is sent and how the client behaves."""
+"""Flags of `loadgen run` for the request contents and the client behaviour."""
 
 import argparse
 

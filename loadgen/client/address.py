@@ -1,4 +1,4 @@
-"""Where to connect and what a request's first lines say, worked out once per run from the endpoint."""
+"""Server address and the constant part of the request head, computed once per run from the endpoint."""
 
 import ssl
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Host and port to connect to, what stands in the Host header, the path in front of the endpoint's own."""
+    """Host and port to connect to, value of the Host header, and path prefix of the endpoint."""
 
     host: str
     port: int

@@ -1,8 +1,7 @@
-"""Sends requests and brings back what came, over kept connections.
+"""Sends requests over kept connections and returns the raw responses.
 
-Everything that can go wrong with one request is a value on its `Exchange`; `exchange` raises nothing but the
-cancellation of its own task. The clock is the system's monotonic one, never the event loop's, which is cached and
-coarse.
+Every failure of a single request is a value on its `Exchange`; `exchange` raises only the cancellation of its own task.
+The clock is the system's monotonic one, never the event loop's, which is cached and coarse.
 """
 
 import asyncio
@@ -72,13 +71,13 @@ class LoadClient:
         return self._writer.prepare(body, request_id)
 
     async def exchange(self, request: PreparedRequest, behaviour: Behaviour = _NORMAL) -> Exchange:
-        """Send a request, now, and receive its answer to the end (or to whatever ends it).
+        """Send a request immediately and receive its response until it is complete or interrupted.
 
         A request on a kept connection that turns out dead before any byte of the answer is sent once more on a fresh
-        one: servers close idle connections when they like, which says nothing about this request. `started_s` stays
+        one: servers may close idle connections at any time, which is not a failure of this request. `started_s` stays
         that of the first attempt.
 
-        Returns: stamps, status and raw bytes; `failure` tells what ended it early.
+        Returns: stamps, status and raw bytes; `failure` is the reason for an early end.
         """
         if behaviour.conduct is Conduct.MALFORMED:
             request = malform(self._writer, request, behaviour.malformation)
@@ -108,7 +107,7 @@ class LoadClient:
                 guard.reschedule(now)
 
     async def close(self) -> None:
-        """Close all connections and wait until they are gone, one second at most."""
+        """Close all connections and wait at most one second for them."""
         self.cut()
         self._max_idle = 0
         deadline = monotonic() + 1.0
@@ -163,7 +162,7 @@ class LoadClient:
         return None
 
     async def _connect(self, exchange: Exchange) -> ExchangeConnection | None:
-        """A fresh connection; None if there is none to be had, which the exchange then says."""
+        """A fresh connection; None if connecting failed, which is recorded on the exchange."""
         begun = monotonic()
         slow = exchange.conduct is Conduct.SLOW_READER
         try:

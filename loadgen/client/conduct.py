@@ -16,7 +16,7 @@ _WORTH_PAUSING_S = 0.001
 
 @dataclass(frozen=True, slots=True)
 class ExchangeLimit:
-    """When an exchange is given up [s after it began], and as what."""
+    """Time limit of an exchange [s after its start] and the failure it is recorded as."""
 
     after_s: float
     failure: Failure
@@ -77,7 +77,7 @@ class SlowReading:
     def __call__(self, received: int) -> None:
         """After a read.
 
-        Effects: stops reading until what came has been paid for with time.
+        Effects: pauses reading until the received bytes match the allowed rate.
         """
         now = monotonic()
         self._paid_until = max(self._paid_until, now) + received / self._bytes_per_s

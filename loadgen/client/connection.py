@@ -1,9 +1,9 @@
-"""One HTTP/1.1 connection: notes when bytes came and hands them on as they are.
+"""One HTTP/1.1 connection: timestamps received bytes and passes them on unparsed.
 
 This is the hot path: `data_received` runs once per read, in the worst case once per token of every stream. It takes
 the time first, then lets the parser (httptools, C) take off HTTP's framing, and appends what is left to the exchange.
-Nothing else that can wait is done here. Behaviours that need more (slow readers, departures after n chunks) hang a
-function into `after_read`; all others pay one comparison for it.
+Work that can be deferred is not done in this path. Behaviours that need more (slow readers, departures after n chunks)
+hang a function into `after_read`; all others pay one comparison for it.
 """
 
 import asyncio
@@ -39,10 +39,10 @@ class ExchangeConnection(asyncio.Protocol):
     """Carries one exchange at a time.
 
     Attributes:
-        reusable: the last answer ended so that another request may follow.
+        reusable: the last response ended in a way that allows another request.
         gone_unanswered: it broke before any byte of the answer; on a kept connection that means the server had closed
             it while the request was on its way.
-        lost: it is gone for good.
+        lost: it is closed permanently.
         after_read: called with the size of each read while an exchange runs.
     """
 
@@ -95,7 +95,7 @@ class ExchangeConnection(asyncio.Protocol):
         """Write one request.
 
         Args:
-            waiter: resolved when the answer is complete, or the exchange failed; the exchange says which.
+            waiter: resolved when the answer is complete, or the exchange failed; the exchange holds the result.
         """
         assert self.transport is not None, "send before the connection was made"
         self._exchange = exchange
@@ -149,7 +149,7 @@ class ExchangeConnection(asyncio.Protocol):
             self._on_long(exchange)
 
     def eof_received(self) -> None:
-        """Nothing more comes; the transport closes itself and `connection_lost` follows."""
+        """Leave closing to the transport, which then calls `connection_lost`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end of a body without a length, or of an exchange that deserved better."""

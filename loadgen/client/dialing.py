@@ -1,7 +1,7 @@
-"""Opening connections: names looked up now and then, addresses tried in order, failures said in words.
+"""Opening connections: cached name resolution, addresses tried in order, one-line error descriptions.
 
-A name is looked up again after ten seconds (as long as aiohttp keeps one), so that connections are neither delayed by a
-look-up each nor tied for the whole run to one machine behind a name.
+A name is resolved again after ten seconds (as in aiohttp), so that connections neither wait for a lookup each nor use a
+single host for the whole run.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from loadgen.client.address import ServerAddress
 
 NAME_KEPT_S = 10.0
 SLOW_READER_BUFFER_BYTES = 4096
-"""Receive buffer of a slow reader. With the system's own (megabytes) the server would never notice that nobody
-reads."""
+"""Receive buffer of a slow reader. With the system's default (megabytes) the server would never notice the slow
+reading."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 Target = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]

@@ -10,7 +10,8 @@ from loadgen.plan import Conduct
 from loadgen.record import RequestOutcome, RequestRecord
 
 _READ_AHEAD_PARTS = 64
-"""Of a long stream at a time, about 0.1 ms of work: what arrives meanwhile is stamped that much late at most."""
+"""Parts of a long stream to parse at a time, about 0.1 ms of work: arrivals in that time get timestamps late by at
+most that."""
 
 _OF_FAILURE = {
     Failure.CONNECT: RequestOutcome.CONNECTION,
@@ -47,7 +48,7 @@ class Digest(msgspec.Struct, kw_only=True):
 def fill_record(record: RequestRecord, exchange: Exchange, found: Digest, keep: Keep) -> None:
     """Write an exchange and its digest into a record.
 
-    Effects: sets the record's fields that the client knows; those of plan and schedule are left alone.
+    Effects: sets the record's fields known to the client; those of plan and schedule are left alone.
     """
     record.conduct = exchange.conduct.value
     record.started_s = exchange.started_s
@@ -82,7 +83,7 @@ def reader_of(exchange: Exchange) -> AnswerReader:
 
 
 def read_ahead(exchange: Exchange) -> AnswerReader:
-    """Read everything that has come of an exchange that still runs."""
+    """Parse all bytes received so far of an exchange that still runs."""
     reader = reader_of(exchange)
     if exchange.parts:
         reader.feed(*exchange.take_parts())
@@ -127,7 +128,7 @@ def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
 def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | None) -> tuple[RequestOutcome, str]:
     """One outcome and its text. The earlier rule wins.
 
-    A deliberate departure counts as one even if the answer had already gone wrong, since nobody would have known.
+    A deliberate departure counts as such even if the response had already failed, since the client had left by then.
     """
     failure = exchange.failure
     if failure in _OF_FAILURE:
@@ -166,7 +167,7 @@ def _status_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOu
 
 
 def _malformed_outcome(exchange: Exchange, reader: AnswerReader) -> tuple[RequestOutcome, str]:
-    """A 4xx is what a malformed request wants; 2xx is as wrong as 5xx. 429 and 503 say nothing about the body."""
+    """Classify the response to a malformed request: 4xx is correct, 429 and 503 do not depend on the body."""
     if exchange.status in _NOT_NOW:
         return _status_outcome(exchange, reader)
     if 400 <= exchange.status < 500:

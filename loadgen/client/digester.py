@@ -1,7 +1,8 @@
 """Interprets finished exchanges between reads, in slices so short that neither a send nor a stamp waits for them.
 
-A thread would not help (the interpreter's lock), and interpreting at once would delay the stamps of everything that
-arrives with it. So the event loop does it when it has answered everybody, a fifth of a millisecond at a time.
+A thread would not help because of the interpreter's lock, and parsing immediately would delay the timestamps of bytes
+that arrive at the same time. The event loop therefore parses after it has handled all reads, a fifth of a millisecond
+at a time.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from loadgen.client.exchange import Exchange
 SLICE_S = 0.0002
 BATCH_PARTS = 16
 BATCH_BYTES = 4096
-"""Read between two looks at the clock: a batch ends at whichever comes first. Larger parts are cut."""
+"""Bytes parsed between two clock readings: a batch ends at whichever limit is first. Larger parts are cut."""
 MAX_BACKLOG_BYTES = 64 * 2**20
 
 
@@ -33,7 +34,7 @@ class _Item:
         self.offset = 0  # within the part `at`, if that is a long one
 
     def read_batch(self) -> bool:
-        """Read a little on; false when nothing is left."""
+        """Read a little on; false when it is fully read."""
         at, parts = self.at, self.parts
         if at >= len(parts):
             return False
@@ -59,8 +60,8 @@ class Digester:
 
     Attributes:
         backlog_bytes: waiting to be interpreted.
-        overruns: exchanges that were interpreted at once, whatever was delayed by it, because the backlog was full.
-            The machine then receives more than it can interpret, and the run's figures should say so.
+        overruns: exchanges that were interpreted immediately because the backlog was full, delaying other work.
+            The host then receives more than it can interpret, which the run's report should mention.
     """
 
     def __init__(self, *, slice_s: float = SLICE_S, max_backlog_bytes: int = MAX_BACKLOG_BYTES) -> None:
@@ -76,7 +77,7 @@ class Digester:
         return len(self._queue)
 
     async def digest(self, exchange: Exchange, expected_tokens: int | None = None) -> Digest:
-        """Interpret an exchange that has ended; see `conclude`.
+        """Interpret a finished exchange; see `conclude`.
 
         Effects: takes the exchange's parts.
         """

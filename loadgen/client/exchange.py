@@ -1,4 +1,4 @@
-"""One request and its answer as they crossed the wire: stamps and bytes, nothing interpreted.
+"""One request and its answer as they crossed the wire: timestamps and bytes, not interpreted.
 
 Interpreting costs more than receiving, so it is done later (see `digest` and `digester`): while bytes arrive, the
 client only notes when. All times are seconds from the start of the run.
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts that records keep beside figures; both cost memory for the whole run."""
+    """Optional contents of records; both cost memory for the whole run."""
 
     body: bool = False
     text: bool = False
 
 
 class Failure(StrEnum):
-    """Why an exchange ended other than by a complete HTTP answer."""
+    """Why an exchange ended before a complete HTTP response."""
 
     CONNECT = "connect"  # no connection: refused, name unknown, TLS, out of descriptors, not in time
     LOST = "lost"  # the connection broke before the answer was complete
@@ -37,16 +37,16 @@ class Exchange:
     """State of one request; filled by the client, read by the digest.
 
     Attributes:
-        request_id: the server's x-request-id once it answered, before that the one that was sent.
+        request_id: the server's x-request-id once received, before that the one that was sent.
         behaviour: how the client behaved.
         body: request body sent, if the client keeps bodies.
-        started_s: when the client began (connect, write). connect_s: time to open a connection; None if one was kept.
+        started_s: start of the connect or write. connect_s: time to open a connection; None if one was kept.
         first_byte_s: status line. ended_s: last byte of the answer, or the moment it was given up.
-        status: HTTP status, 0 if none came. content_type, retry_after: header values, empty if absent.
+        status: HTTP status, 0 if none was received. content_type, retry_after: header values, empty if absent.
         times, parts: one entry per HTTP chunk of the answer's body (per read, if the body is not chunked): arrival, and
             the bytes. The digest of a long stream takes away from the front while more arrives.
-        failure, error: why it ended early, and the same for people, in one line; None and empty for a complete answer.
-        reader: interpretation begun while the stream still runs (long streams, departures after n chunks).
+        failure, error: reason for the early end, and a one-line description; None and empty for a complete answer.
+        reader: incremental parse state, used while the stream still runs (long streams, departures after n chunks).
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Exchange:
     def take_parts(self) -> tuple[list[float], list[bytes]]:
         """Hand over what arrived so far.
 
-        Effects: the exchange goes on with empty lists.
+        Effects: the exchange continues with empty lists.
         """
         times, parts = self.times, self.parts
         self.times, self.parts = [], []

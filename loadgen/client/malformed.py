@@ -1,6 +1,6 @@
 """Requests that no server should accept, each valid as HTTP and wrong in one way as a request.
 
-They show whether a server refuses with a 4xx instead of failing (5xx), hanging or doing something nobody asked for.
+They show whether a server refuses with a 4xx instead of failing (5xx), hanging or performing an unrequested action.
 HTTP's framing stays right (the length is that of the body), so that what is tested is the server and not its proxy.
 """
 
@@ -18,7 +18,7 @@ _NESTING = 5_000
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """The body's fields; a replayed body may be anything, then a plain one stands in."""
+    """The body's fields; a plain body is used if a replayed one is not a JSON object."""
     try:
         fields = json_text.decode(body)
     except NOT_JSON:
@@ -86,7 +86,7 @@ def malform(writer: RequestWriter, request: PreparedRequest, index: int) -> Prep
     """The request, made wrong in one way.
 
     Args:
-        index: which of `MALFORMATIONS`; any number, it goes round.
+        index: which of `MALFORMATIONS`; any number, taken modulo their count.
     """
     name, change = MALFORMATIONS[index % len(MALFORMATIONS)]
     content_type = _WRONG_TYPE if name == "wrong content type" else JSON_TYPE

@@ -28,14 +28,14 @@ class AnswerReader:
     """Reads one answer, from the first byte to the last.
 
     Attributes:
-        times: arrival of each content chunk [s]. tokens: of each, as long as the server tells them.
-        tokens_known: every content chunk told its tokens.
+        times: arrival of each content chunk [s]. tokens: per chunk, if the server reports them.
+        tokens_known: every content chunk had its token count.
         first_answer_s: first content that is not reasoning.
         text: pieces of the (first) answer without reasoning.
-        usage, server_times, finish_reason: the last ones that came.
-        done: the end mark `[DONE]` came. ended: every choice that began has a finish reason.
+        usage, server_times, finish_reason: the latest ones received.
+        done: the end mark `[DONE]` was received. ended: every choice has a finish reason.
         stream_error, malformed: text of an error object; what could not be understood. Empty if there was none.
-        empty: no JSON object came.
+        empty: no JSON object was received.
     """
 
     __slots__ = (
@@ -64,10 +64,10 @@ class AnswerReader:
     )
 
     def __init__(self, *, streamed: bool | None) -> None:
-        """Begin.
+        """Empty parse state.
 
         Args:
-            streamed: whether the body is a stream of events; None if its first bytes are to tell.
+            streamed: whether the body is a stream of events; None to detect it from the first bytes.
         """
         self.times = array("d")
         self.tokens = array("i")
@@ -99,17 +99,17 @@ class AnswerReader:
 
     @property
     def content_chars(self) -> int:
-        """Characters of everything generated."""
+        """Characters of all generated content."""
         return sum(map(len, self.text)) + self._other_chars
 
     @property
     def ended(self) -> bool:
-        """Every choice that began has its finish reason, and at least one did."""
+        """Whether every choice seen has a finish reason, and there is at least one."""
         return bool(self._seen) and self._seen == self._finished
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is (or looks like) a stream of events."""
+        """Whether the body is (or appears to be) a stream of events."""
         return bool(self._streamed)
 
     def feed(self, times: list[float], parts: list[bytes]) -> None:
@@ -148,7 +148,7 @@ class AnswerReader:
             self.last_s = times[-1]
 
     def _more_text(self, now_s: float, reply: Reply) -> bool:
-        """Take a chunk that is like most: some more text of the only answer, and nothing else. False if it is not.
+        """Take a chunk that is like most: text of the only choice and no other field. False if it is not.
 
         Does what `_reply` would do, at half the cost.
         """
@@ -181,7 +181,7 @@ class AnswerReader:
         """The body is over.
 
         Args:
-            clean: it ended as HTTP says; else it was cut off, and half of an event at its end is no wonder.
+            clean: it ended as HTTP requires; else it was cut off, and half of an event at its end is no wonder.
         """
         if self._streamed:
             for data in self._splitter.finish() if clean else []:

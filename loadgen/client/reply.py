@@ -16,7 +16,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class PromptDetails(msgspec.Struct):
-    """Part of the prompt that came from a cache."""
+    """Prompt tokens read from a cache."""
 
     cached_tokens: Count | None = None
 
@@ -59,7 +59,7 @@ class ReplyChoice(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A chunk or a whole answer. `message` stands at the top only in errors of older servers."""
+    """A chunk or a whole answer. Older servers put `message` at the top level of errors."""
 
     choices: list[ReplyChoice] | None = None
     usage: ReplyUsage | None = None
@@ -71,7 +71,7 @@ class Reply(msgspec.Struct):
 decode_short = msgspec.json.Decoder(Reply).decode
 """For what is at most `SHORT_BYTES` long, and so not dangerously deep: the thousands of chunks a second are."""
 decode_reply = json_text.Decoder(Reply).decode
-"""For everything else."""
+"""Decoder for all other replies."""
 SHORT_BYTES = 512
 """Fewer than the levels that any version of Python follows."""
 

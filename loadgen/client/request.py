@@ -1,6 +1,6 @@
 """A request rendered before it is due, so that sending it is one write.
 
-Everything of the head that all requests of a run share is worked out once (`RequestWriter`); what is left per request
+`RequestWriter` computes the common part of the head once per run; what is left per request
 is the id and the length.
 """
 

@@ -1,7 +1,7 @@
-"""Server-sent events, cut apart wherever the network cut them.
+"""Parser of server-sent events, independent of how the network splits them.
 
 Follows the WHATWG text: lines end with LF, CR or CRLF; an event ends with an empty line; `data` lines of one event are
-joined by LF; comments and other fields (`event`, `id`, `retry`) carry nothing for us.
+joined by LF; comments and other fields (`event`, `id`, `retry`) are ignored.
 """
 
 _BOM = b"\xef\xbb\xbf"
@@ -11,7 +11,7 @@ class SseSplitter:
     """Takes bytes in any portions and gives the data of each event that they complete.
 
     Attributes:
-        idle: nothing is pending, so that a portion which is exactly one event may bypass this class.
+        idle: no partial event is buffered, so a portion that is exactly one event may bypass this class.
     """
 
     __slots__ = ("_at_start", "_data", "_pieces", "_skip_lf", "idle")

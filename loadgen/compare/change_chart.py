@@ -1,4 +1,4 @@
-"""How much each figure changed, with its interval, as bars beside each other."""
+"""Bar chart of each metric's relative change with its interval."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _KEYS = {
     ComparisonVerdict.UNKNOWN: Key(name="no interval: from nothing to the change", color="blue", alpha=0.5),
 }
 _MARGIN = 0.25
-"""Of the widest change, left free at both ends for the figures beside the bars."""
+"""Share of the widest change that is left free at both ends for the numbers next to the bars."""
 
 
 def change_chart(figures: Sequence[ComparedFigure], chart_id: str) -> BarChart | None:

@@ -19,7 +19,7 @@ _IGNORED_SETTINGS = frozenset(
     {"out", "label", "metadata", "json", "quiet", "report", "save_prompts"}
     | {"save_result", "save_detailed", "append_result", "result_dir", "result_filename"}
 )
-"""Flags that only say what is shown and where it is written."""
+"""Flags that only define output and its paths."""
 
 
 MOST_CACHED_APART = 0.05
@@ -45,7 +45,7 @@ class Method(StrEnum):
 
 
 class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure of both sides. `ratio` = other / baseline; `higher_is_better` tells which way is good."""
+    """One figure of both sides. `ratio` = other / baseline; `higher_is_better` is the direction of improvement."""
 
     name: str
     unit: str
@@ -81,7 +81,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str = "") -> RunComparison:
     """Compare two sides.
 
-    Repetitions are used where both sides have at least two; else the requests of one run of each, which is said; else
+    Repetitions are used where both sides have at least two; else the requests of one run of each, with a note; else
     only ratios are given.
     """
     sides = (baseline, other)
@@ -105,7 +105,7 @@ def compare(baseline: Side, other: Side, rng: np.random.Generator, *, label: str
 
 
 def setting_differences(baseline: Side, other: Side) -> list[SettingDifference]:
-    """Flags and places that differ, by name; those that only say where to write are left out."""
+    """Flags and places that differ, by name; flags that only set output paths are left out."""
     first, second = baseline.results[0], other.results[0]
     pairs: dict[str, tuple[object, object]] = {
         name: (first.settings.get(name), second.settings.get(name))

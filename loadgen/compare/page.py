@@ -20,7 +20,7 @@ def comparison_page(pairs: Sequence[ComparedPair]) -> Page:
     """The page.
 
     Args:
-        pairs: at least one, all against the same baseline; those of a sweep's loads stand together.
+        pairs: at least one, all against the same baseline; those for the same load of a sweep are grouped.
     """
     others = [list(group) for _, group in groupby(pairs, key=lambda pair: pair.group)]
     names = [group[0].other_name for group in others]

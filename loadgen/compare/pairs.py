@@ -15,7 +15,7 @@ from loadgen.run_report.sweep_charts import load_text
 
 @dataclass(frozen=True)
 class ComparedPair:
-    """Two sides and what came of them.
+    """Two sides and their comparison.
 
     Attributes:
         baseline_name, other_name: as the user typed them. group: number of the other path, from 0.

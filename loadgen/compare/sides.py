@@ -33,7 +33,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
         return failed / max(1, failed + sum(kind["ok"] for kind in kinds))
 
     def cached_share(self) -> float | None:
-        """Prompt tokens that came from a cache, over all its runs; None if no server told."""
+        """Prompt tokens read from a cache, over all its runs; None if the server did not report them."""
         told = [result.cache for result in self.results if result.cache]
         total = sum(cache.input_tokens for cache in told)
         return sum(cache.cached_tokens for cache in told) / total if total else None

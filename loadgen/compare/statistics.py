@@ -26,7 +26,7 @@ _MOST_RESAMPLES, _FEWEST_RESAMPLES = 2000, 300
 _WORK = 20_000_000
 """Values drawn in one bootstrap at most: about a second."""
 _AT_ONCE = 500_000
-"""Values of each side that are drawn and looked at together: some MB, and few enough calls of NumPy."""
+"""Values of each side that are drawn and evaluated together: some MB, and few enough calls of NumPy."""
 
 
 def welch_ratio(baseline: Sequence[float], other: Sequence[float]) -> tuple[float, tuple[float, float] | None]:

@@ -47,7 +47,7 @@ def chance_words(comparisons: Sequence[RunComparison]) -> str:
 
 
 def figures_table(comparison: RunComparison) -> Table:
-    """Every figure: both values, their ratio with its interval, and what that allows to say."""
+    """Every figure: both values, their ratio with its interval, and the conclusion."""
     rows = [TableRow(_cells(figure), _TONES[figure.verdict]) for figure in comparison.figures]
     return Table(columns("", "baseline", "other", "ratio", "interval", "difference", text=("difference",)), rows)
 
@@ -84,7 +84,7 @@ def _ratio(value: float) -> str:
 
 
 def _value(value: float | None, figure: ComparedFigure) -> str:
-    """A value in its unit; rates without, for want of room: their names tell it."""
+    """A value in its unit; rates without, for want of room: the names contain them."""
     if figure.unit == "s":
         return numbers.duration(value)
     return numbers.significant(value) if figure.unit else numbers.share(value)

@@ -8,7 +8,7 @@ SAMPLE_EVERY_S = 1.0
 
 
 class ClockLog:
-    """Takes a sample each second; whether something is wrong is judged elsewhere."""
+    """Takes a sample each second; `clock_warnings` of the metrics judges them."""
 
     def __init__(self) -> None:
         """Takes the first one."""

@@ -1,4 +1,4 @@
-"""Closed loop: a fixed number of users, each of whom begins the next conversation when the last one has ended."""
+"""Closed loop: a fixed number of users, each of whom starts the next conversation when the previous one has ended."""
 
 import time
 from collections import deque
@@ -16,10 +16,10 @@ class ClosedLoop:
     """Gives a job to each slot that is free.
 
     The intended time is when the slot became free. If no job is there at that moment it is when one comes: the load is
-    then lower than asked for, which `starved_s` tells, but no answer's latency is measured wrongly.
+    then lower than requested, as `starved_s` reports, but no latency is measured wrongly.
 
     Attributes:
-        taken: jobs taken from the stock. depth: jobs wanted ahead. It is small at first, so that the last jobs of a
+        taken: jobs taken from the stock. depth: jobs to hold ahead. It is small at first, so that the last jobs of a
             run are shared out evenly, and doubles each time a slot had to wait.
         starved_s: time for which a slot was free and no job was there, summed over slots.
     """
@@ -36,7 +36,7 @@ class ClosedLoop:
         """Idle until `begin`.
 
         Args:
-            start: begins a conversation; gets the job and when it was intended [run time].
+            start: starts a conversation; gets the job and when it was intended [run time].
             openings_s: when each slot opens [run time].
             on_hungry: called when a slot has to wait and `depth` has therefore grown.
         """
@@ -54,12 +54,12 @@ class ClosedLoop:
 
     @property
     def depth(self) -> int:
-        """Jobs needed at once by the slots that have not begun, and a reserve."""
+        """Jobs needed immediately by slots that have not started, plus a reserve."""
         return max(0, len(self._openings_s) - self.taken) + self._reserve
 
     @property
     def pending(self) -> bool:
-        """Whether a job has been taken from the stock that is not begun; never so here."""
+        """Whether a job was taken from the stock and not started; never so here."""
         return False
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class ClosedLoop:
             self.freed(opening_s)
 
     def end(self) -> None:
-        """Start nothing any more."""
+        """Start no further conversations."""
         self._over = True
 
     def freed(self, free_s: float) -> None:
@@ -89,7 +89,7 @@ class ClosedLoop:
             self._on_hungry()
 
     def _came(self) -> None:
-        """A job has come; somebody may wait for it."""
+        """A job has come; a slot may be waiting for it."""
         while self._hungry and not self._over:
             rendered = self._stock.take()
             if rendered is None:
@@ -101,7 +101,7 @@ class ClosedLoop:
 
 
 def first_depth(slots: int) -> int:
-    """Jobs that a worker with so many slots wants to hold before the start."""
+    """Jobs that a worker with so many slots holds before the start."""
     return slots + _reserve(slots)
 
 

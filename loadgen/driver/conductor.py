@@ -1,7 +1,7 @@
-"""A worker's run from the first job to the last record: what starts when, and what has to have ended before it is over.
+"""A worker's run from the first job to the last record: when each request starts, and when the run is complete.
 
 Sending ends by itself when every job is used up and every conversation's last request has left; or when the duration is
-over; or when the main process says so. From then on open requests have the drain time, after which they are cut.
+over; or when the main process requests it. From then on open requests have the drain time, after which they are cut.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Conductor:
             self._over.set_exception(error)
 
     async def run(self) -> WorkerDone:
-        """Everything.
+        """Execute the whole run.
 
         Returns: the last message, to be sent when all else is.
         Raises: UsageError if a job does not fit the endpoint; LoadgenError if the rest of the program does not keep up
@@ -135,7 +135,7 @@ class Conductor:
         return WorkerDone(health=health, sending_ended_s=self._outbox.last_started_s, ended_s=self._outbox.last_ended_s)
 
     def _open_desk(self) -> SessionDesk:
-        """Open the session desk, which needs to know when the run began."""
+        """Open the session desk, which needs the run's start time."""
         settings = self._settings
         client = LoadClient(
             settings.endpoint,
@@ -185,7 +185,7 @@ class Conductor:
             self._send_credit()
 
     def _session_over(self, free_s: float) -> None:
-        """A conversation's last answer has ended; its evaluation may still go on."""
+        """A conversation's last response has ended; its evaluation may still go on."""
         if self._loop is not None:
             self._loop.freed(free_s)
 
@@ -195,17 +195,17 @@ class Conductor:
         self._look_whether_over()
 
     def _last_sent(self) -> None:
-        """A conversation will send nothing any more."""
+        """A conversation will send no further requests."""
         self._unsent -= 1
         self._look_whether_sent()
 
     def _look_whether_sent(self) -> None:
-        """End sending if there is nothing left to send."""
+        """End sending if no request remains."""
         if self._loop is not None and not self._loop.pending and not self._unsent and self._stock.complete_and_empty:
             self._end_sending()
 
     def _end_sending(self) -> None:
-        """No request leaves any more: who waits or thinks goes home, who has sent gets the drain time."""
+        """No request leaves any more: waiting and thinking sessions end, requests in flight get the drain time."""
         if not self._sending:
             return
         self._sending = False
@@ -249,7 +249,7 @@ class Conductor:
             self._outbox.flush(self._desk.client.meter.chunks, self._slots.waiting, credit)
 
     def _send_credit(self) -> None:
-        """Tell at once that there is room, without waiting for the next flush."""
+        """Report free capacity immediately instead of at the next flush."""
         if self._loop is not None:
             self._credited = self._loop.taken
             self._write(frame(Credit(self._loop.taken, self._loop.depth)))
@@ -275,7 +275,7 @@ class Conductor:
         )
 
     async def _or_failed(self, awaited: "asyncio.Future[_T]") -> _T:
-        """Wait for something, or for the failure that makes waiting pointless, which is raised."""
+        """Wait for a result or for a failure of the run, which is raised."""
         both: list[asyncio.Future[Any]] = [awaited, self._over]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if self._over.done():

@@ -16,7 +16,7 @@ class CoreWait:
             self._fd = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def waited_s(self) -> float:
-        """Since the thread began [s]."""
+        """Time since the thread's start [s]."""
         if self._fd is None:
             return 0.0
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -1,8 +1,8 @@
 """Draws jobs ahead of their time and deals them to the workers, in a thread of its own.
 
 Open loop: by turns, in proportion to the workers' slots, so that each gets its part of the schedule evenly. Closed
-loop: whoever has room. A worker that holds enough (jobs or bytes) gets nothing more until it has begun some, so that an
-endless source never fills the memory.
+loop: to any worker with capacity. A worker that holds enough (jobs or bytes) gets no more until it has started some, so
+an endless source never fills the memory.
 """
 
 import threading
@@ -16,18 +16,18 @@ from loadgen.driver.worker_process import WorkerProcess
 from loadgen.plan import LoadJob
 
 FIRST_JOBS = 256
-"""Jobs per worker that are there before the run begins, at most."""
+"""Most jobs per worker that are ready before the run starts."""
 FIRST_SCHEDULE_S = 2.0
 FIRST_PATIENCE_S = 2.0
-"""The run begins with less if the jobs come too slowly, or if these cover so much of the schedule."""
+"""The run starts with fewer if the jobs arrive too slowly, or if these cover so much of the schedule."""
 _LOOK_AGAIN_S = 0.2
 
 
 class Feeder(threading.Thread):
-    """Used once. Everything public may be called from any thread.
+    """Used once. All public members are thread-safe.
 
     Attributes:
-        error: what drawing the jobs raised, if it did; the workers have then been told that no more will come.
+        error: what drawing the jobs raised, if it did; the workers have then been informed that no more follow.
         jobs: drawn and handed over.
         cpu_s, waited_s: of this thread so far: CPU time, and time for which it had no core.
     """
@@ -53,7 +53,7 @@ class Feeder(threading.Thread):
         return self._prepared
 
     def run(self) -> None:
-        """Deal until there are no more jobs, or nobody wants them."""
+        """Deal until the jobs are used up or the run stops."""
         core = CoreWait()
         try:
             self._deal(core)
@@ -106,7 +106,7 @@ class Feeder(threading.Thread):
                 worker.send(Prepare())
 
     def _wait_for_room(self) -> WorkerProcess | None:
-        """The worker that gets the next job; None if nobody wants any."""
+        """The worker that gets the next job; None if the run stops."""
         with self._room:
             while not self._stopped:
                 worker = self._choose()

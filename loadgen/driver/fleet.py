@@ -1,8 +1,8 @@
 """The main process's side of a run: starts the workers together, feeds them, collects what they did, ends them.
 
 Order of events: all workers start while the first jobs are drawn; when each has rendered its first supply they get a
-common run time 0 a little ahead; jobs and records then flow until every worker has said that it is done. Whatever goes
-wrong on the way, no process outlives `run`, and what had arrived has been delivered.
+common run time 0 a little ahead; jobs and records are then exchanged until every worker has reported completion.
+Whatever fails, no process outlives `run`, and records that had arrived have been delivered.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ OnProgress = Callable[[Progress], None]
 LEAD_S = 0.15
 """Between the order to start and run time 0: workers freeze their heaps and load TLS certificates in it."""
 _ASLEEP_S = 2.0
-"""If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence means nothing."""
+"""If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence is not a failure."""
 _TICK_S = 0.1
 _WAIT_S = 0.05
 
@@ -56,8 +56,8 @@ class FleetLimits:
     """Time limits of workers.
 
     Attributes:
-        ready_s: until all have started. silence_s: a worker that says nothing for so long hangs (it ticks ten times a
-            second). grace_s: for evaluating and delivering what was open when everything should have ended.
+        ready_s: until all have started. silence_s: a worker without a message for so long is considered hung (it ticks
+        ten times a second). grace_s: for evaluating and delivering requests still open after the end.
     """
 
     ready_s: float = 60.0
@@ -69,7 +69,7 @@ class Fleet:
     """Worker processes for one run; used once."""
 
     def __init__(self, settings: DriveSettings, limits: FleetLimits | None = None, boot: str = BOOT) -> None:
-        """Check the settings; nothing is started yet.
+        """Check the settings; no process is started yet.
 
         Args:
             boot: program of a worker.
@@ -191,7 +191,7 @@ class Fleet:
         stop: threading.Event,
         cut: threading.Event,
     ) -> None:
-        """Receive, deliver, and see to whatever has come up."""
+        """Receive, deliver, and handle pending events."""
         self._receive(feeder)
         now_s = time.monotonic()
         self._clocks.tick(now_s)
@@ -225,7 +225,7 @@ class Fleet:
                 worker.kill()
 
     def _receive(self, feeder: Feeder) -> None:
-        """Take what the workers say, waiting for it a moment."""
+        """Receive messages of the workers, waiting briefly for them."""
         for key, _ in self._selector.select(_WAIT_S):
             worker: WorkerProcess = key.data
             messages = worker.receive()
@@ -302,7 +302,7 @@ class Fleet:
         )
 
     def _end_all(self, feeder: Feeder | None) -> None:
-        """Nothing of this run survives."""
+        """Stop the feeder and all processes of this run."""
         if feeder is not None:
             feeder.stop()
         for worker in self._workers:

@@ -1,10 +1,10 @@
 """How well one worker keeps up: a heart that should beat every 20 ms, CPU time, and the garbage collector kept quiet.
 
 Theory of operation of the collector. A full collection of a worker's heap takes tens of milliseconds, at a moment of
-Python's choosing. So everything that exists at the start is frozen, automatic collection is off during the run, and the
-heart collects the youngest generation (about 0.1 ms) when no send is near, and in any case before it has become so
-large that this would take a millisecond. Older generations are left alone: the hot
-path makes no cycles that live long, and a worker lives for one run only.
+Python's choosing. So all objects that exist at the start are frozen, automatic collection is off during the run, and
+the timer collects the youngest generation (about 0.1 ms) when no send is near, and in any case before it has become so
+large that this would take a millisecond. Older generations are left alone: the hot path makes no cycles that live long,
+and a worker lives for one run only.
 
 Whose fault a late beat is: since the beat before, the thread has run for so long and waited for a core for so long (see
 `denied_s`). Late because it ran is the program's own doing; late without having run is the machine's.
@@ -19,7 +19,7 @@ from loadgen.driver.pacer import Pacer
 
 BEAT_S = 0.020
 LATE_BEAT_S = 0.001
-"""Beats late by less say nothing about whose fault it is."""
+"""Beats late by less are not attributed to a cause."""
 _QUIET_S = 0.002
 _YOUNG_OBJECTS = 3_000
 _TOO_MANY = 20_000
@@ -49,7 +49,7 @@ class Heart:
         self.denied_s = 0.0
 
     def start(self, at_s: float) -> None:
-        """Begin to beat, first at a moment of `time.monotonic()`.
+        """Start the beats, with the first at a given `time.monotonic()`.
 
         Effects: freezes the heap and turns automatic garbage collection off in this process.
         """
@@ -110,8 +110,8 @@ class Heart:
 def denied_s(lag_s: float, *, ran_s: float, waited_s: float) -> float:
     """How much of a beat's lateness is none of the thread's own doing [s].
 
-    What it did not run for, whatever held it up (the host of a virtual machine, a quota, memory from the disk); and
-    what it waited for a core, where the kernel tells, even if it ran as well.
+    Time in which it did not run, for any reason (the host of a virtual machine, a quota, memory from the disk); and its
+    wait for a core, if the kernel reports it, even if it ran as well.
 
     Args:
         ran_s, waited_s: its CPU time, and its time in the queue for a core, since the beat before.

@@ -15,7 +15,7 @@ _STOLEN = 7
 
 
 class MachineLog:
-    """Two looks at the counts: when this is made, and at its end."""
+    """Difference of two readings of the counts: when this is made, and at its end."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class MachineLog:
         """Take the first look.
 
         Args:
-            stat: where the kernel tells. own_cpu_s: CPU time of this process.
+            stat: the kernel's statistics file. own_cpu_s: CPU time of this process.
             ticks_per_s: of the kernel's counts; None = the system's.
         """
         self._stat, self._now, self._own_cpu_s = stat, now, own_cpu_s
@@ -38,10 +38,10 @@ class MachineLog:
         self._own_s = own_cpu_s()
 
     def close(self, workers_cpu_s: float) -> MachineUse | None:
-        """Use between the two looks; None where the system does not tell.
+        """Use between the two readings; None where the system does not report it.
 
         Args:
-            workers_cpu_s: CPU time of the worker processes meanwhile, which is the program's own as well.
+            workers_cpu_s: CPU time of the worker processes between the readings, which counts as the program's own.
         """
         ended, lasted_s = _counts(self._stat, self._tick_s), self._now() - self._begun_s
         if self._begun is None or ended is None or lasted_s <= 0:

@@ -50,7 +50,7 @@ class NoMoreJobs(msgspec.Struct, tag=True):
 
 
 class EndSending(msgspec.Struct, tag=True):
-    """Nothing leaves any more; open requests get the drain time."""
+    """Send no further requests; open requests get the drain time."""
 
 
 class Cut(msgspec.Struct, tag=True):
@@ -62,7 +62,7 @@ class WorkerReady(msgspec.Struct, tag=True):
 
 
 class Credit(msgspec.Struct, tag=True):
-    """`taken`: jobs begun since the start of the run. `depth`: how many more than those the worker wants to hold."""
+    """`taken`: jobs started since the run's start. `depth`: how many more than those the worker can hold."""
 
     taken: int
     depth: int
@@ -88,13 +88,13 @@ class Tick(msgspec.Struct, tag=True, kw_only=True):
 
 
 class RequestEnded(msgspec.Struct, tag=True):
-    """One request that ended."""
+    """Record of a finished request."""
 
     record: RequestRecord
 
 
 class WorkerDone(msgspec.Struct, tag=True, kw_only=True):
-    """Everything was sent, ended and delivered. Times are run times."""
+    """The worker has sent, finished and delivered all its requests. Times are run times."""
 
     health: WorkerHealth
     sending_ended_s: float
@@ -102,7 +102,7 @@ class WorkerDone(msgspec.Struct, tag=True, kw_only=True):
 
 
 class WorkerFailed(msgspec.Struct, tag=True):
-    """The worker cannot go on. `usage`: because of what the user asked for."""
+    """The worker cannot go on. `usage`: caused by invalid user input."""
 
     usage: bool
     text: str
@@ -136,7 +136,7 @@ class FrameSplitter:
     """Cuts a byte stream into frames, however it was cut on its way."""
 
     def __init__(self) -> None:
-        """Nothing read yet."""
+        """Empty buffer."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:

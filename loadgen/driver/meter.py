@@ -10,7 +10,7 @@ from loadgen.driver.progress import WINDOW_S, Progress
 from loadgen.record import RequestOutcome
 
 MOST_SORTED = 5_000
-"""Of more values only every n-th is looked at, evenly over the window: this is done ten times a second."""
+"""Of more values only every n-th is used, evenly over the window, since this is computed ten times a second."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Meter:
         return self._total.sent
 
     def add(self, worker: int, tick: Tick, now_s: float) -> None:
-        """A worker told what changed."""
+        """Add a worker's tick."""
         self._total.add(tick)
         self._recent.add(tick)
         self._window.append((now_s, tick))
@@ -60,7 +60,7 @@ class Meter:
         self._now[worker] = tick
 
     def forget(self, worker: int) -> None:
-        """A worker is gone: nothing of it runs or waits any more."""
+        """Remove a lost worker: its requests no longer count as running or waiting."""
         self._now.pop(worker, None)
 
     def progress(self, now_s: float, *, draining: bool, workers: int) -> Progress:

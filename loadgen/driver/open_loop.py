@@ -1,4 +1,4 @@
-"""Open loop: the schedule alone decides when a conversation begins."""
+"""Open loop: the schedule alone determines when a conversation starts."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from loadgen.driver.pacer import Pacer
 from loadgen.driver.supply import RenderedTurn, Stock
 
 OPEN_DEPTH = 4096
-"""Jobs that a worker wants to hold ahead of their time."""
+"""Jobs that a worker holds ahead of their time."""
 
 StartSession = Callable[[RenderedTurn, float], None]
 
@@ -18,7 +18,7 @@ class OpenLoop:
     A request that reaches this worker after its time leaves at once, and is late by its own fault: `intended` stays.
 
     Attributes:
-        taken: jobs taken from the stock. depth: jobs wanted ahead. starved_s: time for which a job was due and had not
+        taken: jobs taken from the stock. depth: jobs to hold ahead. starved_s: time for which a job was due and had not
             come.
     """
 
@@ -26,7 +26,7 @@ class OpenLoop:
         """Idle until `begin`.
 
         Args:
-            start: begins a conversation; gets the job and when it was intended [run time].
+            start: starts a conversation; gets the job and when it was intended [run time].
         """
         self._stock = stock
         self._pacer = pacer
@@ -52,12 +52,12 @@ class OpenLoop:
         self._pump()
 
     def end(self) -> None:
-        """Start nothing any more."""
+        """Start no further conversations."""
         self._over = True
         self._next = None
 
     def freed(self, free_s: float) -> None:
-        """A conversation ended; nothing depends on it here."""
+        """A conversation ended; no effect in an open loop."""
 
     def _pump(self) -> None:
         """Start all that is due, then set the alarm for the next one."""

@@ -16,7 +16,7 @@ FLUSH_S = 0.1
 
 
 class Outbox:
-    """Bounded: a main process that takes nothing any more is an error, not a reason to fill the memory."""
+    """Bounded: a main process that stops reading is an error, not a reason to fill the memory."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Outbox:
         return len(self.all_lateness_s)
 
     def note_sent(self, started_s: float, released_s: float) -> None:
-        """A request begins to leave (run times)."""
+        """Count a request at its start (run times)."""
         self.running += 1
         self._lateness_s.append(started_s - released_s)
         self.all_lateness_s.append(started_s - released_s)
@@ -81,7 +81,7 @@ class Outbox:
             )
 
     def flush(self, tokens: int, waiting: int, credit: Credit) -> None:
-        """Write everything, with a tick and the credit.
+        """Write all pending records, a tick and the credit.
 
         Args:
             tokens: content chunks received since the start. waiting: requests that the cap holds back.

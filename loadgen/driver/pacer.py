@@ -35,11 +35,11 @@ class Pacer:
 
     @property
     def next_s(self) -> float:
-        """The earliest moment asked for; infinity if there is none."""
+        """The earliest scheduled moment; infinity if there is none."""
         return self._alarms[0][0] if self._alarms else float("inf")
 
     def call_at(self, when_s: float, callback: Callback) -> None:
-        """Call something as soon as `when_s` is reached, never before; equal moments in the order of asking."""
+        """Call a function at `when_s` or just after, never before; equal moments in the order of asking."""
         heapq.heappush(self._alarms, (when_s, next(self._order), callback))
         if when_s < self._armed_s:
             self._arm(when_s)
@@ -53,7 +53,7 @@ class Pacer:
         await woken
 
     def close(self) -> None:
-        """Forget everything that is still asked for."""
+        """Cancel all scheduled calls."""
         self._alarms.clear()
         if self._handle is not None:
             self._handle.cancel()
@@ -72,7 +72,7 @@ class Pacer:
         self._handle = self._loop.call_later(max(0.0, when_s - time.monotonic()), self._fire)
 
     def _fire(self) -> None:
-        """Run what is due. A loop timer may come early (coarse clock); then nothing is, and it is set again."""
+        """Run due calls. The loop timer may fire early (coarse clock); then no call is due and it is set again."""
         if self._timer is not None:
             self._timer.clear()
         self._armed_s = float("inf")

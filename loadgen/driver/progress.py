@@ -1,6 +1,6 @@
 """Progress of a run, and how well the generator itself did; plain values for terminal and verdict.
 
-Nothing here is used for a reported figure of the server: those come from the records.
+None of it is used for a reported metric of the server: those come from the records.
 """
 
 import msgspec
@@ -21,7 +21,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         ttft_s, tpot_s: means over requests that finished in the last `WINDOW_S`; TTFT from the intended time. None if
             there were none.
         lateness_p99_s: `started - released` of the requests sent in the last `WINDOW_S`; None if there were none.
-        draining: no conversation begins any more (duration over, stopped, or jobs used up); open ones are awaited.
+        draining: no conversation starts any more (duration over, stopped, or jobs used up); open ones are awaited.
         workers: processes alive.
     """
 
@@ -62,10 +62,9 @@ class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
         starved_s: time for which it could have sent (closed loop: a slot was free, summed over slots; open loop: a
             job was due) and no job had reached it.
         gc_pause_max_s: longest pause by the garbage collector.
-        late_digests: answers that had to be interpreted at once because too many were waiting for it, at the cost of
-            whatever was due at that moment; above 0 the process received more than it could evaluate.
-        cpu_s: CPU time of the process. late_s: lateness of its late timers, summed. denied_s: part of it for which the
-            process had no core to run on.
+        late_digests: responses that were interpreted immediately because the backlog was full, delaying other work that
+        was due; above 0 the process received more than it could evaluate. cpu_s: CPU time of the process. late_s:
+        lateness of its late timers, summed. denied_s: part of it for which the process had no core to run on.
     """
 
     worker: int
@@ -100,7 +99,7 @@ class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
 class ClockSample(msgspec.Struct, frozen=True, kw_only=True):
     """Three clocks at one moment [s]: a jump of `realtime_s` or of `boottime_s` against `monotonic_s` is clock trouble.
 
-    `boottime_s` goes on while the machine sleeps, `monotonic_s` does not; None where the system has no such clock.
+    `boottime_s` advances during system sleep, `monotonic_s` does not; None where the system has no such clock.
     """
 
     monotonic_s: float
@@ -117,12 +116,12 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
         sending_ended_s: run time at which the last request left; 0 if none did.
         workers: health of those that lived to the end, ascending. lost_workers: numbers of those that did not.
         jobs: handed to workers. requests: sent by them (later turns count as well).
-        interrupted: ended early: by `stop`, by a lost worker or because the jobs could not be drawn to the end.
+        interrupted: stopped early: by `stop`, by a lost worker or because the jobs could not be drawn to the end.
         problems: why, one line each; a plain interruption by the user needs none.
         clocks: at the start, each second, and at the end.
-        machine: what its cores did; None where the system does not tell.
+        machine: what its cores did; None where the system does not report it.
         drawing_cpu_s, drawing_waited_s: for drawing the jobs: CPU time, and time without a core (0 where the system
-            does not tell).
+        does not report it).
     """
 
     t0: float

@@ -16,8 +16,8 @@ from loadgen.plan import LoadJob, Turn
 from loadgen.record import DELIBERATE, SUCCESSES, RequestOutcome, RequestRecord
 
 GOES_ON = SUCCESSES | DELIBERATE | {RequestOutcome.SHORT}
-"""After these a conversation with history continues. After a failure it ends: the next turn would build on an answer
-that nobody got. Without history each turn stands for itself and is sent in any case."""
+"""After these a conversation with history continues. After a failure it ends: the next turn would build on a
+response that does not exist. Without history each turn is independent and is sent in any case."""
 
 
 UNREACHABLE_PAUSE_S = 0.1
@@ -73,7 +73,7 @@ class LoadSession:
     """
 
     def __init__(self, desk: SessionDesk, rendered: RenderedTurn, on_over: Callable[[float], None]) -> None:
-        """Nothing is sent yet.
+        """Session without a request sent.
 
         Args:
             on_over: called once, with the run time from which another conversation may take this one's place.
@@ -158,7 +158,9 @@ class LoadSession:
         return found.text
 
     def _deliver_unsent(self, record: RequestRecord) -> None:
-        """A request that was due and never left. Where nothing but a free slot made it due, nothing is missing."""
+        """A request that was due and never left. In a closed loop, only a free slot made it due, so no record is
+        missing.
+        """
         if self._job.due_s is None:
             return
         record.error = "the run ended before a slot was free"
@@ -166,7 +168,7 @@ class LoadSession:
         self._desk.outbox.add(record)
 
     def _begin_record(self, number: int, turn: Turn, intended_s: float) -> RequestRecord:
-        """Begin a request's record with the facts known before sending."""
+        """Create a request's record with the facts known before sending."""
         return RequestRecord(
             index=self._job.index,
             turn=number,
@@ -187,7 +189,7 @@ class LoadSession:
         )
 
     def _end(self, free_s: float) -> None:
-        """No request follows; told once."""
+        """No request follows; report it once."""
         if self.phase is not Phase.OVER:
             self.phase = Phase.OVER
             self._note_last_sent()

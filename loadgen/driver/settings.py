@@ -20,13 +20,12 @@ class DriveSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mode: open: jobs carry `due_s`; closed: they do not.
-        concurrency: closed loop: slots; a slot is one user, who holds it through a whole conversation, think time
-            included. Open loop: largest number of requests open at once, None = no cap; waiting for the cap counts
-            as latency (`released_s` after `intended_s`), think time holds nothing.
-        duration_s: no request leaves at or after this time; None = until the jobs are used up.
-        drain_s: how long requests that are open when sending ends may still take; then they are cut (UNFINISHED).
-        workers: sending processes; fewer are used if `concurrency` is smaller, since each needs a slot.
-        keep_body, keep_text: put bodies sent and answers received into the records.
+        concurrency: closed loop: slots; a slot is one user and is held through a whole conversation, including think
+        time. Open loop: largest number of requests open at once, None = no cap; waiting for the cap counts as latency
+        (`released_s` after `intended_s`), think time holds no slot. duration_s: no request leaves at or after this
+        time; None = until the jobs are used up. drain_s: how long requests that are open when sending ends may still
+        take; then they are cut (UNFINISHED). workers: sending processes; fewer are used if `concurrency` is smaller,
+        since each needs a slot. keep_body, keep_text: put bodies sent and answers received into the records.
         sampled_below: both, in any case, for first turns of measured jobs whose index is below this.
         concurrency_ramp_s: closed loop: slots open evenly over this time, the first one at once.
     """

@@ -6,7 +6,9 @@ from collections import deque
 
 
 class Slots:
-    """Counting gate that says when each slot was given: waiting for it is one thing, being slow to use it another."""
+    """Counting semaphore that records when each slot was granted: waiting for it is one thing, being slow to use it
+    another.
+    """
 
     def __init__(self, slots: int | None) -> None:
         """All free. None: no bound."""

@@ -1,6 +1,6 @@
 """A worker's stock of jobs: rendered as soon as they come, long before they are due.
 
-Rendering runs on the event loop, in short slices and not right before a send, so that it delays nothing. What may be
+Rendering runs on the event loop, in short slices and not right before a send, to avoid delays. What may be
 in stock is bounded by credit: the main process never hands over more than the worker's depth (and bytes of its own).
 """
 
@@ -67,7 +67,7 @@ class Stock:
         return self._complete and self._idle.is_set() and not self._ready
 
     async def rendered(self) -> None:
-        """Wait until everything that has come is rendered."""
+        """Wait until all received jobs are rendered."""
         await self._idle.wait()
 
     def take(self) -> RenderedTurn | None:

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(fd: int, parent_pid: int) -> None:
-    """Work until everything is done, then return.
+    """Run the worker to completion.
 
     Args:
         fd: the socket to the main process. parent_pid: the main process.
@@ -40,7 +40,7 @@ def main(fd: int, parent_pid: int) -> None:
 def die_with(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends; where there is no such service, the socket's end will do.
 
-    Effects: exits if the parent is gone already.
+    Effects: exits if the parent has already exited.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -65,13 +65,13 @@ class MainLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses of asyncio's
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The main process is gone; nobody wants the rest."""
+        """The main process has exited; pending output is dropped."""
         self._drained.set()
         if not self._done:
             os._exit(1)
 
     def data_received(self, data: bytes) -> None:
-        """Frames came; the first one makes the conductor, who gets all others."""
+        """Handle received frames; the first creates the conductor, which receives all others."""
         for body in self._splitter.feed(data):
             message = to_worker(body)
             if isinstance(message, Setup):

@@ -1,7 +1,7 @@
-"""A worker as the main process sees it: a child process and the socket to it.
+"""Main-process handle of a worker: a child process and the socket to it.
 
-The child is started by its own interpreter command, not by multiprocessing: nothing of the parent is imported again,
-so that it is there in some 0.2 s, and neither the parent's `__main__` nor its threads matter.
+The child is started by its own interpreter command, not by multiprocessing: no module of the parent is imported again,
+so it starts in some 0.2 s, and the parent's `__main__` and threads have no influence.
 """
 
 import contextlib
@@ -37,10 +37,10 @@ main(int(sys.argv[1]), int(sys.argv[3]))
 
 
 class WorkerProcess:
-    """One worker; `send` may be called from any thread, everything else from the thread that made it.
+    """One worker; `send` is thread-safe, all else belongs to the creating thread.
 
     Attributes:
-        number: as in the records. lost: why it is gone before its work was done, empty while it is not.
+        number: as in the records. lost: reason for its early exit, empty while it runs.
     """
 
     def __init__(self, number: int, depth: int, boot: str = BOOT) -> None:
@@ -75,7 +75,7 @@ class WorkerProcess:
         return self._socket.fileno()
 
     def send(self, message: ToWorker) -> bool:
-        """Write one message, waiting for room if there is none; False if the worker is gone or takes nothing."""
+        """Write one message, waiting for room if there is none; False if the worker has exited or stopped reading."""
         return self._write(frame(message))
 
     def give(self, supply: Supply) -> bool:
@@ -87,7 +87,7 @@ class WorkerProcess:
         return self._write(data)
 
     def note_credit(self, taken: int, depth: int) -> None:
-        """The worker has begun so many jobs in all, and wants to hold so many more."""
+        """The worker has started `taken` jobs in all, and can hold `depth` more."""
         with self._credit:
             for _ in range(taken - self._taken):
                 self._unstarted_bytes -= self._unstarted.popleft()
@@ -103,7 +103,7 @@ class WorkerProcess:
 
     @property
     def unstarted(self) -> int:
-        """Jobs that it holds and has not begun."""
+        """Jobs that it holds and has not started."""
         return len(self._unstarted)
 
     def receive(self) -> list[FromWorker] | None:
@@ -124,7 +124,7 @@ class WorkerProcess:
     def end(self, deadline_s: float = EXIT_DEADLINE_S) -> str:
         """Close the socket, wait for the process, kill it if it does not end by itself.
 
-        Returns: how it ended, e.g. "killed by signal 9" or "exit status 1".
+        Returns: how it ended, for example "killed by signal 9" or "exit status 1".
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""`python -m loadgen.metrics` prints the table of metrics, as it stands in its README.md."""
+"""`python -m loadgen.metrics` prints the table of metrics of README.md."""
 
 from loadgen.metrics.definitions import metrics_table
 

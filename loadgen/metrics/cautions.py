@@ -1,4 +1,4 @@
-"""Everything that a reader must know before believing a figure; one sentence each."""
+"""Warnings that a reader needs before trusting a result; one sentence each."""
 
 from collections.abc import Sequence
 

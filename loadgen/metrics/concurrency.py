@@ -45,7 +45,7 @@ class Concurrency:
     def longest_above(self, share: float) -> tuple[float, float]:
         """The longest stretch with at least `share` of the peak; (0, 0) if there were no requests.
 
-        A request that ends and the one that takes its place are some microseconds apart; a dip of less than 1 % of the
+        A slot's next request starts some microseconds after the previous one ended; a dip of less than 1 % of the
         whole time, in however many steps, does not break a stretch.
         """
         if self.peak < 1:

@@ -1,7 +1,7 @@
-"""Answers that contradict the server's own usage, or that brought nothing although tokens were counted.
+"""Responses that contradict the server's own usage, or that are empty although tokens were counted.
 
 A proxy that sends every chunk twice, a server that counts prompts as answers: each answer ends well, and every figure
-that is made of tokens is wrong. One answer in error is enough to say so.
+that is made of tokens is wrong. A single wrong response is enough for a warning.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Each metric, once: its name, its meaning, and the function that reads it from a record.
 
-Two clocks. `ttft` and `e2e` begin when the schedule wanted the request sent, so that a request which had to wait, for a
-slot or for this program, is not made to look fast (coordinated omission). Their `_sent` twins begin when it was really
-sent, as other tools count. In a closed loop there is no schedule and the two agree.
+Two clocks. `ttft` and `e2e` start at the scheduled time, so that a request that waited for a slot or for this program
+does not appear fast (coordinated omission). Their `_sent` twins start at the actual send, as in other tools. In a
+closed loop there is no schedule and the two agree.
 
 A function gives an array because some metrics have many values a request (gaps between chunks) and some have none (TPOT
 of a single token).
@@ -47,7 +47,7 @@ def chunk_times(record: RequestRecord) -> Values:
 
 
 def tokens_of(record: RequestRecord) -> int:
-    """Output tokens as the server's usage says; without usage the number of content chunks, which is a guess."""
+    """Output tokens from the server's usage; without usage the number of content chunks, as an estimate."""
     return len(record.chunk_times) // 8 if record.output_tokens is None else record.output_tokens
 
 
@@ -82,7 +82,7 @@ def _last(record: RequestRecord) -> float | None:
 
 
 def _per_token_gaps(record: RequestRecord) -> Values:
-    """Gaps shared among the tokens that ended them; only where each chunk's tokens are known."""
+    """Gaps divided among the tokens that ended them; only where each chunk's tokens are known."""
     gaps = np.diff(chunk_times(record))
     counts = np.frombuffer(record.chunk_tokens, dtype=np.int32)
     if len(counts) != len(gaps) + 1 or (len(counts) and counts[1:].min(initial=1) < 1):

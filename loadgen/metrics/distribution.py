@@ -22,11 +22,11 @@ def distribution(
     failures: int | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> MetricDistribution:
-    """Everything that is told of one metric.
+    """Full statistics of one metric.
 
     Args:
         values: shape [count], any order; with `sizes` request after request.
-        percentiles: wanted ones, besides those of the curve.
+        percentiles: requested ones, in addition to those of the curve.
         failures: requests that have no value because they failed; None if the metric is no latency.
         sizes: values of each request, shape [requests]; None = one each. The interval of the mean is over requests.
     """

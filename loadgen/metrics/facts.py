@@ -1,4 +1,4 @@
-"""Facts that a summary needs besides the records: who ran what, and how the generator itself did."""
+"""Facts that a summary needs besides the records: settings of the run, and how the generator itself did."""
 
 from dataclasses import dataclass, field
 
@@ -25,11 +25,11 @@ class GeneratorFacts:
 
     Attributes:
         workers: processes. cpu_share: the busiest one's CPU time / wall time. loop_lag_p99_s: the laggiest one's.
-        starved_s: time for which it could have sent and had nothing to send, summed over slots.
+        starved_s: time for which a worker could have sent and had no job, summed over slots.
         late_s: lateness of the workers' late timers, summed. denied_s: part of it for which they had no core to run on.
         drawing_cpu_s, drawing_waited_s: for making prompts: CPU time, and time without a core.
         cores, others_cores, stolen_cores: of the machine; busy with other programs and taken by the host of a virtual
-            machine, as averages. None where the system does not tell.
+            machine, as averages. None where the system does not report it.
         late_digests: answers interpreted at once because too many were waiting, at the cost of later stamps.
         offered_per_s: rate of the schedule; None in a closed loop.
         clocks: (monotonic, realtime, boottime or None) during the run [s].

@@ -17,7 +17,7 @@ from loadgen.result import SloResult
 _NAMES = {"ttft": "ttft", "ttfo": "ttfo", "tpot": "tpot", "itl": "itl", "e2e": "e2e", "e2el": "e2e", "ntpot": "ntpot"}
 _LEAVING = frozenset({Conduct.DISCONNECT, Conduct.TIMEOUT, Conduct.MALFORMED})
 _ANY_NUMBER = 2**31 - 1
-"""Of output tokens: nobody knows how many there would have been, so time per token is no reason to call one slow."""
+"""Output tokens of a cut request: their number is unknown, so time per token is no reason to call it slow."""
 
 
 def parse_slo(texts: Sequence[str]) -> dict[str, float]:
@@ -51,9 +51,9 @@ def parse_slo(texts: Sequence[str]) -> dict[str, float]:
 def evaluate(records: Sequence[RequestRecord], targets: Mapping[str, float]) -> SloResult:
     """Which requests were good: successful, and every SLO kept. Failures are counted and never good.
 
-    A request without the metric (TPOT of one token, TTFT of a whole answer) cannot miss it; how many is told. One that
-    the end of the run cut is counted if it had missed an SLO by then, whatever would have come: to leave out those that
-    waited longest would make an overloaded server look good.
+    A request without the metric (TPOT of one token, TTFT of a whole answer) cannot miss it; their number is reported. A
+    request cut by the end of the run is counted if it had missed an SLO by then: to leave out those that waited longest
+    would make an overloaded server look good.
     """
     kept = dict.fromkeys(targets, 0)
     good = counted = untestable = 0

@@ -15,7 +15,7 @@ _EXPANDED_FROM = 30
 
 
 def wilson(good: int, counted: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson score interval of a share; (0, 1) if nothing was counted.
+    """Wilson score interval of a share; (0, 1) if `counted` is 0.
 
     Source: E. B. Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22 (1927).
     """

@@ -1,4 +1,4 @@
-"""Lengths that were asked for beside those that were sent.
+"""Requested and sent lengths.
 
 A prompt or an answer is changed where the model cannot take it whole, or where it would have no token at all. A run
 with such changes measures another load than its flags describe, so the result holds both lengths.
@@ -12,7 +12,7 @@ from loadgen.result import LengthStatistics
 
 
 class _Pair(NamedTuple):
-    """One prompt or answer. `sent`: None if nobody counted it. `change`: below 0 if shortened, above if raised."""
+    """One prompt or answer. `sent`: None if unknown. `change`: below 0 if shortened, above if raised."""
 
     asked: int
     sent: int | None
@@ -20,7 +20,7 @@ class _Pair(NamedTuple):
 
 
 def lengths(records: Sequence[RequestRecord]) -> dict[str, LengthStatistics]:
-    """Both sides of prompts ("input") and answers ("output"); without the side of which nothing is known."""
+    """Both sides of prompts ("input") and answers ("output"); without a side whose lengths are unknown."""
     sides = {"input": _inputs(records), "output": _outputs(records)}
     return {name: _lengths(pairs) for name, pairs in sides.items() if pairs}
 
@@ -50,7 +50,7 @@ def length_cautions(records: Sequence[RequestRecord]) -> list[str]:
 
 
 def _inputs(records: Sequence[RequestRecord]) -> list[_Pair]:
-    """Prompts. The length of one that nobody counted is known only if it was changed; it is the server's then."""
+    """Prompts. The length of an uncounted one is known only if it was changed; it is the server's then."""
     pairs = []
     for record in records:
         asked, sent = record.asked_input_tokens, record.planned_input_tokens

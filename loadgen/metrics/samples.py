@@ -1,4 +1,4 @@
-"""Beginnings of a few prompts with those of their answers, for a reader who wants to see what was sent at all."""
+"""Beginnings of a few prompts and their responses, to show what was sent."""
 
 from collections.abc import Sequence
 
@@ -43,6 +43,6 @@ def _ids(prompt: Sequence[int]) -> str:
 
 
 def _beginning(text: str) -> str:
-    """The first characters, which can stand in a file whatever they are."""
+    """The first characters, escaped so that any file can hold them."""
     short = text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…"
     return short.encode("utf-8", errors="replace").decode()

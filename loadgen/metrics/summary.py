@@ -34,12 +34,12 @@ def summarize(
     identity: Identity,
     warnings: Sequence[str] = (),
 ) -> RunResult:
-    """Everything that is reported of a run.
+    """Summary of a run.
 
     Args:
         records: all of it, in any order; warm-up requests count for concurrency only.
-        slo: metric -> limit [s]. percentiles: wanted ones, 0 to 100.
-        warnings: of others, put behind those found here, which stand in the order of their weight.
+        slo: metric -> limit [s]. percentiles: requested ones, 0 to 100.
+        warnings: from other sources, added after those found in this function, which are sorted by importance.
     """
     measured = [record for record in records if not record.warmup]
     percentiles = sorted({*percentiles, 50.0, 99.0})  # tiles and charts show these two
@@ -165,7 +165,7 @@ def _errors(records: Sequence[RequestRecord]) -> list[ErrorCount]:
 
 
 def _cache(records: Sequence[RequestRecord]) -> CacheUse | None:
-    """Tokens from caches, where told."""
+    """Tokens from caches, where reported."""
     told = [r for r in records if r.outcome in SUCCESSES and r.cached_tokens is not None and r.input_tokens]
     if not told:
         return None
@@ -176,7 +176,7 @@ def _cache(records: Sequence[RequestRecord]) -> CacheUse | None:
 def _steady_state(
     records: Sequence[RequestRecord], open_requests: Concurrency, percentiles: Sequence[float]
 ) -> SteadyState | None:
-    """The longest stretch near the peak; None if nothing succeeded in it."""
+    """The longest stretch near the peak; None if no request succeeded in it."""
     begin_s, end_s = open_requests.longest_above(STEADY_SHARE)
     inside = [r for r in records if r.started_s is not None and begin_s <= r.started_s < end_s]
     done = [r for r in records if r.outcome in SUCCESSES and r.ended_s is not None and begin_s <= r.ended_s < end_s]

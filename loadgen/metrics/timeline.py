@@ -1,4 +1,4 @@
-"""The run's time axis in bins: what was sent, what ended, how long it took."""
+"""The run's time axis in bins: requests sent, requests ended, durations."""
 
 import itertools
 import math
@@ -60,9 +60,9 @@ def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> li
 
 
 def _merged(edges: Floats, first_s: float, last_s: float) -> tuple[Floats, list[tuple[float, float]]]:
-    """Edges without bins that the run hardly enters, and what of each bin lies between first send and last end.
+    """Merge edge bins that the run barely covers, and compute the part of each bin between first send and last end.
 
-    A rate over the whole of a bin that the run only began or ended in would lie below the run's mean rate.
+    A rate over the whole width of a partly covered bin would be below the run's mean rate.
     """
     half_s = float(edges[1] - edges[0]) / 2
     inside = np.clip(edges, first_s, max(first_s, last_s))

@@ -1,16 +1,16 @@
 """Verdict on the measurement itself: did it measure the server, this program, or a machine that was busy?
 
-Five signs say that times were disturbed: a worker's timer was late, requests left late, answers came faster than they
-were interpreted, prompts were not there in time, the offered rate was not kept. Whose doing that was is told by what
-the program did meanwhile, never by the signs themselves:
+Five signs show that times were disturbed: a worker's timer was late, requests left late, responses arrived faster than
+they were interpreted, prompts were not ready in time, the offered rate was not kept. The cause follows from what the
+program did at that time, never from the signs themselves:
 
-    it filled a core (CPU share above `MOST_CPU_SHARE`)      the generator, whoever else was there
+    it filled a core (CPU share above `MOST_CPU_SHARE`)      the generator, with or without other programs
     it had no core for most of the time it was late          the machine was busy
-    it had a core all that time, or nobody knows             the generator
+    it had a core all that time, or it is unknown            the generator
 
 "Had no core" is measured at each late beat of a worker's timer (`driver.health.denied_s`), and for prompts in the
-thread that makes them (time in the queue for a core against time on one). How busy the machine's cores were with other
-programs is told beside it and decides nothing: cores can be busy without anybody having to wait.
+thread that makes them (time in the queue for a core against time on one). Use of the cores by other programs is
+reported too and decides no verdict: cores can be busy without any thread waiting.
 """
 
 import itertools
@@ -80,7 +80,7 @@ def judge(
 
 
 def had_no_core(facts: GeneratorFacts) -> bool:
-    """Whether the workers were late because others had the cores; never said of one that filled its own."""
+    """Whether the workers were late because others had the cores; false for a worker that filled its own core."""
     return facts.cpu_share <= MOST_CPU_SHARE and facts.denied_s > MOST_DENIED_SHARE * facts.late_s
 
 
@@ -132,8 +132,8 @@ def _slow(
 ) -> list[str]:
     """A rate that was not kept although no cap held requests back.
 
-    Not of a run that ended early: the few requests that left are then held against a longer schedule, whose random gaps
-    have another mean.
+    Not applied to a run that was stopped early: the few requests that left are then held against a longer schedule,
+    whose random gaps have another mean.
     """
     offered = facts.offered_per_s
     if facts.interrupted or facts.lost_workers or offered is None or achieved is None:

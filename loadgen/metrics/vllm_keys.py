@@ -1,10 +1,10 @@
 """The flat result of `vllm bench serve` 0.33: its key names, its units (milliseconds), its definitions.
 
 Latency counts from the actual send, as there, for goodput too. Waiting for a slot is a metric of its own
-(`client_queue_time`). Where vLLM's meaning is odd it is kept, since scripts expect it: `failed` is
-everything that did not succeed. Two peaks keep vLLM's names but not its values, which may lie below the mean or above
-the cap: `max_output_tokens_per_s` counts tokens, not chunks, and `max_concurrent_requests` is the exact maximum of all
-requests sent, not the successes that touch one second.
+(`client_queue_time`). Where vLLM's meaning is odd it is kept, since scripts expect it: `failed` counts all requests
+without success. Two peaks keep vLLM's names but not its values, which may be below the mean or above the cap:
+`max_output_tokens_per_s` counts tokens, not chunks, and `max_concurrent_requests` is the exact maximum of all requests
+sent, not the successes that touch one second.
 """
 
 import math
@@ -120,7 +120,7 @@ def _statistics(name: str, good: Sequence[RequestRecord], percentiles: Sequence[
 def _lists(measured: Sequence[RequestRecord]) -> dict[str, object]:
     """Single requests, in the order of the plan; seconds, as vLLM's lists are.
 
-    Where something does not exist there is a zero, as there: lengths and latency of failed requests, TTFT of those
+    Missing values are zero, as in vLLM: lengths and latency of failed requests, TTFT of those
     without a chunk.
     """
     ok = [record.outcome in SUCCESSES for record in measured]
@@ -170,7 +170,7 @@ def _busiest_second(good: Sequence[RequestRecord]) -> float:
     """Most tokens that arrived in one of the seconds after the first send.
 
     An answer's tokens are shared among its chunks; a whole answer's come at its end. A run shorter than a second has
-    fewer here than its mean rate says.
+    fewer tokens in it than its mean rate.
     """
     if not good:
         return 0.0

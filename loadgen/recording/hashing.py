@@ -46,7 +46,7 @@ def _message_text(message: object) -> str:
 
 
 class BlockHasher:
-    """Gives ids to the blocks of prompts, and remembers which it gave."""
+    """Assigns ids to the blocks of prompts and remembers them."""
 
     def __init__(self, block_tokens: int, bytes_per_block: int) -> None:
         """`bytes_per_block`: of a text's block."""

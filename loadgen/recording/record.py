@@ -1,6 +1,6 @@
 """Turn the folder of a run into a trace file.
 
-What was sent stands in `sent.jsonl`, when in `requests.jsonl`. Everything that a replay reproduces is written so that
+Bodies are read from `sent.jsonl`, times from `requests.jsonl`. All values that a replay reproduces are written so that
 recording the replay gives the same bytes: times are those of the schedule (in a closed loop: when the slot was free),
 think times the pauses that were planned, ids those of the workload or computed from the bodies alone.
 """
@@ -48,7 +48,7 @@ class _Sent:
 
     @property
     def known_tokens(self) -> int | None:
-        """Tokens of the whole prompt: as the server said, else as planned, which for a later turn is only a part."""
+        """Tokens of the whole prompt: from the server, else as planned, which for a later turn is only a part."""
         if self.record.input_tokens is not None or self.turn:
             return self.record.input_tokens
         return self.record.planned_input_tokens
@@ -60,10 +60,10 @@ def record_trace(
     """Write the trace of a run.
 
     Args:
-        folder: of the run. form: in all but our own, later turns stand at their real times, as whole milliseconds, and
-            what the format does not hold is lost.
-        block_tokens: of `hash_ids`, where the workload had none of its own.
-    Raises: UsageError if the folder is not that of a run with saved bodies, or nothing in it was sent;
+        folder: of the run. form: in all formats but our own, later turns are placed at their real times, as whole
+        milliseconds, and fields unknown to the format are lost. block_tokens: of `hash_ids`, where the workload had
+        none of its own.
+    Raises: UsageError if the folder is not that of a run with saved bodies, or holds no sent request;
         TraceFormatError if its files cannot be read; OutputError if the trace cannot be written.
     Effects: replaces `out`.
     """
@@ -89,7 +89,7 @@ def record_trace(
 
 
 def _sessions(records: Sequence[RequestRecord], bodies: dict[tuple[int, int], str]) -> list[_Sent]:
-    """Requests sent, session by session in the order in which they began, numbered without gaps."""
+    """Requests sent, by session in order of their start, numbered without gaps."""
     kept = [
         record
         for record in records
@@ -142,14 +142,14 @@ def _requests(sent: list[_Sent], header: TraceHeader) -> list[TraceRecord]:
 
 
 def _hash_ids(one: _Sent, tokens: int, hasher: BlockHasher | None) -> list[int]:
-    """Ids of a prompt's blocks; without a hasher those that the workload gave. Effects: the hasher remembers them."""
+    """Ids of a prompt's blocks; without a hasher those of the workload. Effects: the hasher remembers them."""
     if hasher is None:
         return one.record.hash_ids
     return [] if one.prompt is None else hasher.hash_ids(one.prompt, tokens)
 
 
 def _input_tokens(one: _Sent, bytes_per_token: float) -> int:
-    """Tokens of the whole prompt, an estimate if nobody counted; at least 1, as a trace needs it."""
+    """Tokens of the whole prompt, an estimate if not counted; at least 1, as a trace needs it."""
     if one.known_tokens is not None:
         return max(1, one.known_tokens)
     if isinstance(one.prompt, list):
@@ -158,7 +158,7 @@ def _input_tokens(one: _Sent, bytes_per_token: float) -> int:
 
 
 def _output_tokens(record: RequestRecord) -> int:
-    """Tokens of the answer if it was complete, else those that were asked for: a cut answer says nothing."""
+    """Tokens of the response if it was complete, else those requested: the length of a cut response is meaningless."""
     answered, planned = record.output_tokens, record.planned_output_tokens
     if record.outcome in _COMPLETE and answered is not None:
         return answered

@@ -1,4 +1,4 @@
-"""Charts as plain values; the page's script draws them, and knows nothing of what they mean.
+"""Charts as plain values; the page's script draws them without knowing their meaning.
 
 A chart is put into the page as JSON. Colours are names ("blue"), which the style sheet gives a value for light and dark
 pages. Units are names too; the script formats numbers by them:
@@ -53,7 +53,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Positions at which something of one kind happened, each a line from bottom to top."""
+    """Positions of events of one kind, each drawn as a vertical line."""
 
     name: str
     color: str
@@ -65,7 +65,7 @@ class LineChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """Curves over common positions.
 
     Attributes:
-        id: unique in the page. title, note: above the plot; the note says in one line what is seen.
+        id: unique in the page. title, note: above the plot; the note describes the content in one line.
         xs: positions, ascending. bridge: gaps are joined by a straight line (curves sampled at different positions).
         group: charts of one group share cursor and zoom.
     """
@@ -86,8 +86,8 @@ class LineChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
 class ScatterTrace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Points with their own positions, joined in their order if `joined`, by horizontal and vertical lines if `steps`.
 
-    `labels`: what each says when pointed at; `marks`: short text written beside each. One per point, or none.
-    `large`: points that matter most. `bare`: only the line that joins them.
+    `labels`: tooltip of each point; `marks`: short text next to each. One per point, or none. `large`: points that
+    matter most. `bare`: only the line that joins them.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Bar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     Attributes:
         lane: which row, from above. key: which of the chart's keys.
-        text: what it says when pointed at. name: written in it, if there is room. after: written behind it.
+        text: tooltip. name: written in it, if there is room. after: written behind it.
         part: which of the lane's parts, from above.
     """
 
@@ -142,12 +142,11 @@ class Bar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class BarChart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="bars"):
-    """Horizontal bars in lanes: requests or faults over time, operators of a step, figures beside each other.
+    """Horizontal bars in lanes: requests or faults over time, operators of a step, groups of figures.
 
     Attributes:
-        lanes: their names. lane_texts: what a whole lane says when pointed at; then lanes have no names beside them,
-            and those without a bar in the part that is zoomed to leave their room to the others.
-        parts: bars under each other in one lane. lane_px: height of a lane.
+        lanes: their names. lane_texts: tooltip of a whole lane; lanes then have no visible names, and lanes without a
+        bar in the zoomed range are hidden. parts: bars under each other in one lane. lane_px: height of a lane.
     """
 
     id: str
@@ -168,7 +167,7 @@ Chart = LineChart | ScatterChart | BarChart
 
 
 def compact(value: float | None) -> float | None:
-    """A number with six significant digits; None for what is not finite, which JSON cannot say."""
+    """A number with six significant digits; None for NaN and infinities, which JSON does not have."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
@@ -206,11 +205,11 @@ def tidy(chart: LineChart) -> LineChart:
 
 
 def percentile_position(percentile: float, count: int) -> float:
-    """Where a percentile stands on an axis that gets denser towards 100: each further nine is as far as the last.
+    """Position of a percentile on an axis that gets denser towards 100: each further nine is as far as the last.
 
     Args:
-        count: values in the distribution. The largest of them (percentile 100) would be infinitely far; it stands where
-            the percentile half a value below it does.
+        count: values in the distribution. The largest of them (percentile 100) would be infinitely far; it is placed at
+        the percentile half a value below it.
     """
     rest = max(1.0 - percentile / 100.0, 0.5 / max(count, 1))
     return round(-math.log10(rest), 6) + 0.0

@@ -1,4 +1,6 @@
-"""Pieces of HTML. Everything that is not written here is escaped here: names, texts and numbers come from outside."""
+"""Pieces of HTML. All text that does not originate in this module is escaped by it: names, texts and numbers come from
+outside.
+"""
 
 from collections.abc import Sequence
 from html import escape
@@ -29,7 +31,7 @@ def element(tag: str, content: object, css: str = "") -> Html:
 
 
 def section(anchor: str, title: str, *content: object) -> Html:
-    """A part of the page with its heading; empty if it has nothing to say."""
+    """A part of the page with its heading; empty without content."""
     inner = join(content)
     return Html(f'<section><h2 id="{escape(anchor)}">{escape(title)}</h2>\n{inner}</section>') if inner else Html("")
 
@@ -66,7 +68,7 @@ def tile(name: str, figure: object, unit: str, more: Sequence[object]) -> Html:
 
 
 def figures(charts: Sequence[Chart], *, css: str = "") -> Html:
-    """Places for charts, side by side where there is room; "single" or "three" in a row if that is asked for."""
+    """Places for charts, side by side where there is room; "single" or "three" in a row if specified."""
     if not charts:
         return Html("")
     return Html(f'<div class="charts{f" {css}" if css else ""}">\n{join([_figure(chart) for chart in charts])}\n</div>')

@@ -1,4 +1,4 @@
-"""A page as the text of one HTML file that needs nothing else, neither beside it nor from a network.
+"""A page as one self-contained HTML file, without other files or network access.
 
 The page's own content security policy forbids every request, so a slip would show as an empty plot in the test that
 opens it, not as a silent download. Data is JSON inside the page; `<` is escaped in it, so no text can end the script.

@@ -48,7 +48,7 @@ def clock(seconds: float | None) -> str:
 
 
 def limit(seconds: float) -> str:
-    """A limit that a person set, without digits that nobody typed: "50 ms", "1.5 s"."""
+    """A user's limit, without additional digits: "50 ms", "1.5 s"."""
     factor, unit = next(((factor, unit) for factor, unit in _SCALES if seconds >= 0.9995 * factor), _SCALES[-1])
     return f"{seconds / factor:.6g} {unit}"
 
@@ -72,7 +72,7 @@ def share(value: float | None, digits: int = 1) -> str:
 
 
 def change(value: float | None) -> str:
-    """A relative difference in signed per cent: 0.012 -> "+1.2 %"; what rounds to nothing has no sign."""
+    """A relative difference in signed per cent: 0.012 -> "+1.2 %"; a change that rounds to zero has no sign."""
     if value is None or math.isnan(value):
         return MISSING
     text = f"{100 * value:+.1f} %"
@@ -98,7 +98,7 @@ def scientific(value: float | None, digits: int = 2) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A value of a metric in its unit: durations scaled, everything else with the unit's name."""
+    """A value of a metric in its unit: durations scaled, other values with the unit's name."""
     if unit == "s":
         return duration(value)
     text = significant(value)

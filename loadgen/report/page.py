@@ -10,7 +10,7 @@ class Page:
     """Parts of a page, collected: body, the charts that its figures want, and where the navigation leads.
 
     Args:
-        footnote: sentences at the page's end, beside who wrote it.
+        footnote: sentences at the end of the page, next to its generator's name.
     """
 
     def __init__(self, title: str, *, footnote: str = "") -> None:
@@ -21,7 +21,7 @@ class Page:
         self.body: list[Html] = []
 
     def add(self, anchor: str, title: str, *content: object, short: str = "") -> None:
-        """A section, unless it is empty; in the navigation by its title or something short."""
+        """A section, unless it is empty; in the navigation by its title or `short`."""
         part = section(anchor, title, *content)
         if part:
             self.body.append(part)

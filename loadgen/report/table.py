@@ -1,4 +1,4 @@
-"""A table as plain values, and how it looks on a page, in a terminal and in Markdown."""
+"""A table as plain values, with its renderings for a page, a terminal and Markdown."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from rich.text import Text
 from loadgen.report.fragments import Html, element, html, join
 
 Tone = Literal["", "good", "bad", "warn", "soft", "best"]
-"""What a figure means, beside its value: the colour on a page and in a terminal."""
+"""Meaning of a value, shown as its colour on a page and in a terminal."""
 Kind = Literal["number", "text", "long"]
 
 _STYLES: dict[Tone, str] = {
@@ -41,7 +41,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row. `kind`: what a filter asks for."""
+    """One row. `kind`: its value for a filter."""
 
     cells: Sequence[object]
     tone: Tone = ""
@@ -84,7 +84,7 @@ def html_table(table: Table, *, anchor: str = "", tall: bool = False, stack: boo
     Args:
         anchor: id of its rows, for a filter.
         tall: many rows, scrolled inside the panel with the heads in view.
-        stack: on a narrow page the cells of a row stand below each other.
+        stack: on a narrow page the cells of a row are stacked.
     """
     if not table.rows:
         return Html("")
@@ -124,7 +124,7 @@ def filtered_table(table: Table, anchor: str, what: str) -> Html:
 
 
 def terminal_table(table: Table, width: int) -> TerminalTable:
-    """A table for rich. Where its heads do not fit, each stands a word a line, so that no figure is cut off.
+    """A table for rich. Where its heads do not fit, they have one word per line, so that no figure is cut off.
 
     Args:
         width: of the terminal.

@@ -8,7 +8,7 @@ from loadgen.report.chart import Axis, Limit, Line, LineChart, Marks, tidy
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
-    """From the run's start to `end_s`. Charts share the cursor: a moment stands at one height of the page."""
+    """From the run's start to `end_s`. Charts share the cursor: a moment has the same position in all of them."""
 
     end_s: float
     marks: Sequence[Marks] = ()

@@ -155,7 +155,7 @@ def _slo(result: RunResult) -> list[tuple[str, str]]:
 
 
 def _cache(result: RunResult) -> list[tuple[str, str]]:
-    """Prompt tokens that came from a cache, where the server told."""
+    """Prompt tokens read from a cache, if reported."""
     cache = result.cache
     if cache is None or cache.hit_share is None:
         return []
@@ -232,7 +232,7 @@ def _rule(console: Console, heading: str, stroke: str = "─") -> None:
 
 
 def _row(console: Console, name: str, value: str) -> None:
-    """Name to the left, value to the right; a long value begins a line of its own."""
+    """Name to the left, value to the right; a long value starts on a new line."""
     room = WIDTH - len(name) - 2
     console.print(Text(f"{name}  {value:>{room}}" if len(value) <= room else f"{name}\n  {value}"), soft_wrap=True)
 

@@ -14,7 +14,7 @@ _SENT_TO_INTENDED = {"ttft_sent": "ttft", "e2e_sent": "e2e"}
 def present(result: RunResult, names: Sequence[str]) -> list[tuple[str, MetricDistribution]]:
     """Those of the metrics that were measured, in this order.
 
-    A metric that says the same as another one (one token per chunk, no reasoning) is left out.
+    A metric equal to another one (one token per chunk, no reasoning) is left out.
     """
     found = [(name, result.metrics[name]) for name in names if name in result.metrics and result.metrics[name].count]
     return [
@@ -47,11 +47,11 @@ def has_both_clocks(result: RunResult) -> bool:
 
 
 def title(name: str, both_clocks: bool) -> str:
-    """Title of a metric; in a table with both clocks the one from the intended send says so."""
+    """Title of a metric; in a table with both clocks, titles of the intended-send clock include it."""
     plain = metric_title(name)
     return f"{plain} from intended send" if both_clocks and name in _SENT_TO_INTENDED.values() else plain
 
 
 def _equal(values: MetricDistribution, others: MetricDistribution | None) -> bool:
-    """Whether two distributions cannot be told apart."""
+    """Whether two distributions are indistinguishable."""
     return others is not None and values.percentiles == others.percentiles and values.mean == others.mean

@@ -15,9 +15,9 @@ Length = Callable[[RequestRecord], int | None]
 
 
 def length_charts(records: Sequence[RequestRecord]) -> list[LineChart]:
-    """Histograms of prompts and answers of the requests that succeeded; without a side that nobody counted.
+    """Histograms of prompts and answers of the requests that succeeded; without a side whose lengths are unknown.
 
-    Answers that were asked to be longer, or prompts of which the server counted other lengths, have a second curve.
+    Responses with longer requested lengths, or prompts with other lengths in the server's count, have a second curve.
     """
     good = [record for record in records if not record.warmup and record.outcome in SUCCESSES]
     sides: tuple[tuple[str, str, Length, Length], ...] = (

@@ -1,4 +1,4 @@
-"""Live view of a run: two changing lines on a terminal, elsewhere a plain line every ten seconds.
+"""Live view of a run: two changing lines on a terminal, otherwise a plain line every ten seconds.
 
 Takes the driver's `Progress`, whose own clock decides when a plain line is due.
 """
@@ -20,7 +20,7 @@ _BAR_WIDTH = 24
 
 
 class LiveProgress:
-    """Shows progress until it is closed; a context manager, so that a terminal is left in order whatever happens."""
+    """Shows progress until it is closed; a context manager that always restores the terminal."""
 
     def __init__(
         self,
@@ -31,13 +31,13 @@ class LiveProgress:
         label: str = "",
         quiet: bool = False,
     ) -> None:
-        """Prepare; nothing is shown yet.
+        """Prepare; without output yet.
 
         Args:
             total: requests planned, as far as is known by now. duration_s: how long requests are sent. Both None if the
                 end is not known.
-            label: what tells this run from others of a sweep.
-            quiet: show nothing at all.
+            label: distinguishes this run from others of a sweep.
+            quiet: show no output.
         """
         self._console = console
         self._total = total
@@ -76,7 +76,7 @@ class LiveProgress:
             self._console.print(Text(text), soft_wrap=True)
 
     def done_share(self, progress: Progress) -> float | None:
-        """How much of the run is over, by whichever of count and time is further; None if nobody knows."""
+        """How much of the run is over, by whichever of count and time is further; None if the end is unknown."""
         shares = []
         if total := self._total():
             shares.append(progress.finished / total)

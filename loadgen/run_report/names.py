@@ -23,7 +23,7 @@ METRIC_TITLES = {
 }
 
 MAIN_METRICS = ("ttft", "ttft_sent", "tpot", "itl", "itl_token", "e2e", "e2e_sent")
-"""Latencies that every table begins with; the first of a pair counts from the intended send."""
+"""First latencies of every table; the first of a pair counts from the intended send."""
 
 _OUTCOME_TITLES = {
     RequestOutcome.OK: "successful",
@@ -58,7 +58,7 @@ def outcome_kind(outcome: str) -> str:
 
 
 def count_by_kind(outcomes: dict[str, int]) -> dict[str, int]:
-    """How many requests were successful, failed, deliberately ended, unfinished."""
+    """Number of successful, failed, deliberately ended and unfinished requests."""
     totals = {kind: 0 for kind, _ in _KINDS}
     for outcome, number in outcomes.items():
         totals[outcome_kind(outcome)] += number

@@ -65,7 +65,7 @@ def time_charts(result: RunResult) -> list[LineChart]:
 
 
 def prompt_length_chart(records: Sequence[RequestRecord]) -> ScatterChart | None:
-    """TTFT of each request against its input tokens; None unless lengths differ and were told."""
+    """TTFT of each request against its input tokens; None unless lengths differ and are known."""
     answered = [
         record
         for record in records
@@ -197,7 +197,7 @@ def _tokens_chart(points: Sequence[TimelinePoint]) -> LineChart:
 
 
 def _per_second(points: Sequence[TimelinePoint], counts: Sequence[int]) -> list[float | None]:
-    """Counts of the bins as rates; of a bin that the run only began or ended in, over that part of it."""
+    """Counts of the bins as rates; for a partly covered bin, over the covered part."""
     width = bin_width(points)
     widths = [width if point.width_s is None else point.width_s for point in points]
     return compact_all(count / part if part > 0 else 0.0 for count, part in zip(counts, widths, strict=True))
@@ -224,7 +224,7 @@ def _percentiles_over_time(points: Sequence[TimelinePoint], name: str, title: st
 
 
 def bin_width(points: Sequence[TimelinePoint]) -> float:
-    """Width of a bin [s]; a time line of one bin tells only that of the run."""
+    """Width of a bin [s]; for a timeline of one bin, its width in the run."""
     if len(points) > 1:
         return points[-1].t_s - points[-2].t_s
     return points[0].width_s or 1.0

@@ -106,7 +106,7 @@ def _generator_notes(generator: Generator) -> list[Html]:
 
 
 def _server(page: Page, series: ServerSeries) -> list[Html]:
-    """The charts that everybody wants, the others to be opened."""
+    """Main charts of the server's metrics, and the others in a collapsed section."""
     main, others = main_server_charts(series), other_server_charts(series)
     parts = [
         element("p", "Scraped from its /metrics during the run, on the same time axis as the plots above.", "soft"),

@@ -36,7 +36,7 @@ def latency_tables(result: RunResult) -> Html:
 
 
 def steady_state(result: RunResult) -> Html:
-    """The main figures without ramp and drain, beside those of the whole run."""
+    """The main metrics without ramp and drain, and those of the whole run."""
     steady = result.steady_state
     if steady is None:
         return Html("")
@@ -94,7 +94,7 @@ def outcome_bar(result: RunResult) -> Html:
 
 
 def lengths_table(result: RunResult) -> Html:
-    """Tokens asked for beside tokens sent."""
+    """Requested and sent tokens."""
     titles = {"input": "prompts", "output": "answers (limit in the request)"}
     rows: list[list[object]] = [
         [
@@ -167,7 +167,7 @@ def _metric_table(metrics: list[tuple[str, MetricDistribution]], percentiles: li
 
 
 def _failure_table(metrics: list[tuple[str, MetricDistribution]], percentiles: list[str], both: bool) -> Html:
-    """Percentiles when a failed request counts as one that never came."""
+    """Percentiles when a failed request counts as infinitely late."""
     rows = [
         [title(name, both), *(_with_failure(values, column) for column in percentiles)]
         for name, values in metrics
@@ -193,7 +193,7 @@ def _interval(values: MetricDistribution, unit: str) -> object:
 
 
 def _unit(name: str, values: MetricDistribution) -> str:
-    """Tokens stand in the metric's name already."""
+    """No unit where the metric's name contains "tokens" already."""
     return "" if name in TOKEN_METRICS else values.unit
 
 

@@ -1,4 +1,4 @@
-"""The server's own figures on the run's time axis: the ones that everybody looks for first, then all others."""
+"""The server's own figures on the run's time axis: the most useful ones first, then all others."""
 
 import re
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _chart(
 
 
 def _title(name: str) -> str:
-    """A metric's name without what its axis says."""
+    """A metric's name without the part shown on its axis."""
     return re.sub(r"(_per_s|_mean)$", "", name)
 
 

@@ -28,8 +28,8 @@ def load_text(parameter: str, value: float) -> str:
 def sweep_warnings(sweep: SweepResult) -> list[str]:
     """Every warning of every point once, with the loads that it belongs to; the worst first.
 
-    What puts figures in doubt as such comes before what each point's own list begins with, and so on down these lists.
-    Doubts of one kind, and warnings that differ in their numbers only, are one, told by the first.
+    Warnings that question a result as a whole are first, then the points' warnings in the order of their own lists.
+    Warnings of one kind, or that differ only in numbers, are merged, with the text of the first.
     """
     told: dict[str, list[tuple[SweepPoint, str]]] = {}
     ranks: dict[str, int] = {}
@@ -92,7 +92,7 @@ def throughput_latency(sweep: SweepResult, metric: str) -> ScatterChart:
 
 
 def pareto(sweep: SweepResult) -> ScatterChart:
-    """Tokens per second of an NPU (of the server, if their number is unknown) against those that one user sees."""
+    """Tokens per second of an NPU (of the server, if their number is unknown) against those of one user."""
     npus = next((point.result.npus for point in sweep.points if point.result.npus), None)
     whom = "NPU" if npus else "server"
     placed = [
@@ -232,7 +232,7 @@ _Placed = tuple[SweepPoint, float, float]
 def _users_trace(
     parameter: str, name: str, placed: Sequence[_Placed], *, marked: Sequence[_Placed], large: bool = False
 ) -> ScatterTrace:
-    """Loads by what a user and an NPU get: small ones are joined. `marked`: those that have their load beside them."""
+    """Loads by what a user and an NPU get: small ones are joined. `marked`: those labelled with their load."""
     return ScatterTrace(
         name=name,
         xs=[x for _, x, _ in placed],

@@ -1,4 +1,4 @@
-"""The page of a sweep: how far the server goes, the curves, and each point with a link to its own report."""
+"""The page of a sweep: the server's limit, the curves, and each point with a link to its own report."""
 
 from html import escape
 

@@ -1,4 +1,4 @@
-"""Requests as bars over time: who waited where. Many requests are thinned evenly, so that the picture stays fair."""
+"""Requests as bars over time: where each one waited. Many requests are sampled evenly to stay representative."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,1 +1,1 @@
-"""Which value to run next, from the results so far; pure policy that sends nothing itself."""
+"""Which value to run next, from the results so far; pure policy without sending."""

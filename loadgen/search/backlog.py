@@ -1,4 +1,4 @@
-"""Does work pile up? The test that ends a probe early, and that fails one whose requests still looked good.
+"""Does work pile up? The test that stops a probe early, and that fails a probe whose requests still met the SLOs.
 
 A queue in balance wanders, and its samples resemble their neighbours, so an ordinary regression would see trends
 everywhere. Two precautions: samples are first averaged over a few stretches (long against the wandering), and the
@@ -7,8 +7,8 @@ scatter by sqrt(n): so many requests may have piled up in a server that is in ba
 
 An overloaded server grows steadily by (offered - served) requests per second, in proportion to n, and so passes: at
 25 % overload within 200 requests in 9 of 10 cases, at 10 % within 700 in 8 of 10 (M/D/1, simulated); a server at 95 %
-of its capacity is wrongly called overloaded in less than 1 of 20. Each look at a run that goes on is another chance to
-be wrong, so look rarely, see `look_times`.
+of its capacity is wrongly called overloaded in less than 1 of 20. Each test during a run is another chance of a false
+alarm, so there are few, see `look_times`.
 """
 
 import math
@@ -51,12 +51,12 @@ class Trend:
 
 
 def look_times(planned_s: float) -> tuple[float, ...]:
-    """When to look at a probe of `planned_s` seconds for a backlog: few looks, each at twice the data of the last."""
+    """When to look at a probe of `planned_s` seconds for a backlog: few tests, each with twice the data of the last."""
     return planned_s / 4, planned_s / 2, planned_s
 
 
 def trend(times_s: Sequence[float], values: Sequence[float]) -> Trend | None:
-    """The trend of a quantity over its whole window; None if there are too few samples to tell.
+    """The trend of a quantity over its whole window; None with too few samples.
 
     Args:
         times_s: ascending. values: one per time.
@@ -82,9 +82,9 @@ def running_grows(times_s: Sequence[float], running: Sequence[float], rate_per_s
     """Whether requests in the server pile up in an open loop.
 
     Args:
-        running: requests that were due and had not ended, at each time (those that waited for a slot included).
+        running: requests that were due and had not ended, at each time (including those waiting for a slot).
         rate_per_s: offered.
-    Returns: what is wrong in one line; empty if it is in balance or cannot be told yet.
+    Returns: what is wrong in one line; empty if it is in balance or undecided.
     """
     line = trend(times_s, running)
     if line is None or not line.is_significant:

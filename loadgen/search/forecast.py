@@ -1,4 +1,4 @@
-"""How long a search will take, by letting its policy search servers whose limits are known: nothing is sent."""
+"""How long a search will take, by letting its policy search servers whose limits are known: no request is sent."""
 
 import math
 from collections.abc import Callable

@@ -7,10 +7,10 @@
           |                   ? *        for rates, until it is as narrow as `resolution`
           +--1--2---4----8--11-16-->
 
-A probe is only believed when its 95 % Wilson interval lies on one side of the target; else it is run again, for as
-many requests as it has so far, and the counts are taken together. A backlog that grows (see `backlog`) is a failure
-whatever the requests so far say: in a short probe the queue has not had the time to show. Pure: what is next follows
-from the list of results alone, so a search can be told again from its files.
+A probe is only conclusive when its 95 % Wilson interval is on one side of the target; else it is run again, for as
+many requests as it has so far, and the counts are taken together. A growing backlog (see `backlog`) is a failure
+regardless of the requests so far: in a short probe the queue has not had the time to show. Pure: the next probe follows
+from the list of results alone, so a search can be reproduced from its files.
 """
 
 import math
@@ -58,8 +58,9 @@ class ProbeResult:
 
     Attributes:
         good, counted: as `result.SloResult` has them.
-        overloaded: why it was ended early, or what grew without end during it; empty if it was in balance.
-        held_back: why so much could not be sent at all; the value then says nothing about the server. Else empty.
+        overloaded: why it was stopped early, or which quantity grew without bound during it; empty if it was in
+        balance. held_back: why so much could not be sent at all; the value is then no evidence about the server. Else
+        empty.
     """
 
     value: float
@@ -177,7 +178,7 @@ def _bracket(verdicts: dict[float, Verdict]) -> tuple[float | None, float | None
 
 
 def _following(settings: SearchSettings, bracket: tuple[float | None, float | None]) -> float | None:
-    """The next new value; None if there is nothing more to learn."""
+    """The next new value; None if the search is complete."""
     best, failed = bracket
     if best is None and failed is None:
         return _within(settings, settings.first)

@@ -1,7 +1,7 @@
 """The values of a sweep: those given, or a geometric row between an idle and a full server.
 
-Two short runs measure the ends. One request at a time gives the idle server's latency and rate; everything at once
-gives the largest throughput. By Little's law their product is the concurrency from which on requests must wait.
+Two short runs measure the ends. One request at a time gives the idle server's latency and rate; all at once gives the
+largest throughput. By Little's law their product is the concurrency from which on requests must wait.
 """
 
 import math
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from loadgen.errors import UsageError
 
 BEYOND_FULL = 1.15
-"""The last rate lies a little above what the full server did, so that the curve shows its bend."""
+"""The last rate is a little above that of the full server, so that the curve shows its bend."""
 BEYOND_KNEE = 4.0
 """The last concurrency is so many times the one from which on requests must wait."""
 
 
 def explicit(values: Sequence[float], *, whole: bool = False) -> list[float]:
-    """Values that a user gave, ascending, each once.
+    """Values given by a user, ascending, without duplicates.
 
     Args:
         whole: concurrencies.
@@ -36,8 +36,8 @@ def rates(idle_per_s: float, full_per_s: float, points: int) -> list[float]:
     """Rates from one request at a time to a little beyond the full server.
 
     Args:
-        idle_per_s: requests per second with one at a time. full_per_s: with everything at once.
-    Raises: UsageError if one of them is not positive (nothing succeeded).
+        idle_per_s: requests per second with one at a time. full_per_s: with all requests at once.
+    Raises: UsageError if one of them is not positive (no request succeeded).
     """
     _measured(idle_per_s, full_per_s)
     return geometric(idle_per_s, max(full_per_s, idle_per_s) * BEYOND_FULL, points)

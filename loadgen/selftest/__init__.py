@@ -1,4 +1,4 @@
-"""Measures the generator itself, against a server that costs next to nothing."""
+"""Benchmark of the generator itself, against a server with negligible cost."""
 
 from loadgen.selftest.process import BlastServer, start_blast_server
 

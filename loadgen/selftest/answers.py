@@ -1,7 +1,7 @@
 """Requests understood and answers rendered for the blast server; pure.
 
-Everything of an answer that does not depend on the request is bytes before the first request comes: a chunk is then one
-write of something that exists. A content chunk has the size of a real server's (250 bytes by default), one token in it.
+The parts of a response that do not depend on the request are rendered before the first request: a chunk is then one
+write of existing bytes. A content chunk has the size of a real server's (250 bytes by default), one token in it.
 """
 
 import msgspec
@@ -61,7 +61,7 @@ class SelftestRequest(msgspec.Struct):
 
 
 class SelftestRefusedError(Exception):
-    """A request that is answered with a status of its own."""
+    """A request that is refused with a specific HTTP status."""
 
     def __init__(self, status: int, text: str, code: str | None = None) -> None:
         super().__init__(text)
@@ -96,7 +96,7 @@ def read_ask(body: bytes, content_type: str, *, chat: bool, model: str) -> Selft
 
 
 class RenderedAnswers:
-    """Everything that can be rendered before a request comes, for one protocol."""
+    """Response parts rendered before any request, for one protocol."""
 
     def __init__(self, *, chat: bool, model: str, chunk_bytes: int) -> None:
         """Render.
@@ -131,7 +131,7 @@ class RenderedAnswers:
         return _framed(msgspec.json.encode(self._shared | usage)) + self._end
 
     def whole(self, ask: SelftestRequest, request_id: bytes) -> bytes:
-        """The HTTP answer to a request that wants no stream."""
+        """The HTTP response to a request without streaming."""
         text = WORD * ask.output_tokens
         choice: dict[str, object] = {"index": 0, "finish_reason": "length"}
         choice |= {"message": {"role": "assistant", "content": text}} if self._chat else {"text": text}

@@ -1,8 +1,8 @@
-"""A server that answers as fast, or as evenly, as told: what a generator can be measured against.
+"""A server with responses as fast, or as evenly paced, as configured: what a generator can be measured against.
 
-    blast   every stream gets its tokens as fast as the connection takes them, one write each (or --burst in one)
+    blast   tokens are written as fast as the connection takes them, one write each (or --burst in one)
     paced   every stream gets its first token after `--ttft-s` and then `--tokens-per-s`
-    stall   paced, and the whole server stands still for `--stall-for-s`, `--stall-at-s` after the first request
+    stall   paced, and the whole server pauses for `--stall-for-s`, `--stall-at-s` after the first request
 
 It speaks /v1/completions, /v1/chat/completions, /v1/models, /health and a little /metrics, on raw asyncio (uvloop).
 With `--slots N` only N requests are worked on at once, the others wait their turn.
@@ -50,7 +50,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """Serve until told to end.
+    """Serve until stopped.
 
     Effects: prints the port.
     """

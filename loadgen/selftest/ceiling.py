@@ -1,8 +1,8 @@
-"""How many streamed tokens one core of this machine can take in, everything included that a real run does per token.
+"""Streamed tokens per second that one core can receive, including all per-token work of a real run.
 
 The client runs in this process on one core, the blast server in a process of its own. What counts is tokens per CPU
 second of the client: it does not matter then whether the two had to share a core. Tokens per second of wall time are
-what came in fact; they are lower when the server was the slower one.
+the actual rate; they are lower when the server was the slower one.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.selftest.process import start_blast_server
 
 WARM_UP_S = 20.0
-"""Patience until every stream has had its first answer; only then are there as many tokens begun as ended."""
+"""Time limit until every stream has had its first response; only then are as many tokens started as ended."""
 
 BURST = 4
-"""Tokens per write when all goes as fast as it can: with one per write the server would be the slower one."""
+"""Tokens per write at maximum speed: with one per write the server would be the slower side."""
 PROMPT = "what can this machine take in"
 Ask = Callable[[int], Awaitable[int]]
 
@@ -54,7 +54,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_cpu_s(self) -> float:
-        """Tokens that one core can take in per second, were it busy with nothing else: the ceiling."""
+        """Tokens per second that one fully available core can receive: the ceiling."""
         return self.tokens / self.cpu_s
 
     @property
@@ -80,10 +80,11 @@ def measure_ceiling(
 
     Args:
         tokens_per_s: of each stream, all in lockstep as from an engine that decodes a batch: one token per read, the
-            worst case (512 streams at 100/s show it well). None for as fast as it goes: the client is then behind
+            worst case (512 streams at 100/s show it well). None for maximum speed: the client is then behind
             all the time and finds many tokens in each read.
     Raises: LoadgenError if the server does not start.
-    Effects: a server process for a while; this process stays on one core meanwhile, its garbage collector off.
+    Effects: a server process for a while; this process is pinned to one core during the measurement, its garbage
+        collector off.
     """
     mode, burst = ("blast", BURST) if tokens_per_s is None else ("paced", 1)
     with one_core() as (_, other):
@@ -106,8 +107,8 @@ class Streams:
         """Prepare.
 
         Args:
-            ask: gets one answer of so many tokens and tells how many came.
-            reads: how many reads there were so far, if the client knows.
+            ask: requests one response of so many tokens and returns the number received.
+            reads: number of reads so far, if the client counts them.
         """
         self._ask = ask
         self._streams = streams
@@ -161,7 +162,7 @@ class Streams:
 
 
 async def measure_client(endpoint: Endpoint, *, seconds: float, streams: int, tokens_per_answer: int) -> Ceiling:
-    """Everything that a real run does with an answer, down to its record."""
+    """All work of a real run on a response, up to its record."""
     client, digester = LoadClient(endpoint, t0=time.monotonic()), Digester()
     records: list[RequestRecord] = []
 

@@ -16,7 +16,7 @@ START_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class BlastServer:
-    """A running one. `pid` is its process, for those who measure its CPU time or end it early."""
+    """A running one. `pid` is its process, for measuring its CPU time or stopping it early."""
 
     url: str
     port: int
@@ -44,7 +44,7 @@ def start_blast_server(
 
     Args: see `python -m loadgen.selftest.blast_server --help`; `core` pins it to one core.
     Raises: LoadgenError if it does not start.
-    Effects: a child process, ended on the way out; it also ends by itself when this process does.
+    Effects: a child process, stopped on exit from the context; it also ends by itself when this process does.
     """
     options = [
         f"--mode={mode}",

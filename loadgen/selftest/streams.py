@@ -114,7 +114,7 @@ class Server:
             self._start(stream)
 
     def leave(self, stream: Stream) -> None:
-        """The client is gone."""
+        """Record that the client disconnected."""
         self.aborted += 1
         stream.gone = True
         if stream in self._queue:
@@ -196,7 +196,7 @@ class Server:
             self._loop.call_later(self._step / rate - now_s, self._round)
 
     def _round(self) -> None:
-        """A burst (one token, if not told otherwise) for every stream."""
+        """Write a burst (one token by default) to every stream."""
         self._round_due = False
         ended = False
         idle = True

@@ -1,4 +1,4 @@
-"""HTTP of the blast server: one protocol object per connection, requests answered one after the other."""
+"""HTTP of the blast server: one protocol object per connection, requests served in order."""
 
 import asyncio
 import socket

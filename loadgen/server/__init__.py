@@ -1,1 +1,1 @@
-"""Questions to the server beside the load itself: its models, its tokenizer, its metrics."""
+"""Requests to the server outside the load: its models, its tokenizer, its metrics."""

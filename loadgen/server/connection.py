@@ -1,4 +1,4 @@
-"""A kept HTTP connection for the few calls beside the load, where every call has a deadline as a whole.
+"""A kept HTTP connection for the few calls outside the load, each with a deadline for the whole call.
 
 `http.client` limits each read, not their sum: a server that drips bytes would hold it for ever. So answers are read
 through a stream that shortens the socket's limit to what is left of the call's time. Not for the load itself.
@@ -27,7 +27,7 @@ _PIECE_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """An answer as it came. `location`: where a redirect points, empty if none."""
+    """A raw response. `location`: where a redirect points, empty if none."""
 
     status: int
     body: bytes
@@ -52,10 +52,10 @@ class QueryConnection:
         verify_tls: bool = True,
         largest_bytes: int = LARGEST_ANSWER_BYTES,
     ) -> None:
-        """Remember where; nothing is opened before the first request.
+        """Remember where; without connecting before the first request.
 
         Args:
-            base_url: as `Endpoint.base_url`; a path in it stands before every path asked for.
+            base_url: as `Endpoint.base_url`; a path in it is prepended to every requested path.
             headers: sent with every request.
             largest_bytes: of an answer; a larger one is given up.
         Raises: UsageError if `base_url` is no address.
@@ -79,7 +79,7 @@ class QueryConnection:
         Args:
             timeout_s: for all of it, except that looking up the host's name has the system's own limit, and that each
                 of the host's addresses may take as long to connect.
-        Raises: ServerUnreachable, in one line, whatever it was.
+        Raises: ServerUnreachable for any failure, in one line.
         Effects: keeps the connection open where the server allows it.
         """
         deadline = time.monotonic() + timeout_s
@@ -145,7 +145,7 @@ class QueryConnection:
         return connection
 
     def _explain(self, error: Exception, timeout_s: float) -> str:
-        """Describe a failure in one line that says what to do next."""
+        """Describe a failure and its remedy in one line."""
         where = self.base_url
         match error:
             case ConnectionRefusedError():
@@ -248,7 +248,7 @@ def _read(response: http.client.HTTPResponse, largest_bytes: int) -> bytes:
 
 
 def _message(reply: ServerReply) -> str:
-    """Message of an error answer, in brackets; empty if nothing can be made out."""
+    """Message of an error answer, in brackets; empty if the body has no message."""
     value = reply.json()
     error = value.get("error", value.get("detail", value.get("message"))) if isinstance(value, dict) else None
     text = error.get("message") if isinstance(error, dict) else error

@@ -16,7 +16,7 @@ MOST_NAMES = 400
 """Distinct names of one page; a server that invents more is cut off there."""
 _SHARE_ENDINGS = ("_perc", "_rate", "_ratio", "_usage", "_share")
 _BY_STATE = ("_info", "_state", "_by_reason")
-"""Gauges whose labels are the message; their sum says nothing."""
+"""Gauges whose labels carry the information; their sum has no meaning."""
 _SUMMARY_LABEL = "quantile"
 
 
@@ -35,7 +35,7 @@ class MetricsPage(msgspec.Struct, frozen=True):
     counts: dict[str, float] = {}
 
     def is_empty(self) -> bool:
-        """Whether nothing of interest was there."""
+        """Whether the page had no relevant metric."""
         return not (self.gauges or self.counters or self.sums)
 
 

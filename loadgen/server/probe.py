@@ -12,7 +12,7 @@ from loadgen.server.connection import QueryConnection, refuse
 
 MODELS = "/v1/models"
 _RETRY_S = 0.5
-"""Between looks at a server that is coming up; those take a minute, so half a second is no delay."""
+"""Between polls of a server that is starting; a start takes a minute, so half a second is no delay."""
 _NAMES_SHOWN = 8
 
 
@@ -36,10 +36,10 @@ class ProbedServer:
     """The server's answers about itself.
 
     Attributes:
-        model: the name to send: the one asked for, or the only one served.
+        model: the name to send: the requested one, or the only one served.
         models: every name served; empty if the server has no list.
-        max_model_len: longest prompt plus output [tokens]; None if not told.
-        root: where the model came from, which often names its tokenizer; empty if not told.
+        max_model_len: longest prompt plus output [tokens]; None if not reported.
+        root: origin of the model, which often names its tokenizer; empty if not reported.
         warnings: what could not be checked, one line each.
         waited_s: time that the server took to come up.
     """
@@ -53,7 +53,7 @@ class ProbedServer:
 
 
 def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float = 10.0) -> ProbedServer:
-    """Ask for the list of models, and settle the one to be used.
+    """Request the list of models, and select the one to use.
 
     Args:
         endpoint: an empty `model` takes the only one that is served.

@@ -1,4 +1,4 @@
-"""Looks at the server's /metrics while a run goes on, in a thread of its own, and never lets a run fail.
+"""Reads the server's /metrics during a run, in a thread of its own; its errors never fail the run.
 
     start()          first look at once, then one each second          stop(): one last look
        |                 |       |       |       |       |                |
@@ -22,7 +22,7 @@ METRICS = "/metrics"
 
 
 class Scraper:
-    """One run's looks at one server. Start it once, stop it once."""
+    """One run's samples of one server's metrics. Start it once, stop it once."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Scraper:
         timeout_s: float = 2.0,
         most_looks: int = 4096,
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; without a request yet.
 
         Args:
             url: of the page itself, see `metrics_url`.
@@ -58,7 +58,8 @@ class Scraper:
         self._thread = threading.Thread(target=self._run, name="metrics-scraper", daemon=True)
 
     def start(self) -> None:
-        """Begin. Returns when the first look is done or has failed, so that it shows the server before the run.
+        """Start the thread. Returns when the first look is done or has failed, so that it shows the server before the
+        run.
 
         Effects: a thread, until `stop`.
         """
@@ -66,7 +67,7 @@ class Scraper:
         self._first.wait(self._timeout_s + 1.0)
 
     def stop(self) -> None:
-        """Take the last look and end the thread. Never waits longer than two looks may take; may be called twice."""
+        """Take the last look and end the thread. Waits at most as long as two looks may take; may be called twice."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * self._timeout_s + 1.0)
@@ -95,7 +96,7 @@ class Scraper:
             return list(self._looks)
 
     def _run(self) -> None:
-        """The thread: looks at fixed times, and one more when asked to stop."""
+        """The thread: looks at fixed times, and once more on stopping."""
         due_s = time.monotonic()
         with contextlib.closing(self._connection):
             while True:
@@ -142,12 +143,12 @@ class Scraper:
 
 
 def metrics_url(base_url: str) -> str:
-    """Where a server has its metrics: beside /v1, under the same path prefix."""
+    """Where a server has its metrics: next to /v1, under the same path prefix."""
     return f"{base_url.rstrip('/')}{METRICS}"
 
 
 def _path_of(url: str) -> str:
-    """Path and query of an address, as they stand in it."""
+    """Path and query of an address, unchanged."""
     rest = url.partition("://")[2]
     slash = rest.find("/")
     return rest[slash:] if slash >= 0 else ""

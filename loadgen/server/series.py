@@ -1,11 +1,11 @@
-"""The server's own figures on the run's time axis, as plotted and as kept in `server_metrics.jsonl`.
+"""The server's own metrics on the run's time axis, as plotted and as saved in `server_metrics.jsonl`.
 
     gauge                   its value, under its own name
-    counter                 its growth per second since the look before, as `NAME_per_s` (without `_total`)
-    histogram               the mean of what was observed since the look before, as `NAME_mean`; None if nothing was
-    prefix cache            share of looked-up tokens that were found since then, as `prefix_cache_hit_share`
+    counter                 its growth per second since the previous look, as `NAME_per_s` (without `_total`)
+    histogram               the mean of observations since the previous look, as `NAME_mean`; None without any
+    prefix cache            share of hits in the tokens looked up since then, as `prefix_cache_hit_share`
 
-A counter that falls (the server was started again) gives None, never a negative rate.
+A counter that falls (the server restarted) gives None, never a negative rate.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class ServerSeries(msgspec.Struct):
 
 
 def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
-    """Looks in order of time as columns.
+    """Chronological looks as columns.
 
     Args:
         start_s: the run's start, on the looks' clock.
@@ -58,13 +58,13 @@ def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
 
 
 def npus(series: ServerSeries) -> int | None:
-    """The largest number of NPUs that the server's instances had together; None of a server that tells none."""
+    """The largest number of NPUs that the server's instances had together; None if the server does not report them."""
     told = [value for value in series.values.get(_NPUS, []) if value]
     return round(max(told)) if told else None
 
 
 def write_series(folder: Path, series: ServerSeries) -> None:
-    """Write `server_metrics.jsonl`: one object per look, its time first; nothing if there is none.
+    """Write `server_metrics.jsonl`: one object per look, its time first; no file if the series is empty.
 
     Raises: OutputError.
     """

@@ -16,7 +16,7 @@ _UNKNOWN_OPTION = (400, 422)
 
 
 class TokenizedText(msgspec.Struct, frozen=True):
-    """The answer of /tokenize. `token_strs` is there where it was asked for and the server knows the option."""
+    """The answer of /tokenize. `token_strs` is set if it was requested and the server supports the option."""
 
     count: int
     tokens: list[int] | None = None
@@ -25,14 +25,14 @@ class TokenizedText(msgspec.Struct, frozen=True):
 
 
 class ServerTokenCounter:
-    """A `TokenCounter` (see `workload.ports`) that asks the server.
+    """A `TokenCounter` (see `workload.ports`) that uses the server's tokenizer.
 
-    Each text is one call; the last answer is kept, because callers ask for the count, the pieces and the numbers of
+    Each text is one call; the last response is cached, because callers request the count, the pieces and the numbers of
     the same text one after another.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float = 30.0) -> None:
-        """Remember whom to ask; `connect` asks whether it can answer."""
+        """Counter for an endpoint; `connect` checks whether the server supports it."""
         self._connection = QueryConnection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)
         self._model = endpoint.model
         self._timeout_s = timeout_s
@@ -42,7 +42,7 @@ class ServerTokenCounter:
     def works(self) -> bool:
         """Whether the server counts tokens at all.
 
-        Raises: ServerError if it cannot be asked.
+        Raises: ServerError if the request fails.
         """
         return self._ask({"prompt": _SAMPLE, "add_special_tokens": True}) is not None
 
@@ -54,7 +54,7 @@ class ServerTokenCounter:
         return self._tokens(text).count
 
     def pieces(self, text: str) -> list[str] | None:
-        """The tokens' texts; None if the server does not tell.
+        """The tokens' texts; None if the server does not report them.
 
         Raises: ServerError.
         """
@@ -62,7 +62,7 @@ class ServerTokenCounter:
         return answer.token_strs if answer.token_strs and len(answer.token_strs) == answer.count else None
 
     def ids(self, text: str) -> list[int] | None:
-        """The tokens' numbers; None if the server does not tell.
+        """The tokens' numbers; None if the server does not report them.
 
         Raises: ServerError.
         """
@@ -70,7 +70,7 @@ class ServerTokenCounter:
         return answer.tokens if answer.tokens and len(answer.tokens) == answer.count else None
 
     def count_chat(self, messages: Sequence[PromptMessage]) -> int | None:
-        """Tokens of a conversation behind the model's chat template; None if the server cannot tell.
+        """Tokens of a conversation behind the model's chat template; None if the server does not support it.
 
         Raises: ServerError.
         """
@@ -78,7 +78,7 @@ class ServerTokenCounter:
         return None if answer is None else answer.count
 
     def chat_overhead(self) -> int | None:
-        """Tokens that the chat template puts around one user message; None if the server cannot tell.
+        """Tokens that the chat template puts around one user message; None if the server does not support it.
 
         Raises: ServerError.
         """
@@ -101,7 +101,7 @@ class ServerTokenCounter:
         return answer
 
     def _ask(self, fields: dict[str, object]) -> TokenizedText | None:
-        """One call; None if the server has no such route or does not understand what was asked.
+        """One call; None if the server has no such route or does not understand the request.
 
         An option that is not understood is left out from then on.
         Raises: ServerUnreachable, AuthRefused, ServerError.

@@ -1,7 +1,7 @@
 """Traces of requests: read and written here for every tool.
 
-Imports nothing of ours but leaf modules of this package, so that the simulator reads with it what the load generator
-reads. A format is a module with a reader (see `request.Trace`) and what writes its lines.
+Imports only leaf modules of this package, so that the simulator and the load generator share these readers. A format is
+a module with a reader (see `request.Trace`) and what writes its lines.
 """
 
 from loadgen.trace.describe import TraceSummary, describe

@@ -47,7 +47,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class BailianTrace:
-    """Reader of one file. `block_tokens`: that an id stands for."""
+    """Reader of one file. `block_tokens`: tokens per hash id."""
 
     path: Path
     block_tokens: int = BAILIAN_BLOCK_TOKENS

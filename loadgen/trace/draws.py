@@ -14,13 +14,13 @@ IntArray = npt.NDArray[np.int64]
 
 
 def random_stream(seed: int, name: str) -> np.random.Generator:
-    """A stream of its own for each component, so that what one draws changes nothing for the others."""
+    """An independent stream for each component, so that the draws of one do not affect the others."""
     digest = blake2b(f"{seed}/workload/{name}".encode(), digest_size=16).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 class Gaps(StrEnum):
-    """Family of the gaps between requests, each with mean 1 whatever its shape."""
+    """Family of the gaps between requests, with mean 1 for every shape."""
 
     GAMMA = "Gamma"
     WEIBULL = "Weibull"
@@ -78,7 +78,7 @@ class LengthHistogram:
 def histogram(values: Sequence[float], weights: Sequence[float]) -> LengthHistogram:
     """A histogram of lengths, rounded to whole tokens and at least 1.
 
-    Raises: ValueError for no lengths, or weights that are negative, not finite, or nothing in sum.
+    Raises: ValueError for no lengths, or weights that are negative, not finite, or zero in sum.
     """
     total = math.fsum(weights)
     if not values or not 0 < total < math.inf or min(weights) < 0:

@@ -1,4 +1,4 @@
-"""Opening a trace whatever its format, which is found from its content."""
+"""Opens a trace of any format, detected from its content."""
 
 import math
 import re
@@ -34,9 +34,9 @@ class Reading:
     """How a trace is read, as far as its format leaves that open.
 
     Attributes:
-        block_tokens: that one hash id stands for; None = as the format has it (or its header says).
+        block_tokens: tokens per hash id; None = from the format (or the header).
         clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
-        columns: of a CSV, see `custom_table`; None = those of the format that its first line tells.
+        columns: of a CSV, see `custom_table`; None = those of the format detected from the first line.
         start_s, end_s: stretch of a ServeGen folder's time for which requests are made. seed: of those.
     """
 
@@ -55,7 +55,7 @@ _AS_IT_IS = Reading()
 def open_trace(path: Path, reading: Reading = _AS_IT_IS) -> Trace:
     """The reader of a trace, whose format is that of its first line, or of its being a folder.
 
-    Raises: TraceFormatError if it is nothing that is known, or cannot be read; UsageError for a way of reading that
+    Raises: TraceFormatError if its format is unknown, or it cannot be read; UsageError for a way of reading that
         its format does not have.
     """
     if reading.block_tokens is not None and reading.block_tokens < 1:

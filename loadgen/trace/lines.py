@@ -69,7 +69,7 @@ def json_lines(path: Path, kind: type[T], what: str) -> Iterator[tuple[int, T]]:
     """Each line of a JSON-lines file as a value of `kind`, with its number; lazily.
 
     Args:
-        what: what a line is said to be, for the error.
+        what: the expected content of a line, for the error.
     Raises: TraceFormatError if the file cannot be read, or naming the line that is no such value.
     """
     decoder = json_text.Decoder(kind)

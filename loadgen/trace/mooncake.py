@@ -2,9 +2,9 @@
 
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ..., 2353, 2354]}
 
-`timestamp` counts milliseconds; one hash id stands for each 512 tokens of the prompt, the last of which may be fewer.
-A hash covers all tokens in front of it. Lines with a `session_id` may be later turns, with a `delay` [ms] after the
-answer before them in place of a timestamp; their lengths and ids are those of the whole prompt.
+`timestamp` counts milliseconds; each hash id covers 512 tokens of the prompt, the last of which may be fewer. A hash
+covers all tokens in front of it. Lines with a `session_id` may be later turns, with a `delay` [ms] after the answer
+before them in place of a timestamp; their lengths and ids are those of the whole prompt.
 """
 
 import json
@@ -41,7 +41,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class MooncakeTrace:
-    """Reader of one file. `block_tokens`: that an id stands for."""
+    """Reader of one file. `block_tokens`: tokens per hash id."""
 
     path: Path
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
@@ -81,7 +81,7 @@ class MooncakeTrace:
     def _later(self, number: int, line: _Line, due_s: dict[str | int, float]) -> tuple[float, float]:
         """When a turn without a time of its own arrives if answers take no time, and its pause [s].
 
-        Raises: TraceFormatError if it follows on nothing.
+        Raises: TraceFormatError if it follows no request.
         """
         if line.session_id is None or line.session_id not in due_s:
             raise trace_error(

@@ -1,4 +1,4 @@
-"""Our own trace file: JSON lines, of which each but the first is a line of a Mooncake trace with more in it.
+"""Our own trace format: JSON lines; all but the first are lines of a Mooncake trace with additional keys.
 
 First line, the header:
 
@@ -7,9 +7,9 @@ First line, the header:
     block_tokens      tokens of one block of `hash_ids`
     hash_ids          "given": the workload knew its blocks, equal ids at equal positions are equal tokens;
                       "computed": from the prompts, by `bytes_per_block` bytes of UTF-8 for each block (token ids are
-                      cut exactly); a prompt's last block takes what is left over
+                      cut exactly); a prompt's last block holds the rest
     bytes_per_block   only with "computed", where any prompt is text
-    endpoint          path that the requests went to
+    endpoint          path of the requests
     requests          lines that follow
 
 Then one line per request:
@@ -17,23 +17,23 @@ Then one line per request:
     {"timestamp": 27482.125, "input_length": 345, "output_length": 52, "hash_ids": [46, 47], "session": 3, "turn": 0,
      "body": "{\\"model\\": ...}"}
 
-    timestamp         ms from the start, in steps of a microsecond. Of a later turn: when it would come if answers took
-                      no time; it really comes `think_ms` after the answer in front of it
+    timestamp         ms from the start, in steps of a microsecond. Of a later turn: its time if responses took
+                      no time; it is sent `think_ms` after the previous response
     input_length      tokens of the whole prompt, history and chat template included
-    output_length     tokens of the answer; 0 if it was cut before the first
+    output_length     tokens of the response; 0 if it was cut before the first
     hash_ids          one for each block of the prompt, the last of which may be partial; a hash covers all before it.
                       Empty if unknown. They are planned, lengths are counted by a server: they may differ
-    session, turn     lines of a session stand together, turns from 0 without gaps; sessions ascend, and so do the
-                      times at which they begin
-    input_length_estimated    true if nobody counted, else missing
-    think_ms          pause between the answer in front of it and this turn; missing if 0
+    session, turn     lines of a session are contiguous, turns from 0 without gaps; sessions ascend, and so do
+                      their start times
+    input_length_estimated    true if not counted, else missing
+    think_ms          pause between the previous response and this turn; missing if 0
     tenant            group it belongs to; missing if empty
     conduct           how its client behaved, if not normal (`plan.Conduct`); a replay behaves normally
     body              the exact request body as text; missing if not recorded
 
-`json.loads` of each line is all that a reader needs. Keys that are not listed are ignored. Order of keys, spaces and
-number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): what `write_recorded` wrote and
-`RecordedTrace` read, `write_recorded` writes again byte for byte.
+A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and
+number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded`
+reproduces a file read by `RecordedTrace` byte for byte.
 """
 
 import json
@@ -67,7 +67,7 @@ class TraceHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Line(msgspec.Struct, kw_only=True):
-    """One request as it stands in the file."""
+    """One request as written in the file."""
 
     timestamp: float
     input_length: int
@@ -101,7 +101,7 @@ class RecordedTrace:
         return self.header.block_tokens
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`. Raises also if there are fewer or more lines than the header says."""
+        """See `Trace`. Also raises if the number of lines differs from the header's."""
         before: _Line | None = None
         begun_ms = 0.0
         count = 0
@@ -137,7 +137,7 @@ class RecordedTrace:
             raise empty(self.path)
 
     def _check_turn(self, number: int, line: _Line, before: _Line | None) -> None:
-        """Raises: TraceFormatError unless sessions ascend and stand together, with turns from 0 without gaps."""
+        """Raises: TraceFormatError unless sessions ascend and are contiguous, with turns from 0 without gaps."""
         same = before is not None and before.session == line.session
         expected = before.turn + 1 if before is not None and same else 0
         if line.turn != expected:
@@ -181,7 +181,7 @@ def read_header(path: Path, line: bytes) -> TraceHeader:
 
 
 def write_recorded(path: Path, header: TraceHeader, requests: Iterable[TraceRecord]) -> None:
-    """Write a trace file, whole or not at all. Sessions must stand together.
+    """Write a trace file, whole or not at all. The requests of a session must be contiguous.
 
     Raises: OutputError if it cannot be written.
     Effects: replaces `path`.
@@ -199,13 +199,13 @@ def _lines(header: TraceHeader, requests: Iterable[TraceRecord]) -> Iterator[str
 
 
 def header_line(header: TraceHeader) -> str:
-    """The header as it stands in the file, without the end of the line."""
+    """The header as written in the file, without the end of the line."""
     fields = msgspec.structs.asdict(header)
     return _dumped({name: value for name, value in fields.items() if name != "bytes_per_block" or value})
 
 
 def request_line(request: TraceRecord, turn: int) -> str:
-    """A request as it stands in the file, without the end of the line."""
+    """A request as written in the file, without the end of the line."""
     fields: dict[str, object] = {**mooncake_fields(request), "session": request.session, "turn": turn}
     if request.input_estimated:
         fields["input_length_estimated"] = True

@@ -1,4 +1,4 @@
-"""One request of a trace, whatever its format, and what the reader of each format is."""
+"""A request of a trace, independent of the format, and the interface of readers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,10 +17,10 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
         input_tokens: of the whole prompt, at least 1. output_tokens: of the answer; 0 if it is not known to have any.
         hash_ids: prefix identity of each of the prompt's leading blocks of `Trace.block_tokens` tokens, the last of
             which may be partial: equal numbers at equal places mean an equal prompt up to there. Empty = unknown.
-        session: what it belongs to; None = it stands alone.
+        session: what it belongs to; None = a request of no session.
         follows: sent `think_s` after the answer of the request in front of it in its session, not at a time.
         tenant: group that it belongs to; may be empty.
-        input_estimated: nobody counted the prompt's tokens.
+        input_estimated: the prompt's tokens were not counted.
         conduct: how its client behaved, see `plan.Conduct`. body: the exact request body as text; None = not recorded.
     """
 
@@ -46,18 +46,18 @@ class Trace(Protocol):
 
     @property
     def block_tokens(self) -> int | None:
-        """Tokens that one hash id stands for; None = the format has no ids."""
+        """Tokens per hash id; None = the format has no ids."""
 
     @property
     def interleaved(self) -> bool:
-        """Whether requests of other sessions may stand between one and those that follow it."""
+        """Whether requests of other sessions may be interleaved with those of a session."""
 
     @property
     def notes(self) -> dict[str, str]:
         """Remarks about what had to be made sense of, one sentence each; filled as the requests are read."""
 
     def requests(self) -> Iterator[TraceRecord]:
-        """All requests, read anew, lazily; those that do not follow another ascend in time.
+        """All requests, read from the file on each call, lazily; those that do not follow another ascend in time.
 
         Raises: TraceFormatError naming file and line, and what to do.
         """

@@ -1,6 +1,6 @@
 """Lengths made longer or shorter: one rule for all tools.
 
-A prefix id goes on to stand for the same block, and the block changes its size: whole blocks stay whole and partly
+A prefix id continues to denote the same block, and the block changes its size: whole blocks stay whole and partly
 filled ones partly filled. Ids are not touched, so equal prefixes stay equal, unequal ones unequal, and the share of
 blocks that repeat is exactly the trace's. The price: a block has whole tokens, so that a factor of 1.001 on blocks of
 512 makes 513, which is 1.002.

@@ -1,8 +1,8 @@
-"""ServeGen windows: requests made anew from the rate, burstiness and lengths of each client of a real service.
+"""ServeGen windows: requests generated from the rate, burstiness and lengths of each client of a real service.
 
 In each window a client is a stationary renewal process of the family that was fitted to it, at the window's own rate.
-Every (client, window) draws from a stream of its own: a client's requests are the same whichever others are chosen,
-and wherever the simulated stretch begins.
+Every (client, window) draws from a stream of its own: a client's requests do not depend on the other chosen clients or
+on the start of the simulated stretch.
 """
 
 import math
@@ -37,7 +37,7 @@ class ServeGenTrace:
         start_s, end_s: requests outside are not made.
         volume: factor on every client's rate. Windows keep their length: the day keeps its course, where a factor on
             time would make its slopes steeper.
-        block_tokens: None, since nothing is known of prefixes.
+        block_tokens: None, since prefixes are unknown.
     """
 
     path: Path
@@ -65,8 +65,8 @@ class ServeGenTrace:
     def windows(self) -> Iterator[MadeRequests]:
         """The requests, one whole window at a time, of those windows that touch the stretch.
 
-        Raises: TraceFormatError if files are missing, naming the file and line that cannot be, or if no client asks
-            anything in the stretch.
+        Raises: TraceFormatError if files are missing, naming the unreadable file and line, or if no client has a
+            request in the stretch.
         """
         clients, window_s = read_clients(self.path, self.clients)
         self._check_any(clients, window_s)

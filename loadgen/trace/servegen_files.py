@@ -1,4 +1,4 @@
-"""The files of a ServeGen folder: how each client of a real service asked, window by window.
+"""The files of a ServeGen folder: arrivals of each client of a real service, by window.
 
     chunk-N-trace.csv       a window a line: start [s], requests per second, CV of the gaps, their family, shape, scale
     chunk-N-dataset.json    start [s] -> {"input_tokens": "{length: probability, ...}", "output_tokens": "{...}"}
@@ -25,12 +25,12 @@ from loadgen.trace.times import LONGEST_S
 
 _TRACE_NAME = re.compile(r"chunk-(\d+)-trace\.csv")
 _ONE_WINDOW_S = 600.0
-"""Length of a window where only one is there to tell from."""
+"""Length of a window in files with a single one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How a client asked from `start_s` on, for one window. `shape`: of the family of gaps."""
+    """A client's arrivals during one window from `start_s`. `shape`: of the family of gaps."""
 
     start_s: float
     rate_per_s: float
@@ -156,7 +156,7 @@ def _windows(path: Path, starts: set[float]) -> dict[float, Window]:
 
 
 def _has_any(written: str | dict[str, float]) -> bool:
-    """Whether there are lengths in a histogram, as far as one sees without reading it."""
+    """Whether a histogram has lengths, judged without parsing it."""
     return ":" in written if isinstance(written, str) else bool(written)
 
 

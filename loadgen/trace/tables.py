@@ -13,8 +13,8 @@
     timestamp,input_length,output_length          Mooncake's and our own JSON names; milliseconds, as there
     27482.125,374,44
 
-Columns may stand in any order and among others. Those of a plain file may have other names (`NAMES`, vLLM's among
-them); any others are named by whoever reads the file (`custom_table`).
+Columns may be in any order, with further columns between them. Those of a plain file may have other names (`NAMES`,
+vLLM's among them); any others are named by the user (`custom_table`).
 """
 
 import csv
@@ -36,7 +36,8 @@ class CsvFormat:
 
     Attributes:
         columns: of time, prompt and answer. dates: times are dates. failed: a length of 0 is a failed request.
-        header: columns as they are written. per_s: units of time in a second. note: what a reader is told of them.
+        header: columns as they are written. per_s: units of time in a second. note: information for the reader about
+        them.
     """
 
     columns: tuple[str, str, str]
@@ -69,7 +70,7 @@ NAMES = (
 """Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
-"""Azure's traces have dates; those that are written need some day to begin at."""
+"""Azure's traces have dates; written ones need an arbitrary first day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,7 @@ class TableTrace:
 
 
 def table_of(names: Iterable[str]) -> CsvFormat | None:
-    """The format with which a first line shares most columns; None if there is none that it shares any with.
-
-    Effects: none.
-    """
+    """The format with which a first line shares most columns; None if there is none that it shares any with."""
     there = set(names)
     found = [next((name for name in known if name in there), None) for known in NAMES]
     time, prompt, output = found
@@ -165,7 +163,7 @@ def table_of(names: Iterable[str]) -> CsvFormat | None:
 
 
 def custom_table(columns: str) -> CsvFormat:
-    """The format of a file whose columns are named by whoever reads it: times in seconds, or dates.
+    """The format of a file with user-defined column names: times in seconds, or dates.
 
     Args:
         columns: names of time, prompt and answer, with commas between them.
@@ -189,7 +187,7 @@ def _time(text: str) -> float | str:
 
 
 def table_lines(table: CsvFormat, requests: Iterable[TraceRecord]) -> Iterator[str]:
-    """A trace as CSV: times, lengths, nothing else."""
+    """A trace as CSV: times and lengths only."""
     yield ",".join(table.header or table.columns)
     row = _ROWS[table.columns]
     for request in requests:

@@ -1,8 +1,8 @@
 """Times of a trace as seconds from its start, and whether they make sense as that.
 
-What is a plausible offset is taken as it stands. Dates, times since 1970 and a beginning far behind the start count
-from the first request instead, and the trace's notes say so. All else is refused: negative, no number, not ascending,
-or so late that another unit must be meant.
+Plausible offsets are used unchanged. Dates, times since 1970 and a first time far from the start count from the first
+request instead, which the trace's notes report. All else is refused: negative, no number, not ascending, or so late
+that another unit must be meant.
 """
 
 import math
@@ -13,7 +13,7 @@ from loadgen.errors import TraceFormatError
 from loadgen.trace.lines import trace_error
 
 LATEST_FIRST_S = 86_400.0
-"""A first request later than this is far from the trace's start: nobody wants to wait for it."""
+"""A first request later than this is too far from the trace's start to wait for it."""
 LONGEST_S = 400 * 86_400.0
 """Beyond this a time is in another unit, or counts from another day; the longest published trace has 121 days."""
 _EPOCH = ((1.0, "seconds"), (1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds"))
@@ -26,11 +26,11 @@ class TraceTimes:
     """Reads the times of one file, in the order of its lines."""
 
     def __init__(self, path: Path, notes: dict[str, str], *, per_s: float = 1.0, dates_expected: bool = False) -> None:
-        """Nothing read yet.
+        """State before the first line.
 
         Args:
-            notes: what is said about the times is put there. per_s: units in a second.
-            dates_expected: the format has dates, so that nothing need be said of them.
+            notes: receives remarks about the times. per_s: units in a second.
+            dates_expected: the format has dates, so they need no remark.
         """
         self._path = path
         self._notes = notes
@@ -101,7 +101,7 @@ class TraceTimes:
     def _begin_epoch(self, number: int, value: float, per_s: float, name: str) -> None:
         """Count from the first of times since 1970.
 
-        Raises: TraceFormatError if they may as well be what is asked for.
+        Raises: TraceFormatError if they are also plausible in the requested unit.
         """
         if per_s < self._per_s:
             raise trace_error(

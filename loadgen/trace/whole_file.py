@@ -10,7 +10,7 @@ from loadgen.output import explained
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines under a temporary name, then rename it.
 
-    Raises: OutputError, and what making the lines raises; then nothing is left behind.
+    Raises: OutputError, and what making the lines raises; the temporary file is then removed.
     """
     temporary = path.with_name(path.name + ".part")
     try:

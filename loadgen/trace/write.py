@@ -29,7 +29,7 @@ class TraceForm(StrEnum):
 
 _TABLES = {TraceForm.AZURE: AZURE, TraceForm.BURSTGPT: BURSTGPT, TraceForm.PLAIN: PLAIN}
 KEEPS_IDS = frozenset({TraceForm.LOADGEN, TraceForm.MOONCAKE, TraceForm.BAILIAN})
-"""Formats that hold `hash_ids`; of the others it is nothing but times and lengths that is kept."""
+"""Formats that hold `hash_ids`; the others keep only times and lengths."""
 
 
 def convert(trace: Trace, path: Path, form: TraceForm) -> int:
@@ -54,7 +54,7 @@ def write_requests(
     """Write requests in a format without a header of ours. Later turns are put where they come without answers.
 
     Args:
-        block_tokens: that a hash id stands for; None = there are none.
+        block_tokens: tokens per hash id; None = there are none.
     Raises: OutputError.
     Effects: replaces `path`.
     """
@@ -84,8 +84,7 @@ def _numbered(trace: Trace) -> Iterator[TraceRecord]:
 def _covered(requests: Sequence[TraceRecord], block_tokens: int) -> list[TraceRecord]:
     """Requests of which each has an id for every block of its prompt, or none at all, as other formats want it.
 
-    Ids are planned, lengths are counted by a server: what is beyond the prompt goes, what no id covers gets one that
-    nothing else has.
+    Ids are planned, lengths are counted by a server: surplus ids are dropped, uncovered blocks get unique ids.
     """
     used = {one for request in requests for one in request.hash_ids}
     fresh = (LARGEST_ID - number for number in count() if LARGEST_ID - number not in used)

@@ -55,7 +55,7 @@ class Behaviours:
         )
 
     def _behaviour(self, turn: Turn, rng: np.random.Generator) -> Behaviour:
-        """Behaviour of one request. Draws equally often whatever comes out, so that shares do not shift each other."""
+        """Behaviour of one request. The number of draws is constant, so that shares do not affect each other."""
         which, moment, chunk, kind = rng.random(4).tolist()
         for conduct, share in self._shares():
             if which < share:

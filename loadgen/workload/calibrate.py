@@ -1,10 +1,10 @@
-"""Find the words that are one token each for a given tokenizer, and prove it on samples.
+"""Find words that are one token each for a given tokenizer, and verify them on samples.
 
 Done once a run: two to ten calls of the tokenizer if it can show its tokens, one call a word if it only counts.
 
     common English words, each behind a space
         -> those that are one token so        -> strings of them counted: as many tokens as words?
-    if they are too few (byte tokenizers): single letters and digits without spaces, likewise
+    if they are too few (byte tokenizers): the same with single letters and digits without spaces
     if neither is proven: words at the measured rate of tokens a word, and lengths are called estimates
 """
 
@@ -17,7 +17,7 @@ from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids
 
 FEWEST_WORDS = 32
-"""Below this prompts would repeat themselves too much to be told from a shared prefix."""
+"""With fewer words prompts would repeat themselves so much that they resemble a shared prefix."""
 ENOUGH_WORDS = 256
 """Where each word costs a call, so many are enough."""
 _SAMPLES = 3
@@ -38,12 +38,11 @@ def calibrate(
     """The words for a run.
 
     Args:
-        counter: the model's tokenizer; None = nobody can be asked, and lengths are estimates.
-        kind: what prompts are made of. chat: prompts go through a chat template, so that a text's begin-of-text token
-            is the template's matter and not counted here.
-        vocabulary_size: for token ids; None = the numbers of the words themselves.
+        counter: the model's tokenizer; None = no tokenizer is available, and lengths are estimates.
+        kind: what prompts are made of. chat: prompts pass through a chat template, so the begin-of-text token belongs
+        to the template and is not counted. vocabulary_size: for token ids; None = the numbers of the words themselves.
         salt: see `Words.salt`.
-    Raises: ServerError if a server counts and cannot be asked; UsageError for a vocabulary that is too small.
+    Raises: ServerError if a request to the server's tokenizer fails; UsageError for a vocabulary that is too small.
     """
     token_ids = None if vocabulary_size is None else ordinary_ids(vocabulary_size)
     if counter is None:
@@ -66,7 +65,7 @@ def with_plain_spaces(pieces: Iterable[str]) -> list[str]:
 
 
 def _single_tokens(counter: TokenCounter, candidates: tuple[str, ...]) -> tuple[str, ...]:
-    """Candidates that are one token, as far as one look can tell."""
+    """Candidates that are one token, as far as one call can show."""
     pieces = counter.pieces("".join(candidates)) if candidates is _SPACED else _pieces_of_each(counter, candidates)
     if pieces is not None:
         shown = frozenset(with_plain_spaces(pieces))
@@ -99,9 +98,9 @@ def _proven_overhead(counter: TokenCounter, words: tuple[str, ...]) -> int | Non
 
 
 def _ids_of(counter: TokenCounter, words: tuple[str, ...], overhead: int) -> tuple[int, ...] | None:
-    """The words' token numbers; None if the counter does not tell them.
+    """The words' token numbers; None if the counter does not report them.
 
-    What the tokenizer adds may stand before or behind; the two orders of the words have it in common.
+    The tokenizer may add tokens in front of or behind the text; the two orders of the words have it in common.
     """
     forward, backward = counter.ids("".join(words)), counter.ids("".join(reversed(words)))
     if forward is None or backward is None or len(forward) != len(words) + overhead:

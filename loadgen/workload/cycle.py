@@ -1,4 +1,4 @@
-"""A data set that begins again when it ends."""
+"""A data set that restarts when it ends."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from loadgen.workload.ports import Workload
 class Cycled:
     """Endless repetition of a finite workload.
 
-    Times of the data set go on: each round begins where the one before ended, plus the mean gap between its
-    conversations, so that the seam has the data set's own rate.
+    Times of the data set go on: each round starts at the end of the previous one plus the mean gap between its
+    conversations, so that the transition has the data set's own rate.
     """
 
     workload: Workload

@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 
 
 class Distribution(Protocol):
-    """Distribution of values. Implementations are frozen dataclasses; nothing is clipped here (see `lengths`)."""
+    """Distribution of values. Implementations are frozen dataclasses; values are not clipped (see `lengths`)."""
 
     def value(self, rng: np.random.Generator) -> float:
         """One value. Effects: advances `rng`."""
@@ -34,7 +34,7 @@ class Distribution(Protocol):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Always the same. Draws nothing, so that a fixed length leaves all else unchanged."""
+    """Always the same. Does not use the random stream, so that a fixed length leaves all else unchanged."""
 
     number: float
 
@@ -138,13 +138,13 @@ class LogNormal:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Values with weights, which need not sum to 1. Values are drawn as they stand, not smeared over a bin."""
+    """Values with weights, which need not sum to 1. Values are drawn exactly, not smeared over a bin."""
 
     values: tuple[float, ...]
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises: UsageError if there is nothing to draw from, or a weight is negative or not finite."""
+        """Raises: UsageError if there are no values, or a weight is negative or not finite."""
         if not self.values or len(self.values) != len(self.weights):
             raise UsageError("a histogram needs as many weights as values, and at least one")
         if not all(0 <= weight < math.inf for weight in self.weights) or not any(self.weights):

@@ -39,7 +39,7 @@ class Lengths:
     def draw(self, rng: np.random.Generator, limit: int | None = None) -> int:
         """One length; `limit` (>= 1) is a further upper end, for this draw only.
 
-        Effects: advances `rng`, by the same amount whatever the limits are.
+        Effects: advances `rng` by an amount independent of the limits.
         """
         return self.fitted(self.asked(rng), limit)
 
@@ -48,13 +48,13 @@ class Lengths:
         return self.distribution.whole(rng)
 
     def fitted(self, asked: int, limit: int | None = None) -> int:
-        """A length that was asked for, within the limits."""
+        """A requested length, clamped to the limits."""
         ends = [end for end in (self.max_tokens, limit) if end is not None]
         return max(1, min([asked, *ends]))
 
     @property
     def least(self) -> int:
-        """The shortest that can be asked for and sent."""
+        """The shortest length that can be requested and sent."""
         return max(1, self.distribution.least)
 
 
@@ -138,7 +138,7 @@ def _from_object(content: str, path: Path) -> list[tuple[float, float]]:
 
 
 def _from_lines(content: str, path: Path) -> list[tuple[float, float]]:
-    """Value and weight of each line; empty ones and those that begin with # are comments."""
+    """Value and weight of each line; empty lines and those starting with # are comments."""
     pairs = []
     for number, line in enumerate(content.splitlines(), start=1):
         fields = line.replace(",", " ").split()

@@ -30,7 +30,7 @@ class LocalTokenizer:
 
 
 def open_tokenizer(where: Path) -> LocalTokenizer:
-    """The tokenizer in a file or in a model's folder. Never looks anywhere else, and never downloads.
+    """The tokenizer in a file or in a model's folder. Does not search other places and never downloads.
 
     Raises: UsageError if there is none, or if it cannot be read as one.
     """

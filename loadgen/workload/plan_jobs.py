@@ -31,7 +31,7 @@ def plan_jobs(
 ) -> Iterator[LoadJob]:
     """The jobs of one run in the order in which they are due, drawn lazily.
 
-    Warm-up jobs are the first `warmups` of the same plan, under the same load; `count` and `duration_s` begin behind
+    Warm-up jobs are the first `warmups` of the same plan, under the same load; `count` and `duration_s` start after
     them.
 
     Args:
@@ -40,10 +40,10 @@ def plan_jobs(
             no time.
         count: measured conversations at most.
         duration_s: in an open loop, measured conversations are due within this time from the first of them (without
-            warm-up: from the start of the run); in a closed loop the driver has to keep it, since nobody knows times.
+            warm-up: from the start of the run); in a closed loop the driver has to enforce it, since times are unknown.
     Returns: jobs; endless if neither the workload, the arrivals nor an argument bounds them.
     Raises: UsageError (while iterating) for `ReplayedArrivals` with a workload that has no times of its own;
-        TraceFormatError if those times go backwards; whatever the workload raises.
+        TraceFormatError if those times go backwards; any error of the workload.
     """
     behaviour_rng = stream(seed, "behaviours")
     last = None if count is None else warmups + count

@@ -1,7 +1,7 @@
 """Interfaces between the parts of a workload: conversations, a way to count tokens, a source of text.
 
-Nothing here draws from a global generator and nothing uses Python's `hash()`, which differs from process to process:
-the same seed gives the same prompts everywhere.
+No implementation may use a global generator or Python's `hash()`, which differs from process to process: the same seed
+gives the same prompts everywhere.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ class Workload(Protocol):
         and ascends, where the data has times of its own.
 
         Args:
-            rng: decides everything that is random (lengths, order, seeds of texts); equal states give equal
+            rng: source of all randomness (lengths, order, seeds of texts); equal states give equal
                 conversations.
         Raises: TraceFormatError, UsageError while iterating, for files that cannot be read.
         Effects: advances `rng`; may read files.
@@ -41,12 +41,12 @@ class TokenCounter(Protocol):
     def count(self, text: str) -> int:
         """Tokens of a text (never empty) as a prompt.
 
-        Raises: ServerError where a server counts and cannot be asked.
+        Raises: ServerError if a request to the server's tokenizer fails.
         """
         ...
 
     def pieces(self, text: str) -> list[str] | None:
-        """The tokens' texts in order, one for each of `count`; None if this counter cannot tell.
+        """The tokens' texts in order, one for each of `count`; None if this counter does not report them.
 
         A space at a token's beginning may be written as the tokenizer's vocabulary has it ("Ġthe", "▁the", " the").
 
@@ -55,7 +55,7 @@ class TokenCounter(Protocol):
         ...
 
     def ids(self, text: str) -> list[int] | None:
-        """The tokens' numbers in order, one for each of `count`; None if this counter cannot tell.
+        """The tokens' numbers in order, one for each of `count`; None if this counter does not report them.
 
         Raises: ServerError as `count`.
         """
@@ -63,11 +63,11 @@ class TokenCounter(Protocol):
 
 
 class WordSource(Protocol):
-    """Text of a wanted number of tokens, made from words that are one token each wherever they stand.
+    """Text with a given number of tokens, made from words that are one token each in any context.
 
-    A text depends on nothing but (salt of the source, seed, length), and the shorter of two texts with one seed is the
-    beginning of the longer. Texts can be written one after another: the tokens of `text(a, 5) + text(b, 7)` are twelve,
-    and the first five are those of `text(a, 5)`.
+    A text depends only on (salt of the source, seed, length), and the shorter of two texts with one seed is a prefix of
+    the longer. Texts can be written one after another: the tokens of `text(a, 5) + text(b, 7)` are twelve, and the
+    first five are those of `text(a, 5)`.
     """
 
     @property
@@ -82,7 +82,7 @@ class WordSource(Protocol):
 
     @property
     def overhead_tokens(self) -> int:
-        """Tokens that the tokenizer adds to every prompt by itself (begin-of-text).
+        """Tokens that the tokenizer adds to every prompt (begin-of-text).
 
         A prompt of n tokens as the server counts them is `n - overhead_tokens` tokens of text. 0 if unknown, for
         token ids (sent as they are) and for chat (whose template adds its own, which no length here includes).
@@ -96,7 +96,7 @@ class WordSource(Protocol):
     def ids(self, seed: int, n_tokens: int) -> list[int]:
         """The same as token numbers.
 
-        Raises: UsageError if neither the tokenizer nor the user said which numbers there are.
+        Raises: UsageError if neither the tokenizer nor the user provided the numbers.
         """
         ...
 
@@ -112,7 +112,7 @@ class WordSource(Protocol):
         ...
 
     def prompt(self, *pieces: tuple[int, int]) -> Prompt:
-        """Pieces (seed, n_tokens) written one after another, as text or as token ids, whichever the user asked for.
+        """Pieces (seed, n_tokens) joined in order, as text or as token ids, as configured.
 
         Raises: UsageError as `ids`.
         """

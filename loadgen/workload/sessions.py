@@ -17,14 +17,14 @@ _NO_PAUSE = Fixed(0.0)
 
 @dataclass(frozen=True)
 class Sessions:
-    """Workload of users who ask, read the answer, think and ask again. Endless.
+    """Workload of multi-turn users with think times. Endless.
 
     Attributes:
-        source: what they ask. output_tokens: length of each answer.
+        source: their prompts. output_tokens: length of each answer.
         turns: of a conversation. think_s: pause before each turn but the first [s]; below 0 counts as 0.
         max_model_tokens: most tokens that history, prompt and answer may have together. A first prompt and its answer
-            are shortened to fit; a conversation ends before a later turn that would not fit whole. Turns and
-            conversations say so (`plan.Turn.asked_input_tokens` and its kin).
+            are shortened to fit; a conversation ends before a later turn that would not fit whole. Shortened turns and
+            conversations record it (`plan.Turn.asked_input_tokens` and related fields).
         turn_overhead_tokens: tokens that the chat template adds to each turn, for that budget.
     """
 
@@ -36,7 +36,7 @@ class Sessions:
     turn_overhead_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """Raises: UsageError if not even one token of prompt and one of answer fit, or no request as asked for."""
+        """Raises: UsageError if not even one token of prompt and one of response fit, or no request as configured."""
         if self.max_model_tokens is None:
             return
         if self.max_model_tokens < 2 + self.turn_overhead_tokens:

@@ -1,7 +1,7 @@
-"""Tenants whose requests begin with their own system prompt; system prompts may in turn share their beginnings.
+"""Tenants with a system prompt of their own; system prompts may in turn share their beginnings.
 
 The tenants are the leaves of a tree whose levels each hold an equal part of the system prompt. With `depth` 1 they
-share nothing; with `depth` 3, 8 tenants and 12 tokens (branching 2):
+share no tokens; with `depth` 3, 8 tenants and 12 tokens (branching 2):
 
     level 0            A A A A                         B B B B           4 tokens each
     level 1      C C C C     D D D D             E E E E     F F F F

@@ -1,6 +1,6 @@
-"""Where the prompts of conversations come from: what a session asks first, and what it asks later.
+"""Where the prompts of conversations come from: the first prompt of a session and its later ones.
 
-A `Source` knows prompts and nothing of turns, think times or answers; `sessions.Sessions` makes conversations of it. A
+A `Source` creates prompts, without turns, think times or responses; `sessions.Sessions` makes conversations of it. A
 run of single requests is a run of sessions of one turn.
 """
 
@@ -57,7 +57,7 @@ class Source(Protocol):
 
     @property
     def least_tokens(self) -> int:
-        """Tokens of the shortest first prompt that can be asked for."""
+        """Tokens of the shortest possible first prompt."""
         ...
 
     def open(self, rng: np.random.Generator) -> Asker:

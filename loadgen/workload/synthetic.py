@@ -1,4 +1,4 @@
-"""Random words of wanted lengths, with a beginning that all prompts share if wanted."""
+"""Random words of given lengths, with an optional prefix common to all prompts."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from loadgen.workload.source import Asker, Question, draw_seed, later_question, 
 
 @dataclass(frozen=True)
 class RandomPrompts:
-    """Source of prompts that have nothing in common but the prefix.
+    """Source of prompts that share only the prefix.
 
     Attributes:
         input_tokens: length of a question. prefix_tokens: length of the common beginning, on top of that (as

@@ -1,9 +1,9 @@
 """Prompts cut out of text files at random places.
 
-Files are read and tokenised once; a prompt is then a run of whole words, filled up with one-token words to the length
-wanted, so that no tokenizer is asked per prompt. White space is reduced to single spaces, which is what lets tokens be
-counted word by word; a few prompts are counted whole to prove that the sums hold, and if they do not, lengths are
-called estimates.
+Files are read and tokenised once; a prompt is then a sequence of whole words, filled up with one-token words to the
+given length, so the tokenizer is not called per prompt. White space is reduced to single spaces, which is what lets
+tokens be counted word by word; a few prompts are counted whole to prove that the sums hold, and if they do not, lengths
+are called estimates.
 """
 
 import itertools
@@ -34,10 +34,10 @@ _SAMPLE_TOKENS = 200
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Source of prompts from one or more text files (UTF-8), taken as one long text that begins again at its end.
+    """Source of prompts from one or more text files (UTF-8), treated as one long text that repeats.
 
     Attributes:
-        paths: in order. words: fills up, and says how lengths are counted. input_tokens: of each prompt.
+        paths: in order. words: fills up prompts, and states how lengths are counted. input_tokens: of each prompt.
         counter: the model's tokenizer; None = lengths are estimates. most_words: kept of all files together.
     """
 
@@ -48,7 +48,7 @@ class TextFiles:
     most_words: int = MOST_WORDS
 
     def __post_init__(self) -> None:
-        """Raises: UsageError if token ids are wanted, which these texts have not."""
+        """Raises: UsageError if token ids are required, which these texts do not have."""
         if self.words.kind is PromptKind.IDS:
             raise UsageError("text files need --prompt-kind text")
 
@@ -124,7 +124,7 @@ class _TextAsker:
         return "".join(parts) + (self._settings.words.text(fill_seed, filled) if filled or not parts else "")
 
     def _proven(self, rng: np.random.Generator) -> bool:
-        """Whether prompts of the middling length have as many tokens as the sums say."""
+        """Whether prompts of medium length have as many tokens as the sums predict."""
         counter, words = self._settings.counter, self._settings.words
         if counter is None:
             return False
@@ -151,7 +151,7 @@ def _measured(texts: list[str], counter: TokenCounter | None) -> tuple[NDArray[n
 
 
 def _tokens_of_each(texts: list[str], counter: TokenCounter) -> list[int] | None:
-    """Tokens of each word; None if tokens cannot be told apart by word."""
+    """Tokens of each word; None if tokens cannot be assigned to words."""
     pieces = counter.pieces("".join(texts))
     if pieces is None:
         return None

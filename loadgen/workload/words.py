@@ -1,4 +1,4 @@
-"""Prompts of an exact number of tokens without a tokenizer call for each: words that are one token wherever they stand.
+"""Prompts of an exact number of tokens without a tokenizer call for each: words that are one token in any context.
 
 `calibrate.calibrate` finds the words; here they are only strung together, which costs about a microsecond for ten.
 """
@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.plan import Prompt
 
 TOKENS_PER_WORD = 1.3
-"""Tokens of an English word where no tokenizer can be asked: the usual rule of thumb of 3/4 word a token."""
+"""Tokens of an English word without a tokenizer: the usual rule of thumb of 3/4 word a token."""
 
 
 class PromptKind(StrEnum):
@@ -30,13 +30,10 @@ class Words:
     """The `WordSource` of a run (see `ports.WordSource` for what its texts promise).
 
     Attributes:
-        vocabulary: texts that are one token each, with the space that they begin with.
-        token_ids: numbers that may be sent instead; number i is that of word i, unless the user gave a vocabulary's
-            size. None if unknown.
-        kind: what `prompt` makes.
-        overhead_tokens: see `WordSource`.
-        tokens_per_word: 1 if a tokenizer confirmed it, else an estimate.
-        salt: changes every text, and nothing else; for `--cache-bust`.
+        vocabulary: texts that are one token each, including their leading space.
+        token_ids: numbers that may be sent instead; number i belongs to word i, unless the user gave a vocabulary's
+        size. None if unknown. kind: what `prompt` makes. overhead_tokens: see `WordSource`. tokens_per_word: 1 if a
+        tokenizer confirmed it, else an estimate. salt: changes every text and no other property; for `--cache-bust`.
     """
 
     vocabulary: tuple[str, ...]
@@ -83,7 +80,7 @@ class Words:
     def prompt(self, *pieces: tuple[int, int]) -> Prompt:
         """See `WordSource`.
 
-        Raises: UsageError if token ids are wanted and none are known.
+        Raises: UsageError if token ids are required and none are known.
         """
         if self.kind is PromptKind.IDS:
             return [number for seed, n_tokens in pieces for number in self.ids(seed, n_tokens)]

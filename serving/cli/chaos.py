@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Hurt a system, and report.
 
-    Returns: 1 if something was lost, different or left behind.
+    Returns: 1 if work was lost, differs or was left behind.
     Raises: ConfigError, UnavailableError in one line.
     """
     from serving.faults.scenario import load_scenario

@@ -40,9 +40,9 @@ COMMANDS = {
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-"""As shells count a command that SIGINT has ended."""
+"""Exit status of shells for a command ended by SIGINT."""
 EXIT_UNREAD = 141
-"""As they count one that SIGPIPE has ended: whoever read its output is gone."""
+"""Exit status of shells for a command ended by SIGPIPE, after its reader has closed the pipe."""
 
 
 class Command(Protocol):
@@ -53,7 +53,7 @@ class Command(Protocol):
     """Examples and exit codes; may be empty."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the command's arguments; imports nothing heavy."""
+        """Declare the command's arguments; without expensive imports."""
 
     def run(self, arguments: argparse.Namespace) -> int:
         """Do it. Returns: the exit code. Raises: ServingError, HardwareError for mistakes, in one line."""
@@ -62,8 +62,8 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
-    Returns: exit code; 1 when an audit found something, 2 for mistakes that the user can correct, told in one line,
-        130 after Ctrl-C, 141 when nobody reads the output any more.
+    Returns: exit code; 1 when an audit has findings, 2 for user errors, reported in one line, 130 after Ctrl-C, 141
+        when the output pipe is closed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     chosen = next((word for word in words if not word.startswith("-")), "")
@@ -117,7 +117,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Version(argparse.Action):
-    """`--version`, read when it is asked for."""
+    """`--version`, computed only when requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from serving.version import VERSION

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, and show or write what came of it.
+    """Compare, and show or write the result.
 
     Raises: ConfigError in one line.
     """

@@ -95,7 +95,7 @@ def answer(arguments: argparse.Namespace) -> int:
 
 
 def _shape(arguments: argparse.Namespace, device: DeviceModel) -> ModelShape:
-    """The model that is asked for, in the formats that are asked for or that its config.json states."""
+    """The requested model, in the requested formats or those of its config.json."""
     name, weights, kv = arguments.model, arguments.weights, arguments.kv
     if name == DEEPSEEK_R1.name:
         formats = formats_named(weights or "w8a8", experts=True, kv=kv or "bf16")
@@ -106,7 +106,7 @@ def _shape(arguments: argparse.Namespace, device: DeviceModel) -> ModelShape:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Numbers that no step can have, and flags that would change nothing.
+    """Reject impossible numbers, and flags without effect.
 
     Raises: ConfigError.
     """
@@ -121,10 +121,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _check_priced(arguments: argparse.Namespace, shape: ModelShape) -> None:
-    """Check that what is asked of this model can be priced.
+    """Check that the cost model supports the request.
 
     Raises: ConfigError, SpecError if not.
-    Effects: one draft a step where nothing else is said and the model has what to draft with.
+    Effects: default of one draft per step for a model with draft layers.
     """
     if arguments.drafts is None:
         arguments.drafts = min(1, shape.mtp_layers)
@@ -224,7 +224,7 @@ def _decode_trust(model: CostModel, arguments: argparse.Namespace, batch: float)
 
 
 def _trusted(model: CostModel, trust: Trust | None) -> dict[str, Any]:
-    """For whom a time holds, and how far, as plain values."""
+    """Device and engine for which a time holds, and its accuracy, as plain values."""
     return {
         "device": model.device.name,
         "engine": engine_text_of(model),

@@ -14,10 +14,9 @@ from serving.errors import ConfigError
 
 
 def decode_division(arguments: argparse.Namespace) -> Parallelism:
-    """How a decode instance divides its work, as the flags say.
+    """Division of a decode instance's work, from the flags.
 
     Raises: ConfigError for domains without dies of experts; SpecError for degrees that cannot be.
-    Effects: none.
     """
     if arguments.domains is not None and not arguments.expert_dies:
         raise ConfigError("--domains take turns at the dies of --expert-dies; without it they would change nothing")
@@ -34,7 +33,7 @@ def decode_division(arguments: argparse.Namespace) -> Parallelism:
 
 
 def dies_text(model: CostModel, dies: int) -> str:
-    """Dies of a decode instance, for a person. Effects: none."""
+    """Dies of a decode instance, for a person."""
     division = model.decode.parallelism
     if not division.expert_dies:
         return f"{dies} dies"
@@ -43,10 +42,7 @@ def dies_text(model: CostModel, dies: int) -> str:
 
 
 def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str, Any]:
-    """Stages, what sets the pace, and what a die of experts holds, as plain values; nothing where all dies do both.
-
-    Effects: none.
-    """
+    """Stages, what sets the pace, and what a die of experts holds, as plain values; empty where all dies do both."""
     step, die = model.decode, plan.expert_die
     if not isinstance(step, ApartDecodeStep) or die is None:
         return {}
@@ -54,10 +50,7 @@ def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str
 
 
 def pace_text(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> str | None:
-    """Pace and memory of each kind of die, for a person; None where all dies do both.
-
-    Effects: none.
-    """
+    """Pace and memory of each kind of die, for a person; None where all dies do both."""
     step, die = model.decode, plan.expert_die
     if not isinstance(step, ApartDecodeStep) or die is None:
         return None

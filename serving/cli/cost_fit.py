@@ -18,7 +18,7 @@ from serving.terminal import table_console
 
 
 def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
-    """Fit, print, and write the profile if that is asked for.
+    """Fit, print, and write the profile if requested.
 
     Args:
         cost: of the device and model that the rows are of.

@@ -20,7 +20,7 @@ DIVISION_FLAGS = {"attention_tp": 1, "head_tp": 1, "expert_tp": 1, "redundant": 
 
 
 def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
-    """Refuse flags of a step where rows of a file say what steps they are.
+    """Refuse step flags when rows of a file define the steps.
 
     Args:
         question: the flag that names the file.
@@ -34,7 +34,7 @@ def check_no_flags(arguments: argparse.Namespace, question: str) -> None:
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags of a question that was not asked.
+    """Refuse flags of another mode.
 
     Raises: ConfigError.
     """

@@ -1,4 +1,4 @@
-"""`cloudmatrix cost --judge`: an engine's profile beside measured steps that it has not seen, each with its error."""
+"""`cloudmatrix cost --judge`: an engine's predictions for measured steps outside its fit, each with its error."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ _RATE = ("{:,.0f} tokens/s a NPU", -1)
 
 
 def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
-    """Predict each row and print how far off that is, and how far off it was said to be.
+    """Predict each row and print the error and the predicted error bound.
 
     Args:
         cost: of the device and model that the rows are of, with the engine that is judged.

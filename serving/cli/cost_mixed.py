@@ -1,4 +1,4 @@
-"""Answer of `cloudmatrix cost --aggregated`: a step that computes prompts beside decodes, against both apart."""
+"""Answer of `cloudmatrix cost --aggregated`: a mixed step of prompts and decodes, against two separate steps."""
 
 import argparse
 import json

@@ -4,7 +4,7 @@ from rich.table import Table
 
 
 def plain_table(*columns: str) -> Table:
-    """A table without lines; columns that begin with ">" are numbers. Effects: none."""
+    """A table without lines; columns whose name starts with ">" are numbers."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
         number = column.startswith(">")

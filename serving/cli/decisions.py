@@ -1,4 +1,4 @@
-"""`cloudmatrix decisions`: what was changed about the pools, by whom and why, and what happened to their replicas."""
+"""`cloudmatrix decisions`: changes of the pools with author and reason, and events of their replicas."""
 
 import argparse
 import contextlib
@@ -66,7 +66,7 @@ def starts_text(starts: dict[str, dict[str, float]], pool: str | None) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what there was, and what comes after it if told to.
+    """Print the recorded entries, and with `--follow` later ones.
 
     Raises: ConfigError, ScaleError, UnavailableError in one line.
     """
@@ -113,9 +113,9 @@ class _Feed:
         return sorted([*decisions, *events], key=lambda entry: float(entry["at"]))
 
     def newer(self) -> list[dict[str, Any]]:
-        """Entries that came since; none while the board is started again, which takes a second.
+        """Entries added since the last call; none while the board is started again, which takes a second.
 
-        Raises: UnavailableError when the system has ended.
+        Raises: UnavailableError after the system has ended.
         """
         try:
             return self.first()

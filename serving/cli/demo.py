@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _free_folder(asked: Path | None) -> Path:
-    """The folder of the report. Raises: ConfigError if the one that was asked for is in use."""
+    """The folder of the report. Raises: ConfigError if the requested one is in use."""
     from serving.errors import ConfigError
 
     if asked is not None:

@@ -1,4 +1,4 @@
-"""`cloudmatrix down`: the application, its actors and its files leave a Ray that goes on."""
+"""`cloudmatrix down`: removes the application, its actors and its files from a Ray that keeps running."""
 
 import argparse
 

@@ -18,7 +18,7 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
 
 
 def engine_setting(arguments: argparse.Namespace) -> list[str]:
-    """The option as a setting of `[simulation] engine`; a file is meant from the current folder. Effects: none."""
+    """The option as a setting of `[simulation] engine`; a file is meant from the current folder."""
     name: str | None = getattr(arguments, "engine", None)
     if not name:
         return []

@@ -1,4 +1,4 @@
-"""`cloudmatrix experts`: how evenly a group's ranks are loaded, and where its experts lie."""
+"""`cloudmatrix experts`: load balance of a group's ranks, and placement of its experts."""
 
 import argparse
 import json
@@ -125,7 +125,7 @@ def _add_orders(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask and print.
+    """Fetch and print the tables.
 
     Raises: UnavailableError, ScaleError, ConfigError, RoutingTraceError, PlacementError, in one line.
     """

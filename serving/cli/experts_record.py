@@ -69,7 +69,8 @@ def record(
     sleep: Callable[[float], None] = time.sleep,
     most_bytes: int = MOST_BYTES,
 ) -> str:
-    """Write a group's routing to a file until Ctrl-C, for some time, or until the file is large. What came is kept.
+    """Write a group's routing to a file until Ctrl-C, for some time, or until the file is large. Received slices are
+    kept.
 
     Args:
         group: None = the only one.
@@ -142,6 +143,6 @@ def print_trial(path: Path, ranks: int, redundant: int, *, as_json: bool) -> Non
 
 
 def _write(file: BinaryIO, lines: Iterable[bytes]) -> None:
-    """Write lines, so that whoever looks, or kills this process, finds them."""
+    """Write lines and flush, so that they survive a kill and are visible immediately."""
     file.writelines(lines)
     file.flush()

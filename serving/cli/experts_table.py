@@ -20,7 +20,7 @@ MOST_COLUMNS = 64
 
 
 def fetch_experts(url: str, api_key: str | None) -> dict[str, Any]:
-    """Ask a gateway, again while it is too busy to answer.
+    """Query a gateway, with retries while it is too busy.
 
     Raises: UnavailableError, in one line.
     """
@@ -39,7 +39,7 @@ def order_experts(url: str, api_key: str | None, order: str, fields: dict[str, A
 
 
 def print_order(answer: dict[str, Any], *, as_json: bool) -> None:
-    """Print what came of an order to standard output."""
+    """Print the result of a command to standard output."""
     if as_json:
         print(json.dumps(answer, indent=2))
         return

@@ -58,7 +58,7 @@ def _number(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask, and print or write.
+    """Fetch the timeline, and print or write it.
 
     Raises: UnavailableError, ConfigError, in one line.
     """

@@ -15,7 +15,7 @@ _SHOWN_S = 1e-6
 
 
 def head_line(times: RequestTimes) -> str:
-    """One line: how long, how it ended, how much."""
+    """One line: duration, outcome, size."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(times.arrived))
     facts = [
         f"{times.prompt_tokens} prompt tokens",

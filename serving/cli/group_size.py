@@ -36,7 +36,7 @@ def drain_rank(url: str, api_key: str | None, rank: str) -> dict[str, Any]:
 
 
 def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s: float = WAIT_S) -> float:
-    """Wait until groups have the size that was asked for.
+    """Wait until groups have the requested size.
 
     Args:
         answer: of `resize_groups`.

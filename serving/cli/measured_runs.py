@@ -1,7 +1,7 @@
 """Rows for `cost --fit` and `cost --judge` from runs of `loadgen`: one of decode a run, one of prefill where it shows.
 
-What a client sees of an engine: the time per token of sequences that decode together, and the time to first token of
-requests before which nothing waited. The latter holds gateway and handoff too: they come out as fixed time a step.
+Client-side measurements of an engine: the time per token of sequences that decode together, and the time to first token
+of requests without a queue. The latter holds gateway and handoff too: they come out as fixed time a step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,13 +19,13 @@ RESULT = "result.json"
 REQUESTS = "requests.jsonl"
 """Files of a run's folder; see `loadgen/run_folder.py`."""
 LEAST_TOKENS = 8
-"""Of an answer that says something about decode."""
+"""Fewest tokens of a response that is usable for decode."""
 LEAST_REQUESTS = 5
-"""Of a run that says something about a kind of step."""
+"""Fewest requests of a run that is usable for a kind of step."""
 
 
 class MeasuredRequest(msgspec.Struct, frozen=True):
-    """The part that is asked of one line of `requests.jsonl`; times in seconds from the start of the run."""
+    """The fields read from one line of `requests.jsonl`; times in seconds from the start of the run."""
 
     outcome: str
     chunk_times_s: list[float]
@@ -40,7 +40,7 @@ def measured_rows(path: Path, dies: int | None, per_npu: float, *, flag: str) ->
     """Rows of a file, or of runs where the path is a folder.
 
     Args:
-        dies: as of `rows_of_runs`; None for a file, whose rows say it.
+        dies: as of `rows_of_runs`; None for a file, whose rows include it.
         flag: that named the path, for messages.
     Raises: ConfigError, SpecError; a bad row gives one line.
     Effects: reads the file or the runs.
@@ -61,7 +61,7 @@ def rows_of_runs(path: Path, dies: int, per_npu: float, *, flag: str = "--fit") 
         dies: of the instance that decodes, and of the one that takes prompts.
         per_npu: dies of an NPU.
         flag: that named the path, for messages.
-    Raises: ConfigError if there is no run, or none says anything.
+    Raises: ConfigError if there is no run, or none has usable data.
     Effects: reads the runs.
     """
     folders = [path] if (path / RESULT).exists() else sorted(below.parent for below in path.glob(f"*/{RESULT}"))
@@ -123,7 +123,7 @@ def _decode_row(folder: Path, records: Sequence[MeasuredRequest], dies: int, per
 
 
 def _together(spans: Iterable[tuple[float, float]]) -> float:
-    """Spans that are open at once, as a moment of a span sees it: mean over all their moments."""
+    """Spans open at once, as seen from within a span: mean over all their moments."""
     changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     seen = weight = 0.0
     count, before = 0, changes[0][0]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tell(line: str) -> None:
-    """Print a line beside a command's output. Effects: standard error."""
+    """Print a note alongside a command's output. Effects: standard error."""
     print(f"cloudmatrix: {line}", file=sys.stderr, flush=True)
 
 

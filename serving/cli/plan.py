@@ -242,7 +242,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
 def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
     """The command line as a question about configurations.
 
-    Raises: ConfigError, also for flags of a search, which would change nothing.
+    Raises: ConfigError, also for flags of a search, which would have no effect.
     """
     from serving.tools.planning.comparison import ComparisonQuestion
     from serving.tools.planning.prices import read_prices

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do one action.
 
-    Returns: 1 if an audit found something.
+    Returns: 1 if an audit has findings.
     Raises: UnavailableError, in one line.
     """
     from serving.cli import pool_table as pool

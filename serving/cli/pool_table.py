@@ -1,4 +1,4 @@
-"""`cloudmatrix pool`: the KV-cache pool as tables: its ring, how full its servers are, what is found there, by whom."""
+"""`cloudmatrix pool`: the KV-cache pool as tables: its ring, the fill of its servers, hit counts and their sources."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ FORGET_DEADLINE_S = 60.0
 
 
 def fetch_pool(url: str, api_key: str | None) -> dict[str, Any]:
-    """Ask a gateway for its pool, again while it is too busy to answer.
+    """Query a gateway's pool, with retries while it is too busy.
 
     Raises: UnavailableError, in one line; also when that system runs without a pool.
     """
@@ -62,12 +62,12 @@ def print_quota(answer: dict[str, Any]) -> None:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print an answer as it came."""
+    """Print a response unchanged."""
     print(json.dumps(value, indent=2))
 
 
 def print_pool(pool: dict[str, Any]) -> None:
-    """Print ring, fill, hits and namespaces to standard output; a tenant is told its own namespace only."""
+    """Print ring, fill, hits and namespaces to standard output; a tenant receives only its own namespace."""
     console = table_console()
     if not pool["blocks"]:
         console.print("KV-cache pool: this API key sees its own namespace; servers and sums are for administrators")
@@ -96,13 +96,13 @@ def print_audit(audit: dict[str, Any]) -> None:
 
 
 def print_forgotten(answer: dict[str, Any]) -> None:
-    """Print what a deletion came to."""
+    """Print the result of a deletion."""
     megabytes = answer["bytes"] / MIB
     print(f"deleted {_count(answer['entries'], 'entry', 'entries')}, {megabytes:.1f} MiB, of '{answer['namespace']}'")
 
 
 def _hits(blocks: dict[str, int]) -> str:
-    """The instances' point of view: what became of the blocks that they asked for."""
+    """The instances' point of view: outcome of the blocks that they requested."""
     asked = sum(blocks.values())
     if not asked:
         return "nothing was looked up yet"

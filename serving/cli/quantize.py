@@ -56,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The settings that the options ask for.
+    """The settings of the options.
 
-    Raises: ConfigError if there is nothing to calibrate with, or the seed is none.
+    Raises: ConfigError without calibration data, or for an invalid seed.
     """
     tokens = (TEXT_TOKENS if arguments.text else RANDOM_TOKENS) if arguments.tokens is None else arguments.tokens
     if tokens < 1:

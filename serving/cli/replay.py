@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EXIT_DIFFERENT = 1
 EXIT_INCOMPLETE = 3
-"""Not 1: what is there follows from what was recorded. Not 0: whoever cut a log should not pass for complete."""
+"""Not 1: the existing calls match the recording. Not 0: a truncated log must not pass for complete."""
 DESCRIPTION = """\
 Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
 

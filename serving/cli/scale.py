@@ -1,4 +1,4 @@
-"""`cloudmatrix scale POOL N`: so many replicas, and how long that stands against the autoscaler."""
+"""`cloudmatrix scale POOL N`: set the number of replicas, and for how long it overrides the autoscaler."""
 
 import argparse
 import json
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask for the replicas, and wait for them if told to.
+    """Request the replicas, and wait for them if requested.
 
     Raises: ConfigError, ScaleError, UnavailableError in one line.
     """

@@ -113,8 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_places(arguments: argparse.Namespace) -> None:
-    """See that ports and the folder of a start can be had, and say what this machine lacks, before a model is fetched
-    or anything heavy imported.
+    """Check that ports and the folder are available and warn about missing resources, before a model is fetched or
+    expensive modules are imported.
 
     Raises: ConfigError if they cannot, or the file or a setting is wrong.
     """

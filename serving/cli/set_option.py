@@ -15,7 +15,7 @@ def add_set(parser: argparse._ActionsContainer, example: str) -> None:
     """The option, any number of times.
 
     Args:
-        example: a setting that does something in this command.
+        example: a setting with an effect in this command.
     Effects: `arguments.set` is what was given, for `configured`.
     """
     parser.add_argument(
@@ -34,7 +34,7 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
     Args:
         model: as `load_config`.
     Raises: ConfigError, as `load_config` and `check_settings`; what `with_folder` raises.
-    Effects: reads the file; names keys that were set and do nothing in this command, on standard error; fetches a model
+    Effects: reads the file; lists keys that were set without effect in this command on standard error; fetches a model
         of the Hugging Face Hub, its weights too where the command is to serve it.
     """
     from serving.config.effects import check_settings, idle_lines

@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate, and show or write what came of it.
+    """Simulate, and show or write the result.
 
     Raises: ConfigError, TraceError in one line.
     """
@@ -152,7 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Numbers that no run can have, and flags that would change nothing.
+    """Reject impossible numbers, and flags without effect.
 
     Raises: ConfigError.
     """

@@ -1,4 +1,4 @@
-"""Where a simulation stands, on stderr: virtual time, requests, and how many times faster than real time it runs."""
+"""Progress of a simulation, on stderr: virtual time, requests, and how many times faster than real time it runs."""
 
 import time
 from types import TracebackType
@@ -15,7 +15,7 @@ class SimulationProgress:
     Args:
         count: requests in all; None = not known. duration_s: last arrival [s]; None = not known.
         supernodes: that report.
-        quiet: show nothing.
+        quiet: show no bar.
     """
 
     def __init__(self, count: int | None, duration_s: float | None, supernodes: int, *, quiet: bool) -> None:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask and print.
+    """Fetch and print the status.
 
     Raises: UnavailableError, ConfigError, in one line.
     """

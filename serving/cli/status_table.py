@@ -14,7 +14,7 @@ from serving.values.replica_rows import whole_replicas
 
 NAME_WIDTH = 14
 SILENT_S = 10.0
-"""A board that was ended is back before."""
+"""Longer than the restart of a board takes."""
 
 _LOST = ("dead", "frozen")
 
@@ -22,9 +22,9 @@ Cell = Callable[[dict[str, Any]], str]
 
 
 def fetch_status(url: str, api_key: str | None) -> dict[str, Any]:
-    """Ask a gateway, again while it is too busy to answer.
+    """Query a gateway, with retries while it is too busy.
 
-    Raises: UnavailableError, in one line, when it cannot be reached, wants another key, or is not a gateway.
+    Raises: UnavailableError, in one line, when it cannot be reached, rejects the key, or is not a gateway.
     """
     return ask_again(lambda: ask_gateway(url, "/cluster", api_key))
 
@@ -66,7 +66,6 @@ def pids_of(status: dict[str, Any], pool: str) -> list[int]:
     """Process ids of a pool's replicas that live; of a group, of its ranks.
 
     Raises: ConfigError if there is no such pool.
-    Effects: none.
     """
     rows = {one["name"]: one["replicas"] for one in status["pools"]}
     if (kvcache := status.get("kvcache")) is not None:
@@ -77,7 +76,7 @@ def pids_of(status: dict[str, Any], pool: str) -> list[int]:
 
 
 def host_table(hosts: Sequence[dict[str, Any]]) -> Table:
-    """One row per host; a lost one says for how long it has been lost."""
+    """One row per host; a lost one with the time since its loss."""
     table = plain_table(("host", "address", "state"), ("NPUs", "UB MiB", "gateways"))
     for host in hosts:
         lost, npus, memory = host["lost_s"], str(host["npus"]), str(host["ub_memory_mib"])
@@ -107,7 +106,7 @@ def _table(pools: list[dict[str, Any]]) -> Table:
 
 
 def _cells(replica: dict[str, Any]) -> list[str]:
-    """A row; that of a rank stands below the one of its group, which shows the shell's process."""
+    """A row; a rank's row is below that of its group, which shows the shell's process."""
     name = replica["replica"].split("#")[-1]
     if replica.get("group") is not None:
         name = f"  r{replica['rank']}"
@@ -143,7 +142,7 @@ def server_table(servers: Sequence[dict[str, Any]], lead: str = "") -> Table:
     """One row per memory server.
 
     Args:
-        lead: stands before the first row, in a column of its own, with process and fill only; empty = all columns.
+        lead: content of an additional first column, with process and fill only; empty = all columns.
     """
     shown = (_PID_CELL, *_FILL_CELLS) if lead else (*_RING_CELLS, *_FILL_CELLS, *_HIT_CELLS)
     table = plain_table(("pool", "server", "state") if lead else ("server", "state"), [title for title, _ in shown])
@@ -171,7 +170,7 @@ def plain_table(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def clip(text: str) -> str:
-    """Long names keep their end, which tells them apart."""
+    """Shorten a long name, keeping its end, which is its distinctive part."""
     return text if len(text) <= NAME_WIDTH else f"…{text[1 - NAME_WIDTH :]}"
 
 
@@ -180,7 +179,7 @@ def _fill(tier: dict[str, int]) -> str:
 
 
 def _state(server: dict[str, Any]) -> str:
-    """A young server takes its part of the ring step by step: its weight is told until it has all of it."""
+    """A young server takes its part of the ring step by step: its weight is shown until it has all of it."""
     return f"{server['state']} {server['weight']:.2f}" if 0 < server["weight"] < 1 else str(server["state"])
 
 

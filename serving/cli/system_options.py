@@ -1,4 +1,4 @@
-"""Which running system a command asks: its gateway's address and key, or its dashboard's."""
+"""Options for the running system of a command: its gateway's address and key, or its dashboard's."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
-    """Where the gateway is, and in which form to print what it says.
+    """Options for the gateway's address and the output format.
 
     Args:
         inherited: the parser above has these too; only what is given here may override what was given there.

@@ -1,6 +1,6 @@
 """Replays a decision log: the recorded calls on a fresh machine, every outcome compared with the recorded one.
 
-After the first difference nothing more is compared: the machine is in another state from there on.
+The comparison stops at the first difference: the machine is in another state from there on.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class Difference:
         number: of the call in its log, from 1.
         call: the call in a few words.
         where: path to the value inside the outcome.
-        expected, got: what was recorded and what the replay gave, there.
+        expected, got: recorded and replayed value at that path.
     """
 
     number: int
@@ -72,7 +72,7 @@ class ReplayResult:
 
     @property
     def complete(self) -> bool:
-        """The log has its end, and nothing was left out."""
+        """The log is complete."""
         return not self.ending
 
     @property
@@ -178,7 +178,7 @@ def _difference(number: int, call: CallRecord, recorded: bytes, got: bytes) -> D
 def first_difference(old: object, new: object, where: str = "") -> tuple[str, str, str]:
     """The first place where two plain values that are not equal differ.
 
-    Returns: path to it, and what stands there in each. Short lists of numbers and names are shown whole.
+    Returns: path to it, and both values. Short lists of numbers and names are shown whole.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in (*old, *(key for key in new if key not in old)):

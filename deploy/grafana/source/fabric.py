@@ -1,4 +1,4 @@
-"""For who looks at KV on its way: handoffs between hosts, and the pool."""
+"""Dashboard of KV transfers: handoffs between hosts, and the pool."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import increase, quantile, rate

@@ -1,4 +1,4 @@
-"""For who looks after machines: which are there, and what Ray says of them."""
+"""Dashboard of hosts: which exist, and their state in Ray."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import increase, value

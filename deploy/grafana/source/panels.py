@@ -28,8 +28,8 @@ class Panel:
     Args:
         unit: as Grafana names it: `s`, `Bps`, `percentunit`, `short`.
         lines: legend and query of each line; `{{label}}` in a legend is a label's value.
-        number: show the newest value alone.
-        stacked: lines lie on each other.
+        number: show only the latest value.
+        stacked: series are stacked.
     """
 
     title: str

@@ -2,8 +2,8 @@
 
     python -m deploy.grafana.source.picture user http://127.0.0.1:9090 10 board.png      the last 10 minutes
 
-Panels lie where the board puts them, with its titles, units, legends and queries, and with
-the palette of our pages; fonts are not Grafana's.
+Panels are placed as in the board, with its titles, units, legends and queries, and with the palette of our pages; fonts
+are not Grafana's.
 """
 
 import json

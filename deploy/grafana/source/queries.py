@@ -5,7 +5,7 @@ WINDOW = "$__rate_interval"
 
 
 def value(name: str, *by: str, each: str = "engine") -> str:
-    """A gauge, summed by labels; `each` tells its series apart."""
+    """A gauge, summed by labels; grouped by `each` as well."""
     return f"sum by ({', '.join(by)}) (max by ({_labels(each, by)}) ({name}))"
 
 

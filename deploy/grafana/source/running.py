@@ -1,4 +1,4 @@
-"""For who runs it: is each pool busy, full, in trouble."""
+"""Dashboard for operators: is each pool busy, full, in trouble."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import quantile, rate, value

@@ -1,4 +1,4 @@
-"""For who wonders why a pool grew, or did not."""
+"""Dashboard of scaling decisions: why a pool grew or did not."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import increase, mean, quantile, value

@@ -1,15 +1,15 @@
 """Prompts rebuilt from the block hashes of a trace: equal ids at equal positions give equal prefixes, to the token.
 
-A trace tells of each prompt the identity of its blocks and nothing of its words. Here each id becomes a text of its own
-that depends on nothing but the id (and the salt of the word source), so that prefixes repeat exactly where the trace
-says that they did, in every worker process and in every run.
+A trace has the identity of each prompt's blocks, not its words. Each id becomes a text of its own that depends only on
+the id (and the salt of the word source), so that prefixes repeat exactly where they do in the trace, in every worker
+process and in every run.
 
     id -> its code: words that spell the id in a prefix-free code (digits of base size/2, lowest first; all but the
           last digit come from the upper half of the words)       so that unequal ids differ within their codes,
           then random words seeded with the id                    nearly always in the first token
     text of a block of n tokens = the first n tokens of that
 
-Tokens that the tokenizer itself puts before a prompt count as the first tokens of the first block, so that blocks begin
+Tokens that the tokenizer itself puts before a prompt count as the first tokens of the first block, so that blocks start
 at the server's block boundaries.
 """
 
@@ -38,7 +38,7 @@ class BlockPrompts:
         Args:
             hash_ids: of its blocks in order, each in [0, LARGEST_ID]; ids beyond `n_tokens` are not used.
             rest_seed: of the text behind the last id's block, if the ids do not reach to the end.
-        Raises: UsageError if the blocks are too short to tell ids apart, or token ids are wanted and none are known.
+        Raises: UsageError if the blocks are too short for unique ids, or token ids are required and none are known.
         """
         text: list[str] = []
         numbers: list[int] = []

@@ -32,7 +32,7 @@ class Custom:
     """Workload of given prompts, one request each. Finite.
 
     Attributes:
-        output_tokens: length of answers where the line does not say.
+        output_tokens: length of responses for lines without one.
         measure: counts the prompts' tokens. fit: leaves out what does not fit the model.
     """
 
@@ -45,7 +45,7 @@ class Custom:
         """See `Workload`.
 
         Raises: UsageError if the file cannot be read; TraceFormatError naming the line that is no prompt; ServerError
-            where a server counts and cannot be asked.
+            if a request to the server's tokenizer fails.
         """
         for number, line in json_lines(self.path, _Line, 'a prompt ({"prompt": ..., "output_tokens": ...})'):
             prompt, input_tokens, exact = self._prompt(number, line)

@@ -15,7 +15,7 @@ class Fit:
     Attributes:
         length_scale: prompts and answers times this.
         max_model_tokens: most tokens that prompt and answer may have together (less what a chat template adds).
-        tally: counts what was left out; shared by all who use this fit, and no part of its identity.
+        tally: counts what was left out; shared by all users of this fit, and not part of its identity.
     """
 
     length_scale: float = 1.0
@@ -41,8 +41,8 @@ class Fit:
         """Lengths that the model can take: the answer keeps its length if it can, the prompt loses its end.
 
         Args:
-            block_tokens: a prompt that must lose something is cut to whole blocks of this size, if one fits at all, so
-                that what is left of it has whole blocks of the original only.
+            block_tokens: a shortened prompt is cut to whole blocks of this size, if at least one fits, so that the rest
+            has only whole blocks of the original.
         """
         if self.max_model_tokens is None or input_tokens + output_tokens <= self.max_model_tokens:
             return input_tokens, output_tokens

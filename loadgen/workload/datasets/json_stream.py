@@ -11,7 +11,7 @@ from loadgen.regular_file import check_regular
 
 _FIRST_READ = 1 << 20
 _LONGEST_ENTRY = 1 << 26
-"""Characters. Whatever has no end within this is taken for broken rather than read to the end of the file."""
+"""Characters. An entry without an end within this is taken as broken, without reading to the end of the file."""
 _BETWEEN = " \t\r\n,"
 _NEWLINE = "\n"
 
@@ -19,7 +19,7 @@ _NEWLINE = "\n"
 def entries(
     path: Path, *, first_read: int = _FIRST_READ, longest_entry: int = _LONGEST_ENTRY
 ) -> Iterator[tuple[int, Any]]:
-    """The entries of a JSON list, or of a file with one JSON value after another, with the line each begins in.
+    """The entries of a JSON list, or of a file with one JSON value after another, with the line on which each starts.
 
     Args:
         first_read, longest_entry: characters that are read at once, and that an entry has at most.

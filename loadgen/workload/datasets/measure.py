@@ -11,8 +11,8 @@ class Measure:
     """Counts tokens of a data set's texts.
 
     Attributes:
-        counter: the model's tokenizer, asked for every text; None = about 1.3 tokens a word, and nothing is certain.
-            A tokenizer that is the server's own is asked while the run goes on, and so adds to its load.
+        counter: the model's tokenizer, called for every text; None = about 1.3 tokens a word, as an estimate.
+            The server's own tokenizer is called during the run, and so adds to its load.
     """
 
     counter: TokenCounter | None = None
@@ -25,7 +25,7 @@ class Measure:
     def tokens(self, text: str) -> int:
         """Tokens of a text, at least 1.
 
-        Raises: ServerError where a server counts and cannot be asked.
+        Raises: ServerError if a request to the server's tokenizer fails.
         """
         if self.counter is None:
             return max(1, round(len(text.split()) * TOKENS_PER_WORD))

@@ -35,12 +35,12 @@ _NO_PAUSE = Fixed(0.0)
 
 @dataclass(frozen=True)
 class ShareGpt:
-    """Workload of recorded conversations: their questions are asked, their answers only tell how long ours should be.
+    """Workload of recorded conversations: their questions become prompts, their answers only set the response lengths.
 
     Attributes:
         measure: counts questions and recorded answers.
         output_tokens: length of each answer; None = that of the recorded one.
-        whole: ask every question of a conversation (with the server's own answers as history), not only the first.
+        whole: send every question of a conversation (with the server's own answers as history), not only the first.
         think_s: pause before each turn but the first [s]; below 0 counts as 0.
         fit: texts cannot be scaled; conversations end before a turn that does not fit the model, and are left out if
             that is the first one.
@@ -57,7 +57,7 @@ class ShareGpt:
         """See `Workload`.
 
         Raises: UsageError if the file cannot be read; TraceFormatError naming the line that is no conversation;
-            ServerError where a server counts and cannot be asked.
+            ServerError if a request to the server's tokenizer fails.
         """
         for line, entry in entries(self.path):
             pairs = list(_pairs(_said(self.path, line, entry)))
@@ -96,8 +96,8 @@ class ShareGpt:
 def _pairs(said: list[tuple[Role | None, str]]) -> Iterator[tuple[Prompt, str, str]]:
     """Prompt, its text and the recorded answer, as long as people and assistants take turns.
 
-    What an assistant said before the first question is dropped: such entries are cut out of longer conversations. A
-    system message goes with the first question.
+    Assistant messages before the first question are dropped: such entries are cut out of longer conversations. A system
+    message is sent with the first question.
     """
     system = "\n".join(text for role, text in said if role is Role.SYSTEM)
     rest = [(role, text) for role, text in said if role is not Role.SYSTEM]

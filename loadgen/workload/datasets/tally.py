@@ -1,15 +1,15 @@
-"""How many entries of a data set were left out, so that a run can say so. Those made shorter say it themselves."""
+"""Number of data set entries left out, for the run's report. Shortened ones are counted in their own records."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass
 class Tally:
-    """Counts over everything drawn so far (more than was sent, since prompts are drawn ahead).
+    """Counts over all entries drawn so far (more than were sent, since prompts are drawn ahead).
 
     Attributes:
-        taken: conversations drawn. left_out: entries with nothing to send, or which cannot be made shorter and do not
-            fit. notes: what a trace's reader had to make sense of.
+        taken: conversations drawn. left_out: entries without a prompt, or which do not fit and cannot be shortened.
+        notes: what a trace's reader had to make sense of.
     """
 
     taken: int = 0

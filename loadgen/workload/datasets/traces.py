@@ -1,8 +1,8 @@
 """A trace of any format as a workload: its requests at its times, with their exact bodies or with words of our own.
 
-Where a trace knows its prefixes, prompts are rebuilt from the ids of their blocks. Scaled to a smaller model, lengths
+If a trace has prefix ids, prompts are rebuilt from the ids of their blocks. Scaled to a smaller model, lengths
 then shrink together with the block (see `trace.scaling`): with a scale of 1/32 a block of 512 tokens has 16, which is
-also the block of most servers' prefix caches. Where nothing is known of prefixes, each prompt has words of its own.
+also the block of most servers' prefix caches. Without prefix ids, each prompt has words of its own.
 """
 
 from collections.abc import Iterator
@@ -26,10 +26,9 @@ from loadgen.workload.source import draw_seed
 class TraceWorkload:
     """Workload of a trace. Finite; `arrival_s` is the trace's own time.
 
-    Draws nothing from the random stream for blocks that have an id: their text is the same in every run and every
-    round, as the ids say. A server that has seen the trace before therefore knows all of it; salt the words to prevent
-    that. A later turn is sent its pause after the answer in front of it, with its own whole prompt, whatever that
-    answer was.
+    Does not use the random stream for blocks that have an id: their text is the same in every run and every round. A
+    server that has processed the trace before therefore has all of it in its cache; salt the words to prevent that. A
+    later turn is sent its pause after the previous response, with its own whole prompt, independent of that response.
 
     Attributes:
         words: writes prompts for requests without a body; None = such requests are an error.
@@ -133,7 +132,7 @@ class TraceWorkload:
         )
 
     def _scaled_input(self, tokens: int) -> int:
-        """Whole blocks stay whole; the rest stays less than a block and more than nothing."""
+        """Whole blocks stay whole; the rest stays between one token and a block."""
         if self.trace.block_tokens is None:
             return self.fit.asked(tokens)
         return int(scaled_prompts(tokens, self.trace.block_tokens, self.fit.length_scale))

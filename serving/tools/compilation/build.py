@@ -1,8 +1,8 @@
 """Sources in, a folder of compiled modules out.
 
-Theory of operation. mypyc wants all modules at once, in the folder layout of their packages, and leaves much behind: it
-works on a copy of the sources, in a process of its own (worker.py). What it made is moved into the user's cache in one
-go, under a name that carries a fingerprint of the sources, so nothing is ever overwritten.
+Theory of operation. mypyc needs all modules at once, in the folder layout of their packages, and leaves temporary
+files: it works on a copy of the sources, in a process of its own (worker.py). The result is moved into the user's cache
+atomically, under a name with a fingerprint of the sources, so existing builds are never overwritten.
 """
 
 import importlib.util
@@ -23,13 +23,13 @@ from serving.model.native.build import BuildError, forget_old, lock, writable_fo
 from serving.tools.compilation.modules import COMPILED
 
 Progress = Callable[[int, int], None]
-"""Told how many files have been compiled, of how many; of 0 while types are checked."""
+"""Called with the number of compiled files and the total; 0 while types are checked."""
 
 _WORKER = Path(__file__).with_name("worker.py")
 LIMIT_S = 1800.0
 _POLL_S = 0.5
 _REASON_WIDTH = 160
-"""Characters; a failed command is told with all its flags."""
+"""Characters; a failed command is shown with all its flags."""
 _KEPT = 4
 """Builds that stay in the cache: of checkouts that are used side by side."""
 
@@ -61,7 +61,7 @@ def build(
         modules: those to compile.
         limit_s: how long that may take.
     Returns: the build's folder.
-    Raises: ConfigError if it cannot be done here; what the tools said is kept beside the folder as `*.log`.
+    Raises: ConfigError if it cannot be done here; the tools' output is kept next to the folder as `*.log`.
     Effects: writes the user's cache folder.
     """
     result = result or current()
@@ -79,7 +79,7 @@ def build(
 
 
 def _check_tools() -> None:
-    """Raises: ConfigError if mypyc is missing. Whether there is a C compiler, it tells itself."""
+    """Raises: ConfigError if mypyc is missing. A missing C compiler is reported by the build itself."""
     for module in ("mypyc", "setuptools"):
         if importlib.util.find_spec(module) is None:
             raise ConfigError(f"{module} is not installed: pip install 'mypy[mypyc]>=2.4,<3'")

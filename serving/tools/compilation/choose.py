@@ -6,7 +6,7 @@ from serving.tools.compilation.build import current
 
 
 def prefer_compiled() -> bool:
-    """Use the build of these sources, if somebody has made it; to be called before the simulator is imported.
+    """Use the build of these sources, if one exists; to be called before the simulator is imported.
 
     Returns: whether it is used.
     Effects: see `compiled.use`.

@@ -6,7 +6,7 @@ from mypyc.build import mypycify
 from setuptools import setup
 
 FLAGS = ["--config-file=", "--ignore-missing-imports"]
-"""For mypy: the settings of whoever calls are not ours, and third parties need no types here."""
+"""For mypy: the caller's settings do not apply, and third parties need no types."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Step 2: a conversation whose prompts begin with all turns before, and what of them need not be computed again."""
+"""Step 2: a conversation whose prompts include all earlier turns, and the share of tokens that need no computation."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -24,7 +24,7 @@ _LANE_PX = 28
 
 @dataclass(frozen=True, slots=True)
 class CachedTurn:
-    """Prompt tokens of one turn: all, those not computed, and of these those that came from the KV-cache pool."""
+    """Prompt tokens of one turn: all, those not computed, and of these those loaded from the KV-cache pool."""
 
     prompt: int
     cached: int
@@ -46,18 +46,18 @@ def run(stage: Stage) -> StepReport:
 
 
 def cached_turn(reply: ChatReply) -> CachedTurn:
-    """A turn's figures. Effects: none."""
+    """A turn's figures."""
     details = reply.usage["prompt_tokens_details"]
     return CachedTurn(reply.usage["prompt_tokens"], details["cached_tokens"], details.get("pulled_tokens", 0))
 
 
 def turn_line(turn: CachedTurn) -> str:
-    """A turn in one line, as `examples/turns.py` prints it. Effects: none."""
+    """A turn in one line, as `examples/turns.py` prints it."""
     return f"{turn.prompt:4} prompt tokens, {turn.cached:4} cached, {turn.pulled:4} pulled"
 
 
 def cache_report(turns: Sequence[CachedTurn]) -> StepReport:
-    """The findings. Effects: none."""
+    """The findings."""
     later = turns[1:]
     prompt, cached = sum(turn.prompt for turn in later), sum(turn.cached for turn in later)
     pulled = sum(turn.pulled for turn in later)

@@ -12,7 +12,7 @@ _WISHES = {"max_tokens": 80, "temperature": 0}
 
 
 def run(stage: Stage) -> StepReport:
-    """Ask once. Raises: UnavailableError; StepError if nothing came."""
+    """Send one request. Raises: UnavailableError; StepError if the response is empty."""
     conversation = ChatConversation(stage.system.url, None, stage.system.model, None, _WISHES)
     stage.narrator.question(QUESTION)
     with closing(conversation.ask(QUESTION)) as pieces:

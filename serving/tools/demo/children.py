@@ -1,4 +1,4 @@
-"""Other commands of this project, run as the reader would run them, and ended with the step."""
+"""Runs other commands of this project as a user would, and stops them at the end of the step."""
 
 import contextlib
 import os
@@ -15,10 +15,10 @@ STOP_S = 5.0
 
 
 def run_module(narrator: Narrator, module: str, words: Sequence[str]) -> None:
-    """Run `python -m MODULE WORDS`; what it prints goes where our own words go.
+    """Run `python -m MODULE WORDS`; its output is printed between the demo's own lines.
 
     Raises: StepError if it fails.
-    Effects: its processes have ended when this returns, or raises.
+    Effects: its processes have ended on return or raise.
     """
     narrator.flush()
     # A session of its own: Ctrl-C at the terminal is for the demo, which then ends this.
@@ -32,7 +32,7 @@ def run_module(narrator: Narrator, module: str, words: Sequence[str]) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and whatever it started. Effects: none if it has ended by itself."""
+    """Stop a command and its child processes. Effects: none if it has already ended."""
     try:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)

@@ -1,6 +1,6 @@
-"""Keys and signals by which the reader steers the demo.
+"""Keys and signals that control the demo.
 
-between two steps   Enter or space goes on, `s` skips the next one, `q` leaves; without a terminal nothing is awaited
+between two steps   Enter or space continues, `s` skips the next one, `q` quits; without a terminal there is no wait
 within a step       Ctrl-C skips it; a second one within `AGAIN_S`, SIGTERM or SIGHUP end the demo
 """
 
@@ -24,7 +24,7 @@ _FOREVER_S = 3600.0
 
 
 class Interrupts:
-    """The signals that ask for an end, while it is entered: each raises KeyboardInterrupt.
+    """Context that turns termination signals into KeyboardInterrupt: each raises KeyboardInterrupt.
 
     Args:
         clock: monotonic [s].
@@ -57,7 +57,7 @@ class Keys:
     """The keyboard, if there is one.
 
     Args:
-        awaited: whether the reader is asked between steps; never without a terminal.
+        awaited: whether to prompt between steps; never without a terminal.
     """
 
     def __init__(self, *, awaited: bool) -> None:
@@ -66,7 +66,7 @@ class Keys:
     def choose(self) -> Choice:
         """Wait for a key, if any is awaited.
 
-        Effects: the terminal gives single keys meanwhile, and is as before afterwards.
+        Effects: the terminal is in single-key mode during the call and is restored afterwards.
         """
         if not self.awaited:
             return "go"

@@ -1,4 +1,4 @@
-"""Step 3: `kill -9` in the middle of an answer, which goes on, token for token."""
+"""Step 3: `kill -9` in the middle of a response, which continues token for token."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ class Killed:
 
 
 def run(stage: Stage) -> StepReport:
-    """Ask undisturbed, ask again and kill the decode instance. Raises: UnavailableError, StepError."""
+    """Send an undisturbed request, send it again and kill the decode instance. Raises: UnavailableError, StepError."""
     system = stage.system
     with stage.narrator.waiting("asking once undisturbed, to know the right answer"):
         reference = _ask(system, None)
@@ -93,7 +93,7 @@ def _decode_instance(system: DemoSystem) -> Target:
 
 
 def pause_s(answer: StreamedAnswer, at_s: float) -> float:
-    """Longest time without a token that ended after a moment [s]. Effects: none."""
+    """Longest gap between tokens that ended after a moment [s]."""
     times = [answer.sent_s, *(at for at, _ in answer.choices[0].arrivals)]
     return max((b - a for a, b in itertools.pairwise(times) if b >= at_s), default=0.0)
 
@@ -102,7 +102,7 @@ def kill_report(reference: StreamedAnswer, killed: Killed, events: Sequence[dict
     """The findings.
 
     Args:
-        events: those of the pool, newest first, as the dashboard tells them.
+        events: of the pool, latest first, as in the dashboard.
     Raises: StepError if the kill did not come.
     """
     if killed.at_s is None or killed.target is None:

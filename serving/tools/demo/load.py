@@ -1,4 +1,4 @@
-"""Step 5: eight users at once, by `loadgen`, which knows nothing of this system."""
+"""Step 5: eight users at once, by `loadgen`, which is independent of this system."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _PERCENTILES = ("50", "90", "95", "99")
 
 
 def run(stage: Stage) -> StepReport:
-    """Run `loadgen`, whose own table stands in the terminal. Raises: StepError."""
+    """Run `loadgen`, which prints its own table. Raises: StepError."""
     folder = stage.folder / "load"
     words = [
         "run",
@@ -35,7 +35,7 @@ def run(stage: Stage) -> StepReport:
 
 
 def load_report(result: dict[str, Any]) -> StepReport:
-    """The findings. Args: result: `RunResult` as JSON. Effects: none."""
+    """The findings. Args: result: `RunResult` as JSON."""
     rates, generator = result["throughput"], result["generator"]
     failed = sum(count for name, count in result["outcomes"].items() if name not in ("ok", "unfinished"))
     speed = numbers.significant(rates["output_tokens_per_s"])

@@ -28,7 +28,7 @@ class Narrator:
         self.say(below)
 
     def heading(self, number: int, total: int, title: str) -> None:
-        """A step begins."""
+        """Print the heading of a step."""
         self._console.print()
         rule = "─" * max(2, self._width - len(title) - len(f"{number}/{total}") - 5)
         self._console.print(
@@ -61,7 +61,7 @@ class Narrator:
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def address(self, name: str, url: str) -> None:
-        """Place of something, in one piece, so that a terminal makes a link of it."""
+        """Print an address on one unbroken line, so that terminals make it a link."""
         self._console.print(Text.assemble((f"{name}: ", "bold"), url), soft_wrap=True)
 
     def table(self, table: Table) -> None:
@@ -69,17 +69,17 @@ class Narrator:
         self._console.print(Padding(terminal_table(table, self._width), (1, 0, 1, 2)))
 
     def outcome(self, state: str, text: str) -> None:
-        """How a step ended."""
+        """Print how a step ended."""
         mark, style = _STATES[state]
         self._console.print(Text(f"{mark} {text}", style=style), width=self._width)
 
     def flush(self) -> None:
-        """Everything said so far stands before what another process is going to write."""
+        """Flush printed text before another process writes."""
         self._console.file.flush()
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Say what is waited for: a spinner on a terminal, elsewhere a line."""
+        """Show a wait: a spinner on a terminal, otherwise a line."""
         if not self._console.is_terminal:
             self.say(f"{text} ...")
             yield

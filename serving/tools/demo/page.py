@@ -1,4 +1,4 @@
-"""report.html of a demo: every step's outcome on one page that needs nothing else."""
+"""report.html of a demo: every step's outcome on one self-contained page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -19,7 +19,7 @@ _FOOTNOTE = (
 
 
 def report_page(run: DemoRun) -> str:
-    """The page: HTML of one file. Every text is escaped; it can load nothing."""
+    """The page: HTML of one file. Every text is escaped; it loads no external resource."""
     page = Page("cloudmatrix demo", footnote=_FOOTNOTE)
     page.body += [element("h1", page.title), facts(_facts(run)), _verdict(run), tiles(_tiles(run))]
     for outcome in run.outcomes:

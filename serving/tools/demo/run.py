@@ -1,4 +1,4 @@
-"""The demo from its first word to its last: starts what the steps need, takes them in turn, ends everything."""
+"""The demo from its first word to its last: starts what the steps need, runs them in order, stops all processes."""
 
 import contextlib
 import time
@@ -20,9 +20,9 @@ def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys
 
     Args:
         folder: there already; steps write into it.
-    Returns: how each of them ended; those that never began are not in it.
+    Returns: their outcomes; steps that never started are not included.
     Raises: UnavailableError if the system does not start; KeyboardInterrupt while it starts.
-    Effects: a system of its own is started if a step needs one; all that was started has ended.
+    Effects: a system of its own is started if a step needs one; all of its processes have ended.
     """
     begun = time.monotonic()
     run, left = DemoRun([]), list[str]()
@@ -96,7 +96,7 @@ def _choose(stage: Stage, keys: Keys) -> str:
 
 
 def outcome_text(outcome: StepOutcome) -> str:
-    """A step's end in a sentence. Effects: none."""
+    """A step's end in a sentence."""
     if outcome.state == "skipped":
         return "skipped"
     if outcome.report is None or outcome.state == "failed":

@@ -24,7 +24,9 @@ _TOKENS = 1500
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A change of a pool's size. `gap_s`: the longest of the stream that ran meanwhile [s]; `npus`: before, after."""
+    """A change of a pool's size. `gap_s`: the longest of the stream that ran during the change [s]; `npus`: before,
+    after.
+    """
 
     before: int
     target: int
@@ -87,7 +89,7 @@ class _Stream:
 
 
 def scale_report(scaled: Scaled) -> StepReport:
-    """The findings. Effects: none."""
+    """The findings."""
     took, gap = numbers.duration(scaled.took_s), numbers.duration(scaled.gap_s)
     return StepReport(
         f"{scaled.target} instead of {scaled.before} serve after {took}; the stream that ran meanwhile never waited "

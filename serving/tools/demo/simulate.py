@@ -17,7 +17,7 @@ LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
 
 
 def run(stage: Stage) -> StepReport:
-    """Run `cloudmatrix simulate`, whose own tables stand in the terminal. Raises: StepError."""
+    """Run `cloudmatrix simulate`, which prints its own tables. Raises: StepError."""
     folder = stage.folder / "simulate"
     run_module(
         stage.narrator,
@@ -28,7 +28,7 @@ def run(stage: Stage) -> StepReport:
 
 
 def simulate_report(result: dict[str, Any]) -> StepReport:
-    """The findings. Args: result: `result.json` of a simulation. Effects: none."""
+    """The findings. Args: result: `result.json` of a simulation."""
     summary, npus = result["summary"], result["config"]["NPUs"]
     finished, count = summary["outcomes"]["finished"], summary["requests"]
     speed = numbers.significant(summary["throughput"]["output_tokens_per_s"])

@@ -35,10 +35,10 @@ class DemoSystem:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Everything that a step may use.
+    """Resources available to a step.
 
     Args:
-        begun_s: when the demo began, on the monotonic clock [s].
+        begun_s: start of the demo on the monotonic clock [s].
         folder: of the report; a step's own files go into a folder of its name there.
         running: the demo's system; None where no step needs one.
     """
@@ -57,7 +57,7 @@ class Stage:
 
 @contextmanager
 def own_system(narrator: Narrator, left: list[str]) -> Iterator[DemoSystem]:
-    """Start a system, and end it whatever happens.
+    """Start a system, and stop it on exit in every case.
 
     Args:
         left: gets what it has left on the machine.

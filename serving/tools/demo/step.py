@@ -12,7 +12,7 @@ from serving.tools.demo.stage import Stage
 
 
 class StepError(ServingError):
-    """A step could not show what it is there for; the message says why."""
+    """A step could not show what it is there for; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,8 @@ class Step:
         name: on the command line. title: in terminal and page.
         text: what is going to happen and why that is worth a look, a few sentences.
         commands: what does the same on a system of the reader's own.
-        run: does it. Raises: StepError, UnavailableError and the like; KeyboardInterrupt when it is skipped, with
-            everything ended that it started.
-        needs_system: whether there must be a system.
+        run: does it. Raises: StepError, UnavailableError and the like; KeyboardInterrupt when it is skipped, after
+        stopping all that it started. needs_system: whether there must be a system.
     """
 
     name: str
@@ -76,11 +75,11 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class DemoRun:
-    """The whole demo: steps that came to an end, in their order.
+    """The whole demo: the completed steps in order.
 
     Args:
-        model: that answered; empty where no system was started.
-        left: what the demo's system has left on the machine; empty = nothing.
+        model: the served model; empty where no system was started.
+        left: what the demo's system has left on the machine; empty = clean.
         ended_early: the reader left before the last step; `interrupted`: by Ctrl-C or another signal, not by a key.
     """
 

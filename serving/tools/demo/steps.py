@@ -14,7 +14,7 @@ def chosen_steps(only: Collection[str], skip: Collection[str]) -> tuple[Step, ..
 
     Args:
         only: their names; none = all. skip: names of those to leave out.
-    Raises: ConfigError if nothing is left.
+    Raises: ConfigError if no step is left.
     """
     steps = tuple(step for step in STEPS if (not only or step.name in only) and step.name not in skip)
     if not steps:

@@ -1,4 +1,4 @@
-"""Figures of one window for a model, token by token, alone or beside a reference."""
+"""Per-token scores of a model on one window, with an optional reference."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -62,7 +62,7 @@ class EvaluationJob:
         return max(max(*fed, *targets) for fed, targets in self._sequences())
 
     def _sequences(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """All that will be fed, with what is asked of it."""
+        """All sequences to feed, with their targets."""
         for text in self.texts:
             yield from ((window.tokens, window.targets) for window in text.windows)
         for task in self.tasks:
@@ -70,7 +70,7 @@ class EvaluationJob:
 
 
 def read_job(arguments: argparse.Namespace) -> EvaluationJob:
-    """Read everything that the command line names, except weights.
+    """Read all inputs of the command line except weights.
 
     Raises: ConfigError for what does not fit; ModelError for folders that hold no model.
     Effects: reads files.

@@ -1,4 +1,4 @@
-"""How likely a model finds continuations of contexts, as multiple-choice tasks ask.
+"""Log-likelihood of continuations of contexts, for multiple-choice tasks.
 
 Tokenised as the lm-evaluation-harness does it: blanks at a context's end belong to the continuation, and the
 continuation's tokens are those of the whole text beyond the context's. What does not fit is cut from the left.
@@ -19,7 +19,7 @@ from serving.tools.evaluate.texts import text_prefix
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Token ids to be fed, and those whose probability is asked.
+    """Token ids to feed, and those whose probability is needed.
 
     Args:
         fed: context and continuation without its last token. targets: the continuation.
@@ -36,7 +36,7 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, longest: 
 
     Args:
         longest: most tokens that may be fed.
-    Raises: ConfigError if the continuation has no token, is too long, or follows nothing.
+    Raises: ConfigError if the continuation has no token, is too long, or has no context token before it.
     """
     bare = context.rstrip()
     context, continuation = bare, context[len(bare) :] + continuation
@@ -118,7 +118,7 @@ class _Asked:
 
 
 def _shared_tokens(question: Sequence[Continuation]) -> int:
-    """Tokens that all sequences begin with: whole blocks, and none that predicts a target."""
+    """Common prefix of all sequences: whole blocks, and none that predicts a target."""
     common = min(len(one.fed) - len(one.targets) for one in question)
     for one in question[1:]:
         pairs = zip(question[0].fed[:common], one.fed, strict=False)
@@ -140,7 +140,7 @@ def _batches(parts: Sequence[_Asked], blocks: int) -> Iterator[list[_Asked]]:
 
 
 def _end_token(tokenizer: Tokenizer) -> int:
-    """Token that the harness puts before a text where there is no begin-of-text token."""
+    """Token that the harness puts before a text without a begin-of-text token."""
     if tokenizer.eos_id is None:
         raise ConfigError("an empty context needs a begin- or end-of-text token, and the tokenizer names none")
     return tokenizer.eos_id

@@ -14,7 +14,7 @@ from serving.tools.evaluate.texts import Text
 
 @dataclass(frozen=True, slots=True)
 class PerplexityComparison:
-    """A model beside its reference on one text.
+    """A model compared with its reference on one text.
 
     Args:
         perplexity: the reference's.

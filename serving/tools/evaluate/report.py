@@ -26,7 +26,7 @@ class EvaluationReport:
 
     Args:
         settings: what must be known to repeat it.
-        load_s, evaluate_s: reading the weights; everything after [s].
+        load_s, evaluate_s: reading the weights; the rest of the run [s].
     """
 
     settings: dict[str, object]

@@ -23,7 +23,7 @@ _ALL = "all texts"
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Evaluate, print, and write the report if asked.
+    """Evaluate, print, and write the report if requested.
 
     Args:
         arguments: of the command line, as `serving.cli.evaluate` declares it.

@@ -113,7 +113,7 @@ class Scorer:
 
 
 def sequences(tokens: Sequence[tuple[int, ...]]) -> list[PrefixGroup]:
-    """Groups of one sequence each, with nothing in common."""
+    """Groups of one sequence each, without a common prefix."""
     return [PrefixGroup((), (one,)) for one in tokens]
 
 

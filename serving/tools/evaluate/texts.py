@@ -19,7 +19,7 @@ class Text:
 
     Args:
         documents: token ids, each with what the tokenizer puts before a text; at least two ids.
-        nbytes, words: of what is predicted, hence without the first token.
+        nbytes, words: of the predicted part, so without the first token.
     """
 
     name: str
@@ -35,7 +35,8 @@ def read_text(
 
     Args:
         max_documents: only so many documents, the first ones. max_tokens: only so many tokens, the first ones.
-    Raises: ConfigError if there is no such file, it is not UTF-8, a line is no document, or nothing is left to predict.
+    Raises: ConfigError if there is no such file, it is not UTF-8, a line is not a document, or no token is left to
+        predict.
     """
     prefix = text_prefix(tokenizer)
     documents: list[tuple[int, ...]] = []
@@ -74,7 +75,7 @@ def read_documents(path: Path) -> list[str]:
 
 
 def text_prefix(tokenizer: Tokenizer) -> list[int]:
-    """Tokens that the tokenizer puts before a text: its begin-of-text token, if it does."""
+    """Tokens that the tokenizer puts before a text: its begin-of-text token, if it adds one."""
     added = tokenizer.encode("", add_special_tokens=True)
     begin = tokenizer.special_tokens.get("bos_token")
     return added[:1] if added and begin is not None and added[0] == tokenizer.raw.token_to_id(begin) else []

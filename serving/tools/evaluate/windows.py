@@ -36,9 +36,8 @@ def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[TextWi
     """All windows of a document; its first token is context only.
 
     Args:
-        context: most tokens fed at once. stride: `1 ... context`, how far each window begins after the last one.
+        context: most tokens fed at once. stride: `1 ... context`, distance between the starts of two windows.
     Returns: none for a document of fewer than two tokens.
-    Effects: none.
     """
     assert 1 <= stride <= context, "the stride must lie within the context"
     windows: list[TextWindow] = []

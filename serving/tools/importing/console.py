@@ -1,4 +1,4 @@
-"""An import as seen from a terminal: a bar and what came of it on stderr, the folder alone on stdout."""
+"""An import as seen from a terminal: a bar and the result on stderr, only the folder on stdout."""
 
 import logging
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 def import_on_console(path: Path, out: Path, dtype: Dtype, *, quiet: bool, copies: Iterable[Path] = ()) -> None:
-    """Import a file and say what came of it.
+    """Import a file and report the result.
 
     Args:
-        quiet: nothing on stderr.
+        quiet: no output on stderr.
     Raises: as `import_gguf`.
     Effects: writes the folder, prints on stderr; logs a warning if it cannot be served.
     """

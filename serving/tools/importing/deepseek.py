@@ -1,7 +1,7 @@
 """DeepSeek-V2 and -V3 (GLM-4.7-Flash's files, too): GGUF's `deepseek2`.
 
-Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of the latent form beside
-those of the heads.
+Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of both the latent form and
+the heads.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from serving.tools.importing.rope import rope_settings
 _SOFTMAX, _SIGMOID = 1, 2
 """Values of `expert_gating_func`."""
 _GROUPS = {160: (8, 3), 256: (8, 4)}
-"""Groups of experts, and how many of them a token goes to, where a file of old does not say so, by the number of
-experts. Source: config.json of DeepSeek-V2 and DeepSeek-V3."""
+"""Groups of experts, and the number of them used per token, by the number of experts, for old files without these
+keys. Source: config.json of DeepSeek-V2 and DeepSeek-V3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Shape:
 def describe_deepseek(file: GgufFile, architecture: str) -> Description:
     """Describe a `deepseek2` model.
 
-    Raises: ModelError if a key is missing, out of range, or means something that is not known here.
+    Raises: ModelError if a key is missing, out of range, or has an unsupported meaning.
     """
     keys = ArchitectureKeys(file, architecture)
     shape = _Shape.read(file, keys)

@@ -13,7 +13,7 @@ _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "
 def describe_dense(file: GgufFile, architecture: str) -> Description:
     """Describe a `llama`, `qwen2` or `qwen3` model.
 
-    Raises: ModelError if a key is missing, out of range, or means something that is not known here.
+    Raises: ModelError if a key is missing, out of range, or has an unsupported meaning.
     """
     keys = ArchitectureKeys(file, architecture)
     frame = ModelFrame.of(file, keys)

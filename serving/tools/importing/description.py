@@ -17,7 +17,7 @@ class Description:
     """A model.
 
     Args:
-        config: for config.json, without what the tokenizer says.
+        config: for config.json, without the tokenizer's keys.
         parts: of the checkpoint.
         ignored: names of tensors that are not needed, or were used for the configuration.
     """
@@ -90,7 +90,7 @@ def net(block: str, mlp: str, suffix: str, width: int, hidden: int) -> list[Part
     """A feed-forward net: gate, up and down.
 
     Args:
-        block, mlp: what its tensors' names begin with in the file and in the checkpoint.
+        block, mlp: prefixes of its tensors' names in the file and in the checkpoint.
         suffix: of the names in the file, before `.weight`.
     """
     return [

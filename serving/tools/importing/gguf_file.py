@@ -52,7 +52,7 @@ _SPLIT_NAME = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor as it lies in a file.
+    """A tensor as stored in a file.
 
     Args:
         shape: slowest axis first, as in torch.
@@ -97,7 +97,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """Keys and tensors of a model, whose tensors may lie in several files.
+    """Keys and tensors of a model, whose tensors may be in several files.
 
     Args:
         values: by key.
@@ -133,7 +133,7 @@ class GgufFile:
 
 
 def is_readable(kind: GGMLQuantizationType) -> bool:
-    """Whether the numbers of tensors of a kind can be had. Effects: none."""
+    """Whether the numbers of tensors of a kind can be had."""
     try:
         gguf.quants.dequantize(np.zeros((1, GGML_QUANT_SIZES[kind][1]), dtype=np.uint8), kind)
     except NotImplementedError:
@@ -161,7 +161,7 @@ def _read_tables(path: Path) -> tuple[dict[str, Value], dict[str, StoredTensor]]
 
 
 class _Tables:
-    """Reads what stands before the tensors of one file."""
+    """Reader of the tables before the tensors of one file."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self._path = path
@@ -253,7 +253,7 @@ class _Tables:
             raise self._damaged(f"it has a value of type {number}") from None
 
     def _name(self) -> str:
-        """Name of a key or a tensor, fit to stand in a message."""
+        """Name of a key or a tensor, safe for messages."""
         name = self._text()
         if not name.isprintable() or len(name) > _LONGEST_NAME:
             raise self._damaged(f"it has the name {name[:40]!r}")

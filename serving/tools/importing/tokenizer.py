@@ -1,4 +1,4 @@
-"""tokenizer.json and tokenizer_config.json of what a GGUF file says of its tokenizer.
+"""Creates tokenizer.json and tokenizer_config.json from a GGUF file's tokenizer keys.
 
 Two kinds are made: byte-level BPE (`gpt2`), and the BPE of SentencePiece (`llama`), whose merges follow from its tokens
 and their scores.
@@ -36,7 +36,7 @@ def build_tokenizer(vocabulary: GgufVocabulary) -> ImportedTokenizer:
     """Make the tokenizer.
 
     Raises: ModelError if it is of a kind that is not known, or its lists do not fit together.
-    Effects: logs a warning if the file does not say how text is split.
+    Effects: logs a warning if the file does not define how text is split.
     """
     kind = text(vocabulary.values, "model")
     if kind == "gpt2":

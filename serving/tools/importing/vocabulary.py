@@ -1,4 +1,4 @@
-"""Tokens of a GGUF file with what it says of each, checked."""
+"""Tokens of a GGUF file with their attributes, validated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _END_TEXTS = frozenset({"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """A file's tokenizer as its keys `tokenizer.ggml.…` say.
+    """A file's tokenizer from its keys `tokenizer.ggml.…`.
 
     Args:
         values: of the whole file.
@@ -42,7 +42,7 @@ class GgufVocabulary:
 
         Args:
             rows: of the embedding.
-        Raises: ModelError if there are none, more than rows, or what is said of them does not fit.
+        Raises: ModelError if there are none, more than rows, or their attributes do not fit.
         """
         tokens = texts(values, "tokens")
         if len(tokens) > rows:

@@ -1,4 +1,4 @@
-"""Charts of one experiment: curves that it has, and published figures beside ours, one chart for each unit."""
+"""Charts of one experiment: its curves, and published values next to ours, one chart for each unit."""
 
 from collections.abc import Sequence
 

@@ -21,7 +21,7 @@ class ExperimentProgress:
     """A bar over the experiments, each as long as it usually takes.
 
     Args:
-        quiet: show nothing.
+        quiet: show no bar.
     """
 
     def __init__(self, experiments: Sequence[Experiment], *, quick: bool, quiet: bool) -> None:

@@ -73,7 +73,7 @@ class DecodeMeasure:
 
 
 class _Times:
-    """Iterations of the costed instance. Prompt chunks on a decode die do not occur: nothing is preempted here."""
+    """Iterations of the costed instance. Prompt chunks on a decode die do not occur: instances never preempt."""
 
     def __init__(self, cost: CostModel, case: DecodeCase) -> None:
         self._table = cost.decode_table(dies=DIES_PER_NPU * case.npus, drafts=case.drafts, microbatch=case.halves)
@@ -137,7 +137,7 @@ class DecodeBench:
         )  # fmt: skip
 
     def run(self) -> DecodeMeasure:
-        """Run until every one of the first sequences has ended."""
+        """Run until all of the first sequences have ended."""
         for _ in range(self._sequences):
             self._submit(first=True)
         queue = self._queue
@@ -170,7 +170,7 @@ class DecodeBench:
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
-        """See `Owner`. Nothing fails here, and there is room for all."""
+        """See `Owner`. Requests never fail, and capacity suffices for all."""
         for one in news:
             match one:
                 case Tokens():

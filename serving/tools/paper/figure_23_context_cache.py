@@ -16,7 +16,7 @@ _SHARES = (0.0, 0.125, 0.25, 0.5, 0.75, 0.9)
 
 
 def plan_rate(cost: CostModel) -> float:
-    """Rate at which `plan` and `simulate` let one NPU load cached blocks [GB/s]. Effects: none."""
+    """Rate at which `plan` and `simulate` let one NPU load cached blocks [GB/s]."""
     return SimulationConfig().pool_gb_per_s or cost.device.calibration.pool_load_bytes_per_s / 1e9
 
 
@@ -82,7 +82,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _row(key: str, label: str, published: float, ours: float, unit: str, *, headline: bool = False) -> Row:
-    """Calibration looks at all of these."""
+    """All of these rows were used by the calibration."""
     return Row(key, label, published, ours, unit, How.RUN, _SOURCE, RowKind.FITTED, headline=headline)
 
 

@@ -65,8 +65,8 @@ CHOSEN = POWERS_64
 def allocation_rate(npus: int, sizes: Sequence[int], weights: Sequence[float], steps: int, rng: random.Random) -> float:
     """Share of a supernode's NPUs that are allocated, in the long run, while more blocks wait than fit.
 
-    Blocks come in order and none overtakes; running ones end in random order. A block of up to a node's NPUs goes into
-    the node where it leaves least free; a larger one takes whole free nodes and, for what remains, part of another.
+    Blocks come in order and none overtakes; running ones end in random order. A block of up to a node's NPUs is placed
+    on the node with the fewest left over; a larger one takes whole free nodes and, for what remains, part of another.
     """
     free = [NODE_NPUS] * (npus // NODE_NPUS)
     running: list[list[tuple[int, int]]] = []

@@ -1,7 +1,7 @@
 """Rows that we cannot meet within 5 %, and bounds that we break: how far they may be off, and why.
 
-A row that is further off than here, or missed and not here, is unexplained: `cloudmatrix reproduce` says
-so and fails. So a change that makes a figure worse is seen at once.
+A row that is further off than here, or missed and not here, is unexplained: `cloudmatrix reproduce` reports it and
+fails. So a change that makes a figure worse is seen at once.
 """
 
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ KNOWN_MISSES: dict[tuple[str, str], Miss] = {
 
 
 def reason_for(experiment: str, row: Row) -> str:
-    """Why a row is more than 5 % off, or its bound broken; empty if it is not, `UNEXPLAINED` if nobody knows."""
+    """Why a row is more than 5 % off, or its bound broken; empty if it is not, `UNEXPLAINED` without a known reason."""
     if row.error is None or row.within(CLOSE):
         return ""
     miss = KNOWN_MISSES.get((experiment, row.key))

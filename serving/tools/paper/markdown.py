@@ -16,7 +16,7 @@ HOW = (
 
 
 def report_markdown(done: Reproduction) -> str:
-    """Everything but the plots."""
+    """The whole report without the plots."""
     lines = ["# Published figures reproduced", "", f"{_mode(done)} {done.score.text}.", "", HOW, ""]
     for part in done.parts:
         lines += _section(part)

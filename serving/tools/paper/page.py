@@ -1,4 +1,4 @@
-"""report.html: every row with its charts, on one page that needs nothing else. The same rows give the same bytes."""
+"""report.html: every row with its charts, on one self-contained page. The same rows give the same bytes."""
 
 import re
 
@@ -21,7 +21,7 @@ _READ = (
     "one for its figures. Hollow points were fitted, derived or read back: that they agree proves little."
 )
 _GROUPS = {"table": "Tables", "fig": "Figures", "xds": "xDeepServe"}
-"""What the navigation calls experiments whose names begin so; it leads to the first of them."""
+"""Navigation titles by prefix of the experiments' names; each links to the first of them."""
 _KINDS = ((RowKind.FITTED, "Fitted"), (RowKind.DERIVED, "Derived"), (RowKind.READ_BACK, "Read back"))
 _FOOTNOTE = "Published figures: arXiv 2506.12708v2 (CloudMatrix-Infer), arXiv 2508.02520 (xDeepServe)."
 

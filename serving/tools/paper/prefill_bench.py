@@ -1,8 +1,8 @@
-"""One prefill instance under full steps: the live prefill engine in virtual time, with the KV-cache pool beside it.
+"""One prefill instance under full steps: the live prefill engine in virtual time, with the KV-cache pool.
 
 The paper measures prefill alone, with 16K prompt tokens for each NPU in a step. Either one such batch follows the other
-(`overlap` off: what a request of a batch sees is its TTFT), or the next ones are waiting already, and what they have in
-the pool is loaded while the step before them computes.
+(`overlap` off: each request's time is its TTFT), or the next ones are waiting already, and their cached blocks are
+loaded from the pool while the step before them computes.
 """
 
 from dataclasses import dataclass, field
@@ -228,7 +228,7 @@ class PrefillBench:
     # ---- what a gateway hears ------------------------------------------------------------------------------------
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
-        """See `Owner`. Nothing fails here, and nothing is decoded."""
+        """See `Owner`. Requests never fail, and decode does not run."""
         for one in news:
             if not isinstance(one, Prefilled):
                 raise ServingError(f"a prefill bench heard {one}")

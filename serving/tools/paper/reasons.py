@@ -1,4 +1,4 @@
-"""Why rows miss, said once for all the rows that share a reason."""
+"""Reasons for misses, each defined once for all the rows that share it."""
 
 from dataclasses import dataclass
 

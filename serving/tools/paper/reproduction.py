@@ -10,7 +10,7 @@ from serving.tools.paper.rows import CLOSE, Findings, Row
 from serving.tools.paper.setting import Setting
 
 Progress = Callable[[Experiment, bool], None]
-"""Told each experiment as it begins (False) and when it is done (True)."""
+"""Called with each experiment at its start (False) and at its end (True)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How close all rows are; what was predicted is the headline, and other kinds are counted apart.
+    """How close all rows are; predicted rows are the headline, and other kinds are counted separately.
 
     Attributes:
         counts: of each kind that is compared.
@@ -61,7 +61,7 @@ class Score:
 
     @property
     def predicted(self) -> Count:
-        """Rows to which nothing was fitted."""
+        """Rows without any fit to them."""
         return self.counts[RowKind.PREDICTED]
 
     @property
@@ -88,7 +88,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """All experiments that were asked for."""
+    """All requested experiments."""
 
     parts: tuple[Reproduced, ...]
     seed: int

@@ -1,4 +1,4 @@
-"""Result of an experiment: published figures with ours beside them, and curves. Plain values, no drawing."""
+"""Result of an experiment: published values with ours, and curves. Plain values, no drawing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class Row:
     headline: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a row that compares nothing and is not quoted, or the other way round. Raises: ServingError."""
+        """Refuse a row without a comparison that is not quoted, or the reverse. Raises: ServingError."""
         quoted = self.kind is RowKind.QUOTED
         if quoted != (self.ours is None) or quoted != (self.how is None):
             raise ServingError(f"row {self.key} is {self.kind}, but ours is {self.ours} and how is {self.how}")
@@ -67,7 +67,7 @@ class Row:
         return self.ours / self.published - 1 if self.published else (0.0 if self.ours == 0 else float("inf"))
 
     def within(self, error: float) -> bool:
-        """Whether ours is at most so far off, relatively; of a bound, whether it holds. Effects: none."""
+        """Whether ours is at most so far off, relatively; of a bound, whether it holds."""
         if self.error is None:
             return False
         return self.error == 0 if self.relation in "<>" else abs(self.error) <= error
@@ -79,7 +79,7 @@ class Row:
 
 
 def quoted(key: str, label: str, published: float, unit: str, source: str) -> Row:
-    """Another system's figure. Effects: none."""
+    """Another system's figure."""
     return Row(key, label, published, None, unit, None, source, RowKind.QUOTED)
 
 
@@ -106,7 +106,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Findings of one experiment. `notes`: what a reader has to know beside the figures."""
+    """Findings of one experiment. `notes`: what a reader needs to know in addition to the values."""
 
     rows: Sequence[Row]
     notes: Sequence[str] = ()

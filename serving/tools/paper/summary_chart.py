@@ -1,6 +1,6 @@
 """One picture of all rows: ours over published, a lane for each experiment, with the band of 5 %. SVG, pure.
 
-The same drawing stands in the page, where the page's colours apply, and alone in a file, which brings its own.
+The page embeds the same drawing with the page's colours; the standalone file includes its own.
 """
 
 import math
@@ -25,7 +25,7 @@ _FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", Arial,
 
 
 def summary_svg(done: Reproduction) -> Html:
-    """The drawing, with colours by the page's variables. Effects: none."""
+    """The drawing, with colours by the page's variables."""
     lanes = [part for part in done.parts if any(row.error is not None for row in part.findings.rows)]
     height = _TOP + _LANE * len(lanes) + _BOTTOM
     place = _scale([row.error for part in lanes for row in part.findings.rows if row.error is not None])
@@ -41,7 +41,7 @@ def summary_svg(done: Reproduction) -> Html:
 
 
 def summary_file(done: Reproduction) -> bytes:
-    """The drawing as a file of its own, for light and dark pages. Effects: none."""
+    """The drawing as a file of its own, for light and dark pages."""
     css = stylesheet()
     light, dark = (
         re.sub(r"\s+", " ", found.group(1)).strip()
@@ -125,7 +125,7 @@ def _frame(lanes: Sequence[Reproduced], place: _Place, height: int) -> list[str]
 
 
 def _lane(part: Reproduced, y: float, place: _Place) -> list[str]:
-    """A point for each row, which says what it is when pointed at; those that say least below the others."""
+    """A point for each row, with a tooltip; the least meaningful ones below the others."""
     rows = [row for row in part.findings.rows if row.error is not None and math.isfinite(row.error)]
     return [
         _point(part, row, y, place)

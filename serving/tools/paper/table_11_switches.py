@@ -17,7 +17,7 @@ _PUBLISHED = ((384, 56, 100), (352, 56, 92), (288, 42, 100), (256, 42, 89), (192
 def switches_for(npus: int) -> tuple[int, float]:
     """Logical switches of the second tier, each as wide as two chips, and the used share of their ports.
 
-    Every node has the same uplinks into each sub-plane, and sub-planes are alike.
+    Every node has the same uplinks into each sub-plane, and sub-planes are identical.
     """
     nodes = math.ceil(npus / NODE_NPUS.whole)
     ports = UB_L2_PORTS.whole * _CHIPS_PER_SWITCH

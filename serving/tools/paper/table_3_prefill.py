@@ -1,4 +1,4 @@
-"""Table 3: prefill throughput beside other systems."""
+"""Table 3: prefill throughput compared with other systems."""
 
 from hardware.cost.row_kind import RowKind
 from serving.tools.paper.experiment import Experiment

@@ -1,4 +1,4 @@
-"""Table 4: decode throughput beside other systems."""
+"""Table 4: decode throughput compared with other systems."""
 
 from hardware.cost.row_kind import RowKind
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode

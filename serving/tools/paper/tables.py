@@ -33,7 +33,7 @@ def overview_table(done: Reproduction) -> Table:
 
 
 def headline_table(done: Reproduction) -> Table:
-    """The rows that say most, what was predicted first; see `texts.headlines`."""
+    """The most meaningful rows, predicted ones first; see `texts.headlines`."""
     heads = columns("experiment", "row", "published", "ours", "error", "how", text=("experiment", "row", "how"))
     rows = []
     found = [(part, row) for part in done.parts for row in texts.headlines(part)]

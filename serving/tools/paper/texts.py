@@ -1,4 +1,4 @@
-"""Rows as text, alike on the terminal, in Markdown and on the page."""
+"""Text of rows, identical on the terminal, in Markdown and on the page."""
 
 from hardware.cost.row_kind import RowKind
 from loadgen.report import numbers

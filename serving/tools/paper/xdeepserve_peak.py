@@ -29,7 +29,7 @@ _SHARES = (
 
 
 def with_its_kernel(cost: CostModel) -> CostModel:
-    """The same machine with the core attention that its kernel shares tell of."""
+    """The same machine with the core attention implied by its kernel's shares."""
     flops = PER_DIE * 2 * CONTEXT * cost.shape.attention.decode_core_flops
     seconds = _CORE_SHARE * ITERATION_S / _LAYERS_WITH_DRAFT
     used = flops / seconds / cost.device.die.bf16_flops_per_s

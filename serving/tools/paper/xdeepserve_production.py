@@ -67,7 +67,7 @@ def production_config(seed: int, acceptance: float = _ACCEPTANCE) -> ServeConfig
 
 
 def steady_load(setting: Setting, rate_per_s: float, acceptance: float = _ACCEPTANCE) -> ProductionLoad:
-    """Simulate one rate until it is steady, and look at the requests that came then."""
+    """Simulate one rate until it is steady, and evaluate the requests that arrived then."""
     duration_s = setting.size(*_DURATIONS_S)
     workload = synthetic_workload(rate_per_s, duration_s, _PROMPTS, _OUTPUTS, seed=setting.seed)
     rows = simulate(production_config(setting.seed, acceptance), workload).requests

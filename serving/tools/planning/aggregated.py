@@ -94,7 +94,7 @@ def _limited(
 
 
 def _impossible(share: float, what: str, target: PlanTarget, dropped: list[Dropped]) -> str:
-    """One line that says what would be possible."""
+    """One line with the achievable value."""
     if share < 0 or share >= target.attainment:
         reasons = [one for one in dropped if one.what.startswith("aggregated")]
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

@@ -203,7 +203,7 @@ def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape, att
     """Prompt tokens per second of one instance at its best, by the cost model.
 
     Args:
-        attended: tokens that each of them attends to, as `demand.attended_by_each` says.
+        attended: attended tokens of each of them, from `demand.attended_by_each`.
     """
     perfect = config.simulation.expert_balance == "perfect"
     table = cost.prefill_table(dies=shape.npus * DIES_PER_NPU, perfect_balance=perfect)

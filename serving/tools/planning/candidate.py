@@ -16,7 +16,7 @@ class Shape:
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
         attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
         expert_dies: dies of a decode instance that hold experts only; 0 = every die does both.
-        redundant: copies of experts beyond one of each, of prefill instances too; -1 = as the device's file says.
+        redundant: copies of experts beyond one of each, of prefill instances too; -1 = the device file's value.
     """
 
     npus: int
@@ -48,7 +48,8 @@ Both = tuple[Shape, Shape]
 class Candidate:
     """A split of NPUs: so many instances of one shape in each pool.
 
-    Without prefill instances the decode instances do both: `prefill` then says how many tokens their steps have.
+    Without prefill instances the decode instances do both: `prefill` is then the number of prompt tokens in their
+    steps.
     """
 
     prefill: Shape

@@ -1,4 +1,4 @@
-"""Plans as points: NPUs to the right, goodput upwards, and the front of those that nothing beats."""
+"""Plans as points: NPUs to the right, goodput upwards, and the Pareto front."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,12 +7,12 @@ from loadgen.report.chart import Axis, Limit, ScatterChart, ScatterTrace
 from serving.tools.planning.plan import CapacityPlan, Option
 
 _MARGIN = 0.06
-"""Room beside the outermost points, of their distance."""
+"""Margin around the outermost points, as a share of their distance."""
 _KINDS = (("holds the SLOs", "blue"), ("misses them", "grey"), ("best", "green"))
 
 
 def plans_chart(plan: CapacityPlan) -> ScatterChart | None:
-    """Every plan of the answer as a point that says what it is; None if there are none."""
+    """All plans of the answer as points with tooltips; None if there are none."""
     options = _options(plan)
     if not options:
         return None
@@ -34,7 +34,7 @@ def plans_chart(plan: CapacityPlan) -> ScatterChart | None:
 
 
 def attainment_chart(plan: CapacityPlan) -> ScatterChart | None:
-    """Every plan by the share of requests that keep the limits, with the share that is asked for; None if none."""
+    """All plans by the share of requests within the limits, with the target share; None if none."""
     options = _options(plan)
     if not options:
         return None
@@ -86,7 +86,7 @@ def _kind(one: Option, plan: CapacityPlan) -> str:
 def _trace(
     name: str, color: str, members: Sequence[Option], value: Callable[[Option], float], *, best: bool
 ) -> ScatterTrace:
-    """Points of one kind; the best one has its name beside it."""
+    """Points of one kind; the best one is labelled."""
     return ScatterTrace(
         name=name, color=color, large=best,
         xs=[float(one.candidate.npus) for one in members],

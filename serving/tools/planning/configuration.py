@@ -12,7 +12,7 @@ _SECRETS = "# API keys and other secrets are left out."
 
 
 def planned(setting: PlanSetting, option: Option) -> ServeConfig:
-    """The configuration of a plan: its pools, what was asked to be kept, and memory for pools of these sizes.
+    """The configuration of a plan: its pools, the requested keys, and memory for pools of these sizes.
 
     `[decode] ub_memory_mib` grows with the instance, since each of its dies has a cache of its own; a prefill
     instance's dies hold the same.
@@ -28,10 +28,7 @@ def planned(setting: PlanSetting, option: Option) -> ServeConfig:
 
 
 def planned_text(plan: CapacityPlan) -> str:
-    """The best plan's file, with the answer above it; empty if nothing holds.
-
-    Effects: none.
-    """
+    """The best plan's file, with the answer above it; empty without a plan that holds."""
     if plan.config is None:
         return ""
     return f"# {words.headline(plan)}\n# Written by `cloudmatrix plan`.\n{_SECRETS}\n\n{config_text(plan.config)}"

@@ -38,7 +38,7 @@ class PlanCost:
 
 
 def plan_cost(candidate: Candidate, verdict: PlanVerdict, prices: PlanPrices) -> PlanCost:
-    """Cost of a plan at the load that was simulated. Effects: none."""
+    """Cost of a plan at the load that was simulated."""
     prefill, prefill_w = _pool(candidate, candidate.prefills * candidate.prefill.npus, verdict.prefill_running, prices)
     decode, decode_w = _pool(candidate, candidate.decodes * candidate.decode.npus, verdict.decode_running, prices)
     hours = verdict.load_s / _HOUR_S

@@ -1,4 +1,4 @@
-"""The highest rate at which something holds: doubled or halved until it does not, then the gap is halved."""
+"""The highest rate at which a predicate holds: doubled or halved until it does not, then the gap is halved."""
 
 from collections.abc import Callable
 

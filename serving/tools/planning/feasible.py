@@ -25,7 +25,7 @@ from serving.tools.planning.verdict import PlanTarget
 
 @dataclass(frozen=True, slots=True)
 class SearchStart:
-    """Where the search begins."""
+    """Starting state of the search."""
 
     space: SearchSpace
     prefill: dict[Shape, Floor]
@@ -47,7 +47,7 @@ def start(
 ) -> SearchStart:
     """Drop what cannot be, and find the floors of the rest.
 
-    Raises: ConfigError if nothing that is offered can hold the target, in one line with what could be held.
+    Raises: ConfigError if no option can hold the target, in one line with the achievable value.
     """
     if wanted.modes == ("disaggregated",):
         return _pools(cost, config, demand, wanted, target)
@@ -249,7 +249,7 @@ def _too_large(npus: int, side: _Side, cost: CostModel, wanted: SearchLimits, dr
 
 
 def _impossible(side: _Side, share: float, npus: int, target: PlanTarget, dropped: list[Dropped]) -> ConfigError:
-    """One line that says what would be possible."""
+    """One line with the achievable value."""
     if not npus:
         reasons = [f"{one.what}: {one.why}" for one in dropped if one.what.startswith(side.pool)]
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""

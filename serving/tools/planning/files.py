@@ -70,7 +70,7 @@ def markdown(plan: CapacityPlan) -> str:
 
 
 def page(plan: CapacityPlan) -> str:
-    """HTML that needs nothing else."""
+    """Self-contained HTML."""
     whole = Page(f"{plan.name} – plan", footnote=_FOOTNOTE)
     lead = element("p", words.headline(plan), "lead")
     whole.body += [element("h1", f"Plan: {plan.name}"), lead, facts(words.facts(plan))]

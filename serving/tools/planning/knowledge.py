@@ -123,13 +123,13 @@ class Knowledge:
         return sorted(found, key=self.space.rank)
 
     def open(self, candidate: Candidate) -> bool:
-        """Whether nothing that is known speaks against a candidate."""
+        """Whether a candidate is not ruled out."""
         return self._out(candidate) is None
 
     def alike(self, one: Candidate, other: Candidate) -> bool:
         """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both.
 
-        Of aggregated instances nothing says so: prompts under way count against their limit too.
+        Aggregated instances are excluded: prompts under way count against their limit too.
         """
         if one.aggregated or other.aggregated:
             return False

@@ -1,14 +1,14 @@
 """The fewest NPUs that hold: floors on a short stretch first, then candidates on the whole trace, cheapest first.
 
-analytic floors -> cheapest open candidates: their shapes' floors by bisection, each beside a generous other pool, on
+analytic floors -> cheapest open candidates: their shapes' floors by bisection, each with a generous other pool, on
                    the busiest stretch; then the whole trace, each verdict raising floors, until one holds: first those
                    that held on the stretch, and of a shape that missed some times, in steps that double
-                -> what is cheaper and still open: the best plan with one pool halfway to its floor, then the dearest
-                   first, since what misses tells of those with fewer
+                -> cheaper open candidates: the best plan with one pool halfway to its floor, then the dearest
+                   first, since a miss rules out those with fewer
                 -> neighbours with one instance less, because noise can make a floor too high
 
 A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach. Aggregated
-instances have no other pool to be generous with: they begin at their analytic floor, on the whole trace.
+instances have no other pool: they start at their analytic floor, on the whole trace.
 """
 
 from collections.abc import Generator, Iterable
@@ -19,8 +19,8 @@ from serving.tools.planning.knowledge import Knowledge, raise_floor
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
 DOUBT = 3.0
-"""A short stretch counts against a candidate if it misses so many times more requests than the target allows: its cache
-is cold and it is the busiest one, so that a few more prove nothing about the whole trace."""
+"""A short stretch rules out a candidate if it misses so many times more requests than the target allows: its cache
+is cold and it is the busiest one, so slightly more misses prove nothing about the whole trace."""
 WAVE = 2
 """Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
 _OTHERS = 4
@@ -79,7 +79,7 @@ def settled(known: Knowledge, evaluate: Evaluate) -> Candidate | None:
 
 
 def _wave(ranked: list[Candidate]) -> list[Candidate]:
-    """The first ones, no two of which differ in decode's batch limit alone: one verdict may tell of both."""
+    """The first ones, no two of which differ in decode's batch limit alone: one verdict may decide both."""
     chosen: dict[Candidate, Candidate] = {}
     for one in ranked:
         chosen.setdefault(replace(one, decode=replace(one.decode, limit=0)), one)
@@ -91,7 +91,8 @@ def _wave(ranked: list[Candidate]) -> list[Candidate]:
 def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
     """Simulate plans that may be better than the best one for the same NPUs, and what one instance more would bring.
 
-    That instance goes to the pool that is nearer to its limit. What else costs more, the cost says.
+    The additional instance is assigned to the pool that is nearer to its limit. Other plans with more NPUs are not
+    simulated.
 
     Effects: `known` has their verdicts.
     """
@@ -155,7 +156,7 @@ Search = Generator[int, PlanVerdict, tuple[int, str]]
 
 
 def _stretch_floors(known: Knowledge, shapes: Iterable[PoolShape], evaluate: Evaluate, doubt: float) -> None:
-    """Bisect each shape's number beside a generous other pool, all of them at the same time."""
+    """Bisect each shape's number next to a generous other pool, all of them concurrently."""
     space, needed = known.space, 1 - doubt * (1 - known.target.attainment)
     searches: dict[PoolShape, Search] = {}
     for pool, shape in shapes:
@@ -179,7 +180,7 @@ def _stretch_floors(known: Knowledge, shapes: Iterable[PoolShape], evaluate: Eva
 
 
 def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
-    """Ask for numbers; steps double until one holds, then the gap is halved.
+    """Search the smallest number: steps double until one holds, then the gap is halved.
 
     Returns: the fewest that holds, one above `high` if none does; and why one less does not.
     """

@@ -12,7 +12,7 @@ from serving.tools.planning.verdict import PlanTarget
 
 
 def demand_figures(demand: PlanDemand) -> DemandFigures:
-    """Means and tails of a workload. Effects: none."""
+    """Means and tails of a workload."""
     span_s = max(demand.duration_s, 1e-9)
     return DemandFigures(
         duration_s=demand.duration_s,
@@ -30,10 +30,7 @@ def demand_figures(demand: PlanDemand) -> DemandFigures:
 def shape_bounds(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, begin: SearchStart, target: PlanTarget
 ) -> list[ShapeBound]:
-    """Best rate of one instance of each shape by the cost model, and how many the load needs at the least.
-
-    Effects: none.
-    """
+    """Best rate of one instance of each shape by the cost model, and how many the load needs at the least."""
     context = float(demand.prompt.mean())
     found = [
         ShapeBound("prefill", shape.npus, shape.limit, rate, floor.least)

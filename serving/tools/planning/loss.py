@@ -1,8 +1,8 @@
 """N+1: what a plan loses at its worst moment, as faults of a simulation. Pure values.
 
-an NPU        its instance stands still until it is rebuilt without it, and goes on
-a node        its instances start again on spare NPUs, of which there are as many as the instance has
-an instance   it is gone for good: all of its nodes are, and there are no spare NPUs
+an NPU        its instance pauses until it is rebuilt without it, and continues
+a node        its instances restart on spare NPUs, as many as the instance has
+an instance   it is lost permanently: all of its nodes fail, and there are no spare NPUs
 """
 
 import math
@@ -19,7 +19,8 @@ from serving.tools.planning.candidate import NPUS_PER_NODE, Candidate, Shape
 LossUnit = Literal["npu", "node", "instance"]
 LossPool = Literal["prefill", "decode", "aggregated"]
 WINDOW_S = 600.0
-"""Requests that arrive so long after the worst moment's begin show what a loss costs: an hour's share would hide it."""
+"""Requests that arrive so long after the start of the worst moment show the cost of a loss: an hour's share would
+hide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ LOSSES_TOGETHER = tuple(PlanLoss(unit, "aggregated") for unit in UNITS)
 
 
 def faults(loss: PlanLoss, candidate: Candidate, at_s: float) -> tuple[Fault, ...]:
-    """Faults of a loss; nothing is repaired before the trace ends."""
+    """Faults of a loss; no repair before the trace ends."""
     first, shape = _first(loss, candidate)
     if loss.unit == "npu":
         node, place = divmod(first, NPUS_PER_NODE)
@@ -64,7 +65,7 @@ def spare_npus(loss: PlanLoss, candidate: Candidate) -> int:
 
 
 def loss_text(loss: PlanLoss, candidate: Candidate) -> str:
-    """The loss, for people: what is gone, and when it is back."""
+    """The loss, for people: what is lost, and when it is back."""
     _, shape = _first(loss, candidate)
     pool = f"{loss.pool} instance" if shape.npus >= NPUS_PER_NODE else f"{loss.pool} instances"
     if loss.unit == "npu":

@@ -1,4 +1,4 @@
-"""Margins of a plan: how much more load it carries until each SLO breaks, and what it keeps when something is lost."""
+"""Margins of a plan: how much more load it carries until each SLO breaks, and its performance after a loss."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ MOST = 8.0
 """Largest factor on the load that is tried; and its inverse the smallest."""
 _STEP = 2.0
 _FINE = 1.05
-"""Factors closer than this are not told apart."""
+"""Factors closer than this are treated as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Factors on the load up to which each SLO is kept by the share that is asked for.
+    """Factors on the load up to which the target share of requests keeps each SLO.
 
     Attributes:
         ttft, tpot: 0 = not even with an eighth of the load; `MOST` = with every load that was tried.
@@ -50,7 +50,7 @@ def headroom(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Ev
 
     Args:
         rate: of the plan itself; factors count from it.
-    Effects: asks for at most eight simulations for each SLO, most of which tell of both.
+    Effects: at most eight simulations for each SLO, most of which serve both.
     """
 
     def verdict(factor: float) -> PlanVerdict:

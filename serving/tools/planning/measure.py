@@ -41,7 +41,7 @@ class PlanSetting:
 
 
 def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
-    """The configuration with a candidate's pools. Nothing else changes; pools stay as large as they start."""
+    """The configuration with a candidate's pools. Other keys are unchanged; pools stay as large as they start."""
     config = setting.config
     slo = replace(config.slo, ttft_s=setting.target.ttft_s, tpot_s=setting.target.tpot_s)
     if setting.as_given:
@@ -77,7 +77,8 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
 
 
 def _aggregated(config: ServeConfig, candidate: Candidate) -> ServeConfig:
-    """The configuration with one pool that does both; two pools' keys, which would do nothing, are gone.
+    """The configuration with one pool that does both; the two pools' own keys, without effect in this mode, are
+    removed.
 
     As many wait as wait for prefill or for decode. A die's cache is as large as a decode die's, and an instance's no
     smaller than a prefill instance's.
@@ -114,7 +115,7 @@ def decode_step_tokens(config: ServeConfig) -> int:
 def measure(setting: PlanSetting, probe: PlanProbe) -> PlanVerdict:
     """Simulate one candidate.
 
-    The run ends when the last request could still have kept its limits: whatever is under way then has missed them. A
+    The run ends when the last request could still have kept its limits: requests in flight by then have missed them. A
     closed loop is played to its end. A probe that may stop ends as soon as the target is out of reach.
 
     Raises: ConfigError for a topology that cannot be, TraceError for a trace that cannot be read.

@@ -1,4 +1,4 @@
-"""Answer of a planner. Plain values: console, Markdown, page and JSON show them and compute nothing."""
+"""Answer of a planner. Plain values: console, Markdown, page and JSON show them without further computation."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -65,7 +65,7 @@ class ShapeBound:
         limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
         division: as `Shape.division`.
         chunk: of an aggregated instance, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
-            answers' together, as they are asked for.
+        answers' together, in the demanded ratio.
     """
 
     pool: str
@@ -85,16 +85,16 @@ class CapacityPlan:
         question: `least` = fewest NPUs that hold; `goodput` = best split of the budget; `rate` = the split that holds
             at the highest rate; `compare` = which of some configurations is better.
         rate: factor on the trace's rate that the plan is for.
-        best: None if nothing holds; then `options` are the ones that came closest.
+        best: None if no plan holds; then `options` are the closest ones.
         options: runner-ups, and for each pool size what it would take.
         dropped: what was not simulated on the whole trace, and why.
-        demand, bounds: what is asked for, and what an instance of each kind can do at the best.
+        demand, bounds: the demand, and the capacity of an instance of each kind at its best.
         accuracy: for which device and engine the times hold, and how far they can be off.
         simulations: how many were run, short ones too. events: that they handled.
-        headroom, losses: margins of the best plan, if they were asked for.
+        headroom, losses: margins of the best plan, if requested.
         prices: of the reader, if there are any.
         closed: the load is a closed loop, of which factors scale the concurrency.
-        config: of the best plan; none where configurations were compared, or nothing holds.
+        config: of the best plan; None where configurations were compared, or no plan holds.
     """
 
     question: Question

@@ -39,7 +39,7 @@ class PlanQuestion:
 
     Attributes:
         cache_nodes: memory servers; None = one on each node that a plan fills.
-        quick: the busiest third of the trace stands for the whole.
+        quick: the busiest third of the trace represents the whole.
         headroom: find the load at which the best plan breaks each SLO. losses: simulate it with each loss.
         prices: for what each plan costs.
     """
@@ -61,7 +61,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
 
     Args:
         processes: simulations at a time; the plan does not depend on it.
-        progress: told of every simulation that has ended.
+        progress: called after every simulation.
     Raises: ConfigError if no size can hold the target, or the budget is more than the supernode has; TraceError for a
         trace that cannot be read or is empty.
     """
@@ -99,7 +99,7 @@ def plan(order: PlanQuestion, *, processes: int = 1, progress: Progress = lambda
 
 
 def check(order: PlanQuestion) -> None:
-    """Refuse what cannot be asked. Raises: ConfigError."""
+    """Refuse invalid questions. Raises: ConfigError."""
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
@@ -226,7 +226,7 @@ class _Search:
         return (None if best is None else option(best)), rate, others
 
     def _drop_floors(self, known: Knowledge) -> None:
-        """Say for each shape how many instances are too few: those plans were not simulated."""
+        """Record for each shape how many instances are too few: those plans were not simulated."""
         units = {"prefill": "tokens/NPU", "decode": "sequences/die"}
         for pool, floors in (("prefill", known.prefill), ("decode", known.decode)):
             for shape, floor in floors.items():

@@ -1,4 +1,4 @@
-"""Prices and watts as their reader gives them, in a TOML file. Nothing here is known of any machine."""
+"""Prices and watts as their reader gives them, in a TOML file. No prices of machines are built in."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

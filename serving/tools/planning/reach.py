@@ -1,4 +1,4 @@
-"""Whether a run can still hold its target, told while it goes: one that cannot need not be simulated to its end."""
+"""Detects during a run whether the target is still reachable: one that cannot need not be simulated to its end."""
 
 from dataclasses import fields, replace
 
@@ -12,14 +12,14 @@ _ROUNDING = 1e-6
 
 
 class TargetReach:
-    """Asked now and then by a simulation; see `simulate`'s `enough`.
+    """Called periodically by a simulation; see `simulate`'s `enough`.
 
     One pool alone must have missed too much: of what both miss together, no floor of either pool would follow.
 
     Args:
         requests: of the whole trace.
     Attributes:
-        lost: whether more requests missed one limit than the target allows, whatever comes.
+        lost: whether more requests missed one limit than the target allows, so that it is out of reach.
     """
 
     def __init__(self, target: PlanTarget, requests: int) -> None:
@@ -43,7 +43,7 @@ def kept(times: Latencies, target: PlanTarget) -> tuple[Flags, Flags]:
 
 
 def of_decided(result: SimResult, target: PlanTarget) -> SimResult:
-    """A run that was stopped, with the requests alone that had ended by then or were late already."""
+    """A stopped run, with only the requests that had ended by then or were late already."""
     requests = result.requests
     ended = np.frombuffer(requests.outcome, dtype=np.int8) != Outcome.UNFINISHED
     rows = np.flatnonzero(ended | _late(requests, target, result.totals.end_s)).tolist()
@@ -53,7 +53,7 @@ def of_decided(result: SimResult, target: PlanTarget) -> SimResult:
 
 
 def _late(requests: RequestColumns, target: PlanTarget, now: float) -> Flags:
-    """Requests whose first token came too late, or cannot come in time any more."""
+    """Requests whose first token was late, or is certain to be late."""
     first = floats(requests.first_token_s)
     waited = np.where(np.isnan(first), now, first) - floats(requests.arrival_s)
     return waited > target.ttft_s

@@ -8,11 +8,11 @@ from serving.tools.planning.order import order_of
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
 
 FIRST = 16
-"""Splits that are simulated on a short stretch; the others are told by the cost model alone to serve less."""
+"""Splits that are simulated on a short stretch; by the cost model alone, the others serve less."""
 FINALISTS = 6
 RATE_SPLITS = 4
 _FINEST = 1.03
-"""Rates closer than this are not told apart."""
+"""Rates closer than this are treated as equal."""
 _STEP = 1.1
 _GUESS = 1.2
 
@@ -35,7 +35,7 @@ def best_split(
 ) -> tuple[Candidate | None, dict[Candidate, PlanVerdict]]:
     """The split with the highest goodput on the whole trace; other batch limits are tried with the best one.
 
-    Plans of the same goodput are told apart by their latency, then by their NPUs.
+    Plans of the same goodput are ordered by their latency, then by their NPUs.
 
     Returns: it, None if the budget is too small for any; and the whole-trace verdicts of the finalists.
     """

@@ -34,8 +34,8 @@ class PlanVerdict:
 
     Attributes:
         attainment: requests that finished within every limit, of all that arrived, 0..1.
-        ttft_attainment: those whose first token came in time. tpot_attainment: those that kept TPOT, of the ones that
-            got a first token. Neither is below `attainment`; each tells of one pool.
+        ttft_attainment: those with the first token in time. tpot_attainment: those that kept TPOT, of the ones that
+            got a first token. Neither is below `attainment`; each describes one pool.
         goodput_per_s: requests within every limit, over the time in which requests arrive.
         hit_share: of prompt tokens that were not computed. pool_share: highest fill of the KV-cache pool.
         prefill_busy, decode_busy: work done under load, of what the pool can do; see `serving.virtual.work_done`.
@@ -46,10 +46,9 @@ class PlanVerdict:
         hit: sequences that a loss hit.
         prompt_tokens, output_tokens: of requests within every limit.
         load_s: time under load: until the last request arrived.
-        stopped_s: when the run was ended because the target was out of reach; None = it was not. All shares are then of
-            the requests that were decided by then: finished, or late.
-        pace_attainment: requests that kept TPOT, of those that finished: what `tpot_attainment` is without answers that
-            began too late to be over at the end.
+        stopped_s: when the run was stopped because the target was out of reach; None = it was not. All shares are then
+            of the requests that were decided by then: finished, or late. pace_attainment: requests that kept TPOT, of
+            those that finished: `tpot_attainment` without responses that started too late to finish before the end.
     """
 
     attainment: float
@@ -82,7 +81,7 @@ class PlanVerdict:
     def latency_percent(self, target: PlanTarget) -> float:
         """The 99th percentile that is nearer to its limit, in whole percents of it; infinite without any.
 
-        Smaller differences tell no plans apart.
+        Smaller differences are treated as equal.
         """
         parts = [self.ttft_p99_s / target.ttft_s, self.tpot_p99_s / target.tpot_s]
         return max((float(round(100 * part)) for part in parts if math.isfinite(part)), default=math.inf)
@@ -90,7 +89,7 @@ class PlanVerdict:
 
 @dataclass(frozen=True, slots=True)
 class PlanProbe:
-    """One simulation that is asked for.
+    """One requested simulation.
 
     Attributes:
         whole: on the whole trace, else on its busiest stretch.

@@ -1,4 +1,4 @@
-"""A plan in words and rows: what the console, Markdown and the page show alike."""
+"""A plan in words and rows: common to the console, Markdown and the page."""
 
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class PlanRow:
 
     @property
     def tone(self) -> Tone:
-        """How it stands out."""
+        """Style of its row."""
         return "best" if self.best else "" if self.holds else "soft"
 
 
@@ -175,7 +175,7 @@ def _instances(one: ShapeBound) -> str:
 
 
 def headroom_text(plan: CapacityPlan) -> str:
-    """How much more load the best plan carries; empty if that was not asked for."""
+    """How much more load the best plan carries; empty if not requested."""
     room = plan.headroom
     if room is None or plan.best is None:
         return ""

@@ -11,7 +11,7 @@ from serving.tools.planning.measure import PlanSetting, measure
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
 Tell = Callable[[PlanProbe, PlanVerdict], None]
-"""Told of each simulation that has ended, in the order in which they were asked for."""
+"""Called with each finished simulation, in the order of the requests."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class ModelAccuracy:
             other experts can make most of it.
         median_divergence: of the tokens.
         agreement: share of tokens at which both models find the same next token most likely.
-        draft_agreement: likewise of the first draft layer's guesses; None without one.
+        draft_agreement: the same for the first draft layer's tokens; None without one.
     """
 
     perplexity: float

@@ -37,8 +37,8 @@ class CalibrationText:
 def read_text(model: Path, config: Architecture, files: Sequence[Path], settings: Settings) -> CalibrationText:
     """Windows of some files' text, or of random tokens where there is none.
 
-    Documents are laid end to end, each behind what the tokenizer puts before a text; so is every window. Windows of a
-    text with more tokens than wanted are drawn by the seed.
+    Documents are laid end to end, each behind what the tokenizer puts before a text; so is every window. If a text has
+    more tokens than needed, windows are drawn by the seed.
 
     Raises: ConfigError if a file cannot be read or there is too little text.
     """

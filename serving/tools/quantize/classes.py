@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OperatorClass:
-    """Operators that are treated alike.
+    """Operators with the same treatment.
 
     Args:
         name: as options and reports call it.

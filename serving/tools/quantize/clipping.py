@@ -27,7 +27,7 @@ def clipped_range(weight: Tensor, inputs: Tensor) -> Tensor:
 
     Args:
         weight: `[rows, columns] float32`.
-        inputs: `[tokens, columns] float32`, calibration; without any nothing is clipped.
+        inputs: `[tokens, columns] float32`, calibration; without inputs, weights are not clipped.
     """
     tried = spread(inputs, CLIP_ROWS)
     whole = channel_range(weight)

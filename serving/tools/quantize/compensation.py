@@ -2,7 +2,7 @@
 
 With `H = X^T X` the output error of a changed weight is `trace(d H d^T)`. Once column i is rounded, the best change of
 the remaining columns follows from the inverse of H (GPTQ; Frantar et al., 2023). Columns of large activations go
-first, while many others are left to help. The scales are fixed before, so nothing changes while serving.
+first, while many others are left to help. The scales are fixed before, so serving is unchanged.
 
 H is damped: calibration rows are few, and a direction that they never took must not be used for free. A row whose
 compensated rounding is worse than the plain one on its own objective keeps the plain one.

@@ -9,8 +9,8 @@ What stays in floating point must not be rounded once more, or the fold would co
 - the router, which reads the channels too, is stored in float32;
 - where another product behind the fold stays in floating point: powers of two.
 
-So the folded model is the original one up to the last bit of float32 sums. Against powers of two everywhere, scales
-near the wanted ones lower the error of a fold's products by a tenth on the demo model.
+So the folded model is the original one up to the last bit of float32 sums. Compared with powers of two everywhere,
+scales near the optimal ones lower the error of a fold's products by a tenth on the demo model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Folded:
 def fold_layer(
     tensors: Mapping[str, Tensor], structure: Structure, wanted: Sequence[Product], inputs: Inputs, *, search: bool
 ) -> Folded:
-    """Fold scales into the operators before the products that are to be quantised; nothing is quantised yet."""
+    """Fold scales into the operators before the products that are to be quantised; without quantising yet."""
     folded = dict(tensors)
     result = Folded({})
     for fold in structure.folds:
@@ -86,7 +86,7 @@ def fold_scale(
 
 
 def _realised(tensors: Mapping[str, Tensor], fold: Fold, wanted: Sequence[Product], scale: Tensor) -> Tensor:
-    """The scale nearest to the wanted one that rounds nothing that stays in floating point."""
+    """The scale nearest to the requested one that causes no rounding of floating-point operators."""
     quantised = {name + ".weight" for product in wanted for name in product.matrices}
     parts = []
     for producer in fold.producers:

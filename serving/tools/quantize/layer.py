@@ -1,6 +1,6 @@
 """Quantising one layer, given the inputs that its products were seen with: fold, then round each product.
 
-Everything here is a function of tensors: names say which, `structure` says how they hang together.
+All functions are pure functions of tensors: names identify the tensors, `structure` defines their relations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def quantise_layer(
 
 
 def rounded(weight: Tensor, rows: Tensor, steps: RecipeSteps) -> Int8Weight:
-    """One product's weight in INT8, by the steps that are wanted."""
+    """One product's weight in INT8, by the enabled steps."""
     whole = channel_range(weight)
     limit = clipped_range(weight, rows) if steps.clip else whole
     return compensated_best(weight, whole, limit, rows) if steps.compensate else round_weight(weight, limit)
@@ -97,8 +97,8 @@ def fill_experts(
 ) -> dict[int, int]:
     """Give experts that saw fewer rows than they have input channels rows of the layer's other tokens.
 
-    A Hessian of fewer rows than columns says nothing of most directions; what the layer's tokens look like in general
-    is a better guess than nothing. An expert's own rows stay among them.
+    A Hessian of fewer rows than columns does not determine most directions; the layer's other tokens are a better
+    estimate than none. An expert's own rows stay among them.
 
     Args:
         inputs: calibration rows.

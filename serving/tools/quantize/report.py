@@ -14,7 +14,7 @@ RANDOM_NOTE = "No text was given: calibrated on random tokens. Give text of the 
 
 
 def as_json(report: QuantizationReport) -> str:
-    """Everything, for programs."""
+    """The complete report as JSON."""
     return json.dumps(asdict(report), indent=2) + "\n"
 
 

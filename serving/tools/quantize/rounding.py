@@ -20,7 +20,7 @@ def channel_range(weight: Tensor) -> Tensor:
 
 
 def round_weight(weight: Tensor, limit: Tensor) -> Int8Weight:
-    """Round to the nearest of 255 levels between -limit and limit; what lies outside is clipped.
+    """Round to the nearest of 255 levels between -limit and limit; values beyond the limit are clipped.
 
     Args:
         weight: `[rows, columns] float32`.

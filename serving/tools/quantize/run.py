@@ -1,7 +1,7 @@
 """The whole of it: layer by layer through the original and all trials, writing what the chosen one gives.
 
-One layer is read at a time and goes through every trial before the next is read. Memory is that of a layer in float32,
-of what its products are called with during calibration, and of one hidden state per token and trial.
+One layer is read at a time and is processed by every trial before the next is read. Memory is that of a layer in
+float32, of what its products are called with during calibration, and of one hidden state per token and trial.
 """
 
 import time
@@ -93,7 +93,7 @@ class _Work:
         self._trials = {name: Trial(self.config, steps, kept, held_out_start, start) for name, steps in runs.items()}
 
     def done(self) -> QuantizationReport:
-        """Everything but the files at the end."""
+        """Complete all work except the final files."""
         self._write({_EMBED: self._embed})
         for layer in range(len(self.config.layers)):
             self._block(layer)

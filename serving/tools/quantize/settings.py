@@ -21,7 +21,7 @@ class RecipeSteps:
     compensate: bool = True
 
     def without(self, name: str) -> "RecipeSteps":
-        """All but one; the search goes with the folds that it is about."""
+        """All but one; the search is removed with the folds that it belongs to."""
         off = {"fold": False, "search": False} if name == "fold" else {name: False}
         return replace(self, **off)
 
@@ -43,9 +43,9 @@ STEP_HELP = {
 
 
 TEXT_TOKENS = 16384
-"""Calibration text, where nothing else is asked for: twice as much did not lower errors on the demo model."""
+"""Default length of calibration text: twice as much did not lower errors on the demo model."""
 RANDOM_TOKENS = 4096
-"""Likewise without text: more of no meaning is no better."""
+"""Default number of random tokens: more of them do not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Settings:
     seed: int = 0
 
     def runs(self) -> dict[str, RecipeSteps]:
-        """Everything that is computed, by name; the first is what is written."""
+        """All trials to compute, by name; the first is what is written."""
         wanted = {"chosen": self.steps}
         if self.trials:
             wanted |= {f"without {name}": self.steps.without(name) for name in self.steps.on()}

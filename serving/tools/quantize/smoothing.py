@@ -4,11 +4,11 @@
 
 One token's scale serves all its channels, so a channel with outliers costs the others their resolution; a weight's
 scale serves one output channel and has room to spare. With `s_j = max|X_j|^a / max|W_j|^(1 - a)` the *strength* `a`
-says who carries the range: it is searched on a grid that contains "not at all", so the result is never worse than
-none on the rows that it was searched with. `s` is folded into the operator before (`folding`) and costs nothing.
+determines which side carries the range: it is searched on a grid that contains "not at all", so the result is never
+worse than none on the rows that it was searched with. `s` is folded into the preceding operator (`folding`) at no cost.
 
-Not every scale can be folded without loss: the operator before is stored with a few bits. So the search is given what
-turns a wanted scale into one that can be (`Realise`), and tries only those.
+Not every scale can be folded without loss: the operator before is stored with a few bits. So the search receives a
+function that maps a scale to a realisable one (`Realise`), and tries only those.
 
 Source: the CloudMatrix384 paper, section 4.5, eq. 3; the form of `s` is SmoothQuant's (Xiao et al., 2023).
 """
@@ -34,7 +34,7 @@ _MOST_OCTAVES = 8
 
 
 Realise = Callable[[Tensor], Tensor]
-"""From a wanted scale `[channels]` to the nearest one that folds without rounding anything that stays."""
+"""Maps a scale `[channels]` to the nearest one that folds without rounding an unquantised operator."""
 
 
 @dataclass(frozen=True)

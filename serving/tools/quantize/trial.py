@@ -1,8 +1,8 @@
-"""One variation of the recipe on its way through the model, beside the original.
+"""One variation of the recipe applied to the model, in parallel with the original.
 
 Layer by layer, on the *quantised prefix*: a layer is calibrated with what the quantised layers before it give, because
 that is what it will see, and so that compensation may also answer for errors made earlier. Inside a layer all products
-are calibrated in one pass through its original. Held-out windows take the same way; nothing is fitted to them.
+are calibrated in one pass through its original. Held-out windows take the same way; they are never used for fitting.
 """
 
 from collections.abc import Mapping

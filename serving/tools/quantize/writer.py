@@ -42,7 +42,7 @@ def quantised_config(raw: Mapping[str, object], kept: frozenset[str], *, untie: 
     Args:
         raw: the original's.
         kept: operator classes that stayed in floating point on request.
-        untie: the head has become a tensor of its own, quantised beside the embedding.
+        untie: the head has become a tensor of its own, quantised separately from the embedding.
     """
     group = {
         "targets": ["Linear"],

@@ -30,7 +30,7 @@ class TaskFile:
     """Content of a task file.
 
     Args:
-        path: of the file itself; data files are looked for beside it.
+        path: of the file itself; data files are relative to its folder.
         doc_to_text, doc_to_target, doc_to_choice: a column's name, a jinja2 template, or a constant.
         data_files: per split, file names or patterns.
         splits: `test_split` and so on, as far as given.
@@ -55,7 +55,7 @@ class TaskFile:
 
     @property
     def eval_split(self) -> str:
-        """The split that is asked: test, else validation."""
+        """The evaluated split: test, else validation."""
         return self.splits.get("test_split") or self.splits["validation_split"]
 
     @property
@@ -88,7 +88,7 @@ def find_task_files(paths: Sequence[Path]) -> list[Path]:
 def read_task_file(path: Path) -> TaskFile:
     """Read and check one file, the files that it includes among it.
 
-    Raises: ConfigError if it cannot be read, a key is missing or of the wrong kind, or it asks for what is not here.
+    Raises: ConfigError if it cannot be read, a key is missing or of the wrong type, or it needs an unsupported feature.
     """
     raw = _with_includes(path, ())
     for key in _REFUSED:
