@@ -81,7 +81,6 @@ def _readmes(folder: str) -> list[str]:
 
 
 def _told(folder: str) -> list[Path]:
-    """A part's READMEs, and the runbook."""
     return sorted(path for path in (ROOT / folder).rglob("*.md") if path.name in ("README.md", "RUNBOOK.md"))
 
 

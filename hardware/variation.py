@@ -78,7 +78,6 @@ def _mix(state: int) -> int:
 
 @cache
 def _normal_quantiles() -> tuple[float, ...]:
-    """The middles of equally likely pieces of the standard normal distribution, ascending."""
     normal = NormalDist()
     return tuple(normal.inv_cdf((index + 0.5) / _ENTRIES) for index in range(_ENTRIES))
 

@@ -197,7 +197,6 @@ def _sent_line(record: RequestRecord) -> bytes:
 
 
 def _rounded(times: Iterable[float]) -> list[float]:
-    """Microseconds are enough, and keep the file short."""
     return [round(time, 6) for time in times]
 
 

@@ -30,14 +30,11 @@ class AccountedKv:
     token_bytes: int
 
     def real(self, nbytes: int) -> int:
-        """Real bytes for so many of the simulated system, so that as many blocks fit. Effects: none."""
+        """Real bytes for so many of the simulated system, so that as many blocks fit."""
         return nbytes // self.block_bytes * self.real_bytes
 
     def accounted_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The facts of a memory server as those of the simulated system: all that counts bytes is scaled up.
-
-        Effects: none.
-        """
+        """The facts of a memory server as those of the simulated system: all that counts bytes is scaled up."""
         return {key: self._accounted(key, value) for key, value in facts.items()}
 
     def _accounted(self, key: str, value: object) -> object:

@@ -89,5 +89,4 @@ def begin_worker(folder: Path | None) -> None:
 
 
 def _name(path: Path) -> str:
-    """Name of the module in a file of a build."""
     return ".".join((*path.parent.parts, path.name.removesuffix(SUFFIX)))

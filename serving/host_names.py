@@ -64,5 +64,4 @@ def in_header(host: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Names have no case, and a dot at their end means nothing."""
     return name.lower().removesuffix(".")

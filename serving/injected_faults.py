@@ -51,7 +51,7 @@ _decoder = msgspec.json.Decoder(list[InjectedFault])
 
 
 def faults_path(shared_memory: Path, session: str) -> Path:
-    """Where the faults of one start of the system are. Effects: none."""
+    """Where the faults of one start of the system are."""
     return shared_memory / f"{FILE_PREFIX}{session}"
 
 
@@ -59,7 +59,6 @@ def session_of(segment: str) -> str:
     """The start of the system that a UB segment belongs to, by the segment's file name.
 
     Returns: the session's name; empty if that is no segment of a replica.
-    Effects: none.
     """
     found = re.match(r"cloudmatrix-ub-([0-9a-f]+)-", segment)
     return "" if found is None else found[1]

@@ -37,7 +37,6 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
     """How decode and prefill instances divide their work.
 
     Raises: SpecError for a layout that contradicts a degree.
-    Effects: none.
     """
     redundant = None if simulation.redundant_experts < 0 else simulation.redundant_experts
     layout = None if simulation.prefill_attention == "device" else simulation.prefill_attention

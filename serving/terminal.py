@@ -23,7 +23,6 @@ def own_command() -> str:
 
     Returns: the plain name where PATH leads to it; else the path it was started by, or, of `python -m`, the interpreter
         with the module.
-    Effects: none.
     """
     started = Path(sys.argv[0])
     ours = started if started.name == COMMAND and started.is_file() else Path(sys.executable).with_name(COMMAND)
@@ -36,15 +35,12 @@ def own_command() -> str:
 
 
 def without_controls(text: str) -> str:
-    """A model's text without what would steer the terminal. Effects: none."""
+    """A model's text without what would steer the terminal."""
     return text.translate(_CONTROLS)
 
 
 def table_console() -> Console:
-    """A console as wide as the terminal; elsewhere a wide one: a pipe or a file must not lose columns.
-
-    Effects: none.
-    """
+    """A console as wide as the terminal; elsewhere a wide one: a pipe or a file must not lose columns."""
     console = Console()
     return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))
 

@@ -20,7 +20,6 @@ _SECTION = "[...document.querySelectorAll('h2')].find((h) => h.textContent === {
 
 
 def _chart(title: str) -> str:
-    """A chart by the beginning of its title."""
     heading = f"[...document.querySelectorAll('h3')].find((h) => h.textContent.startsWith({title!r}))"
     return f"{heading}.closest('figure, .panel')"
 

@@ -79,13 +79,11 @@ def _operation(title: str, operation: Mapping[str, Any]) -> str:
 
 
 def _kinds(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Kinds of content of an answer, by media type."""
     for media, content in answer.get("content", {}).items():
         yield _type(content["schema"]) if media == "application/json" else f"`{media}`{_events(content['schema'])}"
 
 
 def _events(schema: Mapping[str, Any]) -> str:
-    """Schemas of a stream's events, as links."""
     names = re.findall(r"'#/components/schemas/(\w+)'", repr(schema))
     return f" of {', '.join(f'[{name}](#{name.lower()})' for name in names if name != 'ErrorAnswer')}" if names else ""
 

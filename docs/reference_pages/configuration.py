@@ -57,7 +57,6 @@ def _rows(sections: list[Any], titles: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _of_pools(key: str) -> str:
-    """The rule of a key that each pool has for itself."""
     return rules_by_key()[key].words.replace("prefill", "that pool")
 
 

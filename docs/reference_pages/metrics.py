@@ -150,7 +150,6 @@ def _instance() -> InstanceStats:
 
 
 def _tally() -> SystemTally:
-    """One that has seen everything once."""
     starts = {"decode": {"total": StartTimes()}}
     return SystemTally({"decode": {"burst": 1}}, starts, replicas={"decode": {"serving": 1}})
 
@@ -163,7 +162,6 @@ def _experts() -> ExpertFacts:
 
 
 def _group() -> GroupStats:
-    """One that has done everything once."""
     return GroupStats(
         "decode#a", "decode", (1, 0.0), (1.0,), 1, {"done": 1}, {"dead": 1}, paces={"0": 1.0}, measures={"none": 1}
     )

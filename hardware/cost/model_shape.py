@@ -199,12 +199,10 @@ class ModelShape:
 
     @property
     def _all_experts(self) -> int:
-        """Weights of routed and shared experts in all layers."""
         return self.moe_layers * (self.experts + self.shared_experts) * self.expert_weights
 
     @property
     def _indexers(self) -> int:
-        """Weights of all layers' indexers."""
         return self.indexer.layers * self.indexer_weights if self.indexer else 0
 
     # --- cache and messages ------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class FactorMeaning(StrEnum):
     GONE = "nothing: the unit is gone"
 
     def allows(self, factor: float) -> bool:
-        """Whether a fault may have this factor. Effects: none."""
+        """Whether a fault may have this factor."""
         match self:
             case FactorMeaning.PART_LEFT:
                 return 0 <= factor < 1

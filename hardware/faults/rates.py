@@ -142,7 +142,7 @@ class FaultRates:
                 raise SpecError(f"rate of {kind} faults is {self.of(kind)}; it must be finite and not negative")
 
     def of(self, kind: FaultKind) -> float:
-        """Faults of this kind per unit and hour. Effects: none."""
+        """Faults of this kind per unit and hour."""
         rate: float = getattr(self, kind.value)
         return rate
 
@@ -150,7 +150,6 @@ class FaultRates:
         """All rates times a number, to see in an hour what takes weeks.
 
         Raises: SpecError if the number is negative or not finite.
-        Effects: none.
         """
         if not 0 <= by < math.inf:
             raise SpecError(f"fault rates times {by}; the factor must be finite and not negative")

@@ -70,10 +70,7 @@ def recovery_figure(
     recovery: Recovery = Recovery.REDUNDANT_EXPERTS,
     role: DieRole = DieRole.COLOCATED,
 ) -> Figure:
-    """How long an instance that is hit stands still, with the source; see `recovery_time`.
-
-    Effects: none.
-    """
+    """How long an instance that is hit stands still, with the source; see `recovery_time`."""
     if kind is FaultKind.NODE:
         return _NODE
     if kind is FaultKind.KILL:
@@ -100,7 +97,6 @@ def recovery_time(
         recovery: how it goes on; a lost node or process always means a restart.
         role: what the lost die did.
     Returns: 0 where the engine stays up.
-    Effects: none.
     Source: ReviveMoE (arXiv 2602.21140v1), recovery table: 10.2 to 52.7 s, restart 83.1 s.
     """
     return Seconds(recovery_figure(kind, recovery, role).value)

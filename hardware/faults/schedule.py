@@ -31,7 +31,6 @@ def fault_schedule(units: FaultUnits, rates: FaultRates, duration_s: float, seed
         seed: of all streams; each kind's is `{seed}/faults/{kind}`.
     Returns: faults in order of time (`Fault.order`).
     Raises: SpecError if the duration is negative or not finite.
-    Effects: none.
     """
     if not 0 <= duration_s < math.inf:
         raise SpecError(f"a fault schedule of {duration_s} s; the duration must be finite and not negative")

@@ -28,7 +28,7 @@ class FaultUnits:
             raise SpecError(f"{self.gateways} gateways and {self.memory_servers} memory servers cannot be")
 
     def names(self, kind: FaultKind) -> list[str]:
-        """Targets that a fault of this kind can hit, in order. Effects: none."""
+        """Targets that a fault of this kind can hit, in order."""
         topology = self.topology
         match kind:
             case FaultKind.DIE | FaultKind.RDMA_LINK | FaultKind.STRAGGLER | FaultKind.HBM:
@@ -73,7 +73,6 @@ class FaultUnits:
         """Refuses a fault of something that does not exist.
 
         Raises: SpecError naming the first and the last target that do.
-        Effects: none.
         """
         names = self.names(fault.kind)
         if fault.target not in names:

@@ -209,7 +209,6 @@ def _receiver_memory(memory: memoryview, shape: ChannelShape) -> tuple[Words, By
 
 
 def _words(memory: memoryview, nbytes: int, shape: ChannelShape) -> Words:
-    """Each lane's word. Raises: UbRangeError."""
     if memory.nbytes != nbytes:
         raise UbRangeError(f"{memory.nbytes} bytes for a channel's end that takes {nbytes}")
     return as_bytes(memory)[: shape.lanes * LINE].view(np.uint64)[:: LINE // 8]

@@ -147,7 +147,6 @@ class RegionTable:
             raise UbCorruptError("two regions have the same generation; remove the segment and start again")
 
     def _live(self) -> Entries:
-        """A copy of the live entries, by offset."""
         live = self._entries[self._entries["generation"] != 0]
         ordered: Entries = live[np.argsort(live["offset"])]
         return ordered

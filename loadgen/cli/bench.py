@@ -136,7 +136,6 @@ def without_keys(words: Sequence[str]) -> list[str]:
 
 
 def _hidden(flag: str, value: str) -> str:
-    """One value of a flag, as anybody may see it."""
     if flag == "--header":
         return f"{value.partition('=')[0]}=..."
     return "..." if flag == "--api-key" else value

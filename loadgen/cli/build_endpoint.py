@@ -83,5 +83,4 @@ def _headers(flags: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _latin1(text: str) -> bool:
-    """Whether a header line can carry it."""
     return all(ord(char) < 256 for char in text)

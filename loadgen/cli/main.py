@@ -82,6 +82,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _load(name: str) -> LoadgenCommand:
-    """The module of a command."""
     module: LoadgenCommand = importlib.import_module(f"loadgen.cli.{name}_command")
     return module

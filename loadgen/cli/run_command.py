@@ -71,7 +71,6 @@ def _single(bench: Bench) -> int:
 
 
 def _series(bench: Bench) -> int:
-    """A sweep or a search."""
     result, stopped = run_search(bench) if bench.flags.find_max else run_sweep(bench)
     _show(bench, result)
     return _status(bench, [point.result for point in result.points if not point.aborted], stopped=stopped)

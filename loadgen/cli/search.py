@@ -88,7 +88,6 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool) -> SearchSettings:
 
 
 def _three_digits(value: float) -> float:
-    """A value that a person can read, as the search's own are."""
     return float(f"{value:.3g}")
 
 
@@ -128,7 +127,6 @@ def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
 
 
 def _roughly(seconds: float) -> str:
-    """An estimated duration: whole seconds, above two minutes whole minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
@@ -139,7 +137,6 @@ def _say(bench: Bench, text: str) -> None:
 
 
 def _probe_words(bench: Bench, probe: Probe, ends: Ends) -> str:
-    """Sentence on the next probe: its load, and how long it takes."""
     again = " again" if probe.repeat else ""
     took = _roughly(probe_s(bench, probe, ends=ends))
     return f"{load_text(bench.flags.find_max, probe.value)}{again}, {probe.requests:,} requests, about {took}"

@@ -83,7 +83,6 @@ def _count(comparison: RunComparison) -> str:
 
 
 def _method(pair: ComparedPair) -> Html:
-    """Where the intervals come from."""
     return element("p", f"{pair.other_name} against {pair.baseline_name}; {pair.comparison.method}.", "soft")
 
 

@@ -30,5 +30,4 @@ def common_requests(baseline: Sequence[RequestRecord], other: Sequence[RequestRe
 
 
 def _plan(record: RequestRecord) -> tuple[int, int, int | None, int | None]:
-    """Place and planned sizes, which two records of the same request share."""
     return (record.index, record.turn, record.planned_input_tokens, record.planned_output_tokens)

@@ -91,5 +91,4 @@ def _value(value: float | None, figure: ComparedFigure) -> str:
 
 
 def _say(console: Console, text: str, style: str) -> None:
-    """A sentence, wrapped."""
     console.print(Text(textwrap.fill(text, WIDTH, subsequent_indent="  "), style=style), soft_wrap=True)

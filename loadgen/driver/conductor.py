@@ -195,12 +195,10 @@ class Conductor:
         self._look_whether_over()
 
     def _last_sent(self) -> None:
-        """A conversation will send no further requests."""
         self._unsent -= 1
         self._look_whether_sent()
 
     def _look_whether_sent(self) -> None:
-        """End sending if no request remains."""
         if self._loop is not None and not self._loop.pending and not self._unsent and self._stock.complete_and_empty:
             self._end_sending()
 
@@ -283,7 +281,6 @@ class Conductor:
         return await awaited
 
     def _surface(self, task: "asyncio.Task[None]") -> None:
-        """An error in a task of ours ends the run of this worker."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.fail(error)

@@ -81,7 +81,6 @@ class OpenLoop:
             self._send()
 
     def _due(self) -> None:
-        """The next job's time has come."""
         self._send()
         self._pump()
 

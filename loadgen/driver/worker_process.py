@@ -157,7 +157,6 @@ class WorkerProcess:
 
 
 def _package_root() -> str:
-    """Where the child finds this package."""
     return str(Path(loadgen.__file__).resolve().parents[1])
 
 

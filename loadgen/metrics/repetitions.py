@@ -56,7 +56,6 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
 
 
 def _trouble(generator: Generator) -> tuple[bool, bool, float]:
-    """Sort key for the worst of several runs."""
     return generator.is_bottleneck, generator.machine_was_busy, generator.cpu_share
 
 

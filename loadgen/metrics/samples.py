@@ -38,7 +38,6 @@ def samples(records: Sequence[RequestRecord]) -> list[TextSample]:
 
 
 def _ids(prompt: Sequence[int]) -> str:
-    """Token ids as text."""
     return f"token ids {' '.join(map(str, prompt[:_MOST_IDS]))}{' …' if len(prompt) > _MOST_IDS else ''}"
 
 

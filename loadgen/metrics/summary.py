@@ -138,7 +138,6 @@ def _window(records: Sequence[RequestRecord]) -> tuple[float, float, float]:
 
 
 def _achieved(records: Sequence[RequestRecord]) -> float | None:
-    """Rate at which the schedule's requests (first turns) really left."""
     starts = sorted(r.started_s for r in records if r.started_s is not None and r.turn == 0)
     span_s = starts[-1] - starts[0] if starts else 0.0
     return (len(starts) - 1) / span_s if span_s > 0 else None

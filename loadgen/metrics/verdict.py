@@ -183,5 +183,4 @@ def clock_warnings(clocks: Sequence[tuple[float, float, float | None]]) -> list[
 
 
 def _percentile(values: MetricDistribution | None, percentile: float) -> float | None:
-    """A percentile that was drawn for the curve."""
     return next((value for p, value in values.curve if p == percentile), None) if values else None

@@ -149,12 +149,10 @@ def _first(values: Floats) -> float:
 
 
 def _input_tokens(record: RequestRecord) -> int:
-    """By the server's count, else as planned."""
     return record.input_tokens or record.planned_input_tokens or 0
 
 
 def _seconds(good: Sequence[RequestRecord]) -> tuple[float, int]:
-    """First send, and number of one-second buckets after it."""
     begin = min(record.started_s or 0.0 for record in good)
     end = max(last_content_s(record) or begin for record in good)
     return begin, int(end - begin) + 1

@@ -44,5 +44,4 @@ def stylesheet() -> str:
 
 
 def _asset(name: str) -> str:
-    """A file that the page is made of."""
     return (importlib.resources.files("loadgen.report") / "assets" / name).read_text(encoding="utf-8")

@@ -202,7 +202,6 @@ def _warnings(warnings: Sequence[str], console: Console) -> None:
 
 
 def _value(values: MetricDistribution, column: str) -> float | None:
-    """One cell of a latency's row."""
     return {"mean": values.mean, "max": values.max}.get(column, values.percentiles.get(column))
 
 
@@ -213,7 +212,6 @@ def _late(metric: MetricDistribution, column: str) -> str:
 
 
 def _percentile(result: RunResult, name: str, percentile: str) -> float | None:
-    """A percentile, if it was measured."""
     metric = result.metrics.get(name)
     return metric.percentiles.get(percentile) if metric else None
 
@@ -227,7 +225,6 @@ def _ms(seconds: float | None) -> str:
 
 
 def _rule(console: Console, heading: str, stroke: str = "─") -> None:
-    """A line with a heading in the middle."""
     console.print(Text(f" {heading} ".center(WIDTH, stroke), style="bold" if stroke == "═" else "dim"))
 
 
@@ -238,12 +235,10 @@ def _row(console: Console, name: str, value: str) -> None:
 
 
 def _line(console: Console, name: str, cells: Sequence[str], style: str) -> None:
-    """One row of the latency table."""
     text = f"{name:<{_NAME_WIDTH}}{''.join(f'{cell:>{_CELL_WIDTH}}' for cell in cells)}"
     console.print(Text(text, style=style), soft_wrap=True)
 
 
 def _paragraph(console: Console, text: str, style: str) -> None:
-    """A sentence, wrapped with a hanging indent."""
     if text:
         console.print(Text(textwrap.fill(text, WIDTH, subsequent_indent="  "), style=style), soft_wrap=True)

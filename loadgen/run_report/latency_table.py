@@ -53,5 +53,4 @@ def title(name: str, both_clocks: bool) -> str:
 
 
 def _equal(values: MetricDistribution, others: MetricDistribution | None) -> bool:
-    """Whether two distributions are indistinguishable."""
     return others is not None and values.percentiles == others.percentiles and values.mean == others.mean

@@ -97,7 +97,6 @@ def prompt_length_chart(records: Sequence[RequestRecord]) -> ScatterChart | None
 
 
 def _has_curve(result: RunResult, metric: str) -> bool:
-    """Whether a metric was measured."""
     return metric in result.metrics and bool(result.metrics[metric].curve)
 
 
@@ -231,18 +230,15 @@ def bin_width(points: Sequence[TimelinePoint]) -> float:
 
 
 def _middles(points: Sequence[TimelinePoint]) -> list[float]:
-    """Middle of each bin: where a rate over the bin belongs."""
     width = bin_width(points)
     return [round(point.t_s + width / 2, 6) for point in points]
 
 
 def _limits(limit: float | None) -> list[Limit]:
-    """The line of an SLO."""
     return [] if limit is None else [Limit(name=f"SLO {limit_text(limit)}", value=limit)]
 
 
 def _input_tokens(record: RequestRecord) -> int | None:
-    """Input tokens as the server counted them, else as planned."""
     return record.planned_input_tokens if record.input_tokens is None else record.input_tokens
 
 
@@ -258,7 +254,6 @@ def _dots(name: str, records: Sequence[RequestRecord], color: str) -> ScatterTra
 
 
 def _dot_label(record: RequestRecord) -> str:
-    """Text of a dot under the pointer."""
     tokens = _input_tokens(record)
     cached = f", {share(record.cached_tokens / tokens)} cached" if record.cached_tokens and tokens else ""
     return f"{METRIC_TITLES['ttft']} of request {record.index}.{record.turn}{cached}"

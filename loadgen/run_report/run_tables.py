@@ -193,7 +193,6 @@ def _interval(values: MetricDistribution, unit: str) -> object:
 
 
 def _unit(name: str, values: MetricDistribution) -> str:
-    """No unit where the metric's name contains "tokens" already."""
     return "" if name in TOKEN_METRICS else values.unit
 
 

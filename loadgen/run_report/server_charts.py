@@ -89,12 +89,10 @@ def _title(name: str) -> str:
 
 
 def _unit(name: str) -> str:
-    """The unit that a name ends with."""
     return next((unit for ending, unit in _UNITS if name.endswith(ending)), "number")
 
 
 def _has_values(values: Sequence[float | None]) -> bool:
-    """Whether there is any value."""
     return any(value is not None for value in values)
 
 

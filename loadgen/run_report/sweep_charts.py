@@ -255,31 +255,26 @@ def _tokens_per_s(point: SweepPoint) -> float:
 
 
 def _point_label(parameter: str, point: SweepPoint) -> str:
-    """Text of a point under the pointer."""
     slo = point.result.slo
     kept = f", {share(slo.attainment)} within the SLOs" if slo else ""
     return f"{load_text(parameter, point.value)}{kept}"
 
 
 def _line(sweep: SweepResult, name: str, color: str, value: Callable[[RunResult], float | None]) -> Line:
-    """One figure of every point."""
     return Line(name=name, values=compact_all(value(point.result) for point in sweep.points), color=color)
 
 
 def _values(sweep: SweepResult, metric: str, percentile: str) -> list[float | None]:
-    """One percentile of one metric of every point."""
     metrics = [point.result.metrics.get(metric) for point in sweep.points]
     return compact_all(found.percentiles.get(percentile) if found else None for found in metrics)
 
 
 def _limits(points: Sequence[SweepPoint], metric: str) -> list[Limit]:
-    """The SLO on a metric, if all points have the same."""
     targets = {point.result.slo.targets.get(metric) if point.result.slo else None for point in points}
     return [Limit(name=f"SLO {limit(target)}", value=target) for target in targets if target and len(targets) == 1]
 
 
 def _has_values(chart: LineChart | ScatterChart) -> bool:
-    """Whether anything would be drawn."""
     if isinstance(chart, ScatterChart):
         return any(trace.xs for trace in chart.traces)
     return any(value is not None for line in chart.lines for value in line.values)

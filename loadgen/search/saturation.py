@@ -199,7 +199,6 @@ def _following(settings: SearchSettings, bracket: tuple[float | None, float | No
 
 
 def _within(settings: SearchSettings, value: float) -> float:
-    """A value that may be probed."""
     value = float(round(value)) if settings.whole else _three_digits(value)
     smallest = max(1.0, math.ceil(settings.smallest)) if settings.whole else settings.smallest
     return min(max(value, smallest), settings.largest if settings.largest is not None else math.inf)
@@ -216,7 +215,6 @@ def _found(
     bracket: tuple[float | None, float | None],
     why: str,
 ) -> SearchFound:
-    """The end, in words."""
     best, failed = bracket
     words = [_best_words(settings, by_value, best), _failed_words(settings, by_value, failed)]
     return SearchFound(best=best, first_failed=failed, explanation="; ".join(part for part in (*words, why) if part))

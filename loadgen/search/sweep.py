@@ -74,5 +74,4 @@ def _measured(*figures: float) -> None:
 
 
 def _three_digits(value: float) -> float:
-    """Readable values."""
     return float(f"{value:.3g}")

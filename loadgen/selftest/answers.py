@@ -161,7 +161,6 @@ def models_response(model: str) -> bytes:
 
 
 def _framed(event: bytes) -> bytes:
-    """A JSON event as one HTTP chunk."""
     data = b"data: %b\n\n" % event
     return b"%x\r\n%b\r\n" % (len(data), data)
 

@@ -91,7 +91,6 @@ class Scraper:
             return f"{looks} at {self._url} failed: {self._problem}"
 
     def _kept(self) -> list[MetricsLook]:
-        """A copy of the store."""
         with self._lock:
             return list(self._looks)
 
@@ -128,7 +127,6 @@ class Scraper:
             self._keep(MetricsLook((asked_s + answered_s) / 2, page))
 
     def _failed(self, why: str) -> None:
-        """Note a failed look."""
         with self._lock:
             self._failures += 1
             self._problem = why
@@ -148,7 +146,6 @@ def metrics_url(base_url: str) -> str:
 
 
 def _path_of(url: str) -> str:
-    """Path and query of an address, unchanged."""
     rest = url.partition("://")[2]
     slash = rest.find("/")
     return rest[slash:] if slash >= 0 else ""

@@ -105,7 +105,6 @@ def read_series(folder: Path) -> ServerSeries | None:
 
 
 def _names(rows: Iterable[dict[str, float | None]]) -> list[str]:
-    """All names in order of appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 

@@ -127,6 +127,5 @@ def _refuse_columns(path: Path, table: CsvFormat | None) -> None:
 
 
 def _refuse_blocks(path: Path, block_tokens: int | None) -> None:
-    """Raises: UsageError for a block size where there are no blocks."""
     if block_tokens is not None:
         raise UsageError(f"{path}: this format has no hash_ids; leave --block-tokens out")

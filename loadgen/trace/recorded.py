@@ -221,5 +221,4 @@ def request_line(request: TraceRecord, turn: int) -> str:
 
 
 def _dumped(fields: dict[str, object]) -> str:
-    """JSON as Mooncake writes it."""
     return json.dumps(fields, ensure_ascii=False)

@@ -131,5 +131,4 @@ class TraceTimes:
         return at if at.tzinfo else at.replace(tzinfo=UTC)
 
     def _say(self, note: str) -> None:
-        """Put a note down."""
         self._notes["times"] = note

@@ -152,7 +152,6 @@ class Histogram:
 
     @cached_property
     def _cumulative(self) -> list[float]:
-        """Running sums of the weights."""
         return list(itertools.accumulate(self.weights))
 
     def value(self, rng: np.random.Generator) -> float:
@@ -172,10 +171,8 @@ class Histogram:
 
     @cached_property
     def _last(self) -> int:
-        """Index of the last value that has a weight."""
         return max(index for index, weight in enumerate(self.weights) if weight)
 
 
 def _rounded(value: float) -> int:
-    """The nearest whole number, halves upwards."""
     return math.floor(value + 0.5)

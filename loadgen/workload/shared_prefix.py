@@ -86,7 +86,6 @@ class SharedPrefix:
         return branching
 
     def _level_tokens(self) -> list[int]:
-        """Tokens of each level, as equal as they can be, the longer ones first."""
         each, rest = divmod(self.system_prompt_tokens, self.depth)
         return [each + (level < rest) for level in range(self.depth)]
 

@@ -87,7 +87,6 @@ class Words:
         return "".join([self.text(seed, n_tokens) for seed, n_tokens in pieces])
 
     def _words_for(self, n_tokens: int) -> int:
-        """Words that make about so many tokens."""
         return math.ceil(n_tokens / self.tokens_per_word)
 
     def _known_ids(self) -> Sequence[int]:

@@ -154,7 +154,6 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
 
 
 def _pace(group: dict[str, Any], rank: int) -> str:
-    """Time for the same work over the median's, and what is done about it."""
     pace, measure = group["paces"].get(str(rank)), group["treated"].get(str(rank))
     shown = f"{pace:.2f}" if pace is not None else "-"
     return f"{shown}, {measure.replace('_', ' ')}" if measure else shown

@@ -270,7 +270,6 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
 
 
 def _name_of(file: Path, among: Sequence[Path]) -> str:
-    """A short name of a file that no other has."""
     return file.stem if sum(one.stem == file.stem for one in among) == 1 else str(file)
 
 

@@ -81,7 +81,7 @@ def folder_of(name: str) -> Path:
 def deployed_session(name: str) -> SystemSession:
     """Session of a system on an existing Ray: its folder has this path on every host and is created where needed.
 
-    Effects: none. It is none of the folders that a local start looks through for what crashed.
+    It is none of the folders that a local start looks through for what crashed.
     """
     return SystemSession(name, Path("/tmp") / f"cloudmatrix.{name}", "")
 

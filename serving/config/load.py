@@ -277,7 +277,6 @@ def _read_value(where: str, value: object, hint: Any, declared: Field[Any]) -> A
 
 
 def _read_tables(where: str, title: str, kind: type[Section], value: object) -> tuple[Section, ...]:
-    """A list of sections, as TOML writes it with double brackets."""
     if not isinstance(value, list) or not value:
         raise ConfigError(f"{where} must be one or more {title} sections")
     return tuple(_read_section(f"{where}[{index}]", kind, table) for index, table in enumerate(value))

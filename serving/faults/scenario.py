@@ -120,7 +120,7 @@ class PoolsConfig:
     )
 
     def weight(self, pool: str) -> float:
-        """Weight of one pool; parts have 1. Effects: none."""
+        """Weight of one pool; parts have 1."""
         weights = {"prefill": self.prefill, "decode": self.decode}
         return {**weights, "aggregated": self.aggregated, "kvcache": self.kvcache}.get(pool, 1.0)
 
@@ -220,7 +220,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def check_flood_keys(scenario: Scenario, api_key: str | None, flood_api_key: str | None) -> None:
-    """Raises: ConfigError if a flood would not come from another tenant than the load. Effects: none."""
+    """Raises: ConfigError if a flood would not come from another tenant than the load."""
     if not scenario.has_flood:
         return
     if not (api_key and flood_api_key):
@@ -233,7 +233,6 @@ def config_path(scenario: Scenario, file: Path) -> Path | None:
     """The system's configuration that a scenario brings along; None if it brings none.
 
     Raises: ConfigError if it is no name of a file.
-    Effects: none.
     """
     named = scenario.scenario.config
     try:

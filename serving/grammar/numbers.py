@@ -121,7 +121,6 @@ def _numbers(least: _Bound | None, most: _Bound | None, *, above: bool, below: b
 
 
 def _behind(bound: _Bound, room: float | None) -> float:
-    """A number a little larger than a bound that is excluded."""
     step = _NUDGE if room is None else min(_NUDGE, room * _SHARE)
     return max(bound + step, math.nextafter(bound, math.inf))
 

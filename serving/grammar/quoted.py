@@ -190,7 +190,6 @@ def _decoded(text: str) -> str:
 
 
 def _in_string(text: str) -> str:
-    """A text in its escaped form within a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

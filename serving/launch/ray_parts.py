@@ -242,7 +242,6 @@ class HelperTender:
 
 
 def _start_dashboard(node: Any) -> None:
-    """At the address that people know."""
     node._ray_params.dashboard_port = int(node.webui_url.rpartition(":")[2])
     node.start_api_server(include_dashboard=True, raise_on_failure=True)
 

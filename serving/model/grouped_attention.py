@@ -126,7 +126,6 @@ class GroupedAttention:
         return out.view(tokens, -1)
 
     def _first_seen(self, position: int) -> int:
-        """First position that a token at this one attends to."""
         return 0 if self.shape.window is None else max(0, position - self.shape.window + 1)
 
     def _context(self, own: Tensor, chunk: PromptChunk, layer: int, cache: KvCache) -> tuple[int, Tensor]:

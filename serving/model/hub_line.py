@@ -70,6 +70,5 @@ def _answered(error: HfHubHTTPError, reference: HubReference, neither: str) -> s
 
 
 def _short(error: BaseException) -> str:
-    """Kind and beginning of a message, on one line."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

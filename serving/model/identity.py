@@ -74,7 +74,6 @@ def _read(path: Path, size: int) -> bytes:
 
 
 def _pages(first: int, last: int) -> Iterator[int]:
-    """Offsets of the pages of a tensor that are hashed."""
     end = max(first, last - PAGE)
     yield from range(first, end, EVERY_BYTES)
     yield end

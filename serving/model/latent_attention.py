@@ -84,7 +84,6 @@ class LatentAttention:
         return self._turned(query_in, rotations)
 
     def _turned(self, query_in: Tensor, rotations: Tensor) -> Tensor:
-        """Rows of queries as heads, their rope part rotated."""
         query = query_in.reshape(query_in.shape[0], self.heads, -1)
         query[..., self.nope_dim :] = rotate(query[..., self.nope_dim :], rotations[:, None])
         return query

@@ -110,7 +110,6 @@ def name_of(parcel: bytes) -> str:
 
 
 def _mark(folder: Path) -> tuple[str, str]:
-    """Digest of the weights, and the path of the folder that has them."""
     weights, _, path = read_regular(folder / MARK, most_bytes=MOST_BYTES).decode().partition("\n")
     return weights, path
 

@@ -222,6 +222,5 @@ def _asked_logprobs(logits: Tensor, tokens: Sequence[int], orders: Sequence[Samp
 
 
 def _named_logprobs(logits: Tensor, ids: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    """Log-probabilities of given tokens in one row, best first."""
     values: list[float] = logits.log_softmax(-1)[list(ids)].tolist()
     return tuple(sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0])))

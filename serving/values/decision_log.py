@@ -131,7 +131,6 @@ def plain(value: object) -> object:
 
 
 def _short_spec(spec: SequenceSpec) -> object:
-    """The part of a continued sequence's spec that its sender adds to the order."""
     tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
     told = {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
     return {**told, "whole": True} if spec.whole else told

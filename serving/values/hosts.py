@@ -30,5 +30,5 @@ class HostRow(Struct, frozen=True):
 
 
 def npus_offered(hosts: Sequence[HostRow]) -> int:
-    """NPUs of all living hosts. Effects: none."""
+    """NPUs of all living hosts."""
     return sum(host.npus for host in hosts if host.lost_s is None)

@@ -130,7 +130,7 @@ def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
 
 
 def ends(news: object) -> bool:
-    """Whether the instance is done with the sequence. Effects: none."""
+    """Whether the instance is done with the sequence."""
     return isinstance(news, Lost | Refused) or (isinstance(news, Tokens) and news.finish_reason is not None)
 
 

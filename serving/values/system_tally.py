@@ -20,7 +20,7 @@ class StartTimes(Struct, frozen=True, array_like=True):
     sum_s: float = 0.0
 
     def with_one(self, seconds: float) -> "StartTimes":
-        """The same with one more start. Effects: none."""
+        """The same with one more start."""
         index = bisect_left(START_BOUNDS_S, seconds)
         counts = (*self.counts[:index], self.counts[index] + 1, *self.counts[index + 1 :])
         return StartTimes(counts, self.sum_s + seconds)

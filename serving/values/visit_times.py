@@ -64,17 +64,17 @@ class StepTime(Value, frozen=True, gc=False):
     predicted_s: float = 0.0
 
     def in_real_time(self, time_scale: float) -> "StepTime":
-        """The same in real seconds, but for predicted time. Effects: none."""
+        """The same in real seconds, but for predicted time."""
         return StepTime(self.at_s / time_scale, self.busy_s / time_scale, self.step_s / time_scale, self.predicted_s)
 
 
 def after(one: StepTime, later: StepTime) -> StepTime:
-    """Both as one, whose news go out together. Effects: none."""
+    """Both as one, whose news go out together."""
     return StepTime(later.at_s, later.busy_s, one.step_s + later.step_s, one.predicted_s + later.predicted_s)
 
 
 def in_real_time(course: VisitTimes, time_scale: float) -> VisitTimes:
-    """The same in real seconds, but for predicted time. Effects: none."""
+    """The same in real seconds, but for predicted time."""
     legs = tuple(
         Leg(leg.kind, leg.seconds / time_scale, leg.tokens, leg.nbytes, leg.predicted_s) for leg in course.legs
     )

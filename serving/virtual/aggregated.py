@@ -152,7 +152,6 @@ def aggregated_instance(
     Args:
         model_len: longest prompt plus output of the model [tokens].
     Raises: SpecError if the model does not fit.
-    Effects: none.
     """
     pool, simulation = config.aggregated, config.simulation
     dies, drafts = pool.dies_per_instance, simulation.drafts

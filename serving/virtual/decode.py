@@ -281,13 +281,11 @@ class DecodeInstance(InstanceInVirtualTime):
         self._schedule()
 
     def _next_boundary(self) -> int:
-        """The first one from now on."""
         if not self.step_s:
             return self._at_iteration
         return self._at_iteration + max(0, math.ceil((self._queue.now - self._at_s) / self.step_s - _ROUNDING))
 
     def _last_boundary(self) -> int:
-        """The one at which the running iteration began."""
         if not self.step_s:
             return self._at_iteration
         return self._at_iteration + int((self._queue.now - self._at_s) / self.step_s + _ROUNDING)

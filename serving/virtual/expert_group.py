@@ -152,7 +152,6 @@ class ExpertGroup:
         self._enter(kind, reason, pause_s)
 
     def _born(self, ranks: Sequence[int]) -> dict[int, int]:
-        """New processes, by rank."""
         first, self._births = self._births + 1, self._births + len(ranks)
         return {rank: first + place for place, rank in enumerate(ranks)}
 

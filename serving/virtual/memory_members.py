@@ -251,27 +251,18 @@ class Members:
     # Knowledge
 
     def counters(self) -> PoolCounters:
-        """Sums of servers' counters, those that are gone included.
-
-        Effects: none.
-        """
+        """Sums of servers' counters, those that are gone included."""
         total = self._gone
         for name, server in self.up.items():
             total += self._counted(server, self._migrations[name])
         return total
 
     def facts(self) -> tuple[ServerFacts, ...]:
-        """The servers of the ring, by name; lost ones until the roster notices.
-
-        Effects: none.
-        """
+        """The servers of the ring, by name; lost ones until the roster notices."""
         return tuple(self._facts(one.record.name, one.weight) for one in self._view.servers)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Used memory of the servers of the ring, and all of it.
-
-        Effects: none.
-        """
+        """Used memory of the servers of the ring, and all of it."""
         names = [one.record.name for one in self._view.servers]
         managers = [self.up[name].manager for name in names if name in self.up]
         return sum([one.dram_used_bytes for one in managers]), sum([one.dram_capacity_bytes for one in managers])

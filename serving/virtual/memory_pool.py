@@ -216,27 +216,18 @@ class VirtualPool:
             self._members.advance(now)
 
     def next_tick(self) -> float | None:
-        """When `tick` has something to do; None = nothing will happen by itself.
-
-        Effects: none.
-        """
+        """When `tick` has something to do; None = nothing will happen by itself."""
         due = min(self._timers.due, self._holds[0].until if self._holds else NEVER)
         return due if due < NEVER else None
 
     # Knowledge
 
     def servers(self) -> tuple[ServerFacts, ...]:
-        """The servers of the ring, by name.
-
-        Effects: none.
-        """
+        """The servers of the ring, by name."""
         return self._members.facts()
 
     def active(self) -> list[str]:
-        """Servers that answer and do not leave, in the order in which they came.
-
-        Effects: none.
-        """
+        """Servers that answer and do not leave, in the order in which they came."""
         return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
 
     @property

@@ -44,7 +44,6 @@ def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings
 
     Args:
         block_bytes: of one KV block.
-    Effects: none.
     """
     high_water, low_water = water_marks(config)
     size = -(-block_bytes // QUANTUM) * QUANTUM
@@ -93,10 +92,7 @@ class VirtualServer:
         self._disk_free_at = now
 
     def record(self, now: float) -> ServerRecord:
-        """The server's announcement.
-
-        Effects: none.
-        """
+        """The server's announcement."""
         capacity = self.manager.settings.capacity_bytes
         place = (NodeId(self.name), "", 0, "", 0, capacity)
         return ServerRecord(self.name, str(self.incarnation), *place, self.state, now - self.born)
@@ -142,10 +138,7 @@ class VirtualServer:
                 self.manager.loaded(order.version, True, due)
 
     def kept(self) -> list[Kept]:
-        """Entries of the server's SSD folder, the file used longest ago first.
-
-        Effects: none.
-        """
+        """Entries of the server's SSD folder, the file used longest ago first."""
         files = [one for one in self.manager.entries() if one.on_ssd]
         files.sort(key=lambda one: one.last_use)
         return [Kept(one.space, one.hash, one.nbytes, one.last_use) for one in files]
@@ -159,10 +152,7 @@ class VirtualServer:
             self.manager.restore(one.space, one.hash, Kind.CONTEXT, one.nbytes, 0, one.last_use, now)
 
     def counters(self) -> PoolCounters:
-        """The part of the pool's counters that ledgers know.
-
-        Effects: none.
-        """
+        """The part of the pool's counters that ledgers know."""
         counted = self.manager.stats().counters
         evicted = counted.evicted_to_ssd + counted.evicted_dropped + counted.evicted_by_quota + counted.evicted_from_ssd
         return PoolCounters(evicted=evicted, spilled=counted.spills, promoted=counted.promotions)

@@ -49,7 +49,6 @@ class VirtualMovers:
             self._late.pop(instance, None)
 
     def _delayed(self, instance: ReplicaId, done: Done) -> Done:
-        """Callback for the end of a move."""
         late = self._late.get(instance)
         return done if late is None else lambda outcome: self._network.later(late, done, outcome)
 
@@ -92,7 +91,6 @@ class VirtualMovers:
         done((order, FetchReport(found.blocks, found.from_ssd, nbytes=nbytes)))
 
     def _client(self, instance: ReplicaId) -> int:
-        """The number under which the pool's ledgers know an instance."""
         return self._clients.setdefault(instance, len(self._clients))
 
     def store(self, order: StoreOrder, instance: ReplicaId, done: Done) -> None:

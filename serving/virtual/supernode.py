@@ -293,7 +293,6 @@ class Supernode:
         return self.prefills if pool == "prefill" else self.decodes
 
     def _of(self, instance: PrefillInstance | DecodeInstance) -> list[Any]:
-        """The list that an instance belongs to."""
         if isinstance(instance, AggregatedInstance):
             return self.aggregated
         return self.prefills if isinstance(instance, PrefillInstance) else self.decodes

@@ -212,6 +212,5 @@ class Troubles:
 
 
 def _stretch(planes_lost: int) -> float:
-    """Factor on a step when so many of the seven sub-planes are gone."""
     left = max(1, SUBPLANES - planes_lost)
     return 1.0 + PRODUCTION_MOE_SHARE * (SUBPLANES / left - 1.0)

@@ -93,12 +93,12 @@ class BestRates:
 
 
 def prompts_pool(config: ServeConfig) -> PoolConfig:
-    """The pool that computes prompts. Effects: none."""
+    """The pool that computes prompts."""
     return config.pools.get("prefill", config.aggregated)
 
 
 def answers_pool(config: ServeConfig) -> PoolConfig:
-    """The pool that generates. Effects: none."""
+    """The pool that generates."""
     return config.pools.get("decode", config.aggregated)
 
 
@@ -140,7 +140,6 @@ def with_work(
     Args:
         done: work of those that are up at the end. end_s: of the run [s].
     Returns: the instances, and how long there was load [s].
-    Effects: none.
     """
     cut = _BURST * end_s <= marks.end_s
     loaded_s = marks.end_s if cut else end_s

@@ -40,7 +40,7 @@ white-space:pre}
 
 
 def draw(timeline: Timeline, at_s: float | None = None) -> str:
-    """The SVG. Args: at_s: draw this one moment, still; None = the whole loop. Effects: none."""
+    """The SVG. Args: at_s: draw this one moment, still; None = the whole loop."""
     story = story_of(timeline)
     motion = Motion(story.end_s, at_s)
     parts = [

@@ -74,7 +74,7 @@ def story_of(timeline: Timeline) -> Story:
 
 
 def wrapped(text: str, columns: int) -> list[tuple[int, int]]:
-    """First and last position (exclusive) of each line, broken at blanks and line breaks. Effects: none."""
+    """First and last position (exclusive) of each line, broken at blanks and line breaks."""
     lines, start = [], 0
     while start < len(text):
         break_at = text.find("\n", start)

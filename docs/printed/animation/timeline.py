@@ -32,7 +32,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def npu_letters(status: dict[str, object], count: int) -> str:
-    """Owners of all NPUs by what `GET /cluster` says. Effects: none."""
+    """Owners of all NPUs by what `GET /cluster` says."""
     letters = ["."] * count
     for pool in status["pools"]:  # type: ignore[attr-defined]
         for replica in pool["replicas"]:

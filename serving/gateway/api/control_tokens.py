@@ -93,13 +93,11 @@ class ControlTokens:
 
     @cached_property
     def _secrets(self) -> dict[str, str]:
-        """The secret name of every control token."""
         key = secrets.token_hex(16)
         return {text: f"\ue000{key}.{number}\ue001" for number, text in enumerate(self._control)}
 
     @cached_property
     def _cut(self) -> str:
-        """A token that only separates."""
         return f"\ue000{secrets.token_hex(16)}\ue001"
 
     @cached_property

@@ -108,7 +108,6 @@ class WindowDetokenizer:
         return text[len(given) :]
 
     def _is_whole(self, tokens: list[int]) -> bool:
-        """Whether there is text, and no part of a character."""
         text = self._decode(tokens)
         return bool(text) and "\N{REPLACEMENT CHARACTER}" not in text
 

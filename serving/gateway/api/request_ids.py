@@ -17,7 +17,7 @@ def usable_request_id(value: str | None) -> str | None:
 
 
 def trace_names(scope: Scope) -> tuple[tuple[str, ...], str]:
-    """Names of an exchange beside its answer's id, and its W3C trace context, empty if it has none. Effects: none."""
+    """Names of an exchange beside its answer's id, and its W3C trace context, empty if it has none."""
     state = scope.get("state", {})
     names = tuple(name for name in (state.get("request_id"), state.get("exchange_id")) if name)
     given = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")

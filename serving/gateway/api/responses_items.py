@@ -234,7 +234,6 @@ class Turns:
 
 
 def _plain(value: object) -> str:
-    """A result as text."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
 
 

@@ -70,7 +70,6 @@ def _namespace(request: Request) -> str | None:
 
 
 def _summary(times: RequestTimes) -> dict[str, Any]:
-    """One line of the list."""
     whole = msgspec.to_builtins(times)
     del whole["choices"]
     return whole  # type: ignore[no-any-return]

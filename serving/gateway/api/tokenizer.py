@@ -193,7 +193,6 @@ class Tokenizer:
 
     @cached_property
     def _anchor(self) -> tuple[int, str] | None:
-        """A token to put before others, and its text."""
         ids = self.encode("a", add_special_tokens=False)
         return (ids[-1], self.decode(ids[-1:], skip_special_tokens=False)) if ids else None
 

@@ -26,7 +26,7 @@ MEANINGS = {
 
 
 def seconds_by_kind(parts: Sequence[t.TimePart]) -> dict[str, float]:
-    """Seconds of a choice by kind of part, the largest first. Effects: none."""
+    """Seconds of a choice by kind of part, the largest first."""
     sums: dict[str, float] = {}
     for part in parts:
         sums[part.kind] = sums.get(part.kind, 0.0) + part.seconds
@@ -34,7 +34,7 @@ def seconds_by_kind(parts: Sequence[t.TimePart]) -> dict[str, float]:
 
 
 def largest_cause(choices: Sequence[t.ChoiceLine], total_s: float) -> str:
-    """The sentence: of the choice that was there last. Effects: none."""
+    """The sentence: of the choice that was there last."""
     if not choices or total_s <= 0.0:
         return ""
     slowest = min(choices, key=waited_for_others)
@@ -51,7 +51,7 @@ def largest_cause(choices: Sequence[t.ChoiceLine], total_s: float) -> str:
 
 
 def waited_for_others(choice: t.ChoiceLine) -> float:
-    """Time from a choice's end to that of the last one [s]. Effects: none."""
+    """Time from a choice's end to that of the last one [s]."""
     return sum(part.seconds for part in choice.parts if part.kind == t.OTHER_CHOICES)
 
 

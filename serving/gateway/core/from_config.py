@@ -44,14 +44,14 @@ def core_settings(
 
 
 def configured(config: ServeConfig) -> Configure:
-    """The keys that a running gateway's core takes. Effects: none."""
+    """The keys that a running gateway's core takes."""
     engine = config.engine
     limits = admission_limits(config)
     return Configure(limits, engine.max_attempts, config.gateway.role_wait_s, engine.empty_role_s)
 
 
 def admission_limits(config: ServeConfig) -> AdmissionLimits:
-    """Bounds of each gateway's queue. Effects: none."""
+    """Bounds of each gateway's queue."""
     gateway = config.gateway
     keys = len(gateway.api_keys) + len(gateway.admin_keys) + sum(len(one.api_keys) for one in config.namespaces)
     return AdmissionLimits(

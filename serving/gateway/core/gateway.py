@@ -377,7 +377,6 @@ class Gateway:
         self._needy[choice.journal.spec.sequence_id] = choice
 
     def _ready(self, choice: Choice) -> None:
-        """Mark a choice as no longer waiting for an instance."""
         choice.need = choice.waiting_since = None
         self._needy.pop(choice.journal.spec.sequence_id, None)
 

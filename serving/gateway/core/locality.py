@@ -97,7 +97,7 @@ class PrefixHistory:
         sent.note(hashes)
 
     def matched(self, replica: ReplicaId, hashes: Sequence[BlockHash]) -> int:
-        """Leading blocks of a prompt that are probably cached there. Effects: none."""
+        """Leading blocks of a prompt that are probably cached there."""
         sent = self._sent.get(replica)
         if sent is None:
             return 0

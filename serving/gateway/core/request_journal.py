@@ -309,7 +309,6 @@ class SequenceJournal:
         return NeedDecode(ticket, tuple(self.attempts.excluded), self._at_source, self.attempts.losses > 0, later)
 
     def _is_at_source(self) -> bool:
-        """Whether the live submission was sent to the instance that holds the blocks."""
         return self._ticket is not None and self._ticket.source == self.replica
 
     def _elsewhere(self, later: bool = False) -> Commands:

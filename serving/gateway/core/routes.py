@@ -231,7 +231,6 @@ def _seats(view: InstanceView) -> float:
 
 
 def _free(view: InstanceView) -> float:
-    """Blocks for what one gateway sends next."""
     if _starved(view):
         return 0.0
     return max(0, view.kv_blocks_free / view.gateways - view.reserved_blocks - view.promised_blocks)

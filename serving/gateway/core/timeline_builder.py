@@ -271,7 +271,7 @@ def _by_kind(group: Sequence[t.TimePart]) -> list[t.TimePart]:
 
 
 def joined(one: t.TimePart, other: t.TimePart) -> t.TimePart:
-    """Two parts of one kind as one, at the place of the first. Effects: none."""
+    """Two parts of one kind as one, at the place of the first."""
     return replace(
         one,
         seconds=one.seconds + other.seconds,

@@ -74,7 +74,7 @@ class TimelineShelf:
 
 
 def chosen(found: Iterable[RequestTimes], which: Choose, limit: int) -> list[RequestTimes]:
-    """The first `limit` of them by a wish, see `TimelineShelf.choose`. Effects: none."""
+    """The first `limit` of them by a wish, see `TimelineShelf.choose`."""
     if which == "slowest":
         return sorted(found, key=lambda times: -times.total_s)[:limit]
     wanted = [

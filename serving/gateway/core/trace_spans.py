@@ -32,7 +32,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 def is_sampled(times: RequestTimes, share: float) -> bool:
-    """Whether a request is to be traced: as its caller's trace says, else so many of all. Effects: none.
+    """Whether a request is to be traced: as its caller's trace says, else so many of all.
 
     Args:
         share: of requests that come without a trace, 0 to 1.
@@ -43,12 +43,12 @@ def is_sampled(times: RequestTimes, share: float) -> bool:
 
 
 def trace_id_of(times: RequestTimes) -> str:
-    """The trace that a request belongs to, hexadecimal. Effects: none."""
+    """The trace that a request belongs to, hexadecimal."""
     return times.trace.split("-")[1] if times.trace else _own_id(times).hex()
 
 
 def spans_of(times: RequestTimes, model: str) -> list[TraceSpan]:
-    """The request's span, then its parts'. Effects: none.
+    """The request's span, then its parts'.
 
     Args:
         model: name that is served.

@@ -255,7 +255,6 @@ class LiveBackend:
 
 
 def _named(request_id: str) -> dict[str, str]:
-    """Field of a log line."""
     return {"request_id": request_id}
 
 

@@ -281,7 +281,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _busy(self) -> bool:
-        """Whether a request is in progress."""
         cycle = cast(RequestResponseCycle | None, self.cycle)  # there is none before the first request
         return cycle is not None and not cycle.response_complete
 

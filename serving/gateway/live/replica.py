@@ -320,7 +320,6 @@ class GatewayDeployment:
         return list(found.values())
 
     async def _post_order(self, group: str | None, order: OperatorOrder) -> OrderAnswer:
-        """Give an order to a group of ranks, and wait for its shell's answer."""
         return await post_order(
             choose_group({one.name: one.actor for one in self._groups()}, group), order, ORDER_DEADLINE_S
         )

@@ -143,6 +143,6 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
 
 
 def host_labels(members: Iterable[Address]) -> dict[str, str]:
-    """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id. Effects: none."""
+    """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id."""
     npus = ((member.node, next(iter(member.facts["npus"]), "")) for member in members)
     return {node: npu.partition(".")[0] for node, npu in npus if npu}

@@ -102,7 +102,7 @@ class TraceExporter:
 
 
 def export_request(spans: Sequence[TraceSpan], gateway: str) -> bytes:
-    """Spans as OTLP's request. Effects: none.
+    """Spans as OTLP's request.
 
     Args:
         gateway: name of the process that tells of them.

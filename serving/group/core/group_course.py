@@ -157,7 +157,6 @@ def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | 
 
     Args:
         shells: that exist, the asker apart, which has none yet.
-    Effects: none.
     """
     lost = [one for one in groups if one.shell not in shells and not one.leaving]
     return min(lost, key=lambda one: one.name, default=None)
@@ -171,7 +170,6 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
 
     Args:
         places: names of groups that have a place. groups: of those that have ranks. shells: that exist.
-    Effects: none.
     """
     return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
 
@@ -189,7 +187,6 @@ def mend(
         spares: ranks beside those, which wait to join.
         anew: those that serve are to be regrouped although nothing has changed.
     Returns: orders; none while everything is as it should be or comes by itself.
-    Effects: none.
     """
     late = _late(ranks)
     lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank))}
@@ -230,16 +227,13 @@ def _absent(ranks: Mapping[int, RankSight], size: int, former: int, spares: int)
 
 
 def whole(ranks: Mapping[int, RankSight], size: int, spares: int = 0) -> bool:
-    """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do.
-
-    Effects: none.
-    """
+    """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do."""
     serving = {rank for rank, sight in ranks.items() if sight.report and sight.report.phase in _COMPUTING}
     return len(serving) >= size if spares else serving.issuperset(range(size))
 
 
 def drain_refusal(ranks: Mapping[int, RankSight], size: int, rank: int, spares: int = 0) -> str:
-    """Why a rank cannot be drained and replaced now; empty = it can. Effects: none."""
+    """Why a rank cannot be drained and replaced now; empty = it can."""
     if not 0 <= rank < size + spares or (spares and rank not in ranks):
         return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
     if size == 1:
@@ -259,7 +253,6 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
 
     Args:
         experts: of a layer.
-    Effects: none.
     """
     if not 1 <= size <= sizes.most:
         return f"{size} ranks: give 1 to {sizes.most}; [experts] most_ranks sets the most"
@@ -271,7 +264,7 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
 
 
 def waiting_spares(ranks: Mapping[int, RankSight], size: int, spares: int) -> list[int]:
-    """Ranks that have offered and are no members, of a group that is whole. Effects: none."""
+    """Ranks that have offered and are no members, of a group that is whole."""
     if not spares or not whole(ranks, size, spares):
         return []
     return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
@@ -283,7 +276,6 @@ def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> li
     Args:
         places: ranks that were added and have a place of their own. ranks: that have a process.
         size: of the group, its spares included.
-    Effects: none.
     """
     return sorted(rank for rank in places if rank >= size and rank not in ranks)
 

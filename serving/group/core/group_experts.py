@@ -331,7 +331,6 @@ class GroupExperts:
         self._rebalancer = Rebalancer(ledger, policy, nodes, settings)
 
     def _take_speeds(self) -> None:
-        """Plans, and weights of copies, are for ranks as fast as they are."""
         one = self._rebalancer
         if one is not None:
             one.settings = replace(one.settings, speeds=self.pace.speeds())

@@ -49,7 +49,6 @@ def former_size(before: int, former: int, size: int) -> int:
     Args:
         before: ranks that it was to have until now. former: those to which it would have fallen back then.
         size: ranks that it is to have.
-    Effects: none.
     """
     base = former or before
     return base if size > base else 0

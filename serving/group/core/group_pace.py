@@ -107,7 +107,6 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
 
     Args:
         intervals: what was counted in it, by rank.
-    Effects: none.
     """
     totals = {rank: sum(facts.waited_s) + facts.worked_s for rank, facts in intervals.items()}
     awaited = {rank: _awaited(rank, intervals, totals) for rank in intervals}

@@ -36,10 +36,7 @@ def rebalance_plan(
     nodes: tuple[int, ...],
     settings: RebalanceSettings,
 ) -> RebalancePlan | Refusal:
-    """Plan of a rebalance: by a policy that is named whatever it gains, by the configured one if it gains anything.
-
-    Effects: none.
-    """
+    """Plan of a rebalance: by a policy that is named whatever it gains, by the configured one if it gains anything."""
     name = order.policy or configured
     policy = policy_of(name, groups)
     if policy is None:
@@ -75,8 +72,6 @@ def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoa
     """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert lies elsewhere, too.
 
     The slot that it lies in keeps it: a copy more does no harm, and shares its tokens.
-
-    Effects: none.
     """
     layer, expert, rank = order.layer, order.expert, order.rank
     if unknown := unknown_place(order, ledger):

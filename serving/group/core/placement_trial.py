@@ -44,7 +44,6 @@ def try_policies(loads: Sequence[LayerLoad], ranks: int, redundant: int, groups:
         redundant: expert slots of a rank beside its share.
         groups: of experts, as the model's router has them.
     Raises: PlacementError without load, or for a group that cannot be.
-    Effects: none.
     """
     if not loads or len(loads[0]) < 2:
         raise PlacementError("at least two slices with rows are needed: one to plan on, and one to judge by")

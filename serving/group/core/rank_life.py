@@ -73,7 +73,6 @@ def counted_size(before: int, wanted: int, members: int) -> int:
         before: the last answer; at first, ranks of the group when the rank was made.
         wanted: ranks that it is to have; 0 = it ends.
         members: ranks that compute together.
-    Effects: none.
     """
     if not wanted:
         return before
@@ -87,7 +86,6 @@ def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None
         most: ranks that it may have.
 
     Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout.
-    Effects: none.
     """
     numbers = sorted(offer.rank for offer in offers)
     if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(most)):

@@ -29,7 +29,7 @@ class RankName:
 
     @classmethod
     def parse(cls, actor: str) -> "RankName | None":
-        """The rank that a Ray actor is; None = it is none. Effects: none."""
+        """The rank that a Ray actor is; None = it is none."""
         found = _NAME.fullmatch(actor)
         if found is None:
             return None
@@ -52,5 +52,5 @@ class RankName:
 
 
 def placement_group_name(session: str, group: str) -> str:
-    """Name of a group's placement group in Ray. Effects: none."""
+    """Name of a group's placement group in Ray."""
     return f"cloudmatrix-group-{session}-{group}"

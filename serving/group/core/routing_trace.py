@@ -72,7 +72,7 @@ class RoutingTrace(msgspec.Struct, frozen=True):
 
 
 def trace_lines(head: TraceHead, slices: Iterable[TraceSlice]) -> Iterator[bytes]:
-    """Lines of a file. Effects: none."""
+    """Lines of a file."""
     for one in (head, *slices):
         yield msgspec.json.encode(one) + b"\n"
 

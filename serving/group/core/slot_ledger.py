@@ -184,7 +184,6 @@ class SlotLedger:
         return at.slot < self.map.slots[at.rank] - self._reserve
 
     def _is_reserve(self, at: ExpertSlot) -> bool:
-        """Whether a slot is of a reserve that is there."""
         slots = self.map.slots[at.rank] if at.rank < len(self.map.slots) else 0
         return slots - self._reserve <= at.slot < slots
 

@@ -193,7 +193,6 @@ class GroupMoves:
             self._take(self.experts.on(rank, pid, event, self._clock()))
 
     def _see(self, posted: str) -> None:
-        """An order is taken up."""
         self._seen[posted] = None
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]

@@ -357,7 +357,6 @@ class GroupShell:
             await asyncio.gather(*(self._end(one.name.rank) for one in left))
 
     async def _remove(self) -> None:
-        """End all ranks at once, and give their places back."""
         for known in self._known.values():
             await self._end_process(known)
         await self._did(self._port.remove(self.group), f"remove {self.group}")

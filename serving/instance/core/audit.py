@@ -25,7 +25,7 @@ def check_engine(
     Args:
         pinned: blocks kept for the KV-cache pool, in addition to those of the sequences.
     Raises: LedgerError if they do not.
-    Effects: none. Costs time linear in sequences and blocks; meant for tests and idle moments.
+    Costs time linear in sequences and blocks; meant for tests and idle moments.
     """
     flying = in_flight.sequences if in_flight is not None else []
     places = {

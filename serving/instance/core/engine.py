@@ -407,7 +407,6 @@ class InstanceEngine:
         self._out.append(handoff_event(sequence, accepted, outcome, *self._keep(sequence, now)))
 
     def _hand_on(self, sequence: LiveSequence, now: float) -> None:
-        """Hold the blocks of a stream that another instance will continue."""
         sequence.advance(PhaseEvent.HAND_ON)
         self._out.append(hand_on_event(sequence, *self._keep(sequence, now)))
 
@@ -462,7 +461,6 @@ class InstanceEngine:
             self._finish(sequence)
 
     def _finish(self, sequence: LiveSequence) -> None:
-        """The last act: blocks go back, the engine forgets the sequence."""
         sequence.advance(PhaseEvent.END)
         self._blocks.free(sequence)
         del self.sequences[sequence.sequence_id]
@@ -484,6 +482,5 @@ class InstanceEngine:
         return bool(scheduler.waiting.items) and not others
 
     def _note_work(self, now: float) -> None:
-        """Start the watchdog's clock if there was no work before."""
         if not self.scheduler.running.items and not self._has_work():  # usually a batch exists
             self._counters.progress_at = now

@@ -178,7 +178,6 @@ class Scheduler:
         return sum([sequence.num_to_compute for sequence in known])
 
     def _busy(self) -> int:
-        """Sequences that have blocks here."""
         return len(self.running.items) + len(self.pulling) + len(self.fetching)
 
     def _room_ahead(self) -> int:

@@ -170,7 +170,6 @@ class LiveSequence:
 
     @property
     def _rank(self) -> int:
-        """Priority among the sequences of all keys."""
         return 0 if self.spec.line else self.spec.priority
 
     def append(self, tokens: tuple[int, ...]) -> None:

@@ -203,7 +203,6 @@ class SequenceBlocks:
         return known
 
     def _reusable(self, sequence: LiveSequence) -> int:
-        """Leading full blocks that may be reused from other sequences."""
         if not self.prefix_reuse or sequence.prompt_logprobs_wanted is not None:
             return 0
         return (len(sequence.tokens) - 1) // self.block_tokens

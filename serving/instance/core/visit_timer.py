@@ -127,5 +127,4 @@ class VisitTimer:
 
 
 def _told(legs: Sequence[Leg]) -> tuple[Leg, ...]:
-    """Legs that took any time or moved anything."""
     return tuple(leg for leg in legs if leg.seconds or leg.nbytes or leg.tokens)

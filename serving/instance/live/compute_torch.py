@@ -225,7 +225,6 @@ def computes_natively(config: ServeConfig) -> bool:
 
 
 def _name_of(executor: StepExecutor, device: str) -> str:
-    """Name of what computes, for people."""
     if isinstance(executor, TorchExecutor):
         return "torch" if device != "cpu" else "torch on the CPU, several times slower than the native step"
     return f"native step, {_INSTRUCTIONS.get(library.instructions() or '', 'no vector instructions')}"

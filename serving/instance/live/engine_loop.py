@@ -340,7 +340,6 @@ class EngineLoop:
         self._peers.back()
 
     def _rouse(self) -> None:
-        """End the wait of an idle engine thread, including one about to start."""
         self._wake.set()
         self._peers.wake()
 
@@ -387,13 +386,11 @@ class EngineLoop:
         return result
 
     def _flush(self) -> None:
-        """Deliver what has been collected, in order, whichever thread comes first."""
         with self._delivering:
             if news := [self._outbox.popleft() for _ in range(len(self._outbox))]:
                 self._send(news)
 
     def _deliver(self, news: list[LoopNews]) -> None:
-        """Deliver, behind what was collected before."""
         self._outbox.extend(news)
         self._flush()
 

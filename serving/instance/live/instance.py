@@ -291,7 +291,6 @@ class Instance:
 
 
 def _tells_times(config: ServeConfig) -> bool:
-    """Whether gateways want durations."""
     return bool(config.gateway.timelines or config.gateway.trace_endpoint)
 
 

@@ -268,7 +268,6 @@ class InstanceServer:
         self._count()
 
     def _count(self) -> None:
-        """An instance that leaves hears how many sequences are inside."""
         if self.draining:
             self._live(Inside(len(self._owner)))
 

@@ -242,6 +242,5 @@ def place_of(ticket: HandoffTicket) -> SegmentPlace:
 
 
 def _memory_of(ticket: HandoffTicket) -> PeerMemory:
-    """Where dummies of a ticket's source may be read."""
     first = ticket.blocks[0]
     return PeerMemory(ticket.source, ticket.node_id, place_of(ticket), first.offset, first.used_bytes)

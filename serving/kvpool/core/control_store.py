@@ -56,7 +56,7 @@ class EmbeddedStore:
         self._state: ControlState | None = None
 
     def load(self) -> ControlState | None:
-        """State that `save` was given last. Effects: none."""
+        """State that `save` was given last."""
         return self._state
 
     def save(self, state: ControlState, ttl_s: float) -> None:
@@ -64,4 +64,4 @@ class EmbeddedStore:
         self._state = state
 
     def close(self) -> None:
-        """Nothing is open. Effects: none."""
+        """Nothing is open."""

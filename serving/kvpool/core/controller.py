@@ -165,7 +165,6 @@ class PoolController:
         self._merge(state.namespaces)
 
     def _knows(self, now: float) -> bool:
-        """Whether every living server has had the time to be heard."""
         return self._settings.founding or (self._heard_at is not None and now - self._heard_at >= ROUND_S)
 
     def _merge(self, records: Iterable[NamespaceRecord]) -> None:

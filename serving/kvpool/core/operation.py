@@ -125,10 +125,7 @@ class ClientOperation(Protocol):
 
 
 def reason_of(error: PoolError) -> MissReason:
-    """The word for an error of a link.
-
-    Effects: none.
-    """
+    """The word for an error of a link."""
     if isinstance(error, PoolTimeoutError):
         return MissReason.TIMEOUT
     return MissReason.UNREACHABLE if isinstance(error, PoolUnreachableError) else MissReason.ERROR
@@ -139,7 +136,6 @@ def undo(event: PoolEvent, until: float, given_up: Container[str]) -> list[PoolE
 
     Args:
         given_up: servers whose answers will not be used; those of others came twice.
-    Effects: none.
     """
     if isinstance(event, PoolFailure):
         return [PoolClose(event.server)]

@@ -103,7 +103,6 @@ def _from_zero(names: Iterable[str], counts: Mapping[str, int]) -> dict[str, int
 
 
 def _behind(counters: Mapping[str, int], prefix: str) -> dict[str, int]:
-    """Counters whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): count for name, count in counters.items() if name.startswith(prefix)}
 
 

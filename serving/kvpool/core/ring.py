@@ -116,13 +116,11 @@ class HashRing:
         return self._readers[self._index(hash)] if self._readers else self.draining
 
     def _index(self, hash: bytes) -> int:
-        """How many points lie before a hash, or on it."""
         cell, before = _cell(hash), self._before
         return bisect_right(self._points, hash, before[cell], before[cell + 1])
 
 
 def _cell(place: bytes) -> int:
-    """The cell of a place: its leading bits."""
     return place[0] << _CELL_BITS - 8 | place[1] >> 16 - _CELL_BITS
 
 
@@ -145,7 +143,6 @@ def _points(server: RingServer, vnodes: int) -> list[bytes]:
 
 
 def _owners_by_point(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """(name, next other name clockwise) of each point."""
     second = _next_clockwise(names, set(names))
     return [(name, other) if other is not None else (name,) for name, other in zip(names, second, strict=True)]
 

@@ -170,7 +170,6 @@ def _step(age_s: float, ramp_s: float) -> int:
 
 
 def _version(servers: Sequence[ViewServer], namespaces: Sequence[NamespaceRecord]) -> str:
-    """A digest of everything but facts and uptime."""
     content = [(f"{s.weight:.6f}", replace(s.record, uptime_s=0.0, facts={})) for s in servers]
     text = repr((content, list(namespaces)))
     return blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8, person=b"pool view").hexdigest()

@@ -78,7 +78,6 @@ class ServerSettings:
 
         Args:
             ssd_folder: where the SSD tier is when `ssd_path` is empty; unused without `ssd_mib`.
-        Effects: none.
         """
         high_water, low_water = water_marks(config)
         folder = Path(config.ssd_path) if config.ssd_path else ssd_folder
@@ -102,10 +101,7 @@ class ServerSettings:
         )
 
     def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
-        """Settings of the ledger of a region that begins at `base_offset`, with the disk that there really is.
-
-        Effects: none.
-        """
+        """Settings of the ledger of a region that begins at `base_offset`, with the disk that there really is."""
         return ManagerSettings(
             capacity_bytes=self.capacity_bytes,
             base_offset=base_offset,

@@ -50,10 +50,7 @@ class Holds:
             self._numbers.pop(process, None)
 
     def dead(self) -> list[ProcessStamp]:
-        """Holders that do not live any more. Reads /proc, so it is called without the lock.
-
-        Effects: none.
-        """
+        """Holders that do not live any more. Reads /proc, so it is called without the lock."""
         with self._core.changed:
             holders = list(self._versions)
         return [process for process in holders if not process.is_alive()]

@@ -116,7 +116,6 @@ class LinkDriver:
         return self._copies
 
     def _is_booked_there(self, link: ServerLink, message: Message) -> bool:
-        """Whether the connection under which something is booked still is."""
         if not isinstance(message, BOOKED):
             return True
         return link.welcome is not None and self._connections.get(link.name, link.connection) == link.connection

@@ -59,7 +59,6 @@ class Meters:
         """Everything as plain values: `{counters, bounds_s, histograms: {name: {counts, count, sum_s}}}`.
 
         `counts` has one number per bucket, not cumulative, and one for what is above the last bound.
-        Effects: none.
         """
         with self._lock:
             return {

@@ -71,18 +71,12 @@ class Placement:
         self._segments.keep({record.segment for record in records.values()})
 
     def primary(self, block: BlockHash) -> ServerLink | None:
-        """The link to the server that a block is written to; None while there is none.
-
-        Effects: none.
-        """
+        """The link to the server that a block is written to; None while there is none."""
         name = self._ring.primary(block)
         return None if name is None else self._links[name]
 
     def skipped(self) -> list[str]:
-        """Servers that are left alone now after a failure, by name.
-
-        Effects: none.
-        """
+        """Servers that are left alone now after a failure, by name."""
         now = time.monotonic()
         return sorted(name for name, link in self._links.items() if link.skipped(now))
 

@@ -69,7 +69,6 @@ class RedisStore:
         """The state, with the servers of this session that have not expired.
 
         Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it holds something else.
-        Effects: none.
         """
         session = self._ask(lambda: self._redis.get(_SESSION))
         if session is None:
@@ -141,13 +140,11 @@ class RedisStore:
 
 
 def _kept(record: NamespaceRecord) -> int | bytes:
-    """How a namespace is kept: as its quota alone where that says all."""
     plain = record == NamespaceRecord(record.name, record.quota_bytes)
     return record.quota_bytes if plain else msgspec.json.encode(record)
 
 
 def _namespace(name: str, kept: bytes) -> NamespaceRecord:
-    """Raises: ValueError if it is something else."""
     return _tenant.decode(kept) if kept.startswith(b"{") else NamespaceRecord(name, int(kept))
 
 

@@ -56,7 +56,6 @@ class Mapped:
         """Bytes of one entry.
 
         Raises: PoolUnreachableError if they are not in the region: the server speaks of another segment.
-        Effects: none.
         """
         start = offset - self.base
         if start < 0 or start + nbytes > len(self.memory):

@@ -128,10 +128,7 @@ class MemoryServer:
         self._give_back_slot()
 
     def record(self, state: ServerState) -> ServerRecord:
-        """Record to announce now.
-
-        Effects: none.
-        """
+        """Record to announce now."""
         with self._core.changed:
             models = self._core.model_versions()
         return ServerRecord(
@@ -150,10 +147,7 @@ class MemoryServer:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Counters and gauges: those of `facts_of`, and connections, holds, the queues of the disk, its error at start.
-
-        Effects: none.
-        """
+        """Counters and gauges: those of `facts_of`, and connections, holds, the queues of the disk, its error at start."""
         return {
             **facts_of(self._core),
             "connections": self._connections.count,
@@ -184,7 +178,6 @@ class MemoryServer:
         """How long ago the ticker last got the ledger's lock and did its round; large = the server is stuck.
 
         Very large once a thread that the server cannot do without has died.
-        Effects: none.
         """
         if self._connections.deaf or (self._ssd is not None and self._ssd.dead):
             return _NEVER_S

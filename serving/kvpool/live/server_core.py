@@ -71,10 +71,7 @@ class ServerCore:
             self.disk.submit(orders)
 
     def view(self, offset: int, nbytes: int) -> memoryview:
-        """Bytes at an offset of the segment's file, writable.
-
-        Effects: none.
-        """
+        """Bytes at an offset of the segment's file, writable."""
         start = offset - self.region.offset
         assert 0 <= start <= start + nbytes <= len(self._memory), "an extent outside the region"
         return self._memory[start : start + nbytes]
@@ -83,16 +80,12 @@ class ServerCore:
         """All committed entries in order of version, as they are at this moment.
 
         About 0.1 s for 100,000 of them, during which nobody else has the lock: once a listing, not once a page.
-        Effects: none.
         """
         with self.changed:
             return list(self.manager.entries())
 
     def in_dram(self, version: int) -> Found | None:
-        """The entry if its bytes are in memory now. Called under the lock.
-
-        Effects: none.
-        """
+        """The entry if its bytes are in memory now. Called under the lock."""
         found = self.manager.found(version)
         return found if found is not None and found.tier is EntryTier.DRAM else None
 

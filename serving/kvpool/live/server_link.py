@@ -90,10 +90,7 @@ class PoolGreeting:
 
 
 def hello_of(name: str, node: NodeId, secret: str | ClusterSecrets) -> PoolGreeting:
-    """The introduction of a client in this process.
-
-    Effects: none.
-    """
+    """The introduction of a client in this process."""
     stamp = ProcessStamp.own()
     hello = Hello(name, node, stamp.pid, stamp.start_ticks, stamp.pid_namespace)
     return PoolGreeting(hello, ClusterSecrets.of(secret))
@@ -137,10 +134,7 @@ class ServerLink:
         return self._welcome is not None and self._welcome.node == self._hello.node
 
     def skipped(self, now: float) -> bool:
-        """True while the server is left alone after a failure.
-
-        Effects: none.
-        """
+        """True while the server is left alone after a failure."""
         return self._sock is None and now < self._retry_at
 
     def prepare(self, deadline: float) -> None:

@@ -131,6 +131,5 @@ class Settler:
         self._moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
 
     def _has_heirs(self, view: PoolView) -> bool:
-        """Whether another server takes blocks."""
         others = [one.record for one in view.servers if one.record.name != self._server and one.weight > 0]
         return any(self._node in (None, record.node) for record in others)

@@ -75,10 +75,7 @@ class SsdFiles:
         self._folders: dict[Space, str] = {}
 
     def path_of(self, space: Space, block_hash: BlockHash, kind: Kind) -> str:
-        """Where an entry's file is, or would be.
-
-        Effects: none.
-        """
+        """Where an entry's file is, or would be."""
         folder = self._folders.get(space)
         if folder is None:
             layout = blake2b(space.layout.encode(), digest_size=12).hexdigest()
@@ -130,7 +127,6 @@ class SsdFiles:
         """Verify an entry's file as `read` does, but the bytes go nowhere and the file's last use stays.
 
         Raises: SsdError if the disk cannot read it.
-        Effects: none.
         """
         state, at, piece = xxhash.xxh3_64(), 0, memoryview(bytearray(min(entry.nbytes, _PIECE_BYTES)))
         with self._opened(entry) as (fd, start):
@@ -177,7 +173,6 @@ class SsdFiles:
         """Every file of the slot, by its header; temporary ones of a server that died come with no entry.
 
         Raises: SsdError if a folder cannot be read.
-        Effects: none.
         """
         now = time.time()
         for path in self.files():
@@ -195,7 +190,6 @@ class SsdFiles:
         """Paths of all files of the slot, or of one namespace.
 
         Raises: SsdError if a folder cannot be read.
-        Effects: none.
         """
         folders = [self._root if namespace is None else f"{self._root}/{_folder_name(namespace)}"]
         while folders:
@@ -228,20 +222,14 @@ class SsdFiles:
 
 
 def encode_header(entry: StoredEntry) -> bytes:
-    """The bytes that precede an entry's own.
-
-    Effects: none.
-    """
+    """The bytes that precede an entry's own."""
     body = msgspec.msgpack.encode(entry)
     start = -(-(_PREFIX.size + len(body)) // _ALIGN) * _ALIGN
     return (_PREFIX.pack(MAGIC, start, len(body), xxhash.xxh3_64_intdigest(body)) + body).ljust(start, b"\0")
 
 
 def ssd_error(action: str, path: str, error: OSError) -> SsdError:
-    """An error of the disk, with what to do about it.
-
-    Effects: none.
-    """
+    """An error of the disk, with what to do about it."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some of the disk, or set [kvcache] ssd_mib lower" if full else "look after the disk"
     return SsdError(f"cannot {action} {path} ({error.strerror}); {remedy}")

@@ -13,7 +13,6 @@ def orphans(core: ServerCore, ssd: SsdWorker, namespace: str | None = None) -> l
     Args:
         namespace: look at its files only.
     Raises: SsdError if a folder cannot be read.
-    Effects: none.
     """
     there = set(ssd.files.files(namespace))
     if there:

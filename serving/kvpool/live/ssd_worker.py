@@ -89,10 +89,7 @@ class SsdWorker:
             self._writes.put(order)
 
     def unlinking(self) -> set[str]:
-        """Files whose removal is queued. Called under the ledger's lock.
-
-        Effects: none.
-        """
+        """Files whose removal is queued. Called under the ledger's lock."""
         return set(self._unlinking)
 
     def run_between_writes(self, job: Job, timeout_s: float) -> bool:

@@ -220,7 +220,6 @@ def _aligned(nbytes: int) -> int:
 
 
 def _struct(shape: Sequence[int], form: Form) -> NativeLinear:
-    """Sizes of a dense weight's panels."""
     groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
     return NativeLinear(out_features, in_features, groups, form)
 

@@ -35,7 +35,6 @@ def make_scaler(policy: Literal["requests", "slo"], slo: SloConfig, autoscaler: 
 
     Args:
         slo: what is promised; the baseline `requests` does not look at it.
-    Effects: none.
     """
     if policy == "requests":
         return RequestCountScaler(autoscaler.requests_per_instance, autoscaler.idle_to_zero_s, autoscaler.npu_budget)
@@ -182,7 +181,6 @@ class Autoscaler:
 
 
 def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
-    """A pool that decodes and lacks an instance keeps what it was to have."""
     lacks = keeps and pool.running < pool.target
     least = min(pool.low, want)
     return Wish(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)

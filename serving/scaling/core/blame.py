@@ -34,7 +34,6 @@ class Blame:
 
     @property
     def _goal(self) -> float:
-        """Share of requests that must get one of the two."""
         return (1.0 + self.slo.attainment) / 2
 
     def see(self, gains: Gains) -> None:

@@ -58,7 +58,6 @@ def _taken(targets: Sequence[int], wishes: Sequence[Wish]) -> int:
 
 
 def _served(targets: Sequence[int], wishes: Sequence[Wish]) -> float:
-    """Part of the wanted work that the scarcest pool lets through."""
     return min((target / wish.want for target, wish in zip(targets, wishes, strict=True) if wish.want), default=1.0)
 
 

@@ -44,5 +44,4 @@ class BusyShares:
 
 
 def _scale(member: SeenMember) -> float:
-    """Seconds of the instance's clock in one second of the machine's."""
     return float(member.facts.get("time_scale") or 1.0)

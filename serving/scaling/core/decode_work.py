@@ -86,7 +86,6 @@ class DecodeWork:
         Args:
             coming: sequences that still wait elsewhere and will be decoded here.
             aim: load of an instance that is planned with.
-        Effects: none.
         """
         if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
             return unknown("what decode can take is not known yet")

@@ -97,7 +97,7 @@ class Gateways:
         tally: SystemTally | None = None,
         hosts: tuple[HostRow, ...] = (),
     ) -> BoardNews:
-        """News of the pools, the hosts and all other gateways for one gateway. Effects: none."""
+        """News of the pools, the hosts and all other gateways for one gateway."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)

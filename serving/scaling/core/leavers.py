@@ -36,7 +36,6 @@ def leavers(pool: str, count: int, placed: Iterable[Placed], kept: Collection[No
     Args:
         placed: replicas of all pools.
         kept: hosts that nobody takes back, as Ray's head: replicas leave them last.
-    Effects: none.
     """
     hosts: dict[NodeId, _Host] = {}
     for one in placed:
@@ -67,7 +66,6 @@ def leavers_of_the_fullest(pool: str, count: int, placed: Iterable[Placed]) -> t
 
     Args:
         placed: replicas of all pools.
-    Effects: none.
     """
     own = [one for one in placed if one.pool == pool]
     gone: list[Placed] = []
@@ -80,7 +78,7 @@ def leavers_of_the_fullest(pool: str, count: int, placed: Iterable[Placed]) -> t
 
 
 def emptied(names: Collection[str], placed: Sequence[Placed], kept: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
-    """Hosts that have nothing of ours once these replicas have left, in order of their ids. Effects: none."""
+    """Hosts that have nothing of ours once these replicas have left, in order of their ids."""
     before = {one.host for one in placed}
     after = {one.host for one in placed if one.name not in names}
     return tuple(sorted(before - after - set(kept)))

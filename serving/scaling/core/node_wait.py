@@ -35,7 +35,7 @@ class NodeWaits:
         return median(self._came) if self._came else 0.0
 
     def waited_s(self, pool: str, now: float) -> float | None:
-        """How long a pool has waited; None = it does not. Effects: none."""
+        """How long a pool has waited; None = it does not."""
         since = self._since.get(pool)
         return now - since if since is not None else None
 

@@ -68,7 +68,6 @@ class PromptWork:
         return self.queue(pool, traffic) / (pool.tokens_per_s * max(pool.running, 0.5))
 
     def _stands(self, pool: PoolSignals, traffic: Traffic) -> bool:
-        """Whether somebody has waited beyond the promise, whatever the queue looks like in tokens."""
         return traffic.oldest_wait_s > self.ttft_s and pool.waiting + traffic.queued > 0
 
     def queue(self, pool: PoolSignals, traffic: Traffic) -> float:
@@ -86,7 +85,6 @@ class PromptWork:
 
         Args:
             elsewhere: instances of the pool that are busy with other work.
-        Effects: none.
         """
         if pool.tokens_per_s <= 0:
             nobody_knows = "the speed of prefill is not known yet"

@@ -28,10 +28,7 @@ class ReplicaSize:
     ranks: int = 1
 
     def of(self, replica: SeenReplica) -> "ReplicaSize":
-        """Share that a replica takes now: a group that has grown takes more, one that has shrunk keeps its first place.
-
-        Effects: none.
-        """
+        """Share that a replica takes now: a group that has grown takes more, one that has shrunk keeps its first place."""
         if replica.ranks <= self.ranks:
             return self
         return ReplicaSize(
@@ -47,7 +44,6 @@ def fits(
     Args:
         sizes: of all pools, by name.
     Returns: at least what of the target has its place already, so that what runs is never too much.
-    Effects: none.
     """
     placed = _all_placed(deployments, nodes)
     free = _free(sizes, placed, nodes)
@@ -67,7 +63,7 @@ def fits(
 def hosts_with_room(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> set[NodeId]:
-    """Hosts where one more replica of a pool has room now. Effects: none."""
+    """Hosts where one more replica of a pool has room now."""
     free = _free(sizes, _all_placed(deployments, nodes), nodes)
     return {node.node for node, left in zip(nodes, free, strict=True) if _most_on(sizes[pool], left)}
 
@@ -78,7 +74,6 @@ def shortage(
     """Why one replica more than `fits` says has no place, in numbers: what it needs, and what is free then.
 
     Returns: for example "an instance needs 4 NPUs whole on one node, 2 are free".
-    Effects: none.
     """
     most = fits(pool, sizes, deployments, nodes)
     if most >= MOST_REPLICAS:

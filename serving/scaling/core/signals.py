@@ -84,7 +84,6 @@ def scaling_signals(
     Args:
         held_until: end of each hold [s since 1970], by pool.
         node_s: how long a node takes to come that Ray adds.
-    Effects: none.
     """
     sizes, time = sizes_of(config), PolicyTime(config.time_scale)
     ends = {pool: time.of(at) for pool, at in held_until.items()}

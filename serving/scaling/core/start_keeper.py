@@ -98,7 +98,7 @@ class StartKeeper:
         return ended
 
     def medians(self) -> dict[str, dict[str, float]]:
-        """Median seconds of the newest starts, by pool and phase. Effects: none."""
+        """Median seconds of the newest starts, by pool and phase."""
         return {
             pool: {phase: median(kept) for phase, kept in phases.items() if kept} for pool, phases in self._kept.items()
         }

@@ -29,7 +29,7 @@ class TallyKeeper:
         return [start for start in found if TOTAL in start.seconds]
 
     def tally(self, sight: Sight, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
-        """Everything counted so far, with what the newest look shows. Effects: none."""
+        """Everything counted so far, with what the newest look shows."""
         return SystemTally(
             decisions={pool: dict(by_kind) for pool, by_kind in decisions.items()},
             starts={pool: dict(phases) for pool, phases in self._times.items()},

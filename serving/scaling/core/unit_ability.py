@@ -15,7 +15,6 @@ def parts_for(sequences: float, abilities: Sequence[float]) -> float:
 
     Args:
         abilities: of 0, 1, 2, ... parts; rising from 0, at least two.
-    Effects: none.
     """
     last = len(abilities) - 1
     above = min(bisect_left(abilities, sequences, 1), last)

@@ -24,7 +24,6 @@ def issue(token: str, now: float) -> str:
     Args:
         token: Ray's.
         now: seconds since 1970.
-    Effects: none.
     """
     body = f"{_ms(now):x}.{_text(secrets.token_bytes(6))}"
     return f"{body}.{_mac(token, body)}"

@@ -54,7 +54,7 @@ class NodesSeen:
         """Nodes that had ended by then as they were asked to."""
 
     def gone(self, node: NodeId | None) -> bool:
-        """Whether Ray had given a node up at the last look. Effects: none."""
+        """Whether Ray had given a node up at the last look."""
         return node in self._lost_at
 
     def look(self) -> tuple[SeenNode, ...]:

@@ -176,10 +176,7 @@ def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
 
 
 def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDeployment:
-    """The deployment with each shell where its ranks are, and how many: they take the hardware, wherever the shell is.
-
-    Effects: none.
-    """
+    """The deployment with each shell where its ranks are, and how many: they take the hardware, wherever the shell is."""
     ranks = [one for one in members if "shell" in one.facts and one.node is not None]
     places, counts = {one.serve_name: one.node for one in ranks}, Counter(one.serve_name for one in ranks)
     for one in ranks:  # one that was lost keeps its place
@@ -195,7 +192,6 @@ def with_full_disks(
 
     Args:
         here: node of the board, and what it found itself: where all instances are lost none announces anything.
-    Effects: none.
     """
     lines = {one.node: line for one in members if (line := one.facts.get(DISK_FULL))} | dict([here])
     return tuple(replace(node, disk_full=lines.get(node.node) or "") for node in nodes)

@@ -90,7 +90,7 @@ def hardware(config: ServeConfig, sight: Sight, now: float) -> dict[str, Any]:
 
 
 def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, ...]:
-    """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones. Effects: none."""
+    """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones."""
     lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
     gateways = sight.others.get(GATEWAY, NOT_THERE).replicas
     rows = []

@@ -64,10 +64,7 @@ class Ask:
 
 
 def make_asks(load: LoadConfig, seed: int, model: str) -> tuple[Ask, ...]:
-    """The distinct requests of a run, in the order in which they are sent.
-
-    Effects: none.
-    """
+    """The distinct requests of a run, in the order in which they are sent."""
     rng = random.Random(f"asks-{seed}")
     asks: list[Ask] = []
     while len(asks) < load.asks:

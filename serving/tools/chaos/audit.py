@@ -19,7 +19,7 @@ _WRONG_BYTES = "wrong bytes in memory"
 
 
 def busy(status: dict[str, Any]) -> dict[str, int]:
-    """Counts of `GET /cluster` that are zero at rest, and are not; replicas that a pool lacks too. Effects: none."""
+    """Counts of `GET /cluster` that are zero at rest, and are not; replicas that a pool lacks too."""
     left = {f"gateway {name}": int(count) for name, count in status["gateway"].items() if count}
     for pool in status["pools"]:
         for replica in pool["replicas"]:

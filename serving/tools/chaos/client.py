@@ -37,7 +37,6 @@ class GatewayEndpoint:
         """From a base URL.
 
         Raises: ConfigError if it is more than a host and a port, or not plain HTTP.
-        Effects: none.
         """
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.path not in ("", "/"):
@@ -144,7 +143,6 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _rest(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """A body that ends with the connection."""
     while part := await reader.read(1 << 16):
         yield part
 

@@ -46,7 +46,7 @@ def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
 
 
 def verdict(run: ChaosRun, found: ChaosFindings) -> str:
-    """The run in one line. Effects: none."""
+    """The run in one line."""
     if found.clean:
         return "[green]nothing lost, nothing different, nothing left behind[/]"
     parts = [
@@ -63,7 +63,7 @@ def verdict(run: ChaosRun, found: ChaosFindings) -> str:
 
 
 def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
-    """Everything that is wrong, a line each. Effects: none."""
+    """Everything that is wrong, a line each."""
     lines = [f"{count} x failed: {reason}" for reason, count in sorted(found.reasons.items())]
     for lost in lost_requests(run):
         lines.append(
@@ -83,7 +83,7 @@ def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
 
 
 def lost_requests(run: ChaosRun) -> list[dict[str, Any]]:
-    """Every request that failed, with its times since the load began. Effects: none."""
+    """Every request that failed, with its times since the load began."""
     return [
         {
             "number": number,

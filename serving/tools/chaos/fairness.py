@@ -41,7 +41,7 @@ class BesideFlood:
 
 
 def most_beside_flood(alone_p99_s: float, step_s: float) -> float:
-    """Most that a tenant's p99 may be beside another's flood [s]. Effects: none."""
+    """Most that a tenant's p99 may be beside another's flood [s]."""
     return MOST_TIMES * alone_p99_s + step_s
 
 
@@ -49,7 +49,6 @@ def beside_floods(events: Sequence[Event], answers: Iterable[StreamedAnswer]) ->
     """Time to first token of streams, and whole time of short answers; nothing if there was no flood.
 
     One step is the median time between two pieces of a stream that ran alone.
-    Effects: none.
     """
     faults = [event for event in events if event.hit]
     floods = [fault for fault in faults if fault.kind == "flood"]
@@ -109,7 +108,7 @@ def _gaps(answer: StreamedAnswer) -> list[float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of all do not exceed; None of nothing. Effects: none."""
+    """The smallest value that at least this share of all do not exceed; None of nothing."""
     if not ordered:
         return None
     rank = max(1, -(-len(ordered) * share // 1))

@@ -39,7 +39,7 @@ class Pauses:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Pauses":
-        """Summary of some pauses. Effects: none."""
+        """Summary of some pauses."""
         ordered = sorted(values)
         return cls(len(ordered), quantile(ordered, 0.5), quantile(ordered, 0.99), ordered[-1] if ordered else None)
 
@@ -104,7 +104,7 @@ class ChaosFindings:
 
 
 def find(run: ChaosRun) -> ChaosFindings:
-    """Everything that reports say. Effects: none."""
+    """Everything that reports say."""
     outcomes = Counter(answer.outcome for answer in run.answers)
     lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
     cut = sum(cut_with_gateway(answer, run) for answer in lost)
@@ -136,12 +136,12 @@ def find(run: ChaosRun) -> ChaosFindings:
 
 
 def stops_streams(event: Event) -> bool:
-    """Whether a fault took an instance away, at least for a while. Effects: none."""
+    """Whether a fault took an instance away, at least for a while."""
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
 
 
 def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
-    """Whether a request lost its connection to a gateway that was killed, or came before one was back. Effects: none.
+    """Whether a request lost its connection to a gateway that was killed, or came before one was back.
 
     An error that a gateway gave is no such loss, nor is an answer that never came.
     """
@@ -149,7 +149,7 @@ def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
 
 
 def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
-    """`cut_with_gateway` for one fault. Effects: none."""
+    """`cut_with_gateway` for one fault."""
     if not answer.reason or answer.reason.startswith(_SAID):
         return False
     if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
@@ -163,7 +163,7 @@ def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
 
 
 def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
-    """From a fault to the next token, for each choice that it stopped [s]. Effects: none."""
+    """From a fault to the next token, for each choice that it stopped [s]."""
     fault_s = event.at_clock_s
     found: list[float] = []
     for answer in answers:
@@ -175,15 +175,12 @@ def pauses_of(event: Event, answers: Sequence[StreamedAnswer]) -> list[float]:
 
 
 def least_gap_s(answer: StreamedAnswer) -> float:
-    """Shortest gap that counts as a stop of this answer [s]. Effects: none."""
+    """Shortest gap that counts as a stop of this answer [s]."""
     return RESUMED_GAP_S if answer.resumptions else PAUSE_S
 
 
 def end_of_gap(choice: ChoiceSoFar, fault_s: float, least_s: float) -> float | None:
-    """The token that ended the gap which a fault made; None if it made none that lasted longer than `least_s`.
-
-    Effects: none.
-    """
+    """The token that ended the gap which a fault made; None if it made none that lasted longer than `least_s`."""
     last = fault_s
     for at_s, _ in choice.arrivals:
         if at_s <= fault_s:

@@ -55,7 +55,6 @@ def drawn_stream(run: ChaosRun) -> HitStream | None:
     """The stream that shows best what the loss of a replica does: killed once, far from begin and end.
 
     Returns: None if no whole answer with one choice went on elsewhere.
-    Effects: none.
     """
     losses = sorted((event for event in run.events if stops_streams(event)), key=lambda event: event.at_s)
     found = [
@@ -105,7 +104,7 @@ def served_by(replicas: Sequence[str]) -> str:
 
 
 def told(stream: HitStream) -> str:
-    """Sentences on what happened to it. Effects: none."""
+    """Sentences on what happened to it."""
     parts = [f"Request {stream.number} ({stream.form}) was sent at {numbers.clock(stream.sent_s)}."]
     for hit, after in zip(stream.hits, stream.spans[1:], strict=True):
         parts.append(
@@ -117,7 +116,7 @@ def told(stream: HitStream) -> str:
 
 
 def stream_chart(stream: HitStream) -> LineChart:
-    """Tokens over time: a curve for each span, so that the pause is a gap, and the fault upright. Effects: none."""
+    """Tokens over time: a curve for each span, so that the pause is a gap, and the fault upright."""
     edges = [hit.next_s for hit in stream.hits]
     place = [sum(at >= edge for edge in edges) for at, _ in stream.points]
     received = [(0, 0.0), *((where, float(total)) for where, (_, total) in zip(place, stream.points, strict=True))]
@@ -149,7 +148,7 @@ def stream_chart(stream: HitStream) -> LineChart:
 
 
 def as_value(stream: HitStream) -> dict[str, Any]:
-    """The same for scripts: plain values, times since the load began [s]. Effects: none."""
+    """The same for scripts: plain values, times since the load began [s]."""
     return {
         "request": stream.number,
         "form": stream.form,

@@ -189,5 +189,4 @@ class ChaosLoad:
 
 
 def _after(tokens: int) -> Callable[[StreamedAnswer], bool]:
-    """Whether an answer has so many tokens."""
     return lambda answer: sum(len(choice.tokens) for choice in answer.choices) >= tokens

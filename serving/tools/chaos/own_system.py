@@ -125,10 +125,7 @@ def keep_logs(session: str, folder: Path) -> None:
 
 
 def left_after(session: str, patience_s: float = LEFT_S) -> list[str]:
-    """Remains of a system that has ended, on this machine. Waits a little for the last processes.
-
-    Effects: none.
-    """
+    """Remains of a system that has ended, on this machine. Waits a little for the last processes."""
     deadline = time.monotonic() + patience_s
     while True:
         left = [f"after the end: replica process {pid}" for pid in replica_processes(session)]

@@ -58,7 +58,7 @@ def find_parts(session: str) -> list[Target]:
 
 
 def part_of(line: str) -> str | None:
-    """Which part a process is, by its title or command line; None if none. Effects: none."""
+    """Which part a process is, by its title or command line; None if none."""
     if _GATEWAY.match(line):
         return "gateway"
     for title, part in TITLES.items():
@@ -71,7 +71,7 @@ def part_of(line: str) -> str | None:
 
 
 def of_session(processes: Iterable[Process], session: str) -> list[Process]:
-    """Those that name the session's folder, and their descendants. Effects: none."""
+    """Those that name the session's folder, and their descendants."""
     table = list(processes)
     mark = f"cloudmatrix-{session}/"
     known = {process.pid for process in table if mark in process.line and not process.line.startswith("ray::")}

@@ -14,7 +14,7 @@ from serving.version import VERSION
 
 
 def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
-    """The report as indented JSON. Effects: none."""
+    """The report as indented JSON."""
     stream = drawn_stream(run)
     value: dict[str, Any] = {
         "version": VERSION,

@@ -115,7 +115,7 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
 
 
 def _check_tenants(order: ChaosOrder) -> None:
-    """Raises: ConfigError if the gateway does not know the flood's key, or tells nobody by a key. Effects: none."""
+    """Raises: ConfigError if the gateway does not know the flood's key, or tells nobody by a key."""
     try:
         ask_gateway(order.url, "/v1/models", order.flood_api_key)
     except RefusedError as error:

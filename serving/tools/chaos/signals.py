@@ -13,5 +13,5 @@ _SIGNALS = {
 
 
 def signal_of(event: Event) -> str:
-    """The signal that a process got; what it was instead where there was none. Effects: none."""
+    """The signal that a process got; what it was instead where there was none."""
     return _SIGNALS.get(event.kind) or ("in the replica" if event.kind in FROM_INSIDE else "clients leave")

@@ -29,7 +29,7 @@ def event_table(run: ChaosRun) -> Table:
 
 
 def outcome(event: Event, run: ChaosRun) -> str:
-    """Fate of the target and of the streams that felt it, in words. Effects: none."""
+    """Fate of the target and of the streams that felt it, in words."""
     parts = [f"replaced after {numbers.duration(event.replaced_s)}" if event.fate == "replaced" else event.fate]
     if stops_streams(event):
         found = Pauses.of(pauses_of(event, run.answers))
@@ -44,7 +44,7 @@ def outcome(event: Event, run: ChaosRun) -> str:
 
 
 def pauses(found: Pauses) -> str:
-    """Quantiles in words. Effects: none."""
+    """Quantiles in words."""
     if not found.count:
         return "(no stream stood still)"
     p50, p99, most = (numbers.duration(value) for value in (found.p50_s, found.p99_s, found.max_s))
@@ -52,12 +52,12 @@ def pauses(found: Pauses) -> str:
 
 
 def downtime(found: ChaosFindings) -> str:
-    """How long the system would not have served a request. Effects: none."""
+    """How long the system would not have served a request."""
     return f"{found.downs} times, at most {numbers.duration(found.longest_down_s)}" if found.downs else "never"
 
 
 def beside_floods(found: ChaosFindings) -> str:
-    """Latencies of the load beside another tenant's flood. Effects: none."""
+    """Latencies of the load beside another tenant's flood."""
     parts = [
         f"{one.name} p99 {numbers.duration(one.beside_p99_s)} ({one.beside:,}), alone "
         f"{numbers.duration(one.alone_p99_s)} ({one.alone:,}), at most {numbers.duration(one.limit_s)} is fair"
@@ -67,7 +67,7 @@ def beside_floods(found: ChaosFindings) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Per cent; 100 % means all. Effects: none."""
+    """Per cent; 100 % means all."""
     return numbers.share(part / whole) if whole else "nothing to compare"
 
 

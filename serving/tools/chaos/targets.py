@@ -57,7 +57,7 @@ class ListedProcess:
 
 
 def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
-    """Every replica that `GET /cluster` tells of. Effects: none."""
+    """Every replica that `GET /cluster` tells of."""
     found = [
         ListedProcess(pool["name"], replica["replica"], int(replica["pid"] or 0), replica.get("node", ""))
         for pool in status["pools"]
@@ -69,12 +69,12 @@ def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
 
 
 def listed(status: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Pool, name and process id of every replica that `GET /cluster` tells of. Effects: none."""
+    """Pool, name and process id of every replica that `GET /cluster` tells of."""
     return [(row.pool, row.name, row.pid) for row in rows_of(status)]
 
 
 def sizes(status: dict[str, Any]) -> dict[str, int]:
-    """Replicas that each pool should have. Effects: none."""
+    """Replicas that each pool should have."""
     targets = {pool["name"]: int(pool["target_replicas"]) for pool in status["pools"]}
     if "kvcache" in status:
         targets["kvcache"] = int(status["kvcache"]["target_replicas"])
@@ -87,10 +87,7 @@ def units_at(status: dict[str, Any]) -> FaultUnits:
 
 
 def there(status: dict[str, Any]) -> dict[str, int]:
-    """Replicas that each pool has, by what `GET /cluster` tells: a group is one as soon as all its ranks are listed.
-
-    Effects: none.
-    """
+    """Replicas that each pool has, by what `GET /cluster` tells: a group is one as soon as all its ranks are listed."""
     counts = {pool["name"]: whole_replicas(row for row in pool["replicas"] if row["pid"]) for pool in status["pools"]}
     if "kvcache" in status:
         counts["kvcache"] = sum(bool(server["pid"]) for server in status["kvcache"]["servers"])
@@ -101,7 +98,6 @@ def find_session(status: dict[str, Any]) -> str:
     """Which start of the system this is, by the UB segments that its replicas map.
 
     Raises: UnavailableError if its replicas are not processes of this machine and user.
-    Effects: none.
     """
     for _, _, pid in listed(status):
         for name in mapped_segments(pid):
@@ -114,10 +110,7 @@ def find_session(status: dict[str, Any]) -> str:
 
 
 def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
-    """A replica as a target; None unless its process is a replica of that very session, and this user's.
-
-    Effects: none.
-    """
+    """A replica as a target; None unless its process is a replica of that very session, and this user's."""
     try:
         title = (PROC / str(pid) / "cmdline").read_bytes()
         if (PROC / str(pid)).stat().st_uid != os.geteuid() or not title.startswith(_TITLES):
@@ -131,7 +124,7 @@ def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
 
 
 def mapped_segments(pid: int) -> set[str]:
-    """File names of the UB segments that a process maps; none if it is gone or another user's. Effects: none."""
+    """File names of the UB segments that a process maps; none if it is gone or another user's."""
     try:
         return set(_SEGMENT.findall((PROC / str(pid) / "maps").read_text()))
     except OSError:
@@ -139,7 +132,7 @@ def mapped_segments(pid: int) -> set[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process began; None if there is none, or only its zombie. Effects: none."""
+    """When a process began; None if there is none, or only its zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -148,7 +141,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def alive(target: Target) -> bool:
-    """Whether the very process is still there. Effects: none."""
+    """Whether the very process is still there."""
     return start_ticks(target.pid) == target.started
 
 
@@ -163,14 +156,14 @@ def send(target: Target, kind: signal.Signals) -> bool:
 
 
 def replica_processes(session: str) -> Iterator[int]:
-    """Replicas of a session that run now, whether anybody lists them or not. Effects: none."""
+    """Replicas of a session that run now, whether anybody lists them or not."""
     for entry in PROC.iterdir():
         if entry.name.isdigit() and target_of("", "", int(entry.name), session) is not None:
             yield int(entry.name)
 
 
 def belongs_to_dead(segment: str) -> bool:
-    """Whether the process that made a UB segment is dead; False if the file does not say. Effects: none."""
+    """Whether the process that made a UB segment is dead; False if the file does not say."""
     path = SHARED_MEMORY / segment
     try:
         fd = os.open(path, os.O_RDONLY)
@@ -186,5 +179,5 @@ def belongs_to_dead(segment: str) -> bool:
 
 
 def segments(session: str) -> list[str]:
-    """UB segments of a session, by file name. Effects: none."""
+    """UB segments of a session, by file name."""
     return sorted(path.name for path in SHARED_MEMORY.glob(f"cloudmatrix-ub-{session}-*"))

@@ -118,7 +118,6 @@ def _only_sources(folder: str, names: list[str]) -> list[str]:
 
 
 def _counts(folder: Path) -> tuple[int, int]:
-    """Objects that are there, sources that there are."""
     return sum(1 for _ in folder.rglob("*.o")), sum(1 for _ in folder.rglob("*.c"))
 
 

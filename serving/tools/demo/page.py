@@ -74,6 +74,5 @@ def _content(page: Page, outcome: StepOutcome) -> Sequence[object]:
 
 
 def _quotes(texts: Sequence[str]) -> Html:
-    """Texts of the model, a paragraph for each of their lines."""
     lines = [line for text in texts for line in text.splitlines() if line.strip()]
     return element("div", join([element("p", line) for line in lines]), "panel") if lines else Html("")

@@ -108,7 +108,6 @@ def _task(job: TaskJob, model: Scorer, reference: Scorer | None, progress: Progr
 
 
 def _picks(job: TaskJob, model: Scorer, progress: ProgressBar) -> list[tuple[int, int]]:
-    """Each question's picks."""
     found = loglikelihoods(model, job.asked, progress.advance)
     return [picks(question, values) for question, values in zip(job.questions, found, strict=True)]
 

@@ -160,7 +160,6 @@ def _texts(file: GgufFile, config: dict[str, object], dtype: Dtype) -> tuple[dic
 
 
 def _sampling(values: Mapping[str, Value]) -> dict[str, Value]:
-    """Sampling that the model's makers recommend."""
     keys = {name: f"general.sampling.{own}" for name, own in _SAMPLING.items()}
     found = {name: values[key] for name, key in keys.items() if key in values}
     return {"do_sample": True, **found} if found else {}

@@ -82,7 +82,6 @@ def run(setting: Setting) -> Findings:
 
 
 def _row(key: str, label: str, published: float, ours: float, unit: str, *, headline: bool = False) -> Row:
-    """All of these rows were used by the calibration."""
     return Row(key, label, published, ours, unit, How.RUN, _SOURCE, RowKind.FITTED, headline=headline)
 
 

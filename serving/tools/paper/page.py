@@ -59,7 +59,6 @@ def report_page(done: Reproduction, *, device: str, model: str) -> str:
 
 
 def _sentence(part: Reproduced) -> str:
-    """How an experiment was done, and what it shows."""
     return f"Measured: {part.experiment.method}. {SHOWN.get(part.experiment.name, '')}".rstrip().replace("`", "")
 
 

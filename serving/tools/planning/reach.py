@@ -53,7 +53,6 @@ def of_decided(result: SimResult, target: PlanTarget) -> SimResult:
 
 
 def _late(requests: RequestColumns, target: PlanTarget, now: float) -> Flags:
-    """Requests whose first token was late, or is certain to be late."""
     first = floats(requests.first_token_s)
     waited = np.where(np.isnan(first), now, first) - floats(requests.arrival_s)
     return waited > target.ttft_s

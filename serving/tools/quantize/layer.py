@@ -82,7 +82,6 @@ def product_error(product: Product, before: Mapping[str, Tensor], after: Folded,
 
 
 def _unfolded(layer: Folded, name: str) -> Tensor:
-    """A matrix in floating point, whose outputs are those of the original."""
     found = layer.tensors[name]
     weight = dequantised(found) if isinstance(found, Int8Weight) else found
     return weight * layer.outputs[name].unsqueeze(1) if name in layer.outputs else weight

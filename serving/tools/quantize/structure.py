@@ -172,7 +172,6 @@ def _indexer_reads(shape: LatentShape, prefix: str) -> tuple[tuple[str, ...], tu
 
 
 def _value_rows(shape: LatentShape) -> tuple[int, ...]:
-    """The rows of kv_b_proj that give values, in the order of o_proj's columns."""
     nope, value = shape.nope_dim, shape.value_dim
     return tuple(head * (nope + value) + nope + i for head in range(shape.heads) for i in range(value))
 

@@ -79,7 +79,7 @@ _SAME = 1e-3
 
 
 def compare_runs(baseline: SimulatedRun, other: SimulatedRun) -> SimulationComparison:
-    """Hold one run against another. Effects: none."""
+    """Hold one run against another."""
     names = {**baseline.config, **other.config}
     settings = [
         (name, baseline.config.get(name, ""), other.config.get(name, ""))

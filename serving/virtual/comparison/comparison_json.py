@@ -9,7 +9,7 @@ SCHEMA = "cloudmatrix-comparison/1"
 
 
 def comparison_json(compared: SimulationComparison) -> bytes:
-    """The document, with a newline at its end. Effects: none."""
+    """The document, with a newline at its end."""
     document = {
         "schema": SCHEMA,
         "baseline": compared.baseline.path,

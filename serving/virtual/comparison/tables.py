@@ -47,7 +47,7 @@ def decision_table(compared: SimulationComparison) -> Table:
 
 
 def value(figure: SimulatedFigure, number: float | None) -> str:
-    """A figure's value in its unit. Effects: none."""
+    """A figure's value in its unit."""
     if number is None:
         return numbers.MISSING
     if figure.unit == "s":
@@ -58,7 +58,7 @@ def value(figure: SimulatedFigure, number: float | None) -> str:
 
 
 def change(figure: SimulatedFigure) -> str:
-    """Change in per cent; of a share in percentage points. Effects: none."""
+    """Change in per cent; of a share in percentage points."""
     found = figure.change
     if found is None or figure.unit != "share":
         return numbers.change(found)

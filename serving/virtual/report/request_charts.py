@@ -98,7 +98,6 @@ def _limits(limit_s: float | None, *, vertical: bool = False) -> list[Limit]:
 
 
 def _edges(end_s: float, requests: int) -> Floats:
-    """Bins of time, few enough to hold some requests each."""
     bins = min(_MOST_BINS, max(_LEAST_BINS, requests // _REQUESTS_A_BIN))
     return np.linspace(0.0, end_s, bins + 1)
 

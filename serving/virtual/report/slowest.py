@@ -39,10 +39,7 @@ class Spans:
 
 
 def spans(requests: RequestColumns) -> Spans:
-    """Divide each request's time. A KV that never moved has no transfer: its decode begins with the first token.
-
-    Effects: none.
-    """
+    """Divide each request's time. A KV that never moved has no transfer: its decode begins with the first token."""
     arrival, first = floats(requests.arrival_s), floats(requests.first_token_s)
     adopted, finish = floats(requests.adopted_s), floats(requests.finish_s)
     queue = floats(requests.queue_s)

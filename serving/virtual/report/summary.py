@@ -85,7 +85,6 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
     Args:
         slo: limits for goodput; None or an empty one = no goodput.
         times: `latencies(result.requests)`, if the caller has them already.
-    Effects: none.
     """
     times = times or latencies(result.requests)
     outcome = np.frombuffer(result.requests.outcome, dtype=np.int8)

@@ -77,6 +77,5 @@ def event_marks(result: SimResult, end_s: float) -> list[Marks]:
 
 
 def _apart(moments: Sequence[float], end_s: float) -> list[float]:
-    """The first moment of each stretch of time."""
     width = end_s / _MOST_MARKS
     return sorted({int(at / width): at for at in sorted(moments, reverse=True)}.values())

@@ -75,12 +75,10 @@ class BlockNames:
         return tuple(names)
 
     def _naming(self, blocks: tuple[int, ...], total: int) -> list[tuple[int, int]]:
-        """(place, id) of the ids that hold the last token of an engine block."""
         places = (self._place_of_end(index) for index in range(total))
         return [(place, blocks[place]) for place in places if place < len(blocks)]
 
     def _place_of_end(self, index: int) -> int:
-        """Which id holds the last token of an engine block."""
         return ((index + 1) * self._tokens - 1) // self._trace_tokens
 
     def _find(self, key: tuple[int, int]) -> tuple[BlockHash, ...]:

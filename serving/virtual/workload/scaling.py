@@ -53,7 +53,6 @@ class Scaling:
         )
 
     def _prompts(self, tokens: IntArray, trace_block_tokens: int | None) -> IntArray:
-        """Prompt lengths: block by block, the rest for itself."""
         if trace_block_tokens is None or self.prompt == 1.0:
             return _scaled(tokens, self.prompt)
         return scaled_prompts(tokens, trace_block_tokens, self.prompt)

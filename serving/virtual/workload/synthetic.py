@@ -93,7 +93,6 @@ def _draws(name: str, lengths: Lengths) -> LengthHistogram | LogNormalLengths:
 
 
 def _said(lengths: Lengths) -> str:
-    """Lengths for the name."""
     if isinstance(lengths, LogNormalLengths):
         return f"{lengths.mean:g} on average"
     return str(lengths) if isinstance(lengths, int) else f"of {len(lengths)} lengths"

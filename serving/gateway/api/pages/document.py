@@ -81,5 +81,4 @@ def link(to: str, text: str) -> Html:
 
 
 def _hashed(source: str) -> str:
-    """The one inline script or style that is meant, as a policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"

@@ -52,7 +52,6 @@ def start_page(told: StartFacts, url: str) -> PageDocument:
 
 
 def _command(model: str, url: str) -> str:
-    """The same as the page does, for a shell."""
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": _QUESTIONS[0]}]}
     sent = shlex.quote(json.dumps(body, ensure_ascii=False))
     return f"curl {shlex.quote(url)}/v1/chat/completions \\\n  -H 'Content-Type: application/json' \\\n  -d {sent}"

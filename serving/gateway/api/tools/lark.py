@@ -78,7 +78,6 @@ def arguments_of(tool: CallRule) -> str:
 
 
 def _nested(grammar: str) -> str:
-    """A grammar in Lark, within another."""
     return f"%lark {{\n{grammar}\n}}"
 
 

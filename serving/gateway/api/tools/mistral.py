@@ -24,7 +24,6 @@ _SIGNS = string.ascii_letters + string.digits
 
 
 def _new_id() -> str:
-    """Nine letters or digits: templates of this family refuse any other."""
     return "".join(secrets.choice(_SIGNS) for _ in range(9))
 
 

@@ -124,5 +124,4 @@ def _answer(grammar: Grammar | None) -> tuple[str | None, list[str]]:
 
 
 def _escaped(text: str) -> str:
-    """A text as part of a regular expression of Lark's."""
     return re.escape(text).replace("/", r"\/").replace(r"\<", "<").replace(r"\>", ">")

@@ -72,7 +72,6 @@ def _question(task: TaskFile, doc: Doc, shots: "_Shots") -> TaskQuestion:
 
 
 def _gold(target: object, choices: Sequence[str]) -> frozenset[int]:
-    """Indices of right choices among those that there are."""
     targets = target if isinstance(target, list) else [target]
     found = [choices.index(one) if isinstance(one, str) and one in choices else one for one in targets]
     return frozenset(one for one in found if isinstance(one, int) and 0 <= one < len(choices))

@@ -17,7 +17,6 @@ from serving.tools.evaluate.tasks.task_file import Template
 
 
 def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:
-    """The filter of that name that task files may use."""
     return re.sub(pattern, repl, text, count=count)
 
 
