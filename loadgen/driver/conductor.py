@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from loadgen.client import Digester, Keep, LoadClient, PreparedRequest
 from loadgen.client.request import RequestWriter
 from loadgen.driver.closed_loop import ClosedLoop
-from loadgen.driver.health import Heart, percentile
+from loadgen.driver.health import Heartbeat, percentile
 from loadgen.driver.messages import (
     Credit,
     Cut,
@@ -58,7 +58,7 @@ class Conductor:
         self._settings = setup.settings
         self._write = write
         self._pacer = Pacer()
-        self._heart = Heart(self._pacer)
+        self._heart = Heartbeat(self._pacer)
         self._writer = RequestWriter(setup.settings.endpoint)
         self._stock = Stock(lambda job: self._render(job, 0, ""), self._pacer)
         self._outbox = Outbox(write, unwritten_bytes, setup.worker)

@@ -25,7 +25,7 @@ _YOUNG_OBJECTS = 3_000
 _TOO_MANY = 20_000
 
 
-class Heart:
+class Heartbeat:
     """Beats on an absolute grid and notes how late each beat was.
 
     Attributes:

@@ -14,8 +14,8 @@ from ray import serve
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from serving.cluster.disk_watch import full_disk
-from serving.cluster.farewell import FAREWELL_S, close_logs, farewell
 from serving.cluster.session import SystemSession
+from serving.cluster.shutdown import FAREWELL_S, close_logs, farewell
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME

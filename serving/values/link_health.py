@@ -106,14 +106,14 @@ class LinkHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class PathTrouble:
+class PathFault:
     """Path report of one instance: the sources that it cannot reach, and those that it reaches slowly."""
 
     lost: tuple[ReplicaId, ...] = ()
     late: tuple[ReplicaId, ...] = ()
 
 
-def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathTrouble]) -> tuple[ReplicaId, ...]:
+def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathFault]) -> tuple[ReplicaId, ...]:
     """Decode instances that should not pull from `source`.
 
     Args:
@@ -125,9 +125,7 @@ def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathTrouble
     return tuple(sorted(lost if lost | slow == set(troubles) else lost | slow))
 
 
-def prefills_to_avoid(
-    sources: Collection[ReplicaId], troubles: Mapping[ReplicaId, PathTrouble]
-) -> tuple[ReplicaId, ...]:
+def prefills_to_avoid(sources: Collection[ReplicaId], troubles: Mapping[ReplicaId, PathFault]) -> tuple[ReplicaId, ...]:
     """Prefill instances whose blocks no decode instance could pull.
 
     Args:

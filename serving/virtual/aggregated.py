@@ -20,9 +20,9 @@ from serving.instance.executors.simulated_dies import DecodeDies
 from serving.instance.executors.simulated_executor import StepTimes
 from serving.values.orders import Adopt, Order
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.meter import WorkDone
 from serving.virtual.prefill import PrefillInstance
-from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import Slowdown
 
 
@@ -43,7 +43,7 @@ class AggregatedInstance(PrefillInstance):
         dies: int,
         settings: EngineSettings,
         kv_blocks: int,
-        around: Surroundings,
+        around: DriverContext,
         slowdown: Callable[[int], float],
         steps: StepTimes,
         drafts: int,
@@ -145,7 +145,7 @@ class AggregatedInstance(PrefillInstance):
 
 
 def aggregated_instance(
-    config: ServeConfig, cost: CostModel, name: ReplicaId, model_len: int, around: Surroundings, slowdown: Slowdown
+    config: ServeConfig, cost: CostModel, name: ReplicaId, model_len: int, around: DriverContext, slowdown: Slowdown
 ) -> AggregatedInstance:
     """Make one as `[aggregated]` says.
 

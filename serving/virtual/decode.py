@@ -24,8 +24,8 @@ from serving.values.orders import Add, Adopt, Cancel, Order, Release
 from serving.values.sequence import SequenceSpec
 from serving.virtual.decode_group import DecodeGroup
 from serving.virtual.instance import InstanceInVirtualTime
+from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeTimer
 from serving.virtual.meter import WorkDone
-from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 REFRESH_STEPS = 64
 """Contexts grow meanwhile by about a hundred tokens; their middle counts."""
@@ -50,7 +50,7 @@ class DecodeInstance(InstanceInVirtualTime):
         groups: int,
         settings: EngineSettings,
         kv_blocks: int,
-        around: Surroundings,
+        around: DriverContext,
         slowdown: Callable[[int], float],
         drafts: int,
         acceptance: float | tuple[float, ...],
@@ -99,7 +99,7 @@ class DecodeInstance(InstanceInVirtualTime):
 
     def _group(self, die: int) -> DecodeGroup:
         engine = InstanceEngine(self._settings, self._die_blocks)
-        seat = EngineSeat(engine, self.name, die, self._around, self._kick, self._ended)
+        seat = InstanceDriver(engine, self.name, die, self._around, self._kick, self._ended)
         return DecodeGroup(seat, self._drafts, self._acceptance, self._at_once)
 
     # ---- orders ----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class DecodeInstance(InstanceInVirtualTime):
             group.seat.drain()
 
     def at_rest(self) -> bool:
-        """See `EngineSeat`: all groups."""
+        """See `InstanceDriver`: all groups."""
         return all([group.seat.at_rest() for group in self._groups])
 
     def move_out(self) -> None:
@@ -249,7 +249,7 @@ class DecodeInstance(InstanceInVirtualTime):
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
-    def _place(self, spec: SequenceSpec) -> EngineSeat:
+    def _place(self, spec: SequenceSpec) -> InstanceDriver:
         group = self._balance.choose().group
         blocks = -(-(len(spec.prompt) + spec.sampling.max_tokens) // self._block_tokens)
         self._balance.add(group, blocks)
@@ -264,7 +264,7 @@ class DecodeInstance(InstanceInVirtualTime):
             if self.on_empty is not None and not self._booked:
                 self.on_empty()
 
-    def _kick(self, seat: EngineSeat) -> None:
+    def _kick(self, seat: InstanceDriver) -> None:
         """A group has news: its plan ends at the next boundary."""
         if not self.alive or seat.dead:
             return
@@ -382,7 +382,7 @@ class DecodeInstance(InstanceInVirtualTime):
             self.meter.forward_tokens += passed * self._fed * (1 + self._drafts)
         self._at_iteration, self._at_s = iteration, at_s
 
-    def _wake(self, seat: EngineSeat, when: float | None) -> None:
+    def _wake(self, seat: InstanceDriver, when: float | None) -> None:
         """A group has nothing to do until then, unless there is news."""
         if when is not None:
             timer = self._timers.get(seat.die)

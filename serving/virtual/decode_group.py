@@ -13,7 +13,7 @@ from serving.ids import SequenceId
 from serving.instance.core.events import NextStep, Run, StepDone
 from serving.instance.core.placeholder import rate_of, steps_for, tokens_after
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
-from serving.virtual.seat import EngineSeat
+from serving.virtual.instance_driver import InstanceDriver
 
 _ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become megabytes of compiled code
 
@@ -47,7 +47,7 @@ class DecodeGroup:
         "seat",
     )
 
-    def __init__(self, seat: EngineSeat, drafts: int, rate: float | tuple[float, ...], at_once: int) -> None:
+    def __init__(self, seat: InstanceDriver, drafts: int, rate: float | tuple[float, ...], at_once: int) -> None:
         """
         Args:
             drafts, rate: tokens drafted in each iteration, and the probability that one is accepted; see `rate_of`.
@@ -76,7 +76,7 @@ class DecodeGroup:
         """A plan is being executed."""
         return self._plan is not None
 
-    def begin(self, iteration: int, now: float, wake: Callable[[EngineSeat, float | None], None]) -> int:
+    def begin(self, iteration: int, now: float, wake: Callable[[InstanceDriver, float | None], None]) -> int:
         """Ask the engine for its next plan.
 
         Returns: output tokens that the plan will at least give; 0 if there is none.

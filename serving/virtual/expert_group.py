@@ -34,9 +34,9 @@ from serving.values.expert_moves import (
 )
 from serving.values.group import RankOffer
 from serving.virtual.decode import DecodeInstance
+from serving.virtual.instance_driver import WakeTimer
 from serving.virtual.result import ExpertRecord
 from serving.virtual.routing import ExpertRouting, Rows
-from serving.virtual.seat import WakeTimer
 
 if TYPE_CHECKING:
     from serving.virtual.slowdown import Slowdown

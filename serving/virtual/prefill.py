@@ -12,8 +12,8 @@ from serving.values.orders import Add, Order, Release
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 from serving.values.throughput import BusyThroughput
 from serving.virtual.instance import InstanceInVirtualTime
+from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeTimer
 from serving.virtual.meter import WorkDone
-from serving.virtual.seat import EngineSeat, Surroundings, WakeTimer
 
 _TOKEN = (0,)
 _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
@@ -36,7 +36,7 @@ class PrefillInstance(InstanceInVirtualTime):
         npus: int,
         settings: EngineSettings,
         kv_blocks: int,
-        around: Surroundings,
+        around: DriverContext,
         slowdown: Callable[[int], float],
         attention_tokens: float = math.inf,
     ) -> None:
@@ -46,7 +46,7 @@ class PrefillInstance(InstanceInVirtualTime):
         self._times = around.times
         self._slowdown = slowdown
         self._engine = InstanceEngine(settings, kv_blocks)
-        self._seat = EngineSeat(self._engine, name, 0, around, self._kick, self._ended)
+        self._seat = InstanceDriver(self._engine, name, 0, around, self._kick, self._ended)
         self._inside: set[SequenceId] = set()
         self._timer = WakeTimer(around.queue, self._turn)
         self._plan: StepPlan | None = None
@@ -79,7 +79,7 @@ class PrefillInstance(InstanceInVirtualTime):
         self._seat.move_out()
 
     def at_rest(self) -> bool:
-        """See `EngineSeat`."""
+        """See `InstanceDriver`."""
         return self._seat.at_rest()
 
     def die(self) -> None:
@@ -169,7 +169,7 @@ class PrefillInstance(InstanceInVirtualTime):
         if self.on_empty is not None and not self._inside:
             self.on_empty()
 
-    def _kick(self, _seat: EngineSeat) -> None:
+    def _kick(self, _seat: InstanceDriver) -> None:
         """Look again as soon as everything that happens now has happened, unless a step runs or nobody is there."""
         scheduler = self._engine.scheduler
         if self._plan is None and not self._kicked and (scheduler.waiting.items or scheduler.running.items):

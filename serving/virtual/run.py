@@ -13,12 +13,12 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.scaling.core.decision import Scaler
 from serving.simulated_cost import simulated_cost
+from serving.virtual.fault_injector import FaultInjector
 from serving.virtual.result import RequestColumns, ScaleRecord, SimResult, Totals
 from serving.virtual.scaling import ScalingDriver, configured_scaler
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
 from serving.virtual.timeline import Timeline
-from serving.virtual.troubles import Troubles
 from serving.virtual.trusted import accuracy
 from serving.virtual.work_done import best_rates, with_work
 from serving.virtual.workload.request import RequestStream
@@ -90,7 +90,7 @@ def simulate(
     timeline.start()
     if scaling is not None:
         scaling.start()
-    troubles = Troubles(node, faults)
+    troubles = FaultInjector(node, faults)
     with _few_collections():
         _run(node, math.inf if stop_s is None else stop_s, progress, enough)
     timeline.end()
@@ -146,7 +146,7 @@ def _result(
     workload: RequestStream,
     node: Supernode,
     timeline: Timeline,
-    troubles: Troubles,
+    troubles: FaultInjector,
     records: list[ScaleRecord],
     seed: int,
     wall_s: float,

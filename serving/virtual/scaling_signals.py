@@ -9,9 +9,9 @@ from hardware.cost.cost_model import mtp_tokens_per_step
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD, DecodeAbility, Expected
 from serving.scaling.core.measure import Abilities
-from serving.scaling.core.sight import SeenMember, Sight
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals
 from serving.virtual.aggregated import AggregatedInstance
 from serving.virtual.memory_pool import VirtualPool
@@ -71,7 +71,9 @@ class SignalReader:
         """Learn what decode can do from the steps since the last look."""
         node, before = self._node, self._stepped
         if node.aggregated:
-            self._abilities.observe(Sight(node.queue.now, members={one.name: _member(one) for one in node.aggregated}))
+            self._abilities.observe(
+                ClusterSnapshot(node.queue.now, members={one.name: _member(one) for one in node.aggregated})
+            )
         self._stepped = {one.name: (one.meter.steps, one.meter.busy_s) for one in node.decodes}
         for one in node.decodes:
             steps, busy_s = before.get(one.name, (one.meter.steps, 0.0))

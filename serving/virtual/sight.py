@@ -5,8 +5,8 @@ of its first NPU: with that host it is lost.
 """
 
 from serving.ids import NodeId
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
 from serving.scaling.core.replica_room import ReplicaSize
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
 from serving.scaling.core.signals import KVCACHE
 from serving.virtual.part_sizes import PartSizes
 from serving.virtual.supernode import Supernode
@@ -28,7 +28,7 @@ def virtual_sizes(node: Supernode) -> dict[str, ReplicaSize]:
     return sizes
 
 
-def room_sight(node: Supernode) -> Sight:
+def room_sight(node: Supernode) -> ClusterSnapshot:
     """Snapshot by which room is judged."""
     pools = {pool: _pool(node, pool, hosts=False) for pool in node.config.pools}
     if node.parts is not None:
@@ -37,15 +37,15 @@ def room_sight(node: Supernode) -> Sight:
         servers = tuple(_at(str(name), ReplicaPhase.SERVING) for name in node.pool.active())
         pools[KVCACHE] = SeenDeployment(node.memory_sizes.target, servers)
     memory_mib = sum(one.ub_memory_mib for one in node.config.cluster.nodes)
-    return Sight(node.queue.now, pools, (SeenNode(_SUPERNODE, node.placement.total, memory_mib),))
+    return ClusterSnapshot(node.queue.now, pools, (SeenNode(_SUPERNODE, node.placement.total, memory_mib),))
 
 
-def host_sight(node: Supernode) -> Sight:
+def host_sight(node: Supernode) -> ClusterSnapshot:
     """Snapshot by which leavers are chosen."""
     pools = {pool: _pool(node, pool, hosts=True) for pool in node.config.pools}
     numbers = sorted({npu.node for npu in node.placement.npus})
     hosts = tuple(SeenNode(NodeId(f"n{number}"), 0, 0, number) for number in numbers)
-    return Sight(node.queue.now, pools, hosts)
+    return ClusterSnapshot(node.queue.now, pools, hosts)
 
 
 def _pool(node: Supernode, pool: str, *, hosts: bool) -> SeenDeployment:

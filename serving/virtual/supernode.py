@@ -23,6 +23,7 @@ from serving.virtual.elastic_decode import ElasticDecode
 from serving.virtual.engine_sizes import EngineSizes
 from serving.virtual.events import EventQueue
 from serving.virtual.gateway import VirtualGateway
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
@@ -33,7 +34,6 @@ from serving.virtual.part_sizes import PartSizes
 from serving.virtual.placement import NpuPlacement
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
-from serving.virtual.seat import Surroundings
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
 from serving.virtual.start_phases import start_phases
 from serving.virtual.times import TableTimes
@@ -71,7 +71,7 @@ class Supernode:
         self.movers = VirtualMovers(self.network, self.pool, self.token_bytes, config.engine.block_tokens)
         dies = [prompts_pool(config).dies_per_instance, answers_pool(config).dies_per_instance]
         self.times = TableTimes(cost, config.simulation, *dies)
-        self._around = Surroundings(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
+        self._around = DriverContext(self.queue, self.times, self._owner_of, self.movers, self.block_bytes)
         self._seed = seed
         self._more = False
         self.prefills: list[PrefillInstance] = []

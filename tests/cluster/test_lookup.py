@@ -14,7 +14,7 @@ from serving.errors import ScaleError
 from serving.kvpool.core.controller import ControlSettings
 from serving.kvpool.live import pool_control
 from serving.kvpool.live.pool_control import PoolAnnouncer, PoolViewFollower
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.live import observe, scale_path
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
@@ -156,5 +156,5 @@ def test_who_asks_the_board_again_and_again_takes_one_thread(store: SilentStore)
 
 def test_a_board_that_finds_nobody_takes_a_thread_for_each(store: SilentStore) -> None:
     cluster = RayCluster("app", ["decode"], with_cache=True)
-    ask_thrice(lambda: cluster.look(Sight(0.0)), ClusterSilentError)
+    ask_thrice(lambda: cluster.look(ClusterSnapshot(0.0)), ClusterSilentError)
     assert len(store.asked) == 4, "Serve's controller, the nodes, membership, the KV-cache pool's controller"

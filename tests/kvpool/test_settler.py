@@ -7,7 +7,7 @@ import pytest
 
 from serving.ids import NodeId
 from serving.kvpool.core.ring import ring_of
-from serving.kvpool.live.settler import Settler
+from serving.kvpool.live.commit_worker import CommitWorker
 from tests.kvpool.client_case import chain, entries_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.waits import wait_for
@@ -20,12 +20,12 @@ def pool() -> Iterator[PoolCluster]:
 
 
 @pytest.fixture
-def settle(pool: PoolCluster) -> Iterator[Callable[..., Settler]]:
+def settle(pool: PoolCluster) -> Iterator[Callable[..., CommitWorker]]:
     """Makes settlers of the first server; they are ended with the test."""
-    made: list[Settler] = []
+    made: list[CommitWorker] = []
 
-    def make(node: NodeId | None = None, **more: float) -> Settler:
-        made.append(Settler(pool.client(), "kv-0", pool.view, node, **more))
+    def make(node: NodeId | None = None, **more: float) -> CommitWorker:
+        made.append(CommitWorker(pool.client(), "kv-0", pool.view, node, **more))
         made[-1].start()
         return made[-1]
 
@@ -35,7 +35,7 @@ def settle(pool: PoolCluster) -> Iterator[Callable[..., Settler]]:
         assert not one.alive
 
 
-def test_entries_move_when_a_server_joins(pool: PoolCluster, settle: Callable[..., Settler]) -> None:
+def test_entries_move_when_a_server_joins(pool: PoolCluster, settle: Callable[..., CommitWorker]) -> None:
     hashes, client = chain(40), pool.client()
     put(client, hashes)
     settler = settle()
@@ -50,7 +50,7 @@ def test_entries_move_when_a_server_joins(pool: PoolCluster, settle: Callable[..
     assert get(client, hashes).blocks == 40
 
 
-def test_the_same_view_is_no_reason_to_look_again(pool: PoolCluster, settle: Callable[..., Settler]) -> None:
+def test_the_same_view_is_no_reason_to_look_again(pool: PoolCluster, settle: Callable[..., CommitWorker]) -> None:
     hashes, client = chain(40), pool.client()
     pool.add()
     settler = settle(idle_s=0.3)
@@ -70,7 +70,7 @@ def test_the_same_view_is_no_reason_to_look_again(pool: PoolCluster, settle: Cal
 
 
 def test_what_comes_to_the_wrong_server_later_moves_without_a_new_view(
-    pool: PoolCluster, settle: Callable[..., Settler]
+    pool: PoolCluster, settle: Callable[..., CommitWorker]
 ) -> None:
     old_view = pool.view()
     pool.add()
@@ -84,7 +84,7 @@ def test_what_comes_to_the_wrong_server_later_moves_without_a_new_view(
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_drain_hands_over_everything(pool: PoolCluster, settle: Callable[..., Settler], announced: bool) -> None:
+def test_a_drain_hands_over_everything(pool: PoolCluster, settle: Callable[..., CommitWorker], announced: bool) -> None:
     hashes, client = chain(40), pool.client()
     put(client, hashes)
     settler = settle()
@@ -97,7 +97,9 @@ def test_a_drain_hands_over_everything(pool: PoolCluster, settle: Callable[..., 
     assert get(client, hashes).blocks == 40
 
 
-def test_a_drain_with_nobody_to_take_anything_ends_at_once(pool: PoolCluster, settle: Callable[..., Settler]) -> None:
+def test_a_drain_with_nobody_to_take_anything_ends_at_once(
+    pool: PoolCluster, settle: Callable[..., CommitWorker]
+) -> None:
     client = pool.client()
     put(client, chain(4))
     settler = settle()
@@ -108,7 +110,9 @@ def test_a_drain_with_nobody_to_take_anything_ends_at_once(pool: PoolCluster, se
 
 
 @pytest.mark.real_time
-def test_a_drain_whose_heir_hangs_ends_with_its_deadline(pool: PoolCluster, settle: Callable[..., Settler]) -> None:
+def test_a_drain_whose_heir_hangs_ends_with_its_deadline(
+    pool: PoolCluster, settle: Callable[..., CommitWorker]
+) -> None:
     client = pool.client()
     put(client, chain(20))
     pool.add()
@@ -121,7 +125,9 @@ def test_a_drain_whose_heir_hangs_ends_with_its_deadline(pool: PoolCluster, sett
     pool.process(1).resume()
 
 
-def test_in_scope_node_only_servers_of_the_node_take_over(pool: PoolCluster, settle: Callable[..., Settler]) -> None:
+def test_in_scope_node_only_servers_of_the_node_take_over(
+    pool: PoolCluster, settle: Callable[..., CommitWorker]
+) -> None:
     client = pool.client()
     put(client, chain(20))
     pool.add(node="n1")

@@ -11,7 +11,7 @@ from serving.errors import HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.link_probe import DUMMIES_AT_ONCE, LinkProbes, PeerMemory
 from serving.instance.live.segment_reader import SegmentPlace
-from serving.values.link_health import LinkLimits, PathTrouble
+from serving.values.link_health import LinkLimits, PathFault
 
 pytestmark = pytest.mark.real_time
 
@@ -67,7 +67,7 @@ def test_nobody_is_asked_before_a_ticket_has_come() -> None:
         probes.meet(memory(SOURCE))
         until(lambda: len(path.asked) >= 3)
     assert set(path.asked) == {SOURCE}
-    assert probes.trouble() == PathTrouble()
+    assert probes.trouble() == PathFault()
     count = len(path.asked)
     time.sleep(0.1)
     assert len(path.asked) == count, "stopped"
@@ -79,10 +79,10 @@ def test_late_dummies_tell_a_saturated_path_until_they_are_prompt_again() -> Non
     with watching(path) as probes:
         probes.meet(memory(SOURCE))
         probes.meet(memory(OTHER))
-        until(lambda: probes.trouble() == PathTrouble(late=(SOURCE,)))
+        until(lambda: probes.trouble() == PathFault(late=(SOURCE,)))
         assert not probes.isolated(SOURCE), "back-pressure, no failover"
         path.read = lambda: None
-        until(lambda: probes.trouble() == PathTrouble())
+        until(lambda: probes.trouble() == PathFault())
 
 
 def test_a_path_on_which_nothing_passes_is_isolated_and_found_again() -> None:
@@ -92,7 +92,7 @@ def test_a_path_on_which_nothing_passes_is_isolated_and_found_again() -> None:
         probes.meet(memory(SOURCE))
         probes.meet(memory(OTHER))
         until(lambda: probes.isolated(SOURCE))
-        assert probes.trouble() == PathTrouble(lost=(SOURCE,))
+        assert probes.trouble() == PathFault(lost=(SOURCE,))
         assert not probes.isolated(OTHER), "others go on"
         assert probes.lost_total == 1
         path.read = lambda: None
@@ -143,9 +143,9 @@ def test_a_dummy_that_waits_for_those_that_hang_is_not_missing() -> None:
     probes.meet(memory(OTHER))
     until(lambda: probes.dummies_total == DUMMIES_AT_ONCE + 1)
     time.sleep(3 * LIMITS.lost_s)
-    assert probes.trouble() == PathTrouble(lost=tuple(broken)), "nobody has even tried the other"
+    assert probes.trouble() == PathFault(lost=tuple(broken)), "nobody has even tried the other"
     go_on.set()
-    until(lambda: probes.trouble() == PathTrouble())
+    until(lambda: probes.trouble() == PathFault())
     assert OTHER in asked
     probes.stop()
 
@@ -158,7 +158,7 @@ def test_a_source_whose_memory_is_gone_is_forgotten() -> None:
         until(lambda: path.asked == [SOURCE])
         time.sleep(0.1)
         assert path.asked == [SOURCE]
-        assert probes.trouble() == PathTrouble()
+        assert probes.trouble() == PathFault()
         path.read = lambda: None
         probes.meet(memory(SOURCE, "another segment"))
         until(lambda: len(path.asked) > 3)
@@ -188,7 +188,7 @@ def test_without_dummies_nothing_is_isolated() -> None:
         for _ in range(5):
             probes.missed(SOURCE)
         assert not probes.isolated(SOURCE), "nobody would find out that it is back"
-        assert probes.trouble() == PathTrouble(lost=(SOURCE,))
+        assert probes.trouble() == PathFault(lost=(SOURCE,))
     assert path.asked == []
 
 

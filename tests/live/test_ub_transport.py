@@ -17,7 +17,7 @@ from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.live.link_probe import PeerMemory
 from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.instance.live.ub_transport import NO_PROBES, LinkFaults, RemoteReader, UbTransport
-from serving.values.link_health import LinkLimits, PathTrouble
+from serving.values.link_health import LinkLimits, PathFault
 from serving.values.sequence import HandoffTicket
 
 BLOCK_BYTES = 4096
@@ -282,12 +282,12 @@ def test_a_broken_path_is_isolated_alone_and_comes_back(left: UbSegment, right: 
     target.pull(ticket, 0, 1)
     target.pull(others, 0, 2)
     way.delay_s = None
-    until(lambda: target.transport.probes.trouble() == PathTrouble(lost=(ReplicaId("prefill"),)))
+    until(lambda: target.transport.probes.trouble() == PathFault(lost=(ReplicaId("prefill"),)))
     with pytest.raises(HandoffTimeoutError, match="the path from prefill is isolated"):
         target.pull(ticket, 0, 1)
     assert target.pull(others, 0, 2) == BLOCK_BYTES
     way.delay_s = 0.0
-    until(lambda: target.transport.probes.trouble() == PathTrouble())
+    until(lambda: target.transport.probes.trouble() == PathFault())
     assert target.pull(ticket, 0, 1) == BLOCK_BYTES
     target.transport.close()
 
@@ -298,7 +298,7 @@ def test_a_source_that_gave_its_memory_back_is_no_broken_path(left: UbSegment, r
     target.pull(source.register(0), 0, 1)
     left.release(source.region)
     until(lambda: not target.paired)
-    assert target.transport.probes.trouble() == PathTrouble()
+    assert target.transport.probes.trouble() == PathFault()
     target.transport.close()
 
 

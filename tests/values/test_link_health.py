@@ -13,7 +13,7 @@ from serving.values.link_health import (
     LinkHealth,
     LinkLimits,
     LinkState,
-    PathTrouble,
+    PathFault,
     decodes_to_avoid,
     prefills_to_avoid,
 )
@@ -132,11 +132,11 @@ TestLinkMachine = LinkMachine.TestCase
 
 
 def test_instances_that_cannot_reach_each_other_are_avoided() -> None:
-    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(), D2: PathTrouble(late=(P0,))}
+    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(), D2: PathFault(late=(P0,))}
     assert decodes_to_avoid(P0, troubles) == (D0, D2)
     assert decodes_to_avoid(P1, troubles) == decodes_to_avoid(P0, {}) == ()
-    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(late=(P0,))}
+    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(late=(P0,))}
     assert decodes_to_avoid(P0, troubles) == (D0,), "slow ones are used when all others are lost"
-    troubles = {D0: PathTrouble(lost=(P0,)), D1: PathTrouble(lost=(P0, P1))}
+    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(lost=(P0, P1))}
     assert prefills_to_avoid([P0, P1], troubles) == (P0,)
     assert prefills_to_avoid([P0, P1], {}) == ()

@@ -14,7 +14,7 @@ from serving.errors import OverloadedError
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tenant import Tenant
 from serving.gateway.core.admission_queue import AdmissionQueue
-from serving.gateway.core.gateway_admission import AdmissionLimits, Applicant
+from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class TextDesk:
     async def _turn(self, number: int, units: int, size: int, tenant: Tenant) -> None:
         now = self._clock()
         mark = hash((tenant.key, size, units)) & (2**63 - 1)
-        one = Applicant(number, units, max(1, size), 0, now + self._patience_s, tenant.key, tenant.weight, 0, mark)
+        one = QueuedRequest(number, units, max(1, size), 0, now + self._patience_s, tenant.key, tenant.weight, 0, mark)
         decision = self._queue.offer(one, self.busy[0], now)
         if not decision.accepted:
             raise OverloadedError("too much text waits to be tokenized", retry_after_s=decision.retry_after_s)

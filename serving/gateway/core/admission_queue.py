@@ -22,11 +22,11 @@ from heapq import heappop, heappush
 from math import ceil, sqrt
 
 from serving.errors import LedgerError
+from serving.gateway.core.concurrency import ConcurrencyLedger
 from serving.gateway.core.drain_rate import DrainRate
 from serving.gateway.core.fair_lines import FairLines
-from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
+from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.retry_promises import Promise, RetryPromises
-from serving.gateway.core.seats import SeatLedger
 from serving.values.throughput import MAX_RETRY_S
 
 CAUTION = 2.0
@@ -85,7 +85,7 @@ class AdmissionQueue:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def offer(
-        self, one: Applicant, running: int, now: float, is_open: bool = True, seats: SeatLedger | None = None
+        self, one: QueuedRequest, running: int, now: float, is_open: bool = True, seats: ConcurrencyLedger | None = None
     ) -> AdmissionDecision:
         """Queue an arriving request, or refuse it.
 
@@ -113,7 +113,7 @@ class AdmissionQueue:
             self._waited_from = now
         return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
 
-    def take(self, running: int, now: float, seats: SeatLedger | None = None) -> int | None:
+    def take(self, running: int, now: float, seats: ConcurrencyLedger | None = None) -> int | None:
         """The next request to start now: call until it is None, but only while an instance is there.
 
         Args:
@@ -168,7 +168,7 @@ class AdmissionQueue:
 
     # ---- judgement -------------------------------------------------------------------------------------------------
 
-    def _fits(self, one: Applicant, running: int, seats: SeatLedger | None) -> bool:
+    def _fits(self, one: QueuedRequest, running: int, seats: ConcurrencyLedger | None) -> bool:
         """Whether the request fits the free seats; on idle pools even the largest does."""
         if not running:
             return True
@@ -176,21 +176,21 @@ class AdmissionQueue:
             return False
         return seats is None or not (seats.held(one) or seats.full(one))
 
-    def _heed(self, seats: SeatLedger | None) -> None:
+    def _heed(self, seats: ConcurrencyLedger | None) -> None:
         """Take note of how many seats there are."""
         limits, most = self._limits, None if seats is None else seats.most
         may_run = limits.max_running_sequences if most is None else min(most, limits.max_running_sequences)
         self._rate.seats = may_run
         self._places = limits.max_queued_requests + limits.max_running_sequences - may_run
 
-    def _add(self, one: Applicant, now: float) -> None:
+    def _add(self, one: QueuedRequest, now: float) -> None:
         self._lines.add(one)
         self._since[one.number] = now
         heappush(self._deadlines, (one.deadline, one.number))
         if len(self._deadlines) > 2 * len(self._lines) + 64:
             self._deadlines = sorted([entry for entry in self._deadlines if entry[1] in self._since])
 
-    def _bounds(self, one: Applicant, claimed: bool, now: float) -> AdmissionDecision | None:
+    def _bounds(self, one: QueuedRequest, claimed: bool, now: float) -> AdmissionDecision | None:
         """The refusal of a request beyond the bounds; None if it fits.
 
         An empty queue refuses no request: otherwise a bound of 1 would refuse all.
@@ -206,7 +206,7 @@ class AdmissionQueue:
             return None
         return AdmissionDecision(False, reason, self._retry_s(one, now))
 
-    def _excess(self, one: Applicant, *, told: bool) -> tuple[int, int]:
+    def _excess(self, one: QueuedRequest, *, told: bool) -> tuple[int, int]:
         """Requests and prompt tokens by which it would exceed the bounds; less than 1 = it fits.
 
         Where keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
@@ -224,7 +224,7 @@ class AdmissionQueue:
             more, more_tokens = 1 + due, room + due_tokens
         return len(lines) + more - self._places, self.tokens + more_tokens - limits.max_queued_tokens
 
-    def _room_for(self, one: Applicant) -> int:
+    def _room_for(self, one: QueuedRequest) -> int:
         """Prompt tokens that must be free before it may wait.
 
         A request that needs the whole bound would never find it free while others keep arriving; half of the bound does
@@ -232,7 +232,7 @@ class AdmissionQueue:
         """
         return min(one.tokens, max(1, self._limits.max_queued_tokens // 2))
 
-    def _in_words(self, one: Applicant, requests: int) -> str:
+    def _in_words(self, one: QueuedRequest, requests: int) -> str:
         """Why it may not wait, by the requests that are too many, else by the tokens."""
         limits, waits, tokens = self._limits, len(self._lines), self.tokens
         own, own_tokens = self._lines.of(one.key)
@@ -246,7 +246,7 @@ class AdmissionQueue:
             return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
         return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
 
-    def _promised_in_words(self, one: Applicant) -> str:
+    def _promised_in_words(self, one: QueuedRequest) -> str:
         limits, promises = self._limits, self._promises
         if self._excess(one, told=True)[0] > 0:
             told = f"{promises.requests} were told to come back, {self._places} may"
@@ -254,7 +254,7 @@ class AdmissionQueue:
         told = f"{promises.tokens} were told to come back, {limits.max_queued_tokens} may"
         return f"{self.tokens} prompt tokens wait, and {told}"
 
-    def _kept_for_others(self, one: Applicant) -> bool:
+    def _kept_for_others(self, one: QueuedRequest) -> bool:
         """Whether the remaining capacity is reserved for clients that were given a Retry-After.
 
         Not while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
@@ -263,7 +263,7 @@ class AdmissionQueue:
         dry = min(self._places / 2, self._rate.requests_per_s * DRY_S)
         return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
 
-    def _too_late(self, one: Applicant, now: float) -> AdmissionDecision | None:
+    def _too_late(self, one: QueuedRequest, now: float) -> AdmissionDecision | None:
         """Refuse what could not start before its deadline at the rate that was measured."""
         if not self._rate.measured or self._rate.tokens_per_s <= 0:
             return None
@@ -277,7 +277,7 @@ class AdmissionQueue:
         reason = f"it could not start before its deadline: {before}, {max(0.0, left):.1f} s are left"
         return AdmissionDecision(False, reason, min(MAX_RETRY_S, max(1.0, float(ceil(late_s)))))
 
-    def _retry_s(self, one: Applicant, now: float) -> float:
+    def _retry_s(self, one: QueuedRequest, now: float) -> float:
         """Seconds until it fits, after all earlier reservations. Effects: reserves that capacity."""
         promises, rate = self._promises, self._rate
         requests, tokens = self._excess(one, told=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from serving.errors import LedgerError
-from serving.gateway.core.gateway_admission import Applicant
+from serving.gateway.core.gateway_admission import QueuedRequest
 
 OLDEST_EVERY = 8
 
@@ -31,12 +31,12 @@ class _Line:
         self.tokens = 0
         self.tokens_of: Counter[int] = Counter()
         """By priority."""
-        self.order: OrderedDict[int, Applicant] = OrderedDict()
+        self.order: OrderedDict[int, QueuedRequest] = OrderedDict()
         """By number, oldest first."""
         self.by_priority: list[tuple[int, int]] = []
         """(priority, number); those that left some other way stay until they come up."""
 
-    def next(self) -> Applicant:
+    def next(self) -> QueuedRequest:
         if self.starts % OLDEST_EVERY == OLDEST_EVERY - 1:
             return next(iter(self.order.values()))
         while self.by_priority[0][1] not in self.order:
@@ -61,11 +61,11 @@ class FairLines:
     def __len__(self) -> int:
         return len(self._key_of)
 
-    def __iter__(self) -> Iterator[Applicant]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """All of them, in order of arrival."""
         return (self._lines[key].order[number] for number, key in self._key_of.items())
 
-    def add(self, one: Applicant) -> None:
+    def add(self, one: QueuedRequest) -> None:
         """Put a request in its line.
 
         Raises: LedgerError if it does already.
@@ -85,7 +85,7 @@ class FairLines:
         self._key_of[one.number] = one.key
         self.tokens += one.tokens
 
-    def next(self, held: Callable[[Applicant], bool] | None = None) -> Applicant | None:
+    def next(self, held: Callable[[QueuedRequest], bool] | None = None) -> QueuedRequest | None:
         """The request to start next.
 
         Args:
@@ -99,7 +99,7 @@ class FairLines:
         firsts = (line.next() for line in sorted(waiting, key=_virtual))
         return next((one for one in firsts if not held(one)), None)
 
-    def start(self, one: Applicant) -> None:
+    def start(self, one: QueuedRequest) -> None:
         """Start a request and charge its key. Effects: drops empty lines that are not ahead in virtual time."""
         line = self._lines[one.key]
         self._virtual = line.virtual
@@ -110,7 +110,7 @@ class FairLines:
             if not other.order and other.virtual <= self._virtual:
                 del self._lines[key]
 
-    def remove(self, number: int) -> Applicant | None:
+    def remove(self, number: int) -> QueuedRequest | None:
         """Take a request out of its line. Returns: the request; None if it was not waiting."""
         key = self._key_of.pop(number, None)
         if key is None:

@@ -23,7 +23,7 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
         return (xxh3_64_intdigest(key.encode()) >> 1) | 1 if self.shared else 0
 
 
-class Applicant(Struct, frozen=True, gc=False):
+class QueuedRequest(Struct, frozen=True, gc=False):
     """A request that wants to start.
 
     Args:

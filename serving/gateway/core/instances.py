@@ -7,9 +7,9 @@ from serving.gateway.core.route_decision import InstanceView
 from serving.ids import ReplicaId
 from serving.values.health import hangs
 from serving.values.instances import Status
-from serving.values.link_health import PathTrouble
+from serving.values.link_health import PathFault
 
-_NO_TROUBLE = PathTrouble()
+_NO_TROUBLE = PathFault()
 
 
 class KnownInstance:
@@ -80,7 +80,7 @@ class Instances:
         known.stuck = status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
         lost, slow = status.lost_paths, status.slow_paths
         if lost or slow:
-            known.trouble = PathTrouble(lost, slow)
+            known.trouble = PathFault(lost, slow)
             self._troubled.add(replica)
         elif known.trouble is not _NO_TROUBLE:
             known.trouble = _NO_TROUBLE
@@ -133,7 +133,7 @@ class Instances:
                         return True
         return False
 
-    def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathTrouble]:
+    def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathFault]:
         """Paths on which the instances of a pool pull badly, by their names; not those of instances that leave it.
 
         Returns: empty if no path is bad.
@@ -149,7 +149,7 @@ class Instances:
         """Views of all instances that have reported their load, in any state."""
         return [view for known in self._known.values() if (view := known.view) is not None]
 
-    def trouble(self, replica: ReplicaId) -> PathTrouble:
+    def trouble(self, replica: ReplicaId) -> PathFault:
         """The bad paths of one instance, as far as is known."""
         known = self._known.get(replica)
         return _NO_TROUBLE if known is None else known.trouble

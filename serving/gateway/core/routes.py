@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from serving.gateway.core.concurrency import PoolSeats
 from serving.gateway.core.gateway_router import GatewayRouter
 from serving.gateway.core.instances import Instances
 from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
@@ -13,7 +14,6 @@ from serving.gateway.core.journal_phase import JournalPhase
 from serving.gateway.core.output_reserve import OutputReserve
 from serving.gateway.core.request_journal import SequenceJournal
 from serving.gateway.core.route_decision import InstanceView, RouteDecision
-from serving.gateway.core.seats import PoolSeats
 from serving.ids import BlockHash, ReplicaId, SequenceId
 from serving.values.link_health import decodes_to_avoid, prefills_to_avoid
 from serving.values.news import Leaving, News, Prefilled

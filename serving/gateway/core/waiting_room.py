@@ -5,10 +5,10 @@ from math import inf, nextafter
 from zlib import crc32
 
 from serving.gateway.core.admission_queue import AdmissionQueue
-from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
+from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSeats
+from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.jobs import Choice, Job
 from serving.gateway.core.output_reserve import RESERVE_TOKENS
-from serving.gateway.core.seats import PoolSeats, SeatLedger
 from serving.values.jobs import Fail, GenerationJob
 from serving.values.news import FailKind
 
@@ -28,7 +28,7 @@ class WaitingRoom:
         self._queue = queue
         self._pools = pools
         self._shared = queue.shared
-        self._seats = SeatLedger()
+        self._seats = ConcurrencyLedger()
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
@@ -82,7 +82,7 @@ class WaitingRoom:
                 self._seats.start(spec.sequence_id, key, len(spec.prompt) + len(spec.output), expected, now)
         return job
 
-    def _look(self, running: int, now: float) -> SeatLedger | None:
+    def _look(self, running: int, now: float) -> ConcurrencyLedger | None:
         if not self._shared:
             return None
         self._seats.look(self._pools(now), running, now)
@@ -137,10 +137,10 @@ class WaitingRoom:
         assert len(self._queue) == len(self._waiting), "a place without a job, or a job without a place"
 
 
-def applicant(number: int, job: GenerationJob, now: float) -> Applicant:
+def applicant(number: int, job: GenerationJob, now: float) -> QueuedRequest:
     """The queue's view of a job, which has the priority of its most important sequence."""
     specs = job.sequences
-    return Applicant(
+    return QueuedRequest(
         number=number,
         sequences=len(specs),
         tokens=sum([len(spec.prompt) + len(spec.output) for spec in specs]),

@@ -22,7 +22,7 @@ HELD_HEADS_BYTES = 64 << 20
 """All that unfinished request heads may take together; ordinary ones arrive whole and are never among them."""
 
 
-class DoorPlace(Enum):
+class ConnectionSlot(Enum):
     """Kind of requests that a connection may send."""
 
     ORDINARY = "ordinary"
@@ -31,7 +31,7 @@ class DoorPlace(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
+class ConnectionLimits:
     """How much, how slow and how many the front door takes.
 
     Args:
@@ -53,49 +53,52 @@ class DoorLimits:
     allowed_origins: tuple[str, ...] = ()
 
 
-class DoorConnections:
+class ConnectionLimiter:
     """Counts what is open.
 
     Args:
         open_files: how many files this process may have open.
     """
 
-    def __init__(self, limits: DoorLimits, open_files: int | None = None) -> None:
+    def __init__(self, limits: ConnectionLimits, open_files: int | None = None) -> None:
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
         self.configure(limits)
         self.held_bytes = 0
         """Of unfinished request heads."""
-        self._total: Counter[DoorPlace] = Counter()
-        self._of: Counter[tuple[DoorPlace, str]] = Counter()
+        self._total: Counter[ConnectionSlot] = Counter()
+        self._of: Counter[tuple[ConnectionSlot, str]] = Counter()
 
-    def configure(self, limits: DoorLimits) -> None:
+    def configure(self, limits: ConnectionLimits) -> None:
         """Take other limits; what is open stays open."""
         self.limit = connection_limit(limits.max_connections, self._files)
         self.share = max(1, int(self.limit * limits.address_share))
 
-    def enter(self, address: str) -> DoorPlace:
+    def enter(self, address: str) -> ConnectionSlot:
         """A connection comes. Effects: books it; `leave` gives its place back."""
         place = self._place(address)
-        if place is not DoorPlace.NONE:
+        if place is not ConnectionSlot.NONE:
             self._total[place] += 1
             self._of[place, address] += 1
         return place
 
-    def leave(self, address: str, place: DoorPlace) -> None:
+    def leave(self, address: str, place: ConnectionSlot) -> None:
         """A connection is closed."""
-        if place is DoorPlace.NONE:
+        if place is ConnectionSlot.NONE:
             return
         self._total[place] -= 1
         self._of[place, address] -= 1
         if not self._of[place, address]:
             del self._of[place, address]
 
-    def _place(self, address: str) -> DoorPlace:
-        if self._total[DoorPlace.ORDINARY] < self.limit and self._of[DoorPlace.ORDINARY, address] < self.share:
-            return DoorPlace.ORDINARY
-        if self._total[DoorPlace.PROBE] < PROBES and self._of[DoorPlace.PROBE, address] < PROBES // 2:
-            return DoorPlace.PROBE
-        return DoorPlace.NONE
+    def _place(self, address: str) -> ConnectionSlot:
+        if (
+            self._total[ConnectionSlot.ORDINARY] < self.limit
+            and self._of[ConnectionSlot.ORDINARY, address] < self.share
+        ):
+            return ConnectionSlot.ORDINARY
+        if self._total[ConnectionSlot.PROBE] < PROBES and self._of[ConnectionSlot.PROBE, address] < PROBES // 2:
+            return ConnectionSlot.PROBE
+        return ConnectionSlot.NONE
 
 
 def connection_limit(asked: int, open_files: int) -> int:

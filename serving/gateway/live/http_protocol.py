@@ -21,7 +21,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from serving.gateway.api.auth import OPEN_PATHS
 from serving.gateway.api.errors import ErrorReply
-from serving.gateway.live.connections import HELD_HEADS_BYTES, DoorConnections, DoorLimits, DoorPlace, address_of
+from serving.gateway.live.connections import (
+    HELD_HEADS_BYTES,
+    ConnectionLimiter,
+    ConnectionLimits,
+    ConnectionSlot,
+    address_of,
+)
 from serving.gateway.live.door_replies import FULL, GARBAGE, LATE_BODY, LATE_HEAD, headers_in, too_large, wire
 
 PROBE_HEAD_S = 1.0
@@ -35,9 +41,9 @@ _OFFER = (b"upgrade", b"http2-settings")
 """Headers, and words of the header `Connection`, that offer another protocol."""
 
 
-def guarded_protocol(limits: DoorLimits, connections: DoorConnections | None = None) -> type["GuardedProtocol"]:
+def guarded_protocol(limits: ConnectionLimits, connections: ConnectionLimiter | None = None) -> type["GuardedProtocol"]:
     """The protocol class of one HTTP server, for `uvicorn.Config(http=...)`."""
-    own = DoorConnections(limits) if connections is None else connections
+    own = ConnectionLimiter(limits) if connections is None else connections
     given = limits
 
     class FrontDoorProtocol(GuardedProtocol):
@@ -50,12 +56,12 @@ def guarded_protocol(limits: DoorLimits, connections: DoorConnections | None = N
 class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
-    limits: ClassVar[DoorLimits] = DoorLimits()
-    ledger: ClassVar[DoorConnections] = DoorConnections(DoorLimits())
+    limits: ClassVar[ConnectionLimits] = ConnectionLimits()
+    ledger: ClassVar[ConnectionLimiter] = ConnectionLimiter(ConnectionLimits())
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._place = DoorPlace.NONE
+        self._place = ConnectionSlot.NONE
         self._address = ""
         self._in_head = False
         self._in_body = False
@@ -75,7 +81,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_moved = 0.0
 
     @classmethod
-    def configure(cls, limits: DoorLimits) -> None:
+    def configure(cls, limits: ConnectionLimits) -> None:
         """Go on with other limits: for new connections, and for the next request of those that are there."""
         cls.limits = limits
         cls.ledger.configure(limits)
@@ -87,10 +93,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self._address = address_of(self.client[0] if self.client else "")
         self._place = self.ledger.enter(self._address)
-        if self._place is DoorPlace.NONE:
+        if self._place is ConnectionSlot.NONE:
             self._turn_away()
             return
-        wait_s = PROBE_HEAD_S if self._place is DoorPlace.PROBE else self.limits.head_timeout_s
+        wait_s = PROBE_HEAD_S if self._place is ConnectionSlot.PROBE else self.limits.head_timeout_s
         self._arm(wait_s, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -186,7 +192,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refused = too_large(self.limits.max_head_bytes)
             raise ValueError("too large")  # ends the parsing; `data_received` answers
         path = self.url.partition(b"?")[0].decode("latin-1")
-        if self._place is DoorPlace.PROBE and path not in OPEN_PATHS:
+        if self._place is ConnectionSlot.PROBE and path not in OPEN_PATHS:
             self._refused = FULL
             raise ValueError("too many")
         if self.parser.should_upgrade():
@@ -201,7 +207,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.scope["http_version"] == "1.0":  # which knows no chunks: the end of the connection ends the answer
             self.cycle.chunked_encoding = False
             self.cycle.send = partial(_send_unframed, self.cycle, self.cycle.send)  # type: ignore[method-assign]
-        if self._place is DoorPlace.PROBE:
+        if self._place is ConnectionSlot.PROBE:
             self.cycle.keep_alive = False
         self.cycle.transport = cast(asyncio.Transport, _Exchange(self.transport, self._close_gently))
 
@@ -242,7 +248,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer = None
         if self._busy:  # with an earlier request: nobody waits for this one yet
             self._arm(self.limits.head_timeout_s, self._head_late)
-        elif self._place is DoorPlace.PROBE:
+        elif self._place is ConnectionSlot.PROBE:
             self._refuse(FULL)
         elif self._in_head or self._head_bytes:
             self._refuse(LATE_HEAD)

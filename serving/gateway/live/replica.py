@@ -13,7 +13,6 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from serving.accounted_kv import accounted_kv
-from serving.cluster.farewell import FAREWELL_S
 from serving.cluster.group_orders import post_order
 from serving.cluster.instance_stats import instance_stats
 from serving.cluster.logs import log_beside_serve
@@ -22,6 +21,7 @@ from serving.cluster.membership import Member, MemberReader
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
 from serving.cluster.ray_metrics import RayMetrics, serve_place
+from serving.cluster.shutdown import FAREWELL_S
 from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
 from serving.config.upgrade import with_live
@@ -36,9 +36,9 @@ from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel
 from serving.gateway.api.timeline_routes import timeline_router
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
-from serving.gateway.live.connections import DoorLimits
+from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.gateway.live.front_door import IDLE_S, CurrentApp, FrontDoor
+from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
@@ -336,14 +336,14 @@ class GatewayDeployment:
         )
 
 
-def _front_door(config: ServeConfig, app: Any) -> FrontDoor:
+def _front_door(config: ServeConfig, app: Any) -> GatewayHttpServer:
     gateway = config.gateway
-    return FrontDoor(app, gateway.host, gateway.port, gateway.request_timeout_s, _door_limits(config))
+    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, _door_limits(config))
 
 
-def _door_limits(config: ServeConfig) -> DoorLimits:
+def _door_limits(config: ServeConfig) -> ConnectionLimits:
     gateway = config.gateway
-    return DoorLimits(
+    return ConnectionLimits(
         max_head_bytes=gateway.max_head_bytes,
         head_timeout_s=gateway.head_timeout_s,
         body_timeout_s=gateway.body_timeout_s,

@@ -78,7 +78,7 @@ class SeenGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSight:
+class RankSnapshot:
     """One rank as its shell sees it.
 
     Args:
@@ -175,7 +175,13 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
 
 
 def mend(
-    ranks: Mapping[int, RankSight], size: int, silence_s: float, *, former: int = 0, spares: int = 0, anew: bool = False
+    ranks: Mapping[int, RankSnapshot],
+    size: int,
+    silence_s: float,
+    *,
+    former: int = 0,
+    spares: int = 0,
+    anew: bool = False,
 ) -> list[GroupOrder]:
     """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
 
@@ -213,7 +219,7 @@ def _too_many(phases: Mapping[int, RankPhase], size: int, spares: int) -> list[i
     return [rank for rank in serving if rank not in stay]
 
 
-def _absent(ranks: Mapping[int, RankSight], size: int, former: int, spares: int) -> list[int]:
+def _absent(ranks: Mapping[int, RankSnapshot], size: int, former: int, spares: int) -> list[int]:
     """Ranks whose processes are to start: all at once, but newcomers to a group that computes one by one, since the
     start of a process takes the processor from those that compute. Spares come last.
     """
@@ -226,13 +232,13 @@ def _absent(ranks: Mapping[int, RankSight], size: int, former: int, spares: int)
     return lost + ([] if wait else new[:1])
 
 
-def whole(ranks: Mapping[int, RankSight], size: int, spares: int = 0) -> bool:
+def whole(ranks: Mapping[int, RankSnapshot], size: int, spares: int = 0) -> bool:
     """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do."""
     serving = {rank for rank, sight in ranks.items() if sight.report and sight.report.phase in _COMPUTING}
     return len(serving) >= size if spares else serving.issuperset(range(size))
 
 
-def drain_refusal(ranks: Mapping[int, RankSight], size: int, rank: int, spares: int = 0) -> str:
+def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spares: int = 0) -> str:
     """Why a rank cannot be drained and replaced now; empty = it can."""
     if not 0 <= rank < size + spares or (spares and rank not in ranks):
         return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
@@ -263,7 +269,7 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
     return ""
 
 
-def waiting_spares(ranks: Mapping[int, RankSight], size: int, spares: int) -> list[int]:
+def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) -> list[int]:
     """Ranks that have offered and are no members, of a group that is whole."""
     if not spares or not whole(ranks, size, spares):
         return []
@@ -311,7 +317,7 @@ def _regroup(
     return Regroup(epoch, version, tuple(one.offer for one in members.values() if one.offer is not None), left)
 
 
-def _late(ranks: Mapping[int, RankSight]) -> dict[int, tuple[LossKind, str]]:
+def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
     """Ranks that keep their peers waiting for longer than a step may take, and wait for nobody themselves: of a chain
     of ranks that wait for each other only the last one is to blame.
     """
@@ -324,7 +330,7 @@ def _late(ranks: Mapping[int, RankSight]) -> dict[int, tuple[LossKind, str]]:
     return {peer: (LossKind.LATE, f"keeps rank {rank} waiting") for peer, rank in late.items()}
 
 
-def _loss(sight: RankSight, silence_s: float) -> tuple[LossKind, str] | None:
+def _loss(sight: RankSnapshot, silence_s: float) -> tuple[LossKind, str] | None:
     """Why a rank must be replaced; None = it need not."""
     report = sight.report
     if sight.dead:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from serving.group.core.group_course import RankSight
+from serving.group.core.group_course import RankSnapshot
 from serving.group.core.rank_names import RankName
 from serving.values.group import RankPhase, RankReport
 
@@ -21,6 +21,6 @@ class KnownRank:
         """Whether it computes with its group, as far as it is known."""
         return self.report is not None and self.report.phase in (RankPhase.SERVING, RankPhase.LEAVING)
 
-    def sight(self, now: float) -> RankSight:
+    def sight(self, now: float) -> RankSnapshot:
         """One that has never answered may still wait for its place."""
-        return RankSight(self.dead, now - self.heard_at if self.report is not None else 0.0, self.report)
+        return RankSnapshot(self.dead, now - self.heard_at if self.report is not None else 0.0, self.report)

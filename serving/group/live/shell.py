@@ -21,7 +21,7 @@ from serving.group.core.group_course import (
     GroupSizes,
     Kill,
     Make,
-    RankSight,
+    RankSnapshot,
     Regroup,
     mend,
     orphan,
@@ -395,5 +395,5 @@ class GroupShell:
             known.dead = True
             self._news.set()
 
-    def _sights(self) -> dict[int, RankSight]:
+    def _sights(self) -> dict[int, RankSnapshot]:
         return {rank: known.sight(self._clock()) for rank, known in self._known.items()}

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from serving.group.core.group_course import GroupSizes, RankSight, drain_refusal, resize_refusal
+from serving.group.core.group_course import GroupSizes, RankSnapshot, drain_refusal, resize_refusal
 from serving.group.live.group_port import AnswerOperator, GroupPort, RankDeadError, RankSilentError
 from serving.group.live.known_rank import KnownRank
 from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
@@ -45,7 +45,7 @@ class SizeOrders:
         self._seen: dict[str, None] = {}
 
     async def obey(
-        self, known: Mapping[int, KnownRank], sights: Mapping[int, RankSight], slow: Collection[int] = ()
+        self, known: Mapping[int, KnownRank], sights: Mapping[int, RankSnapshot], slow: Collection[int] = ()
     ) -> None:
         """Carry out what waits at ranks, each order once.
 
@@ -61,7 +61,7 @@ class SizeOrders:
                 if isinstance(posted.order, ResizeGroup | DrainRank) and posted.id not in self._seen:
                     await self._obey(one, posted, sights)
 
-    async def _obey(self, one: KnownRank, posted: PostedOrder, sights: Mapping[int, RankSight]) -> None:
+    async def _obey(self, one: KnownRank, posted: PostedOrder, sights: Mapping[int, RankSnapshot]) -> None:
         self._seen[posted.id] = None
         if len(self._seen) > MOST_SEEN:
             del self._seen[next(iter(self._seen))]
@@ -78,7 +78,7 @@ class SizeOrders:
         except (RankDeadError, RankSilentError) as error:
             logger.warning("%s cannot tell the operator: %s", one.name.replica, error)
 
-    async def _resize(self, size: int, sights: Mapping[int, RankSight]) -> OrderAnswer:
+    async def _resize(self, size: int, sights: Mapping[int, RankSnapshot]) -> OrderAnswer:
         before = self._of.size
         offers = [sight.report.offer for sight in sights.values() if sight.report and sight.report.offer]
         experts = max((offer.experts for offer in offers), default=size)
@@ -99,7 +99,7 @@ class SizeOrders:
             True, f"{self._of.group}: {before} -> {size} ranks", detail={"before": before, "ranks": size}
         )
 
-    async def _drain(self, rank: int, sights: Mapping[int, RankSight]) -> OrderAnswer:
+    async def _drain(self, rank: int, sights: Mapping[int, RankSnapshot]) -> OrderAnswer:
         spares = self._sizes.spares_of(self._of.size)
         refusal = drain_refusal(sights, self._of.size, rank, spares)
         if refusal:

@@ -11,7 +11,7 @@ from serving.instance.executors.simulated_answers import SimulatedAnswer
 
 
 @dataclass(slots=True)
-class Seat:
+class DieSlot:
     """A decoding sequence: its die, the KV blocks promised there, the answer that it is giving, its last step."""
 
     die: int
@@ -42,7 +42,7 @@ class DecodeDies:
         self._balance = DpBalance(dies, max(1, -(-max_sequences // dies)))
         self._block_tokens = block_tokens
         self._dies = dies
-        self._seats: dict[SequenceId, Seat] = {}
+        self._seats: dict[SequenceId, DieSlot] = {}
         self._step = 0
         self._contexts = [0] * dies
         self._counts = [0] * dies
@@ -58,11 +58,11 @@ class DecodeDies:
         self._counts = [0] * self._dies
         self._present = 0
 
-    def find(self, sequence_id: SequenceId) -> Seat | None:
+    def find(self, sequence_id: SequenceId) -> DieSlot | None:
         """The seat of a sequence that decoded before; None if it is new here."""
         return self._seats.get(sequence_id)
 
-    def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> Seat:
+    def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> DieSlot:
         """Give a new sequence its die.
 
         Args:
@@ -71,10 +71,10 @@ class DecodeDies:
         """
         die, blocks = self._balance.choose().group, -(-promised_tokens // self._block_tokens)
         self._balance.add(die, blocks)
-        seat = self._seats[sequence_id] = Seat(die, blocks, answer, 0)
+        seat = self._seats[sequence_id] = DieSlot(die, blocks, answer, 0)
         return seat
 
-    def take_part(self, seat: Seat, tokens: int) -> None:
+    def take_part(self, seat: DieSlot, tokens: int) -> None:
         """A seated sequence is in this step.
 
         Args:

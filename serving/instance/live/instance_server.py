@@ -34,7 +34,7 @@ from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.instances import CRASHED_AGE_S, Status
-from serving.values.link_health import PathTrouble
+from serving.values.link_health import PathFault
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.sequence import SequenceSpec
@@ -65,7 +65,7 @@ class InstanceServer:
         welcome: m.InstanceWelcome,
         secret: str | ClusterSecrets,
         status_period_s: float | None = None,
-        trouble: Callable[[], PathTrouble] = PathTrouble,
+        trouble: Callable[[], PathFault] = PathFault,
         grammars: Grammars | None = None,
     ) -> None:
         """

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from serving.errors import HandoffError, HandoffExpiredError
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.segment_reader import SegmentPlace
-from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathTrouble
+from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathFault
 
 logger = logging.getLogger(__name__)
 
@@ -102,11 +102,11 @@ class LinkProbes:
             known = self._pairs.get(source)
             return self._thread is not None and known is not None and known.health.state is LinkState.LOST
 
-    def trouble(self) -> PathTrouble:
+    def trouble(self) -> PathFault:
         """Path trouble that gateways should know."""
         with self._lock:
             states = {replica: pair.health.state for replica, pair in sorted(self._pairs.items())}
-        return PathTrouble(
+        return PathFault(
             lost=tuple(replica for replica, state in states.items() if state is LinkState.LOST),
             late=tuple(replica for replica, state in states.items() if state is LinkState.SATURATED),
         )

@@ -34,9 +34,9 @@ from serving.ids import NodeId
 from serving.injected_faults import FaultReader, faults_path
 from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.commit_worker import CommitWorker
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.settler import Settler
 from serving.kvpool.live.ssd_slot import SsdSlot
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState
@@ -109,7 +109,7 @@ class KvCacheDeployment:
             config.kvcache.scope,
         )
         only = self._node if config.kvcache.scope == "node" else None
-        self._settler = Settler(client, place.name, lambda: self._announcer.view, only)
+        self._settler = CommitWorker(client, place.name, lambda: self._announcer.view, only)
         self._settler.start()
         self._announcer.start()
         self._keeper.start(self._server.move)

@@ -147,7 +147,7 @@ class MemoryServer:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Counters and gauges: those of `facts_of`, and connections, holds, the queues of the disk, its error at start."""
+        """Counters and gauges: those of `facts_of`, and connections, holds, disk queues, the disk's error at start."""
         return {
             **facts_of(self._core),
             "connections": self._connections.count,

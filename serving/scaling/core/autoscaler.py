@@ -15,7 +15,6 @@ from typing import Literal
 from msgspec import structs
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
-from serving.scaling.core.blame import Blame
 from serving.scaling.core.budget import Wish, share_out
 from serving.scaling.core.cache_plan import CachePlan
 from serving.scaling.core.decision import PoolTarget, ScaleKind, Scaler, ScalingDecision
@@ -23,10 +22,11 @@ from serving.scaling.core.decode_work import DecodeWork
 from serving.scaling.core.demand import Demand, Outlook, together
 from serving.scaling.core.gains import traffic_gains
 from serving.scaling.core.idle import IdleClock
-from serving.scaling.core.pool_mind import PoolMind, Wanted
+from serving.scaling.core.pool_planner import PoolPlanner, Wanted
 from serving.scaling.core.prompt_work import PromptWork
 from serving.scaling.core.request_count import RequestCountScaler
 from serving.scaling.core.room import Room, RoomWatch
+from serving.scaling.core.slo_attribution import SloAttribution
 from serving.values.signals import PoolSignals, ScalingSignals
 
 
@@ -47,13 +47,13 @@ class Autoscaler:
 
     slo: SloConfig
     config: AutoscalerConfig
-    _minds: dict[str, PoolMind] = field(default_factory=dict)
+    _minds: dict[str, PoolPlanner] = field(default_factory=dict)
     _prompts: PromptWork = field(init=False)
     _decode: DecodeWork = field(init=False)
     _cache: CachePlan = field(init=False)
     _idle: IdleClock = field(init=False)
     _room: RoomWatch = field(init=False)
-    _blame: Blame = field(init=False)
+    _blame: SloAttribution = field(init=False)
     _before: ScalingSignals | None = None
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Autoscaler:
         self._cache = CachePlan(self.config.hold_s)
         self._idle = IdleClock(self.config.idle_to_zero_s)
         self._room = RoomWatch(self.config.npu_budget)
-        self._blame = Blame(self.slo)
+        self._blame = SloAttribution(self.slo)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
         """Targets from now on.
@@ -100,9 +100,9 @@ class Autoscaler:
         for mind in self._minds.values():
             mind.lesson.forget(seconds)
 
-    def _mind(self, pool: PoolSignals) -> PoolMind:
+    def _mind(self, pool: PoolSignals) -> PoolPlanner:
         if pool.pool not in self._minds:
-            self._minds[pool.pool] = PoolMind(self.config.utilisation, self.config.hold_s)
+            self._minds[pool.pool] = PoolPlanner(self.config.utilisation, self.config.hold_s)
         return self._minds[pool.pool]
 
     def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:

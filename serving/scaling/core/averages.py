@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from serving.scaling.core.course import gain_of
+from serving.scaling.core.load_forecast import gain_of
 
 
 @dataclass(slots=True)

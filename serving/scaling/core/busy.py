@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from serving.scaling.core.sight import SeenMember, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 
 BUSY_WINDOW_S = 10.0
 """Instances announce once a second: over ten of them, one more or less hardly shows."""
@@ -16,7 +16,7 @@ class BusyShares:
         """By replica: its incarnation, and (when [s], busy time [s of the instance's clock]) of looks, oldest first."""
         self._scales: dict[str, float] = {}
 
-    def observe(self, sight: Sight) -> None:
+    def observe(self, sight: ClusterSnapshot) -> None:
         """Learn from one look."""
         self._seen = {name: one for name, one in self._seen.items() if name in sight.members}
         for name, member in sight.members.items():

@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass, field
 
 from serving.scaling.core.averages import ShareAverage, StockAverage
-from serving.scaling.core.climb import Climb
-from serving.scaling.core.course import Course
 from serving.scaling.core.demand import Demand, Outlook, unknown
 from serving.scaling.core.fast_rate import FastRate
 from serving.scaling.core.gains import Gains
+from serving.scaling.core.growth_rate import GrowthRate
+from serving.scaling.core.load_forecast import LoadForecast
 from serving.scaling.core.unit_ability import parts_for
 from serving.values.signals import PoolSignals
 
@@ -43,9 +43,9 @@ class DecodeWork:
     _stock: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
     _blocks: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
     _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
-    _course: Course = field(default_factory=Course)
+    _course: LoadForecast = field(default_factory=LoadForecast)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
-    _climb: Climb = field(default_factory=lambda: Climb(CLIMB_SIGMAS))
+    _climb: GrowthRate = field(default_factory=lambda: GrowthRate(CLIMB_SIGMAS))
 
     def see(self, gains: Gains, pool: PoolSignals) -> None:
         """Count what happened since the last look. Effects: the averages move."""

@@ -6,7 +6,7 @@ that then says most is taken. Twice the traffic shows within ten seconds, eight 
 
 from dataclasses import dataclass, field
 
-from serving.scaling.core.course import Course
+from serving.scaling.core.load_forecast import LoadForecast
 from serving.scaling.core.recent import Recent
 
 WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 40.0)
@@ -32,11 +32,11 @@ class FastRate:
         for window in self._windows:
             window.add(amount, seconds)
 
-    def rate(self, course: Course) -> float:
+    def rate(self, course: LoadForecast) -> float:
         """Per second, as the most telling count says it."""
         return max(self._windows, key=lambda window: self._at_least(window, course)).rate
 
-    def surely(self, course: Course) -> float:
+    def surely(self, course: LoadForecast) -> float:
         """Per second, at the least.
 
         Args:
@@ -44,5 +44,5 @@ class FastRate:
         """
         return max(self._at_least(window, course) for window in self._windows)
 
-    def _at_least(self, window: Recent, course: Course) -> float:
+    def _at_least(self, window: Recent, course: LoadForecast) -> float:
         return max(0.0, window.rate - self.sigmas * course.noise_over(window.seconds))

@@ -2,7 +2,7 @@
 
     scaler -> PoolTarget -> `granted` -> `order` -> PoolOrder: the driver carries it out, and then knows `with_target`
 
-The live board and virtual time both go this way; where a replica is, and which there are, each says in its `Sight`.
+The live board and virtual time both go this way; each reports its replicas and their nodes in a `ClusterSnapshot`.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.decision import PoolTarget
 from serving.scaling.core.node_room import NodeRoom
-from serving.scaling.core.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def in_order(targets: Sequence[PoolTarget]) -> list[PoolTarget]:
     return sorted(targets, key=lambda one: one.target - one.before)
 
 
-def granted(wanted: PoolTarget, sight: Sight, room: NodeRoom) -> PoolTarget | None:
+def granted(wanted: PoolTarget, sight: ClusterSnapshot, room: NodeRoom) -> PoolTarget | None:
     """A scaler's target, cut to what fits; the reason then says so.
 
     Returns: None if nothing changes, or the pool has another target by now than the scaler saw.
@@ -52,7 +52,7 @@ def granted(wanted: PoolTarget, sight: Sight, room: NodeRoom) -> PoolTarget | No
     return structs.replace(wanted, target=target, reason=reason)
 
 
-def order(to: PoolTarget, sight: Sight, room: NodeRoom) -> PoolOrder:
+def order(to: PoolTarget, sight: ClusterSnapshot, room: NodeRoom) -> PoolOrder:
     """A target with the replicas that leave; the reason also names the hosts that are empty then."""
     if not to.changed:
         return PoolOrder(to, ())
@@ -60,7 +60,7 @@ def order(to: PoolTarget, sight: Sight, room: NodeRoom) -> PoolOrder:
     return PoolOrder(structs.replace(to, reason=f"{to.reason}{emptied}"), leaving)
 
 
-def with_target(sight: Sight, pool: str, target: int) -> Sight:
+def with_target(sight: ClusterSnapshot, pool: str, target: int) -> ClusterSnapshot:
     """The snapshot once a pool's target has been set."""
     seen = replace(sight.deployments[pool], target=target)
     return replace(sight, deployments={**sight.deployments, pool: seen})

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.kv_flow import KvFlow
-from serving.scaling.core.sight import ReplicaPhase, Sight
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import Traffic
 
@@ -56,7 +56,7 @@ class History:
         """Whether it is time for a sample."""
         return self._before is None or now - self._before[0] >= SAMPLE_PERIOD_S
 
-    def add(self, sight: Sight, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]) -> None:
+    def add(self, sight: ClusterSnapshot, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]) -> None:
         """A sample. The first look only says where counting begins.
 
         Args:
@@ -94,7 +94,7 @@ class History:
         """Samples of a later time, oldest first, ready for JSON."""
         return [to_builtins(sample) for sample in self._samples if sample.at > after]
 
-    def _observe_prefixes(self, sight: Sight) -> None:
+    def _observe_prefixes(self, sight: ClusterSnapshot) -> None:
         for name, member in sight.members.items():
             if member.pool != ADOPTING_POOL:
                 facts = member.facts

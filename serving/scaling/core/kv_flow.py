@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.totals import SourceTotals
 
 
@@ -12,7 +12,7 @@ class KvFlow:
     def __init__(self) -> None:
         self._totals = SourceTotals(3)
 
-    def observe(self, sight: Sight) -> None:
+    def observe(self, sight: ClusterSnapshot) -> None:
         """Learn from one look. Simulated instances count the bytes that a real one would move."""
         for name, member in sight.members.items():
             counters: Mapping[str, int] = (member.facts.get("pool") or {}).get("counters", {})

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.decode_ability import TPOT_SPREAD, DecodeAbility
-from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
 
 START_S = 5.0
 """Before any start was seen."""
@@ -69,7 +69,7 @@ class Abilities:
         self._starts: deque[float] = deque(maxlen=STARTS_KEPT)
         self._founded = False
 
-    def observe(self, sight: Sight) -> None:
+    def observe(self, sight: ClusterSnapshot) -> None:
         """Learn from one look."""
         for name, member in sight.members.items():
             self._observe_work(name, member)
@@ -107,7 +107,7 @@ class Abilities:
             sequences = (before.running + now.running) / 2
             self._decodes.setdefault(member.pool, DecodeAbility()).see(sequences, busy * sequences / generated, busy)
 
-    def _observe_starts(self, sight: Sight) -> None:
+    def _observe_starts(self, sight: ClusterSnapshot) -> None:
         seen = set()
         for pool, deployment in sight.deployments.items():
             for replica in deployment.replicas:

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serving.config.scaling import AutoscalerConfig
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.core.replica_room import ReplicaSize, fits, shortage
-from serving.scaling.core.sight import ReplicaPhase, Sight
 
 WAITS = "waits for a node"
 
@@ -42,20 +42,20 @@ class NodeRoom:
         """Implements `NodeWaits.usual_s`."""
         return self._waits.usual_s
 
-    def fits(self, pool: str, sight: Sight) -> int:
+    def fits(self, pool: str, sight: ClusterSnapshot) -> int:
         """The largest target that fits on the nodes there are."""
         return fits(pool, self._sizes, sight.deployments, sight.nodes)
 
-    def most(self, pool: str, sight: Sight) -> int:
+    def most(self, pool: str, sight: ClusterSnapshot) -> int:
         """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
         room = self.fits(pool, sight)
         return max(room, self._settings.bounds(pool)[1]) if self.grows else room
 
-    def shortage(self, pool: str, sight: Sight) -> str:
+    def shortage(self, pool: str, sight: ClusterSnapshot) -> str:
         """Why one more than fits has no place."""
         return shortage(pool, self._sizes, sight.deployments, sight.nodes)
 
-    def wait_of(self, pool: str, target: int, sight: Sight) -> str:
+    def wait_of(self, pool: str, target: int, sight: ClusterSnapshot) -> str:
         """End of a reason, for a target that has no room yet."""
         return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
 
@@ -63,7 +63,7 @@ class NodeRoom:
         """How long a pool has waited for a node; None = it does not."""
         return self._waits.waited_s(pool, now)
 
-    def look(self, pool: str, sight: Sight, now: float) -> PoolTarget | None:
+    def look(self, pool: str, sight: ClusterSnapshot, now: float) -> PoolTarget | None:
         """Compare a pool's target with the room there is, if Ray may add nodes.
 
         Returns: what is to be written down: that a wait has begun which no decision tells of, since a node was lost or
@@ -104,7 +104,7 @@ class NodeRoom:
         waits = self._told.get(entry.pool) == entry.id
         return {**entry.row(), "waits_s": self.waited_s(entry.pool, now) if waits else None}
 
-    def leaving(self, pool: str, target: int, sight: Sight) -> tuple[tuple[str, ...], str]:
+    def leaving(self, pool: str, target: int, sight: ClusterSnapshot) -> tuple[tuple[str, ...], str]:
         """Which replicas leave if a pool is to have `target`, and the end of a reason: hosts that are empty then.
 
         Replicas that do not serve yet leave first; which of these, is Serve's choice.

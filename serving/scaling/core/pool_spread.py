@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 from serving.config.scaling import AutoscalerConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.ids import NodeId
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.leavers import Placed, leavers_of_the_fullest
 from serving.scaling.core.replica_room import ReplicaSize, fits, hosts_with_room
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, Sight
 from serving.scaling.core.spreading import PoolPlaces, Spreading
 
 REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
@@ -42,7 +42,7 @@ class PoolSpread:
             if newest is not None and newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
                 self._spreading.resume(pool, newest.before, newest.at)
 
-    def look(self, pool: str, sight: Sight, now: float, *, held: bool) -> PoolTarget | None:
+    def look(self, pool: str, sight: ClusterSnapshot, now: float, *, held: bool) -> PoolTarget | None:
         """The next half of a move, if it is time for one.
 
         Args:
@@ -54,7 +54,7 @@ class PoolSpread:
         fitting = not held and fits(pool, *room) > seen.target
         return self._step(pool, seen, sight, hosts_with_room(pool, *room), now, room=fitting)
 
-    def look_gateways(self, sight: Sight, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
+    def look_gateways(self, sight: ClusterSnapshot, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
         """The next half of a move of gateways, and which of them leave, if it is time for one."""
         seen = sight.others.get(GATEWAY)
         if not self._gateways or seen is None or len(sight.nodes) < 2:
@@ -68,7 +68,14 @@ class PoolSpread:
         return to, leavers_of_the_fullest(GATEWAY, max(0, len(serving) - to.target), placed)
 
     def _step(
-        self, pool: str, seen: SeenDeployment, sight: Sight, able: Collection[NodeId], now: float, *, room: bool
+        self,
+        pool: str,
+        seen: SeenDeployment,
+        sight: ClusterSnapshot,
+        able: Collection[NodeId],
+        now: float,
+        *,
+        room: bool,
     ) -> PoolTarget | None:
         there = Counter(one.node for one in seen.replicas if one.phase is ReplicaPhase.SERVING)
         places = PoolPlaces(

@@ -8,10 +8,10 @@ starting is not answered twice.
 from dataclasses import dataclass, field
 
 from serving.scaling.core.averages import ShareAverage
-from serving.scaling.core.course import Course
 from serving.scaling.core.demand import Demand, Outlook, unknown
 from serving.scaling.core.fast_rate import FastRate
 from serving.scaling.core.gains import Gains
+from serving.scaling.core.load_forecast import LoadForecast
 from serving.scaling.core.recent import Recent
 from serving.values.signals import PoolSignals, Traffic
 
@@ -38,7 +38,7 @@ class PromptWork:
 
     ttft_s: float
     _share: ShareAverage = field(default_factory=lambda: ShareAverage(UNCACHED_S))
-    _course: Course = field(default_factory=Course)
+    _course: LoadForecast = field(default_factory=LoadForecast)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
     _long: Recent = field(default_factory=lambda: Recent(LOOKS_S))
     """Seconds at whose end the queue was longer than the promise allows."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack, place
 from serving.ids import NodeId
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
+from serving.scaling.core.cluster_snapshot import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
 from serving.values.scaling import MOST_REPLICAS
 
 
@@ -28,7 +28,7 @@ class ReplicaSize:
     ranks: int = 1
 
     def of(self, replica: SeenReplica) -> "ReplicaSize":
-        """Share that a replica takes now: a group that has grown takes more, one that has shrunk keeps its first place."""
+        """Share that a replica takes now: a grown group takes more, one that has shrunk keeps its first share."""
         if replica.ranks <= self.ranks:
             return self
         return ReplicaSize(

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.config.serve import ServeConfig
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenMember
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.replica_room import ReplicaSize, fits, offered, used
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, Sight
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
@@ -36,7 +36,7 @@ class CacheTotals:
     _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
     _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
 
-    def observe(self, sight: Sight) -> None:
+    def observe(self, sight: ClusterSnapshot) -> None:
         """Learn from one look."""
         block_bytes = 0
         for name, member in sight.members.items():
@@ -72,7 +72,7 @@ class CacheTotals:
 
 def scaling_signals(
     config: ServeConfig,
-    sight: Sight,
+    sight: ClusterSnapshot,
     traffic: Traffic,
     abilities: Abilities,
     cache: CacheTotals,
@@ -106,7 +106,7 @@ def scaling_signals(
     )
 
 
-def _has_room(config: ServeConfig, sight: Sight, sizes: Mapping[str, ReplicaSize]) -> bool:
+def _has_room(config: ServeConfig, sight: ClusterSnapshot, sizes: Mapping[str, ReplicaSize]) -> bool:
     """Whether one more instance of any engine pool fits on the nodes there are."""
     return any(
         fits(pool, sizes, sight.deployments, sight.nodes) > sight.deployments.get(pool, NOT_THERE).target
@@ -115,7 +115,7 @@ def _has_room(config: ServeConfig, sight: Sight, sizes: Mapping[str, ReplicaSize
     )
 
 
-def members_of(sight: Sight, pool: str, *, leaving: bool = False) -> list[SeenMember]:
+def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> list[SeenMember]:
     """Instances of a pool that serve; of a group its ranks.
 
     Args:
@@ -131,7 +131,7 @@ def total(members: list[SeenMember], *facts: str) -> int:
     return sum(int(member.facts.get(fact) or 0) for member in members for fact in facts)
 
 
-def memory_fill(sight: Sight) -> tuple[int, int]:
+def memory_fill(sight: ClusterSnapshot) -> tuple[int, int]:
     """Bytes used and there in the memory tier of all memory servers."""
     servers = sight.cache.servers if sight.cache is not None else ()
     ledgers: list[Mapping[str, Any]] = [server.record.facts.get("ledger", {}) for server in servers]
@@ -141,7 +141,9 @@ def memory_fill(sight: Sight) -> tuple[int, int]:
     )
 
 
-def _pool(config: ServeConfig, pool: str, sight: Sight, abilities: Abilities, held_until: float) -> PoolSignals:
+def _pool(
+    config: ServeConfig, pool: str, sight: ClusterSnapshot, abilities: Abilities, held_until: float
+) -> PoolSignals:
     section = config.pools[pool]
     seen = sight.deployments.get(pool, NOT_THERE)
     members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
@@ -184,7 +186,7 @@ def _ranks(members: list[SeenMember], begun: int) -> float:
     return sum(sizes.values()) / len(sizes) if sizes else begun
 
 
-def _cache(config: ServeConfig, sight: Sight, totals: CacheTotals, held_until: float) -> CacheSignals:
+def _cache(config: ServeConfig, sight: ClusterSnapshot, totals: CacheTotals, held_until: float) -> CacheSignals:
     seen = sight.deployments.get(KVCACHE, NOT_THERE)
     low, high = config.autoscaler.bounds(KVCACHE)
     bytes_used, bytes_total = memory_fill(sight)

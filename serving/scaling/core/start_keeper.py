@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.signals import KVCACHE
 from serving.values.system_tally import FIRST_STEP, IMPORTS, NODE, PHASES, PLACING, PROCESS, TOTAL, WEIGHTS
 
@@ -76,7 +76,7 @@ class StartKeeper:
             if name == pool and not coming.served:
                 coming.node_s = max(0.0, now - coming.began)
 
-    def observe(self, sight: Sight) -> list[SeenStart]:
+    def observe(self, sight: ClusterSnapshot) -> list[SeenStart]:
         """Starts that have ended by this look, and first steps that were made."""
         listed: dict[Key, ReplicaPhase] = {}
         for pool, seen in sight.deployments.items():
@@ -103,7 +103,7 @@ class StartKeeper:
             pool: {phase: median(kept) for phase, kept in phases.items() if kept} for pool, phases in self._kept.items()
         }
 
-    def _end(self, key: Key, coming: _Coming, sight: Sight) -> SeenStart | None:
+    def _end(self, key: Key, coming: _Coming, sight: ClusterSnapshot) -> SeenStart | None:
         """The start of a replica that serves; None while it may still tell its own part."""
         coming.served = coming.served or sight.at
         member = _alone(sight, key)
@@ -122,7 +122,7 @@ class StartKeeper:
             self._first[key] = member.incarnation
         return SeenStart(*key, seconds)
 
-    def _first_steps(self, sight: Sight) -> list[SeenStart]:
+    def _first_steps(self, sight: ClusterSnapshot) -> list[SeenStart]:
         found = []
         for key, incarnation in list(self._first.items()):
             member = _alone(sight, key)
@@ -134,7 +134,7 @@ class StartKeeper:
         return found
 
 
-def _alone(sight: Sight, key: Key) -> SeenMember | None:
+def _alone(sight: ClusterSnapshot, key: Key) -> SeenMember | None:
     """The instance of a replica; None if it is a group, or has not announced itself."""
     members = sight.instances_of(key[1])
     return members[0] if len(members) == 1 and "rank" not in members[0].facts else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from serving.scaling.core.sight import ReplicaPhase, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.start_keeper import SeenStart, StartKeeper
 from serving.values.system_tally import TOTAL, StartTimes, SystemTally
 
@@ -15,7 +15,7 @@ class TallyKeeper:
         self._times: dict[str, dict[str, StartTimes]] = {}
         self._joined = self._lost = 0
 
-    def observe(self, before: Sight, sight: Sight) -> list[SeenStart]:
+    def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> list[SeenStart]:
         """Compare two looks; the first one has nothing before it. Returns: starts that have ended."""
         if before.at:
             old, new = ({node.node for node in one.nodes} for one in (before, sight))
@@ -28,7 +28,7 @@ class TallyKeeper:
                 phases[phase] = phases.get(phase, StartTimes()).with_one(seconds)
         return [start for start in found if TOTAL in start.seconds]
 
-    def tally(self, sight: Sight, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
+    def tally(self, sight: ClusterSnapshot, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
         """Everything counted so far, with what the newest look shows."""
         return SystemTally(
             decisions={pool: dict(by_kind) for pool, by_kind in decisions.items()},

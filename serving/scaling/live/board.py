@@ -14,6 +14,7 @@ from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.fleet import granted, in_order, order, with_target
@@ -23,7 +24,6 @@ from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.policy_time import autoscaler_row
 from serving.scaling.core.pool_spread import PoolSpread
-from serving.scaling.core.sight import ReplicaPhase, Sight
 from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.scaling.live.clock import steady_s
@@ -63,7 +63,7 @@ REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
 
 
 class ScalingBoard:
-    """Sight, traffic, holds, ledger, and the path. Belongs to one event loop.
+    """ClusterSnapshot, traffic, holds, ledger, and the path. Belongs to one event loop.
 
     Args:
         kept: where ledger and holds are kept.
@@ -91,7 +91,7 @@ class ScalingBoard:
         self._spread = PoolSpread(
             config.autoscaler, self._sizes, self._ledger.last, gateways=config.gateway.replicas > 1
         )
-        self._sight = Sight(0.0)
+        self._sight = ClusterSnapshot(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
         self._starved: set[str] = set()

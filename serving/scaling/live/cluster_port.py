@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
 
 
 class ClusterPort(Protocol):
     """The cluster, as far as the board needs it. Every call has a deadline of its own."""
 
-    async def look(self, before: Sight) -> Sight:
+    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """Snapshot of the cluster now; parts that do not answer are taken from `before`.
 
         Raises: ClusterSilentError when Serve's controller or Ray itself does not answer.

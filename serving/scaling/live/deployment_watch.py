@@ -1,6 +1,6 @@
 """Deployments as the board sees them: the targets that one sets are no person's, and the board's own moves wait."""
 
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.holds import ScalingHolds
 from serving.values.deployment import DeploymentNotice
@@ -25,7 +25,7 @@ class DeploymentWatch:
         self._author = ""
         """Of the deployment that began last."""
 
-    def hear(self, notice: DeploymentNotice, sight: Sight, now: float) -> dict[str, int]:
+    def hear(self, notice: DeploymentNotice, sight: ClusterSnapshot, now: float) -> dict[str, int]:
         """A stage begins, or the deployment is over.
 
         Returns: the targets to deploy: the notice's, and of all other deployments those that stand.

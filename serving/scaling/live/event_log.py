@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from serving.cluster.kept_values import KeptValues
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment
 from serving.scaling.live.kept_rows import KeptRows
 from serving.values.deployment import DeploymentNotice
 from serving.values.traffic import InstanceNotice
@@ -125,7 +125,7 @@ class EventLog:
             self._events = deque((more if one.id == more.id else one for one in self._events), maxlen=KEPT_EVENTS)
             self._rows.write(more.id, self._events)
 
-    def observe(self, before: Sight, sight: Sight) -> None:
+    def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
         """Compare two looks."""
         if not before.at:
             return
@@ -181,7 +181,7 @@ class EventLog:
         while len(owed) > max(0, seen.target - alive):
             owed.popleft()  # nobody asks for it any more
 
-    def _look_for_rank(self, name: str, before: Sight, sight: Sight) -> None:
+    def _look_for_rank(self, name: str, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
         """A rank is replaced by its shell, in its own name."""
         lost, old, new = self._lost[name], before.members.get(name), sight.members.get(name)
         if new is not None and (old is None or old.incarnation != new.incarnation):

@@ -7,7 +7,7 @@ from typing import Any
 from serving.config.serve import ServeConfig
 from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.live.event_log import EventKind
 
 
@@ -20,7 +20,9 @@ class _Member:
     facts: dict[str, Any]
 
 
-def experts_of(config: ServeConfig, sight: Sight, lost: Mapping[str, EventKind], now: float) -> dict[str, Any]:
+def experts_of(
+    config: ServeConfig, sight: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
+) -> dict[str, Any]:
     """Groups with load and placement of experts, `ep` by pool, and how old that is.
 
     Args:

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from serving.errors import UnavailableError
-from serving.scaling.core.sight import SeenMember, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.values.operator_order import (
     DrainRank,
     OperatorOrder,
@@ -20,7 +20,7 @@ PostOrder = Callable[[str, OperatorOrder | SizeOrder], Awaitable[OrderAnswer]]
 """Posts an order at a rank, by name of its actor, and waits. Raises: UnavailableError."""
 
 
-async def order_group(operation: GroupOperation, sight: Sight, post: PostOrder) -> GroupAnswer | ScaleRefusal:
+async def order_group(operation: GroupOperation, sight: ClusterSnapshot, post: PostOrder) -> GroupAnswer | ScaleRefusal:
     """Carry out an operation on a group.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hardware.nesting import parse_json
 from serving.cluster.kept_values import KeptValues
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.values.scaling import LONGEST_HOLD_S, ScaleRefusal
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class ScalingHolds:
         self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets, "deployed": self.deployed}).encode())
 
 
-def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: Sight) -> ScaleRefusal | None:
+def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: ClusterSnapshot) -> ScaleRefusal | None:
     """Why a pool can be neither scaled nor held so; None = it can.
 
     Args:

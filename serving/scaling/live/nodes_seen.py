@@ -13,7 +13,7 @@ from serving.cluster.node_table import NodeTable
 from serving.cluster.nodes import ON_HEAD_NODE
 from serving.errors import LedgerError, SilentError
 from serving.ids import NodeId
-from serving.scaling.core.sight import LostNode, SeenNode
+from serving.scaling.core.cluster_snapshot import LostNode, SeenNode
 from serving.scaling.live.clock import steady_s
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,14 @@ from serving.cluster.serve_scale import scale_down
 from serving.deadline import within
 from serving.ids import NodeId
 from serving.kvpool.live.pool_control import NAME as POOL_CONTROL
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.scaling.core.cluster_snapshot import (
+    ClusterSnapshot,
+    ReplicaPhase,
+    SeenDeployment,
+    SeenMember,
+    SeenNode,
+    SeenReplica,
+)
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.nodes_seen import NodesSeen
@@ -63,7 +70,7 @@ class RayCluster:
         self._met: dict[str, float] = {}
         """When each member was last listed."""
 
-    async def look(self, before: Sight) -> Sight:
+    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """Implements `ClusterPort.look`."""
         details, nodes, members, cache = await asyncio.gather(
             self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
@@ -82,7 +89,7 @@ class RayCluster:
         deployments = {name: at_its_ranks(one, known.values()) for name, one in deployments.items()}
         here = NodeId(ray.get_runtime_context().get_node_id()), own_full_disk()
         nodes = with_full_disks(nodes, known.values(), here)
-        return Sight(now, deployments, nodes, known, view, others, self._nodes.lost, self._nodes.left)
+        return ClusterSnapshot(now, deployments, nodes, known, view, others, self._nodes.lost, self._nodes.left)
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
         """Implements `ClusterPort.set_target`."""
@@ -100,7 +107,7 @@ class RayCluster:
         return await post_order(actor, order, ORDER_DEADLINE_S)
 
     def _members(
-        self, listed: dict[str, SeenMember], before: Sight, deployments: dict[str, SeenDeployment], now: float
+        self, listed: dict[str, SeenMember], before: ClusterSnapshot, deployments: dict[str, SeenDeployment], now: float
     ) -> dict[str, SeenMember]:
         """Listed members, and for a while former ones if Serve still has the replica: a membership that was started
         again knows none at first, which must not look as if all sequences had left and come back.
@@ -176,7 +183,7 @@ def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
 
 
 def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDeployment:
-    """The deployment with each shell where its ranks are, and how many: they take the hardware, wherever the shell is."""
+    """The deployment with each shell on its ranks' node, and how many there are: the ranks take the hardware."""
     ranks = [one for one in members if "shell" in one.facts and one.node is not None]
     places, counts = {one.serve_name: one.node for one in ranks}, Counter(one.serve_name for one in ranks)
     for one in ranks:  # one that was lost keeps its place

@@ -8,8 +8,15 @@ from hardware.ray_resources import npu_ids
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.cluster_snapshot import (
+    ClusterSnapshot,
+    ReplicaPhase,
+    SeenDeployment,
+    SeenMember,
+    SeenNode,
+    SeenReplica,
+)
 from serving.scaling.core.replica_room import ReplicaSize, offered, used
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
 from serving.scaling.core.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
 from serving.scaling.live.event_log import EventKind
 from serving.values.hosts import HostRow
@@ -21,7 +28,7 @@ _WORKING = ("serving", "draining")
 
 def pool_rows(
     config: ServeConfig,
-    sight: Sight,
+    sight: ClusterSnapshot,
     room: Mapping[str, int],
     shortages: Mapping[str, str],
     holds: Mapping[str, dict[str, Any]],
@@ -75,7 +82,7 @@ def pool_rows(
     return rows
 
 
-def hardware(config: ServeConfig, sight: Sight, now: float) -> dict[str, Any]:
+def hardware(config: ServeConfig, sight: ClusterSnapshot, now: float) -> dict[str, Any]:
     """NPUs and UB memory in use and offered, and the same of each node, with the names of its NPUs.
 
     A lost node has a row, and no part in the sums.
@@ -89,7 +96,7 @@ def hardware(config: ServeConfig, sight: Sight, now: float) -> dict[str, Any]:
     }
 
 
-def host_rows(config: ServeConfig, sight: Sight, now: float) -> tuple[HostRow, ...]:
+def host_rows(config: ServeConfig, sight: ClusterSnapshot, now: float) -> tuple[HostRow, ...]:
     """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones."""
     lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
     gateways = sight.others.get(GATEWAY, NOT_THERE).replicas
@@ -138,7 +145,7 @@ def _taken(size: ReplicaSize, seen: SeenDeployment) -> dict[str, int]:
     return {"npus": sum(one.npus for one in taken), "ub_memory_mib": sum(one.memory_mib for one in taken)}
 
 
-def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:
+def _engine_load(sight: ClusterSnapshot, pool: str) -> dict[str, Any]:
     members = members_of(sight, pool)
     asked = total(members, "prefix_queries_tokens_total")
     return {
@@ -150,7 +157,7 @@ def _engine_load(sight: Sight, pool: str) -> dict[str, Any]:
     }
 
 
-def _replica(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
+def _replica(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
     """One instance, or a group: what its ranks have together, and each of them."""
     members = sight.instances_of(replica.name)
     ranks = [_rank(member) for member in members if "rank" in member.facts]
@@ -187,14 +194,14 @@ def _load(members: list[SeenMember]) -> dict[str, Any]:
     }
 
 
-def _busy(shown: Mapping[str, Any], sight: Sight, busy: BusyShares) -> float | None:
+def _busy(shown: Mapping[str, Any], sight: ClusterSnapshot, busy: BusyShares) -> float | None:
     """The share of an instance; of a group, that of its ranks on the average."""
     names = [member.name.rpartition("#")[2] for member in sight.instances_of(shown["serve_name"])]
     shares = [share for name in names if (share := busy.share(name)) is not None]
     return sum(shares) / len(shares) if shares else None
 
 
-def _cache_load(sight: Sight, hit_rate: float | None) -> dict[str, Any]:
+def _cache_load(sight: ClusterSnapshot, hit_rate: float | None) -> dict[str, Any]:
     return {
         "queued_tokens": 0,
         "sequences": 0,
@@ -204,7 +211,7 @@ def _cache_load(sight: Sight, hit_rate: float | None) -> dict[str, Any]:
     }
 
 
-def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
+def _server(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
     servers = sight.cache.servers if sight.cache is not None else ()
     record = next((s.record for s in servers if replica.pid and s.record.facts.get("pid") == replica.pid), None)
     ledger: Mapping[str, Any] = record.facts.get("ledger", {}) if record is not None else {}
@@ -224,7 +231,7 @@ def _server(sight: Sight, replica: SeenReplica) -> dict[str, Any]:
     }
 
 
-def _listed(sight: Sight, pool: str) -> tuple[SeenReplica, ...]:
+def _listed(sight: ClusterSnapshot, pool: str) -> tuple[SeenReplica, ...]:
     """Replicas of a pool: those that serve first, then those that come, then those that go."""
     order = list(ReplicaPhase)
     order.sort(key=lambda phase: phase is not ReplicaPhase.SERVING)
@@ -232,7 +239,7 @@ def _listed(sight: Sight, pool: str) -> tuple[SeenReplica, ...]:
     return tuple(sorted(replicas, key=lambda replica: (order.index(replica.phase), replica.name)))
 
 
-def _node(sight: Sight, replica: SeenReplica) -> str | None:
+def _node(sight: ClusterSnapshot, replica: SeenReplica) -> str | None:
     return next((node.name for node in sight.nodes if node.node == replica.node), replica.node)
 
 

@@ -99,7 +99,7 @@ COMPILED = (
     "serving.virtual.ports",
     "serving.virtual.prefill",
     "serving.virtual.scaling_signals",
-    "serving.virtual.seat",
+    "serving.virtual.instance_driver",
     "serving.virtual.slowdown",
     "serving.virtual.supernode",
     "serving.virtual.timeline",

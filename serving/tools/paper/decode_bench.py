@@ -20,8 +20,8 @@ from serving.values.orders import Adopt
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.events import EventQueue
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.ports import Done
-from serving.virtual.seat import Surroundings
 
 BLOCK_TOKENS = 512
 DIES_PER_NPU = 2
@@ -130,7 +130,7 @@ class DecodeBench:
             max_step_tokens=max(seats, BLOCK_TOKENS), max_model_len=case.prompt + case.output, prefix_reuse=False,
             draft_tokens=case.drafts,
         )  # fmt: skip
-        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, _Instantly(self._queue), 1)
+        around = DriverContext(self._queue, _Times(cost, case), lambda _: self, _Instantly(self._queue), 1)
         self._instance = DecodeInstance(
             ReplicaId("decode"), "decode", case.npus, case.sampled_dies, settings, (blocks + 1) * (seats + 1), around,
             self._no_slowdown, case.drafts, case.acceptance,

@@ -23,11 +23,11 @@ from serving.values.orders import Add, Release
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.events import EventQueue
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_values import LongestPrefix
 from serving.virtual.ports import Done
 from serving.virtual.prefill import PrefillInstance
-from serving.virtual.seat import Surroundings
 
 BLOCK_TOKENS = 128
 DIES_PER_NPU = 2
@@ -180,7 +180,7 @@ class PrefillBench:
             max_store_blocks=blocks,
         )  # fmt: skip
         block_bytes = token_bytes * BLOCK_TOKENS
-        around = Surroundings(self._queue, _Times(cost, case), lambda _: self, self._loads, block_bytes)
+        around = DriverContext(self._queue, _Times(cost, case), lambda _: self, self._loads, block_bytes)
         self._instance = PrefillInstance(
             ReplicaId("prefill"), "prefill", case.npus, settings, blocks, around, lambda _step: 1.0
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serving.errors import LedgerError
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.fair_lines import OLDEST_EVERY, FairLines
-from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, Applicant
+from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.retry_promises import GRACE_S, Promise, RetryPromises
 from serving.values.throughput import MAX_RETRY_S
 
@@ -19,8 +19,8 @@ LIMITS = AdmissionLimits(max_queued_requests=4, max_queued_tokens=1000, max_runn
 SHARED = AdmissionLimits(max_queued_requests=12, max_queued_tokens=100_000, max_running_sequences=1, shared=True)
 
 
-def asks(number: int, tokens: int = 100, sequences: int = 1, deadline: float = 1e9, **more: Any) -> Applicant:
-    return Applicant(number, sequences, tokens, 0, deadline, **more)
+def asks(number: int, tokens: int = 100, sequences: int = 1, deadline: float = 1e9, **more: Any) -> QueuedRequest:
+    return QueuedRequest(number, sequences, tokens, 0, deadline, **more)
 
 
 def full(limits: AdmissionLimits = LIMITS, **more: Any) -> AdmissionQueue:
@@ -31,7 +31,7 @@ def full(limits: AdmissionLimits = LIMITS, **more: Any) -> AdmissionQueue:
     return queue
 
 
-def start_next(lines: FairLines) -> Applicant:
+def start_next(lines: FairLines) -> QueuedRequest:
     one = lines.next()
     assert one is not None
     lines.start(one)
@@ -206,7 +206,7 @@ def test_two_keys_that_always_wait_differ_by_two_requests_at_most(
 ) -> None:
     lines, weight = FairLines(), dict(zip("abc", weights, strict=True))
     for number, (key, tokens, expected) in enumerate(asked):
-        lines.add(Applicant(number, 1, tokens, expected, 1e9, key, weight[key]))
+        lines.add(QueuedRequest(number, 1, tokens, expected, 1e9, key, weight[key]))
     served = dict.fromkeys("abc", 0.0)
     largest = {k: max([(t + e) / weight[k] for key, t, e in asked if key == k], default=0.0) for k in "abc"}
     while all(lines.of(key)[0] for key in "abc"):

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.drain_rate import DrainRate
-from serving.gateway.core.gateway_admission import AdmissionLimits, Applicant
+from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 
 LIMITS = AdmissionLimits(max_queued_requests=64, max_queued_tokens=64_000, max_running_sequences=16)
 FULL_S = 16 * 120.0
@@ -54,19 +54,19 @@ class Door:
             self.now = when
             what(arg)
 
-    def arrive(self, before: Applicant | str | None) -> None:
+    def arrive(self, before: QueuedRequest | str | None) -> None:
         """Somebody comes: back, or for the first time, with a key or without."""
         self._serial += 1
-        if isinstance(before, Applicant):
+        if isinstance(before, QueuedRequest):
             key, mark, tokens = before.key, before.mark, before.tokens
         else:
             key, mark, tokens = before or "", self._serial, self.rng.choice([100, 400, 1200])
-        one = Applicant(self._serial, 1, tokens, 100, self.now + 600.0, key=key, mark=mark)
+        one = QueuedRequest(self._serial, 1, tokens, 100, self.now + 600.0, key=key, mark=mark)
         decision = self.queue.offer(one, self.running, self.now)
-        self.retries += isinstance(before, Applicant)
+        self.retries += isinstance(before, QueuedRequest)
         if decision.accepted:
             self.let_in.add(mark)
-            self.good_retries += isinstance(before, Applicant)
+            self.good_retries += isinstance(before, QueuedRequest)
             self.start_all()
             return
         self.refusals[key] += 1
@@ -125,7 +125,7 @@ def test_a_request_as_large_as_the_bound_has_its_turn_although_others_keep_comin
     door = Door(random.Random(0), queue=AdmissionQueue(limits))
     for n in range(3000):
         door.at(n * 0.1, door.arrive, None)
-    large = Applicant(0, 1, of_bound * limits.max_queued_tokens, 100, 0.0, key="large", mark=-1)
+    large = QueuedRequest(0, 1, of_bound * limits.max_queued_tokens, 100, 0.0, key="large", mark=-1)
     door.at(60.0, door.arrive, large)
     door.run(120.0)
     assert large.mark in door.let_in

@@ -6,13 +6,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from serving.gateway.live.connections import DoorLimits
-from serving.gateway.live.front_door import FrontDoor
+from serving.gateway.live.connections import ConnectionLimits
+from serving.gateway.live.gateway_http_server import GatewayHttpServer
 from tests.e2e.server import PATIENCE_S, free_port
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 FINISHED = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-LATE = DoorLimits(head_timeout_s=0.2, body_timeout_s=0.2)
+LATE = ConnectionLimits(head_timeout_s=0.2, body_timeout_s=0.2)
 POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -44,10 +44,10 @@ async def app(
 
 
 @contextlib.asynccontextmanager
-async def behind(limits: DoorLimits) -> AsyncIterator[int]:
+async def behind(limits: ConnectionLimits) -> AsyncIterator[int]:
     """A front door with these limits while the block runs, which has a minute. Yields: its port."""
     port = free_port()
-    door = FrontDoor(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
+    door = GatewayHttpServer(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
     serving = asyncio.create_task(door.serve())
     await door.opened()
     try:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from serving.gateway.live.connections import PROBES, DoorLimits
+from serving.gateway.live.connections import PROBES, ConnectionLimits
 from serving.gateway.live.door_replies import FULL, headers_in, wire
 from tests.e2e.server import PATIENCE_S
 from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind, error
@@ -38,7 +38,7 @@ def values(answer: bytes, name: str) -> list[str]:
 @pytest.mark.asyncio
 async def test_a_door_answers_with_id_and_for_pages(kind: str, origins: tuple[str, ...], told: str | None) -> None:
     late_s = 0.2 if kind.startswith("408") else PATIENCE_S
-    limits = DoorLimits(head_timeout_s=late_s, body_timeout_s=late_s, allowed_origins=origins)
+    limits = ConnectionLimits(head_timeout_s=late_s, body_timeout_s=late_s, allowed_origins=origins)
     async with behind(limits) as port:
         answer = await answer_to(port, REFUSED[kind])
         found = error(answer, int(kind[:3]))
@@ -51,7 +51,7 @@ async def test_a_door_answers_with_id_and_for_pages(kind: str, origins: tuple[st
 
 @pytest.mark.asyncio
 async def test_ids_and_origins_of_others_are_not_repeated() -> None:
-    async with behind(DoorLimits(allowed_origins=(PAGE.decode(),))) as port:
+    async with behind(ConnectionLimits(allowed_origins=(PAGE.decode(),))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + ASKED + b"\r\n")
         await reader.readuntil(b"read 0")
@@ -61,7 +61,7 @@ async def test_ids_and_origins_of_others_are_not_repeated() -> None:
         error(answer, 400)
         assert len(values(answer, "x-request-id")) == 1
         assert values(answer, "x-request-id") != ["mine"]
-    async with behind(DoorLimits(head_timeout_s=0.2, allowed_origins=(PAGE.decode(),))) as port:
+    async with behind(ConnectionLimits(head_timeout_s=0.2, allowed_origins=(PAGE.decode(),))) as port:
         other = await answer_to(port, b"GET / HTTP/1.1\r\nOrigin: https://evil.example\r\nX-Request-Id: a\tb\r\nX: a")
         assert values(other, "access-control-allow-origin") == []
         assert values(other, "x-request-id")[0].startswith("req-")
@@ -69,7 +69,7 @@ async def test_ids_and_origins_of_others_are_not_repeated() -> None:
 
 @pytest.mark.asyncio
 async def test_whoever_finds_no_place_is_told_so_on_a_page() -> None:
-    async with behind(DoorLimits(max_connections=1, address_share=1.0, allowed_origins=(PAGE.decode(),))) as port:
+    async with behind(ConnectionLimits(max_connections=1, address_share=1.0, allowed_origins=(PAGE.decode(),))) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         await reader.readuntil(b"read 0")
@@ -107,7 +107,7 @@ def test_headers_of_a_request_that_nobody_parses() -> None:
 @pytest.mark.parametrize("size", [1, 50, 10_000])
 @pytest.mark.asyncio
 async def test_an_offer_of_another_protocol_is_declined_and_the_body_read(request_: bytes, size: int) -> None:
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         everything = request_ * 3 + FINISHED
         pieces = [everything[i : i + size] for i in range(0, len(everything), size)]
         answer = await answer_to(port, *pieces)
@@ -117,7 +117,7 @@ async def test_an_offer_of_another_protocol_is_declined_and_the_body_read(reques
 
 @pytest.mark.asyncio
 async def test_an_offer_may_ask_to_close_and_stays_bounded() -> None:
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         close = OFFER.replace(b"Upgrade, ", b"Upgrade, close, ", 1)
         answer = await answer_to(port, b"POST / HTTP/1.1\r\n" + close + b"Content-Length: 2\r\n\r\nab" + FINISHED)
         assert answer.count(b"HTTP/1.1 200") == 1  # and the connection has ended: all was read
@@ -131,7 +131,7 @@ async def test_an_offer_may_ask_to_close_and_stays_bounded() -> None:
 @pytest.mark.parametrize("more", [b"", b"Connection: keep-alive\r\n"])
 @pytest.mark.asyncio
 async def test_http_1_0_gets_no_chunks(more: bytes) -> None:
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         answer = await answer_to(port, b"GET /stream HTTP/1.0\r\n" + more + b"\r\n")
         assert values(answer, "transfer-encoding") == []
         assert values(answer, "connection") == ["close"]

@@ -6,9 +6,9 @@ import pytest
 
 from serving.gateway.live.connections import (
     PROBES,
-    DoorConnections,
-    DoorLimits,
-    DoorPlace,
+    ConnectionLimiter,
+    ConnectionLimits,
+    ConnectionSlot,
     address_of,
     connection_limit,
 )
@@ -31,7 +31,7 @@ from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind
 )
 @pytest.mark.asyncio
 async def test_a_head_that_is_too_large_is_431(head: bytes) -> None:
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         answer = await answer_to(port, head)
         if head.startswith(GET):
             assert answer.startswith(b"HTTP/1.1 200"), answer[:300]
@@ -41,7 +41,7 @@ async def test_a_head_that_is_too_large_is_431(head: bytes) -> None:
 
 @pytest.mark.asyncio
 async def test_a_head_of_the_largest_size_and_a_long_body_pass() -> None:
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         head = b"POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 500000\r\nX: " + b"a" * 65_000 + b"\r\n\r\n"
         assert (await answer_to(port, head + b"b" * 500_000)).endswith(b"read 500000")
         chunks = b"".join(b"1\r\nc\r\n" for _ in range(100_000))
@@ -61,11 +61,11 @@ async def test_a_head_that_does_not_come_is_408(begun: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("begun", "drop", "limits"),
-    [(b"GET /", b"a", LATE), (POST % (b"", 100_000), b"b", DoorLimits(request_timeout_s=0.3))],
+    [(b"GET /", b"a", LATE), (POST % (b"", 100_000), b"b", ConnectionLimits(request_timeout_s=0.3))],
     ids=["head", "body"],
 )
 @pytest.mark.asyncio
-async def test_what_drips_is_408(begun: bytes, drop: bytes, limits: DoorLimits) -> None:
+async def test_what_drips_is_408(begun: bytes, drop: bytes, limits: ConnectionLimits) -> None:
     async with behind(limits) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(begun)
@@ -87,7 +87,7 @@ async def test_a_body_that_stands_still_is_408(body: bytes) -> None:
 @pytest.mark.asyncio
 async def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
     """As much as this does not fit into the buffers of the two sockets: the client reads only when all is sent."""
-    async with behind(DoorLimits()) as port:
+    async with behind(ConnectionLimits()) as port:
         size = 20 << 20
         answer = await answer_to(port, POST % (b"refuse", size), b"b" * size)
         assert answer.startswith(b"HTTP/1.1 413"), answer[:100]
@@ -100,7 +100,7 @@ async def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
 
 @pytest.mark.asyncio
 async def test_beyond_the_bound_only_probes_are_answered() -> None:
-    async with behind(DoorLimits(max_connections=4, address_share=1.0)) as port:
+    async with behind(ConnectionLimits(max_connections=4, address_share=1.0)) as port:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         for reader, writer in held:
             writer.write(GET)
@@ -118,14 +118,14 @@ async def test_beyond_the_bound_only_probes_are_answered() -> None:
 
 
 def test_places_are_shared_among_addresses() -> None:
-    book = DoorConnections(DoorLimits(max_connections=10, address_share=0.5), open_files=1024)
-    assert [book.enter("a") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
-    assert [book.enter("b") for _ in range(6)] == [DoorPlace.ORDINARY] * 5 + [DoorPlace.PROBE]
-    assert book.enter("c") is DoorPlace.PROBE
-    assert {book.enter("a") for _ in range(PROBES)} == {DoorPlace.PROBE, DoorPlace.NONE}
-    assert book.enter("c") is DoorPlace.PROBE, "one address does not take all that is kept"
-    book.leave("a", DoorPlace.ORDINARY)
-    assert book.enter("c") is DoorPlace.ORDINARY
+    book = ConnectionLimiter(ConnectionLimits(max_connections=10, address_share=0.5), open_files=1024)
+    assert [book.enter("a") for _ in range(6)] == [ConnectionSlot.ORDINARY] * 5 + [ConnectionSlot.PROBE]
+    assert [book.enter("b") for _ in range(6)] == [ConnectionSlot.ORDINARY] * 5 + [ConnectionSlot.PROBE]
+    assert book.enter("c") is ConnectionSlot.PROBE
+    assert {book.enter("a") for _ in range(PROBES)} == {ConnectionSlot.PROBE, ConnectionSlot.NONE}
+    assert book.enter("c") is ConnectionSlot.PROBE, "one address does not take all that is kept"
+    book.leave("a", ConnectionSlot.ORDINARY)
+    assert book.enter("c") is ConnectionSlot.ORDINARY
 
 
 def test_the_bound_lies_below_the_limit_of_open_files() -> None:

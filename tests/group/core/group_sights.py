@@ -1,6 +1,6 @@
 """Ranks as a shell sees them."""
 
-from serving.group.core.group_course import RankSight
+from serving.group.core.group_course import RankSnapshot
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
 from tests.fakes.rank_group import ordered, progress
 
@@ -22,12 +22,12 @@ def report(
     return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s=stalled_s, problem=problem)
 
 
-def sights(*phases: RankPhase) -> dict[int, RankSight]:
+def sights(*phases: RankPhase) -> dict[int, RankSnapshot]:
     """Ranks of which those that serve do so in the first epoch."""
     order = first_order(len(phases))
     serving = RankPhase.SERVING
     return {
-        n: RankSight(report=report(n, phase, n, *((order, 1) if phase is serving else (None, 0))))
+        n: RankSnapshot(report=report(n, phase, n, *((order, 1) if phase is serving else (None, 0))))
         for n, phase in enumerate(phases)
     }
 

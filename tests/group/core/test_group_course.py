@@ -14,7 +14,7 @@ from serving.group.core.group_course import (
     GroupSizes,
     Kill,
     Make,
-    RankSight,
+    RankSnapshot,
     Regroup,
     SeenGroup,
     abandoned,
@@ -55,14 +55,14 @@ def test_a_group_begins_when_all_have_offered() -> None:
 def test_who_is_left_goes_on_before_the_lost_rank_is_replaced() -> None:
     there = sights(RankPhase.SERVING, RankPhase.SERVING)
     alone = ordered(2, 2, first_order(2).offers[:1])
-    assert mend({**there, 1: RankSight(dead=True)}, 2, SILENCE_S) == [
+    assert mend({**there, 1: RankSnapshot(dead=True)}, 2, SILENCE_S) == [
         Kill(1, "has ended"),
         Regroup(2, 2, alone.offers),
     ]
-    left = {0: RankSight(report=report(0, RankPhase.SERVING, 0, alone, 2))}
+    left = {0: RankSnapshot(report=report(0, RankPhase.SERVING, 0, alone, 2))}
     assert mend(left, 2, SILENCE_S) == [Make(1)]
     assert not whole(left, 2)
-    back = {**left, 1: RankSight(report=report(1, RankPhase.OFFERED, 7))}
+    back = {**left, 1: RankSnapshot(report=report(1, RankPhase.OFFERED, 7))}
     (order,) = mend(back, 2, SILENCE_S)
     assert isinstance(order, Regroup)
     assert (order.epoch, order.version) == (3, 3)
@@ -70,37 +70,37 @@ def test_who_is_left_goes_on_before_the_lost_rank_is_replaced() -> None:
 
 
 def test_an_epoch_that_has_not_begun_is_asked_for_anew() -> None:
-    waiting = {n: RankSight(report=report(n, RankPhase.SERVING, n, first_order(2), 0)) for n in range(2)}
+    waiting = {n: RankSnapshot(report=report(n, RankPhase.SERVING, n, first_order(2), 0)) for n in range(2)}
     assert mend(waiting, 2, SILENCE_S) == [Regroup(2, 2, first_order(2).offers)]
 
 
 def test_a_rank_that_was_not_told_of_the_first_epoch_is_asked_for_anew() -> None:
     """Its peer was, whose window is in that epoch from the beginning."""
     one = {
-        0: RankSight(report=report(0, RankPhase.SERVING, 0, first_order(2), 1)),
+        0: RankSnapshot(report=report(0, RankPhase.SERVING, 0, first_order(2), 1)),
         1: sights(*[RankPhase.OFFERED] * 2)[1],
     }
     assert mend(one, 2, SILENCE_S) == [Regroup(2, 2, first_order(2).offers)]
 
 
 def test_why_a_rank_is_replaced() -> None:
-    silent = RankSight(silent_s=20.0, report=report(0, RankPhase.SERVING))
-    failed = RankSight(report=report(0, RankPhase.FAILED))
-    stalled = RankSight(report=report(0, RankPhase.SERVING, stalled_s=31.0))
+    silent = RankSnapshot(silent_s=20.0, report=report(0, RankPhase.SERVING))
+    failed = RankSnapshot(report=report(0, RankPhase.FAILED))
+    stalled = RankSnapshot(report=report(0, RankPhase.SERVING, stalled_s=31.0))
     assert mend({0: silent}, 1, SILENCE_S) == [Kill(0, "has not answered for 20 s")]
     assert mend({0: failed}, 1, SILENCE_S) == [Kill(0, "could not be built: no room")]
-    crashed = RankSight(report=report(0, RankPhase.SERVING, stalled_s=LONGEST_AGE_S))
+    crashed = RankSnapshot(report=report(0, RankPhase.SERVING, stalled_s=LONGEST_AGE_S))
     assert mend({0: crashed}, 1, SILENCE_S) == [Kill(0, "cannot compute any more")]
     assert mend({0: stalled}, 1, SILENCE_S) == [Kill(0, "has had work for 31.0 s without making a step")]
 
 
 def test_losses_are_counted_by_kind() -> None:
     lost = {
-        0: RankSight(dead=True),
-        1: RankSight(silent_s=20.0, report=report(1, RankPhase.SERVING)),
-        2: RankSight(report=report(2, RankPhase.FAILED)),
-        3: RankSight(report=report(3, RankPhase.SERVING, stalled_s=LONGEST_AGE_S)),
-        4: RankSight(report=report(4, RankPhase.SERVING, stalled_s=31.0)),
+        0: RankSnapshot(dead=True),
+        1: RankSnapshot(silent_s=20.0, report=report(1, RankPhase.SERVING)),
+        2: RankSnapshot(report=report(2, RankPhase.FAILED)),
+        3: RankSnapshot(report=report(3, RankPhase.SERVING, stalled_s=LONGEST_AGE_S)),
+        4: RankSnapshot(report=report(4, RankPhase.SERVING, stalled_s=31.0)),
     }
     kinds = [order.kind.value for order in mend(lost, 5, SILENCE_S) if isinstance(order, Kill)]
     assert kinds == ["dead", "silent", "unbuilt", "broken", "stalled"]
@@ -108,10 +108,10 @@ def test_losses_are_counted_by_kind() -> None:
     assert [order.kind.value for order in orders if isinstance(order, Kill)] == ["late"]
 
 
-def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSight:
+def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSnapshot:
     """A rank of three that waits for a peer for too long."""
     told = report(rank, RankPhase.SERVING, rank, first_order(3), 1)
-    return RankSight(silent_s=silent_s, report=msgspec.structs.replace(told, late_peer=peer))
+    return RankSnapshot(silent_s=silent_s, report=msgspec.structs.replace(told, late_peer=peer))
 
 
 def test_who_keeps_its_peers_waiting_is_put_out() -> None:
@@ -126,16 +126,16 @@ def test_who_keeps_its_peers_waiting_is_put_out() -> None:
     assert mend(circle, 3, SILENCE_S) == [], "one of them has just gone on"
 
 
-def with_phase(rank: int, phase: RankPhase, order: RegroupOrder, raised: int) -> RankSight:
-    return RankSight(report=report(rank, phase, rank, order, raised))
+def with_phase(rank: int, phase: RankPhase, order: RegroupOrder, raised: int) -> RankSnapshot:
+    return RankSnapshot(report=report(rank, phase, rank, order, raised))
 
 
 def test_a_group_grows_by_all_newcomers_at_once() -> None:
     there = sights(RankPhase.SERVING, RankPhase.SERVING)
     assert mend(there, 4, SILENCE_S) == [Make(2), Make(3)]
-    loading, offered = RankSight(report=report(2, RankPhase.LOADING, 2)), sights(*[RankPhase.OFFERED] * 4)
+    loading, offered = RankSnapshot(report=report(2, RankPhase.LOADING, 2)), sights(*[RankPhase.OFFERED] * 4)
     assert mend({**there, 2: loading, 3: offered[3]}, 4, SILENCE_S) == [], "the other one is about to offer"
-    assert mend({**there, 2: RankSight(), 3: offered[3]}, 4, SILENCE_S)[0] == Regroup(
+    assert mend({**there, 2: RankSnapshot(), 3: offered[3]}, 4, SILENCE_S)[0] == Regroup(
         2, 2, (*first_order(2).offers, first_order(4).offers[3])
     ), "who has no place yet is not waited for"
     assert mend({**there, 2: offered[2], 3: offered[3]}, 4, SILENCE_S) == [Regroup(2, 2, first_order(4).offers)]
@@ -146,16 +146,16 @@ def test_newcomers_start_one_by_one() -> None:
     """A start takes the processor from those that compute."""
     group = sights(RankPhase.SERVING, RankPhase.SERVING)
     assert mend(group, 4, SILENCE_S, former=2) == [Make(2)]
-    assert mend(group | {2: RankSight()}, 4, SILENCE_S, former=2) == [], "it has not answered yet"
-    assert mend(group | {2: RankSight(dead=True)}, 4, SILENCE_S, former=2)[1:] == [Make(3)]
-    loading = {2: RankSight(report=report(2, RankPhase.LOADING))}
+    assert mend(group | {2: RankSnapshot()}, 4, SILENCE_S, former=2) == [], "it has not answered yet"
+    assert mend(group | {2: RankSnapshot(dead=True)}, 4, SILENCE_S, former=2)[1:] == [Make(3)]
+    loading = {2: RankSnapshot(report=report(2, RankPhase.LOADING))}
     assert mend(group | loading, 4, SILENCE_S, former=2) == [Make(3)]
     assert mend({0: group[0]}, 4, SILENCE_S, former=2)[1:] == [Make(1), Make(2)], "what is lost does not wait"
 
 
 def test_a_loss_while_it_grows_does_not_wait_for_newcomers() -> None:
-    there = {**sights(RankPhase.SERVING, RankPhase.SERVING), 1: RankSight(dead=True)}
-    loading = RankSight(report=report(2, RankPhase.LOADING, 2))
+    there = {**sights(RankPhase.SERVING, RankPhase.SERVING), 1: RankSnapshot(dead=True)}
+    loading = RankSnapshot(report=report(2, RankPhase.LOADING, 2))
     assert mend({**there, 2: loading}, 3, SILENCE_S) == [Kill(1, "has ended"), Regroup(2, 2, first_order(1).offers)]
 
 
@@ -170,9 +170,11 @@ def test_a_group_shrinks_by_its_last_ranks_when_they_have_drained() -> None:
     both = ordered(2, 2, order.offers[:2])
     without = {rank: with_phase(rank, RankPhase.SERVING, both, 2) for rank in range(2)}
     assert mend({**without, 2: left[2]}, 2, SILENCE_S) == [Dismiss(2)], "a shell died before it could"
-    assert mend({**without, 2: RankSight(report=report(2, RankPhase.OFFERED, 2))}, 2, SILENCE_S) == [Dismiss(2)]
-    assert mend({**without, 2: RankSight()}, 2, SILENCE_S) == [Dismiss(2)], "it has no place, and needs none any more"
-    assert mend({**without, 2: RankSight(dead=True)}, 2, SILENCE_S) == [Kill(2, "has ended")]
+    assert mend({**without, 2: RankSnapshot(report=report(2, RankPhase.OFFERED, 2))}, 2, SILENCE_S) == [Dismiss(2)]
+    assert mend({**without, 2: RankSnapshot()}, 2, SILENCE_S) == [Dismiss(2)], (
+        "it has no place, and needs none any more"
+    )
+    assert mend({**without, 2: RankSnapshot(dead=True)}, 2, SILENCE_S) == [Kill(2, "has ended")]
 
 
 def test_a_rank_that_drains_is_replaced_in_its_name() -> None:
@@ -229,13 +231,13 @@ class Group(RuleBasedStateMachine):
         self.ranks: dict[int, Played] = {}
         self.pids = 0
 
-    def sights(self) -> dict[int, RankSight]:
+    def sights(self) -> dict[int, RankSnapshot]:
         found = {}
         for rank, one in self.ranks.items():
             stalled_s = 31.0 if one.trouble == "stall" else 0.0
             told = report(rank, one.phase, one.pid, one.order, one.raised, stalled_s)
             silent_s = SILENCE_S + 1 if one.trouble == "freeze" else 0.0
-            found[rank] = RankSight(dead=one.trouble == "die", silent_s=silent_s, report=told)
+            found[rank] = RankSnapshot(dead=one.trouble == "die", silent_s=silent_s, report=told)
         return found
 
     @rule(data=st.data())

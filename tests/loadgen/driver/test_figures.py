@@ -11,7 +11,7 @@ import pytest
 from loadgen.driver import health
 from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
 from loadgen.driver.core_wait import CoreWait
-from loadgen.driver.health import BEAT_S, Heart, denied_s, percentile
+from loadgen.driver.health import BEAT_S, Heartbeat, denied_s, percentile
 from loadgen.driver.machine import MachineLog
 from loadgen.driver.messages import Credit, FrameSplitter, RequestEnded, Tick, from_worker
 from loadgen.driver.meter import Meter
@@ -81,7 +81,7 @@ def test_clocks_and_cores_are_read() -> None:
 @pytest.mark.asyncio
 async def test_the_heart_counts_every_beat_that_a_pause_swallowed() -> None:
     pacer = Pacer()
-    heart = Heart(pacer)
+    heart = Heartbeat(pacer)
     heart.start(time.monotonic())
     try:
         assert not gc.isenabled()
@@ -104,7 +104,7 @@ async def test_the_heart_counts_every_beat_that_a_pause_swallowed() -> None:
 async def test_the_heart_collects_young_garbage_when_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "_YOUNG_OBJECTS", 100)
     pacer = Pacer()
-    heart = Heart(pacer)
+    heart = Heartbeat(pacer)
     heart.start(time.monotonic())
     try:
         rubbish = [[n] for n in range(5_000)]
@@ -127,7 +127,7 @@ def test_a_late_beat_is_the_threads_own_doing_as_far_as_it_ran(ran_s: float, wai
 @pytest.mark.asyncio
 async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
     pacer = Pacer()
-    heart = Heart(pacer)
+    heart = Heartbeat(pacer)
     heart.start(time.monotonic())
     try:
         await asyncio.sleep(BEAT_S)

@@ -7,7 +7,7 @@ from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import ScaleKind, Scaler, ScalingDecision
 from serving.scaling.core.demand import Demand, Outlook
-from serving.scaling.core.pool_mind import PoolMind
+from serving.scaling.core.pool_planner import PoolPlanner
 from serving.scaling.core.prompt_work import PromptWork
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 from tests.scaling.core.looks import gains, needs, prefill
@@ -148,7 +148,7 @@ def test_the_same_signals_give_the_same_decisions(looks: list[ScalingSignals], p
 
 
 def wanted(demand: Demand, target: int) -> int:
-    mind = PoolMind(0.7, 20.0)
+    mind = PoolPlanner(0.7, 20.0)
     pool, answers = prefill(target), []
     for now in (0.0, 15.0, 30.0):
         mind.outlook(now, pool, 5.0)

@@ -3,12 +3,12 @@
 import pytest
 
 from serving.scaling.core.busy import BUSY_WINDOW_S, BusyShares
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from tests.scaling.live.case import member
 
 
 def look(shares: BusyShares, at: float, busy_s: float, incarnation: str = "1", **facts: float) -> None:
-    shares.observe(Sight(at, members={"d1": member("d1", "decode", incarnation, busy_s=busy_s, **facts)}))
+    shares.observe(ClusterSnapshot(at, members={"d1": member("d1", "decode", incarnation, busy_s=busy_s, **facts)}))
 
 
 def test_the_share_is_of_the_last_seconds() -> None:
@@ -29,7 +29,7 @@ def test_another_process_begins_anew() -> None:
     look(shares, 101.0, 8.0)
     look(shares, 102.0, 0.5, "2")
     assert shares.share("d1") is None
-    shares.observe(Sight(103.0))
+    shares.observe(ClusterSnapshot(103.0))
     look(shares, 104.0, 9.0)
     assert shares.share("d1") is None, "it was gone in between"
 

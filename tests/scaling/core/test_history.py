@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.history import HISTORY_S, SAMPLE_PERIOD_S, History
-from serving.scaling.core.sight import Sight
 from serving.values.signals import Traffic
 from tests.scaling.live.case import member, nodes, started
 
@@ -15,7 +15,7 @@ MINUTE: dict[str, Any] = {"ttft_p99_s": 0.5, "tpot_p99_s": None}
 def add(history: History, at: float, arrived: int = 0, output: int = 0, pulled: int = 0, **prefill: int) -> None:
     facts: dict[str, Any] = {f"prefix_{name}_tokens_total": value for name, value in prefill.items()}
     members = {"p1": member("p1", "prefill", **facts), "d1": member("d1", "decode", prefix_queries_tokens_total=10_000)}
-    sight = Sight(at, started(), nodes(), members)
+    sight = ClusterSnapshot(at, started(), nodes(), members)
     history.add(sight, Traffic(arrived_tokens=arrived, generated_tokens=output), pulled, MINUTE)
 
 
@@ -45,7 +45,7 @@ def test_kv_that_moved_is_summed_over_instances_and_outlives_them() -> None:
         members = {"d1": member("d1", "decode", handoff_bytes_in_total=handed_off, pool=None)}
         if prefill:
             members["p1"] = member("p1", "prefill", handoff_bytes_in_total=0, pool=pool)
-        history.add(Sight(at, started(), nodes(), members), Traffic(), 0, MINUTE)
+        history.add(ClusterSnapshot(at, started(), nodes(), members), Traffic(), 0, MINUTE)
 
     look(100.0, 0, 0, 0)
     look(105.0, 1000, 500, 50)

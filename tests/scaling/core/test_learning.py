@@ -3,12 +3,12 @@
 import pytest
 
 from serving.config.scaling import SloConfig
-from serving.scaling.core.blame import MEANT, Blame
 from serving.scaling.core.demand import Outlook
-from serving.scaling.core.lesson import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, Lesson
+from serving.scaling.core.load_target import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, LoadTarget
 from serving.scaling.core.promises import PromiseWindow
 from serving.scaling.core.prompt_work import PromptWork
-from serving.scaling.core.regret import Regret
+from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
+from serving.scaling.core.slo_attribution import MEANT, SloAttribution
 from serving.values.signals import PoolSignals, Traffic
 from tests.scaling.core.looks import aggregated, decode, gains, look, needs, prefill
 
@@ -48,7 +48,7 @@ def test_a_bad_minute_in_an_hour_that_kept_the_promise_is_no_reason_to_grow() ->
 
 
 def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
-    lesson = Lesson(0.7)
+    lesson = LoadTarget(0.7)
     assert lesson.utilisation == 0.7
     lesson.learn(0.6)
     assert lesson.utilisation == pytest.approx(0.57)
@@ -62,7 +62,7 @@ def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
 
 
 def test_promises_that_are_kept_raise_the_aim_as_long_as_fewer_break_than_may() -> None:
-    lesson = Lesson(0.8)
+    lesson = LoadTarget(0.8)
     lesson.kept(0.8, 0.0, 1800.0)
     assert lesson.utilisation == pytest.approx(0.8 * (1 + 1800 * RISE_PER_S))
     risen = lesson.utilisation
@@ -79,7 +79,7 @@ def test_promises_that_are_kept_raise_the_aim_as_long_as_fewer_break_than_may() 
 
 
 def test_the_aim_rises_and_falls_within_bounds() -> None:
-    lesson = Lesson(0.8)
+    lesson = LoadTarget(0.8)
     for _ in range(100):
         lesson.kept(2.0, 0.0, 3600.0)
     assert lesson.utilisation == pytest.approx(0.8 * MOST)
@@ -92,7 +92,7 @@ def test_the_aim_rises_and_falls_within_bounds() -> None:
 
 
 def test_what_is_missed_is_counted_in_parts_of_what_may_be() -> None:
-    blame = Blame(SloConfig(attainment=0.99))
+    blame = SloAttribution(SloConfig(attainment=0.99))
     assert blame.spent == 0.0
     blame.see(gains(ttft_met=1990, ttft_missed=10, tpot_met=1990, tpot_missed=10))
     assert blame.spent == pytest.approx(1 / MEANT), "a request must get both"
@@ -106,13 +106,13 @@ def test_what_is_missed_is_counted_in_parts_of_what_may_be() -> None:
 
 
 def test_only_loads_that_should_have_been_fine_teach() -> None:
-    lesson = Lesson(0.7)
+    lesson = LoadTarget(0.7)
     assert lesson.new(0.6)
     assert not lesson.new(0.8), "the plan asks for more anyway"
     assert not lesson.new(0.2), "more instances are not what is missing"
 
 
-def taken_back(regret: Regret, at: float, size: int, load: float, later: float, noise: float = 0.0) -> None:
+def taken_back(regret: ScaleDownBackoff, at: float, size: int, load: float, later: float, noise: float = 0.0) -> None:
     """A step down at `at`, up again 100 s later, and the load that was seen from then on."""
     regret.shrank(at, size, load)
     regret.grew(at + 100.0)
@@ -121,7 +121,7 @@ def taken_back(regret: Regret, at: float, size: int, load: float, later: float, 
 
 
 def test_a_step_that_was_taken_back_wants_a_clearly_lower_load() -> None:
-    regret = Regret()
+    regret = ScaleDownBackoff()
     regret.grew(0.0)
     regret.see(0.0, 1.0, 0.0)
     assert regret.least(0.0, 1.0) == 0
@@ -135,7 +135,7 @@ def test_a_step_that_was_taken_back_wants_a_clearly_lower_load() -> None:
 
 
 def test_what_is_nearly_as_small_is_nearly_as_wrong() -> None:
-    regret = Regret()
+    regret = ScaleDownBackoff()
     taken_back(regret, 0.0, 20, 14.0, later=15.0)
     assert regret.least(300.0, 12.0) == 0
     assert regret.least(300.0, 12.7) == 21
@@ -144,7 +144,7 @@ def test_what_is_nearly_as_small_is_nearly_as_wrong() -> None:
 
 
 def test_whether_it_was_wrong_shows_when_the_smooth_load_has_caught_up() -> None:
-    regret = Regret()
+    regret = ScaleDownBackoff()
     regret.shrank(0.0, 3, 2.0)
     regret.grew(100.0)
     regret.see(101.0, 2.0, 0.0)
@@ -157,7 +157,7 @@ def test_whether_it_was_wrong_shows_when_the_smooth_load_has_caught_up() -> None
 
 
 def test_the_next_step_down_judges_the_one_before() -> None:
-    regret = Regret()
+    regret = ScaleDownBackoff()
     regret.shrank(0.0, 3, 2.0)
     regret.grew(60.0)
     regret.see(61.0, 2.0, 0.0)
@@ -166,7 +166,7 @@ def test_the_next_step_down_judges_the_one_before() -> None:
 
 
 def test_a_step_long_ago_and_a_pool_without_load_are_no_regret() -> None:
-    regret = Regret()
+    regret = ScaleDownBackoff()
     regret.shrank(0.0, 3, 2.0)
     regret.grew(8000.0)
     regret.see(8300.0, 2.0, 0.0)
@@ -175,21 +175,23 @@ def test_a_step_long_ago_and_a_pool_without_load_are_no_regret() -> None:
     assert regret.least(9300.0, 0.5) == 0
 
 
-def judge(blame: Blame, pool: PoolSignals, load: float | None, long_waits: bool = True, coming: int = 0) -> str:
+def judge(
+    blame: SloAttribution, pool: PoolSignals, load: float | None, long_waits: bool = True, coming: int = 0
+) -> str:
     prompts = PromptWork(2.0)
     for _ in range(10):
         prompts.see(gains(), pool, Traffic(queued_tokens=10**9 if long_waits else 0, queued=1))
     pools = (pool,) if pool.pool == "aggregated" else (pool, decode()) if pool.pool == "prefill" else (prefill(), pool)
     outlook = Outlook(5.0, pool.running, coming, 5.0)
     demand = needs(load)
-    lesson = Lesson(0.7)
+    lesson = LoadTarget(0.7)
     found = blame.find(look(1000.0, pools), pools[pools.index(pool)], outlook, demand, lesson, prompts)
     assert (lesson.utilisation < 0.7) == (bool(found) and load is not None)
     return found
 
 
-def broken(ttft: bool = False, tpot: bool = False) -> Blame:
-    blame = Blame(SloConfig())
+def broken(ttft: bool = False, tpot: bool = False) -> SloAttribution:
+    blame = SloAttribution(SloConfig())
     blame.see(gains(ttft_met=80, ttft_missed=20 * ttft, tpot_met=80, tpot_missed=20 * tpot))
     return blame
 
@@ -207,7 +209,7 @@ def test_first_tokens_are_laid_to_prefill_and_later_ones_to_decode() -> None:
 def test_each_promise_may_cost_half_of_those_who_may_go_without() -> None:
     """1.2 % may be chance where 1 % may miss; but waits must leave something to tokens that come too slowly."""
     for missed, why in ((12, True), (4, False)):
-        blame = Blame(SloConfig(attainment=0.99))
+        blame = SloAttribution(SloConfig(attainment=0.99))
         blame.see(gains(ttft_met=1000 - missed, ttft_missed=missed))
         assert bool(judge(blame, prefill(), 1.2)) == why
 

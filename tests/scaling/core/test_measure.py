@@ -2,14 +2,14 @@
 
 import pytest
 
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenDeployment, SeenMember
 from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.core.measure import START_S, Abilities, PromptRate
-from serving.scaling.core.sight import SeenDeployment, SeenMember, Sight
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 
 
-def sight(at: float, *members: SeenMember, **deployments: SeenDeployment) -> Sight:
-    return Sight(at, deployments, (), {one.name.partition("#")[2]: one for one in members})
+def sight(at: float, *members: SeenMember, **deployments: SeenDeployment) -> ClusterSnapshot:
+    return ClusterSnapshot(at, deployments, (), {one.name.partition("#")[2]: one for one in members})
 
 
 def prefilled(tokens: int, busy_s: float, incarnation: str = "1") -> SeenMember:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.scaling.core.averages import ShareAverage, StockAverage
-from serving.scaling.core.climb import Climb, Rise
-from serving.scaling.core.course import Course
 from serving.scaling.core.fast_rate import FastRate
-from serving.scaling.core.patience import Patience
+from serving.scaling.core.growth_rate import GrowthRate, Rise
+from serving.scaling.core.load_forecast import LoadForecast
 from serving.scaling.core.recent import Recent
+from serving.scaling.core.stabilization_window import StabilizationWindow
 
 
 def test_a_stock_has_a_mean_now_and_a_steady_one() -> None:
@@ -72,7 +72,7 @@ def test_a_burst_shows_the_sooner_the_larger_it_is() -> None:
     draw = random.Random(2)
 
     def seconds_until_seen(factor: int) -> int:
-        course, fast = Course(), FastRate(3.5)
+        course, fast = LoadForecast(), FastRate(3.5)
         for second in range(700):
             count = sum(draw.random() < 0.01 * (factor if second >= 600 else 1) for _ in range(1000))
             course.add(count, 1.0)
@@ -90,7 +90,7 @@ def test_a_burst_shows_the_sooner_the_larger_it_is() -> None:
 
 
 def test_patience_remembers_the_most_that_was_needed() -> None:
-    patience = Patience(60.0)
+    patience = StabilizationWindow(60.0)
     assert patience.highest == 0
     assert not patience.over(0.0)
     patience.add(0.0, 5)
@@ -104,7 +104,7 @@ def test_patience_remembers_the_most_that_was_needed() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 9)), min_size=1, max_size=40))
 def test_patience_is_the_maximum_of_its_window(steps: list[tuple[int, int]]) -> None:
-    patience, now, past = Patience(50.0), 0.0, []
+    patience, now, past = StabilizationWindow(50.0), 0.0, []
     for gap, need in steps:
         now += gap
         past.append((now, need))
@@ -112,9 +112,9 @@ def test_patience_is_the_maximum_of_its_window(steps: list[tuple[int, int]]) -> 
         assert patience.highest == max(n for at, n in past if at >= now - 50.0)
 
 
-def scattered(rate: float, seconds: int = 900) -> Course:
+def scattered(rate: float, seconds: int = 900) -> LoadForecast:
     """A flat rate whose counts scatter as independent events do."""
-    course, draw = Course(), random.Random(2)
+    course, draw = LoadForecast(), random.Random(2)
     for _ in range(seconds):
         course.add(sum(draw.random() < rate / 100 for _ in range(100)), 1.0)
     return course
@@ -124,7 +124,7 @@ def test_a_climb_is_told_from_scatter_the_sooner_the_steeper() -> None:
     arrivals = scattered(4.0)
     seen: dict[float, int] = {}
     for slope in (0.0, 2.0, 10.0):
-        climb = Climb(3.0)
+        climb = GrowthRate(3.0)
         for second in range(1, 41):
             climb.add(100.0 + slope * second, 1.0)
             if climb.ahead(60.0, arrivals).surely > 0:
@@ -136,24 +136,24 @@ def test_a_climb_is_told_from_scatter_the_sooner_the_steeper() -> None:
 
 
 def test_a_climb_is_not_believed_for_longer_than_it_was_seen() -> None:
-    climb = Climb(0.0)
+    climb = GrowthRate(0.0)
     for second in range(11):
         climb.add(2.0 * second, 1.0)
-    assert climb.ahead(60.0, Course()) == Rise(20.0, 20.0)
-    assert climb.ahead(5.0, Course()) == Rise(10.0, 10.0)
+    assert climb.ahead(60.0, LoadForecast()) == Rise(20.0, 20.0)
+    assert climb.ahead(5.0, LoadForecast()) == Rise(10.0, 10.0)
 
 
 def test_a_stock_that_falls_or_was_never_seen_does_not_climb() -> None:
-    climb = Climb(3.0)
-    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)
+    climb = GrowthRate(3.0)
+    assert climb.ahead(60.0, LoadForecast()) == Rise(0.0, 0.0)
     for second in range(60):
         climb.add(100.0 - second, 1.0)
-    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)
+    assert climb.ahead(60.0, LoadForecast()) == Rise(0.0, 0.0)
 
 
 def test_a_climb_forgets_what_is_older_than_its_longest_window() -> None:
-    climb = Climb(0.0)
+    climb = GrowthRate(0.0)
     climb.add(0.0, 1.0)
     for _ in range(60):
         climb.add(100.0, 1.0)
-    assert climb.ahead(60.0, Course()) == Rise(0.0, 0.0)
+    assert climb.ahead(60.0, LoadForecast()) == Rise(0.0, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.core.pool_mind import PoolMind
+from serving.scaling.core.pool_planner import PoolPlanner
 from serving.values.signals import ScalingSignals, Traffic
 from tests.scaling.core.looks import SLO, cache, decode, look, needs, prefill
 
@@ -82,7 +82,7 @@ def test_every_change_has_the_number_that_decided_and_its_limit(policy: Literal[
             assert re.fullmatch(r"no request for \d+ s, idle_to_zero_s is 25", one.reason), one
 
 
-def asked(mind: PoolMind, now: float, load: float, size: int, **more: int) -> str:
+def asked(mind: PoolPlanner, now: float, load: float, size: int, **more: int) -> str:
     pool = prefill(size, **more)
     mind.outlook(now, pool, 5.0)
     return mind.wanted(now, pool, needs(load)).reason
@@ -98,13 +98,13 @@ def asked(mind: PoolMind, now: float, load: float, size: int, **more: int) -> st
     ],
 )
 def test_a_step_down_says_what_bounded_it(size: int, low: int, load: float, reason: str) -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     told = [asked(mind, float(now), load, size, low=low) for now in range(70)]
     assert reason in told
 
 
 def test_a_size_that_was_regretted_is_said_with_its_load() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     mind._regret._limits[5] = (2.5, 0.0)
     told = [asked(mind, float(now), 2.8, 9) for now in range(70)]
     assert told[-1] == (

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenNode
 from serving.scaling.core.replica_room import ReplicaSize, fits, offered, shortage, used
-from serving.scaling.core.sight import SeenDeployment, SeenNode
 from serving.values.scaling import MOST_REPLICAS
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 

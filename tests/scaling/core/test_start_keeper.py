@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.core.sight import ReplicaPhase, SeenMember, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.start_keeper import TELL_S, SeenStart, StartKeeper
 from serving.values.system_tally import PHASES, TOTAL
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
@@ -14,9 +14,11 @@ OWN = {"process": 0.5, "imports": 1.5, "weights": 2.0}
 
 def look(
     at: float, phase: ReplicaPhase | None, *members: SeenMember, pool: str = "decode", began: float = 8.0
-) -> Sight:
+) -> ClusterSnapshot:
     replicas = () if phase is None else (replica("x", "a", phase, began),)
-    return Sight(at, {pool: deployment(1, *replicas)}, members={one.name.rpartition("#")[2]: one for one in members})
+    return ClusterSnapshot(
+        at, {pool: deployment(1, *replicas)}, members={one.name.rpartition("#")[2]: one for one in members}
+    )
 
 
 def told(first_step_s: float = 0.0, incarnation: str = "1", own: dict[str, float] | None = None) -> SeenMember:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from serving.ids import NodeId
-from serving.scaling.core.sight import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
 from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.values.system_tally import START_BOUNDS_S, TOTAL
 from tests.scaling.live.case import member
@@ -12,10 +12,10 @@ from tests.scaling.live.case import member
 OWN = {"process": 0.5, "imports": 1.0, "weights": 2.0}
 
 
-def look(at: float, nodes: str, *replicas: SeenReplica) -> Sight:
+def look(at: float, nodes: str, *replicas: SeenReplica) -> ClusterSnapshot:
     seen = tuple(SeenNode(NodeId(name), 8, 1024) for name in nodes)
     members = {one.name: member(one.name, "decode", start_s=OWN) for one in replicas}
-    return Sight(at, {"decode": SeenDeployment(2, replicas)}, seen, members)
+    return ClusterSnapshot(at, {"decode": SeenDeployment(2, replicas)}, seen, members)
 
 
 def replica(name: str, phase: ReplicaPhase, began: float = 0.0) -> SeenReplica:
@@ -23,7 +23,10 @@ def replica(name: str, phase: ReplicaPhase, began: float = 0.0) -> SeenReplica:
 
 
 def test_nodes_that_come_and_go_are_counted_from_the_second_look_on() -> None:
-    keeper, looks = TallyKeeper(), [Sight(0.0), look(1.0, "ab"), look(2.0, "bc"), look(3.0, "b"), look(4.0, "b")]
+    keeper, looks = (
+        TallyKeeper(),
+        [ClusterSnapshot(0.0), look(1.0, "ab"), look(2.0, "bc"), look(3.0, "b"), look(4.0, "b")],
+    )
     for before, sight in pairwise(looks):
         keeper.observe(before, sight)
     tally = keeper.tally(looks[-1], {"decode": {"burst": 2}})
@@ -45,7 +48,7 @@ def test_a_start_lasts_from_serves_order_to_serving() -> None:
         look(14.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
         look(15.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
     ]
-    for before, sight in pairwise([Sight(0.0), *looks]):
+    for before, sight in pairwise([ClusterSnapshot(0.0), *looks]):
         keeper.observe(before, sight)
     tally = keeper.tally(looks[-1], {})
     assert {phase: times.sum_s for phase, times in tally.starts["decode"].items() if phase != TOTAL} == {

@@ -15,7 +15,15 @@ from serving.config.scaling import AutoscalerConfig
 from serving.config.serve import ServeConfig
 from serving.errors import UnavailableError
 from serving.ids import NodeId
-from serving.scaling.core.sight import LostNode, ReplicaPhase, SeenDeployment, SeenMember, SeenNode, SeenReplica, Sight
+from serving.scaling.core.cluster_snapshot import (
+    ClusterSnapshot,
+    LostNode,
+    ReplicaPhase,
+    SeenDeployment,
+    SeenMember,
+    SeenNode,
+    SeenReplica,
+)
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
@@ -70,7 +78,7 @@ def started() -> dict[str, SeenDeployment]:
 class FakeCluster:
     """A `ClusterPort` that shows what a test puts in, and does at once what it is told."""
 
-    sight: Sight = field(default_factory=lambda: Sight(0.0, started(), nodes()))
+    sight: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(0.0, started(), nodes()))
     now: float = 1000.0
     silent: bool = False
     deaf: bool = False
@@ -84,7 +92,7 @@ class FakeCluster:
     order_answer: OrderAnswer | None = None
     """None = the rank that is asked has gone."""
 
-    async def look(self, before: Sight) -> Sight:
+    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """As `ClusterPort.look`."""
         if self.silent:
             raise ClusterSilentError("nobody answers")

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId, ReplicaId
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.live.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
 from serving.values.traffic import InstanceNotice, NoticeKind
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
@@ -14,8 +14,8 @@ def notice(name: str, kind: NoticeKind = "died", streams: int = 0, tokens: int =
     return InstanceNotice(kind, "decode", ReplicaId(f"cloudmatrix#decode#{name}"), "connection lost", streams, tokens)
 
 
-def sight(at: float, **deployments: Any) -> Sight:
-    return Sight(at, {**started(), **deployments}, nodes())
+def sight(at: float, **deployments: Any) -> ClusterSnapshot:
+    return ClusterSnapshot(at, {**started(), **deployments}, nodes())
 
 
 def told(log: EventLog) -> list[tuple[str, str, str]]:
@@ -112,7 +112,7 @@ def test_a_late_one_replaces_nothing() -> None:
 
 def test_what_no_gateway_tells_is_seen() -> None:
     log = EventLog(1)
-    log.observe(Sight(0.0), sight(1.0))
+    log.observe(ClusterSnapshot(0.0), sight(1.0))
     assert log.newest() == [], "the first look compares with nothing"
     log.observe(sight(1.0), sight(2.0, kvcache=deployment(1)))
     assert told(log) == [("died", "k1", "its process ended")]
@@ -135,8 +135,12 @@ def test_a_host_takes_its_hardware_with_it() -> None:
 
 def test_a_host_that_was_asked_to_go_is_not_lost() -> None:
     log = EventLog(1)
-    log.observe(Sight(1.0, nodes=nodes(2)), Sight(2.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
-    log.observe(Sight(2.0, nodes=nodes(1)), Sight(3.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")})))
+    log.observe(
+        ClusterSnapshot(1.0, nodes=nodes(2)), ClusterSnapshot(2.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")}))
+    )
+    log.observe(
+        ClusterSnapshot(2.0, nodes=nodes(1)), ClusterSnapshot(3.0, nodes=nodes(1), left_nodes=frozenset({NodeId("b")}))
+    )
     assert told(log) == [("left", "b", "Ray has taken the host back, or it was stopped")]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from serving.ids import NodeId
-from serving.scaling.core.sight import SeenMember, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.live.board import ScalingBoard
 from serving.values.expert_facts import ExpertFacts
 from serving.values.operator_order import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
@@ -36,7 +36,7 @@ def ask(board: ScalingBoard, operation: PoolOperation[Any]) -> Any:
 
 
 def of_ranks(*ranks: SeenMember) -> tuple[FakeCluster, ScalingBoard]:
-    cluster = FakeCluster(Sight(0.0, started(), nodes(), {one.name: one for one in ranks}))
+    cluster = FakeCluster(ClusterSnapshot(0.0, started(), nodes(), {one.name: one for one in ranks}))
     return cluster, board_of(cluster)
 
 

@@ -7,9 +7,9 @@ from serving.cluster.membership import Member
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.replica_room import ReplicaSize, fits, used
-from serving.scaling.core.sight import SeenMember, Sight
 from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.live.event_log import REPLACED_WITHIN_S, EventKind, EventLog
 from serving.scaling.live.observe import at_its_ranks, seen_members
@@ -30,9 +30,9 @@ def rank(number: int, incarnation: str = "1", **facts: Any) -> SeenMember:
     return SeenMember(f"decode#old.r{number}", "decode", incarnation, told, NodeId("b"))
 
 
-def sight(at: float, *members: SeenMember) -> Sight:
+def sight(at: float, *members: SeenMember) -> ClusterSnapshot:
     pools = {**started(), "decode": deployment(1, replica("new", "a"))}
-    return Sight(at, pools, nodes(), {one.name.rpartition("#")[2]: one for one in members})
+    return ClusterSnapshot(at, pools, nodes(), {one.name.rpartition("#")[2]: one for one in members})
 
 
 def two_ranks() -> ServeConfig:
@@ -66,7 +66,7 @@ def test_a_group_that_has_grown_takes_more_hardware() -> None:
     sizes = sizes_of(two_ranks())
     assert used(sizes, {"decode": decode}) == ReplicaSize(16, 1024)
     assert fits("decode", sizes, {"decode": decode}, nodes(2, 16, 2048)) == 3, "two on the other node"
-    seen = Sight(1.0, {**here.deployments, "decode": decode}, here.nodes, here.members)
+    seen = ClusterSnapshot(1.0, {**here.deployments, "decode": decode}, here.nodes, here.members)
     row = shown(seen)
     assert (row["npus"], row["ub_memory_mib"], row["dead"]) == (16, 1024, 0)
     told = scaling_signals(two_ranks(), seen, Traffic(), Abilities(), CacheTotals(), {})
@@ -86,7 +86,7 @@ def test_a_scaler_is_told_of_groups() -> None:
     assert next(pool for pool in one.pools if pool.pool == "decode").seats == 32
 
 
-def shown(seen: Sight, **lost: EventKind) -> dict[str, Any]:
+def shown(seen: ClusterSnapshot, **lost: EventKind) -> dict[str, Any]:
     names = {name.replace("_", "."): kind for name, kind in lost.items()}
     rows = pool_rows(two_ranks(), seen, {}, {}, {}, None, names, BusyShares(), {})
     return next(one for one in rows if one["pool"] == "decode")

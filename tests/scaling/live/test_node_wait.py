@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from serving.cli.decisions import line
 from serving.ids import NodeId
+from serving.scaling.core.cluster_snapshot import SeenNode
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.node_wait import NodeWait, NodeWaits
-from serving.scaling.core.sight import SeenNode
 from serving.scaling.live.board import ScalingBoard
 from serving.values.scaling import ReadDecisions, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.live.case import FakeCluster, board_of, replica

@@ -4,7 +4,7 @@ import pytest
 
 from serving.cluster.membership import Member
 from serving.ids import NodeId, ReplicaId
-from serving.scaling.core.sight import ReplicaPhase, SeenMember, SeenNode, Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember, SeenNode
 from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members, with_full_disks
 from serving.scaling.live.page_state import hardware, host_rows
 from tests.scaling.live.case import config, deployment, member, replica
@@ -58,7 +58,7 @@ def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
     one = member("a", "decode", running=5)
 
     def look(listed: bool, at: float, known: bool = True, here: bool = True) -> list[str]:
-        before = Sight(0.0, members={"a": one} if known else {})
+        before = ClusterSnapshot(0.0, members={"a": one} if known else {})
         found = cluster._members({"a": one} if listed else {}, before, there if here else {}, at)
         return list(found)
 
@@ -80,6 +80,6 @@ def test_a_full_disk_is_told_by_whoever_is_there() -> None:
     seen = with_full_disks(nodes, told, (NodeId("head"), "this disk is full"))
     assert [node.disk_full for node in seen] == ["this disk is full", "the disk is full", ""]
     assert with_full_disks(nodes, [], (NodeId("head"), "")) == nodes
-    sight = Sight(1.0, nodes=seen)
+    sight = ClusterSnapshot(1.0, nodes=seen)
     assert [row.disk_full for row in host_rows(config(), sight, 1.0)] == [node.disk_full for node in seen]
     assert hardware(config(), sight, 1.0)["nodes"][1]["disk_full"] == "the disk is full", "as /pools shows it"

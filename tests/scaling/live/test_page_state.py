@@ -5,7 +5,7 @@ from typing import Any
 
 from serving.ids import NodeId
 from serving.scaling.core.busy import BusyShares
-from serving.scaling.core.sight import Sight
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.signals import CacheTotals, memory_fill
 from serving.scaling.live.event_log import EventKind
 from serving.scaling.live.page_state import pool_rows
@@ -21,7 +21,7 @@ def server(name: str, pid: int, used: int, evicted: int = 0) -> ViewServer:
     return ViewServer(record, 1.0)
 
 
-def sight(**other: Any) -> Sight:
+def sight(**other: Any) -> ClusterSnapshot:
     facts: dict[str, Any] = {
         "npus": ["n0.npu0", "n0.npu1"], "queued_tokens": 9, "waiting": 1, "pulling": 0, "fetching": 4, "running": 2,
         "kv_blocks_used": 5, "kv_blocks_total": 10, "prefix_queries_tokens_total": 200,
@@ -30,10 +30,10 @@ def sight(**other: Any) -> Sight:
     }  # fmt: skip
     members = {"p1": member("p1", "prefill", **facts)}
     cache = PoolView("1", (server("kvcache-0-0", replica("k1").pid or 0, 40, evicted=2),))
-    return replace(Sight(1.0, started(), nodes(), members, cache), **other)
+    return replace(ClusterSnapshot(1.0, started(), nodes(), members, cache), **other)
 
 
-def row(pool: str, seen: Sight, **lost: EventKind) -> dict[str, Any]:
+def row(pool: str, seen: ClusterSnapshot, **lost: EventKind) -> dict[str, Any]:
     holds = {"prefill": {"left_s": 3.0, "by": "cli"}}
     rows = pool_rows(config(), seen, {"prefill": 6}, {"prefill": "no NPUs"}, holds, 0.4, lost, BusyShares(), {})
     return next(one for one in rows if one["pool"] == pool)

@@ -9,7 +9,7 @@ from serving.cluster.kept_values import KeptValues
 from serving.config.gateway import GatewayConfig
 from serving.ids import NodeId
 from serving.scaling.core import pool_spread
-from serving.scaling.core.sight import SeenNode
+from serving.scaling.core.cluster_snapshot import SeenNode
 from serving.scaling.live.board import ScalingBoard
 from serving.values.scaling import HoldPool, ScalePool
 from tests.scaling.live.case import FakeCluster, board_of, config, deployment, nodes, replica

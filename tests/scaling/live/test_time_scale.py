@@ -17,10 +17,10 @@ from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
 from serving.scaling.core.autoscaler import make_scaler
+from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenMember
 from serving.scaling.core.decision import Scaler, ScalingDecision
 from serving.scaling.core.measure import HALF_LIFE_S
 from serving.scaling.core.policy_time import LEAST_PERIOD_S, PolicyTime
-from serving.scaling.core.sight import SeenDeployment, SeenMember
 from serving.scaling.live.autoscaler import RisingTraffic
 from serving.scaling.live.board import ScalingBoard
 from serving.values.scaling import HoldPool

@@ -10,8 +10,8 @@ from serving.values.orders import Adopt
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.events import EventQueue
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.ports import Done
-from serving.virtual.seat import Surroundings
 
 BLOCK = 16
 
@@ -90,7 +90,7 @@ def play(
     )  # fmt: skip
     instance = DecodeInstance(
         ReplicaId("d"), "decode", 1, groups, engine, blocks,
-        Surroundings(queue, Steady(), lambda _: listener, Instant(queue), 1),
+        DriverContext(queue, Steady(), lambda _: listener, Instant(queue), 1),
         lambda _step: 1.0, drafts, 0.7, at_once=at_once,
     )  # fmt: skip
     for number, (at, prompt, output) in enumerate(arrivals):

@@ -13,8 +13,8 @@ from serving.config.effects import all_keys, idle_keys
 from serving.config.scaling import SloConfig
 from serving.config.serve import ServeConfig
 from serving.ids import BlockHash
-from serving.scaling.core.blame import Blame
 from serving.scaling.core.gains import Gains
+from serving.scaling.core.slo_attribution import SloAttribution
 from serving.tools.planning.candidate import Candidate, Shape
 from serving.tools.planning.measure import PlanSetting, configured
 from serving.tools.planning.trace import TraceChoice
@@ -246,7 +246,7 @@ def test_a_policy_is_told_the_bounds_of_its_pools(policy: str, key: str) -> None
 
 def test_the_share_that_is_promised_decides_what_is_spent() -> None:
     def spent(attainment: float) -> float:
-        blame = Blame(SloConfig(attainment=attainment))
+        blame = SloAttribution(SloConfig(attainment=attainment))
         blame.see(Gains(1.0, 100, 100, 100, 100, ttft_met=90, ttft_missed=10, tpot_met=100, tpot_missed=0, rejected=0))
         return blame.spent
 

@@ -18,6 +18,7 @@ from serving.values.orders import Add, Release
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.virtual.events import EventQueue
+from serving.virtual.instance_driver import DriverContext
 from serving.virtual.network import Network
 from serving.virtual.placement import NpuPlacement
 from serving.virtual.ports import Done
@@ -26,7 +27,6 @@ from serving.virtual.report.pools import PoolSummary
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult
 from serving.virtual.run import simulate
-from serving.virtual.seat import Surroundings
 from serving.virtual.workload.request import RequestStream
 from tests.virtual.core.case import burst, config, workload
 from tests.virtual.core.decode_case import Listener, Steady, play
@@ -208,7 +208,7 @@ def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
     queue = EventQueue()
     listener, movers = Releasing(queue), SlowStores(queue)
     settings = EngineSettings(EngineRole.PREFILL, 16, 256, 4, watermark_blocks=0, pool=True, max_store_blocks=64)
-    around = Surroundings(queue, Steady(), lambda _: listener, movers, 1)
+    around = DriverContext(queue, Steady(), lambda _: listener, movers, 1)
     instance = PrefillInstance(ReplicaId("p"), "prefill", 1, settings, 8, around, lambda _step: 1.0)
     listener.instance = instance
     for number in range(2):

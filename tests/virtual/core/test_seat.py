@@ -5,7 +5,7 @@ import pytest
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.intake import adoptable_hashes
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
-from serving.virtual.seat import AccountedExtents
+from serving.virtual.instance_driver import AccountedExtents
 
 HASHES = (BlockHash(b"a" * 16), BlockHash(b"b" * 16))
 

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from serving.scaling.core.decision import ScaleKind
 from serving.scaling.core.demand import Demand, Outlook
-from serving.scaling.core.lesson import Lesson
-from serving.scaling.core.patience import Patience
-from serving.scaling.core.regret import Regret
+from serving.scaling.core.load_target import LoadTarget
+from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
+from serving.scaling.core.stabilization_window import StabilizationWindow
 from serving.values.signals import PoolSignals
 
 CALM_SIGMAS = 2.5
@@ -37,7 +37,7 @@ class Wanted(Struct, frozen=True, gc=False):
 
 
 @dataclass(slots=True)
-class PoolMind:
+class PoolPlanner:
     """Memory and plan of one engine pool.
 
     Args:
@@ -46,20 +46,20 @@ class PoolMind:
 
     aim: float
     hold_s: float
-    lesson: Lesson = field(init=False)
+    lesson: LoadTarget = field(init=False)
     changed_at: float | None = None
     """When its target last changed."""
     _asked_at: float = 0.0
     """When more instances came to be missing, because they were asked for or because some were lost."""
     _missing: int = 0
     _target: int | None = None
-    _patience: Patience = field(init=False)
-    _regret: Regret = field(default_factory=Regret)
+    _patience: StabilizationWindow = field(init=False)
+    _regret: ScaleDownBackoff = field(default_factory=ScaleDownBackoff)
     _first_at: float | None = None
 
     def __post_init__(self) -> None:
-        self.lesson = Lesson(self.aim)
-        self._patience = Patience(self.hold_s)
+        self.lesson = LoadTarget(self.aim)
+        self._patience = StabilizationWindow(self.hold_s)
 
     def outlook(self, now: float, pool: PoolSignals, start_s: float) -> Outlook:
         """Serving instances over the coming time. Effects: notices that the target changed since the last tick, from

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from serving.gateway.live.connections import DoorLimits
-from serving.gateway.live.front_door import FrontDoor
+from serving.gateway.live.connections import ConnectionLimits
+from serving.gateway.live.gateway_http_server import GatewayHttpServer
 from tests.e2e.server import PATIENCE_S, free_port
 
 pytestmark = pytest.mark.asyncio
@@ -60,7 +60,7 @@ async def refused(port: int) -> None:
 
 async def test_streams_end_and_newcomers_are_refused() -> None:
     app, client, port = Streaming(), Client(), free_port()
-    door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+    door = GatewayHttpServer(app, "127.0.0.1", port, leave_s=PATIENCE_S)
     serving = asyncio.create_task(door.serve())
     await client.begin(port)
     leaving = asyncio.create_task(door.leave())
@@ -74,7 +74,7 @@ async def test_streams_end_and_newcomers_are_refused() -> None:
 
 async def test_a_stream_without_an_end_is_cut() -> None:
     client, port = Client(), free_port()
-    door = FrontDoor(Streaming(), "127.0.0.1", port, leave_s=0.1)
+    door = GatewayHttpServer(Streaming(), "127.0.0.1", port, leave_s=0.1)
     serving = asyncio.create_task(door.serve())
     await client.begin(port)
     await asyncio.wait_for(door.leave(), PATIENCE_S)
@@ -84,7 +84,7 @@ async def test_a_stream_without_an_end_is_cut() -> None:
 
 async def test_leaving_before_it_listens() -> None:
     port = free_port()
-    door = FrontDoor(Streaming(), "127.0.0.1", port, leave_s=PATIENCE_S)
+    door = GatewayHttpServer(Streaming(), "127.0.0.1", port, leave_s=PATIENCE_S)
     serving = asyncio.create_task(door.serve())
     await asyncio.wait_for(door.leave(), PATIENCE_S)
     await serving
@@ -99,11 +99,11 @@ async def answer_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 @contextlib.asynccontextmanager
-async def open_door() -> AsyncIterator[tuple[FrontDoor, int]]:
+async def open_door() -> AsyncIterator[tuple[GatewayHttpServer, int]]:
     """A door that takes connections, and its port. The block has it leave."""
     app, port = Streaming(), free_port()
     app.end.set()
-    door = FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S)
+    door = GatewayHttpServer(app, "127.0.0.1", port, leave_s=PATIENCE_S)
     serving = asyncio.create_task(door.serve())
     await door.opened()
     yield door, port
@@ -140,7 +140,7 @@ async def test_who_has_connected_is_served_although_nobody_had_accepted_yet() ->
 async def test_two_doors_share_a_port() -> None:
     app, port = Streaming(), free_port()
     app.end.set()
-    doors = [FrontDoor(app, "127.0.0.1", port, leave_s=PATIENCE_S) for _ in range(2)]
+    doors = [GatewayHttpServer(app, "127.0.0.1", port, leave_s=PATIENCE_S) for _ in range(2)]
     serving = [asyncio.create_task(door.serve()) for door in doors]
     for door in doors:
         await door.opened()
@@ -156,7 +156,7 @@ async def test_other_limits_hold_for_connections_that_are_there() -> None:
     async with open_door() as (door, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert b"200 OK" in await answer_on(reader, writer)
-        door.configure(DoorLimits(max_head_bytes=1024), PATIENCE_S)
+        door.configure(ConnectionLimits(max_head_bytes=1024), PATIENCE_S)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"x" * 2000 + b"\r\n\r\n")
         assert b" 431 " in await asyncio.wait_for(reader.readline(), PATIENCE_S)
         writer.close()

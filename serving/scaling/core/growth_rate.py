@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from serving.scaling.core.course import Course
+from serving.scaling.core.load_forecast import LoadForecast
 
 WINDOWS_S = (5.0, 10.0, 20.0, 40.0)
 
@@ -22,8 +22,8 @@ class Rise(NamedTuple):
 
 
 @dataclass(slots=True)
-class Climb:
-    """Climb of a stock that grows by arrivals and shrinks by departures.
+class GrowthRate:
+    """GrowthRate of a stock that grows by arrivals and shrinks by departures.
 
     Args:
         sigmas: standard deviations by which a slope is lowered.
@@ -41,7 +41,7 @@ class Climb:
         while len(self._seen) > 2 and self._seen[1][0] <= self._clock_s - WINDOWS_S[-1]:
             self._seen.popleft()
 
-    def ahead(self, seconds: float, arrivals: Course) -> Rise:
+    def ahead(self, seconds: float, arrivals: LoadForecast) -> Rise:
         """Growth within so many seconds, as the most telling window says it.
 
         Args:

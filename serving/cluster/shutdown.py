@@ -29,7 +29,7 @@ result is the number of requests that it ended.
 """
 
 
-class StopPatience(Protocol):
+class StopRequest(Protocol):
     """Source of a stop request, which the user may repeat to stop sooner."""
 
     def hurried(self) -> bool:
@@ -37,7 +37,7 @@ class StopPatience(Protocol):
         ...
 
 
-def farewell(drain_s: float, patience: StopPatience, tell: Tell, say: Callable[[str], None]) -> None:
+def farewell(drain_s: float, patience: StopRequest, tell: Tell, say: Callable[[str], None]) -> None:
     """Drain requests for at most `drain_s` [s], less after a repeated stop request.
 
     Effects: returns when all requests have ended or received the error, or their gateways do not respond.

@@ -28,7 +28,7 @@ SUBPLANES = 7
 _NEVER = math.inf
 
 
-class Troubles:
+class FaultInjector:
     """Applies a schedule of faults."""
 
     def __init__(self, node: Supernode, faults: tuple[Fault, ...]) -> None:

@@ -25,7 +25,7 @@ NEAR = 0.8
 
 
 @dataclass(slots=True)
-class Lesson:
+class LoadTarget:
     """Load of an instance that one pool aims at.
 
     Args:

@@ -19,7 +19,7 @@ IDLE_S = 30.0
 """Also without a new view: clients with an old one may have written here meanwhile."""
 
 
-class Settler:
+class CommitWorker:
     """One server's migration. `start` once, then `drain` or nothing, then `stop`.
 
     Args:

@@ -75,7 +75,7 @@ class AccountedExtents(Sequence[BlockExtent]):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DriverContext:
     """Everything that instances of one supernode share.
 
     Attributes:
@@ -91,7 +91,7 @@ class Surroundings:
     block_bytes: int
 
 
-class EngineSeat:
+class InstanceDriver:
     """One engine with its surroundings.
 
     Args:
@@ -118,8 +118,8 @@ class EngineSeat:
         engine: InstanceEngine,
         name: ReplicaId,
         die: int,
-        around: Surroundings,
-        kick: Callable[["EngineSeat"], None],
+        around: DriverContext,
+        kick: Callable[["InstanceDriver"], None],
         on_end: Callable[[SequenceId], None] | None = None,
     ) -> None:
         self.engine = engine

@@ -114,7 +114,7 @@ class SeenMember:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ClusterSnapshot:
     """One look.
 
     Args:

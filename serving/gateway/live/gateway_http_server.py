@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from serving.errors import ConfigError
-from serving.gateway.live.connections import DoorLimits
+from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.http_protocol import guarded_protocol
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class CurrentApp:
         await self.now(scope, receive, send)
 
 
-class FrontDoor:
+class GatewayHttpServer:
     """Carries the bytes of one ASGI application.
 
     Args:
@@ -48,12 +48,12 @@ class FrontDoor:
         limits: what clients may send, how slowly, and how many of them there may be.
     """
 
-    def __init__(self, app: Any, host: str, port: int, leave_s: float, limits: DoorLimits | None = None) -> None:
+    def __init__(self, app: Any, host: str, port: int, leave_s: float, limits: ConnectionLimits | None = None) -> None:
         self._host, self._port = host, port
         self._ended = asyncio.Event()
         self._opened = asyncio.Event()
         self._sockets: list[socket.socket] = []
-        self._protocol = guarded_protocol(limits or DoorLimits())
+        self._protocol = guarded_protocol(limits or ConnectionLimits())
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -87,7 +87,7 @@ class FrontDoor:
         """Wait until connections are taken, or `serve` has failed."""
         await self._opened.wait()
 
-    def configure(self, limits: DoorLimits, leave_s: float) -> None:
+    def configure(self, limits: ConnectionLimits, leave_s: float) -> None:
         """Go on with other limits: for new connections, and for the next request of those that are there."""
         self._protocol.configure(limits)
         self._server.config.timeout_graceful_shutdown = ceil(leave_s)

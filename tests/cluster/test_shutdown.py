@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from serving.cluster import farewell as module
-from serving.cluster.farewell import close_logs, farewell
+from serving.cluster.shutdown import close_logs, farewell
 
 
 @pytest.fixture(autouse=True)

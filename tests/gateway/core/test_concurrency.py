@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.gateway.core import events as e
-from serving.gateway.core.gateway_admission import AdmissionLimits, Applicant
-from serving.gateway.core.seats import PoolSeats, SeatLedger
+from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSeats
+from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 from serving.ids import ReplicaId
 from serving.values.orders import Add
 from tests.gateway.core.bench import IDLE, GatewayBench, ended, job
@@ -129,7 +129,7 @@ def test_one_request_wakes_a_pool_without_seats() -> None:
 
 
 def test_as_many_as_have_their_prompts_computed_in_the_mean_are_let_in_beyond_the_seats() -> None:
-    ledger, apart = SeatLedger(), replace(POOLS, apart=True)
+    ledger, apart = ConcurrencyLedger(), replace(POOLS, apart=True)
     for number in range(20):
         ledger.start(f"s{number}", "a", 100, 50, 0.0)
     ledger.look(apart, 20, 0.5)
@@ -149,8 +149,8 @@ def test_as_many_as_have_their_prompts_computed_in_the_mean_are_let_in_beyond_th
 
 
 def test_cached_prompts_are_no_work() -> None:
-    ledger = SeatLedger()
-    one = Applicant(1, 1, 500, 50, 100.0, "a")
+    ledger = ConcurrencyLedger()
+    one = QueuedRequest(1, 1, 500, 50, 100.0, "a")
     for warm in (False, True):
         for number in range(100 if warm else 0):
             ledger.start(f"w{number}", "b", 500, 50, 0.0)
@@ -165,7 +165,7 @@ def test_cached_prompts_are_no_work() -> None:
 
 
 def test_a_ledger_that_does_not_balance_is_found() -> None:
-    ledger = SeatLedger()
+    ledger = ConcurrencyLedger()
     ledger.start("s", "a", 10, 5, 0.0)
     with pytest.raises(LedgerError, match="has a seat already"):
         ledger.start("s", "a", 10, 5, 0.0)

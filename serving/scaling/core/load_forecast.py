@@ -22,7 +22,7 @@ BIN_S = 2.0
 
 
 @dataclass(slots=True)
-class Course:
+class LoadForecast:
     """Forecast of one rate [1/s]."""
 
     level: float = 0.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Patience:
+class StabilizationWindow:
     """Remembers what was needed for `hold_s`."""
 
     hold_s: float

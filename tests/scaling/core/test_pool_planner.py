@@ -4,18 +4,18 @@ import pytest
 
 from serving.scaling.core.decision import ScaleKind
 from serving.scaling.core.demand import Demand
-from serving.scaling.core.pool_mind import PoolMind, Wanted
+from serving.scaling.core.pool_planner import PoolPlanner, Wanted
 from tests.scaling.core.looks import needs, prefill
 
 
-def asked(mind: PoolMind, now: float, demand: Demand, size: int = 3) -> Wanted:
+def asked(mind: PoolPlanner, now: float, demand: Demand, size: int = 3) -> Wanted:
     pool = prefill(size, high=max(20, size))
     mind.outlook(now, pool, 5.0)
     return mind.wanted(now, pool, demand)
 
 
 def test_those_who_were_asked_for_come_after_a_start() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     assert mind.outlook(0.0, prefill(2), 5.0).coming == 0
     asked = prefill(2, target=4)
     assert [mind.outlook(now, asked, 5.0).ready_in_s for now in (10.0, 12.0, 15.0)] == [5.0, 3.0, 0.0]
@@ -26,7 +26,7 @@ def test_those_who_were_asked_for_come_after_a_start() -> None:
 
 
 def test_a_change_by_anybody_needs_time_to_show() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     mind.outlook(0.0, prefill(2), 5.0)
     assert mind.settled(0.0, 10.0)
     mind.outlook(5.0, prefill(2, target=3), 5.0)
@@ -35,7 +35,7 @@ def test_a_change_by_anybody_needs_time_to_show() -> None:
 
 
 def test_the_plan_waits_for_history_and_urgency_does_not() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     assert asked(mind, 0.0, needs(9.0)).kind is ScaleKind.STAY
     assert asked(mind, 5.0, needs(9.0, urgent=3.5)) == Wanted(
         4, ScaleKind.BURST, "queue needs 4; load: load 9.00 at 70%"
@@ -47,7 +47,7 @@ def test_the_plan_waits_for_history_and_urgency_does_not() -> None:
 
 
 def test_a_load_within_its_noise_changes_nothing() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     for now in range(200):
         assert asked(mind, float(now), needs(2.2, noise=0.2)).target == 3, "2.1 is what three are for"
         assert asked(mind, float(now), needs(1.3, noise=0.2)).target == 3, "1.4 is what two are for"
@@ -57,7 +57,7 @@ def test_a_load_within_its_noise_changes_nothing() -> None:
 
 
 def test_short_peaks_of_work_that_waits_need_room_too() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     for now in range(200):
         assert asked(mind, float(now), needs(1.3, noise=0.2, swing=0.9)).target == 3, "2.1 is what three are for"
     assert asked(mind, 200.0, needs(1.3, swing=1.8)).target == 4
@@ -71,13 +71,13 @@ def test_short_peaks_of_work_that_waits_need_room_too() -> None:
     ],
 )
 def test_the_reason_has_the_number_that_decided(demand: Demand, reason: str) -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     asked(mind, 0.0, needs(0.1), size=1)
     assert asked(mind, 20.0, demand, size=1) == Wanted(3, ScaleKind.FORECAST, reason)
 
 
 def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     for now in range(60):
         assert asked(mind, float(now), needs(1.6 if now == 30 else 0.3), size=4).target == 4
     shrunk = asked(mind, 60.0, needs(0.3), size=4)
@@ -90,7 +90,7 @@ def test_it_shrinks_to_the_most_that_was_needed_and_rests() -> None:
 
 @pytest.mark.parametrize(("load", "sizes"), [(0.0, [9, 2, 1]), (0.3, [9, 2, 1]), (1.3, [9, 4, 3, 2]), (3.4, [9, 6, 5])])
 def test_it_shrinks_at_once_to_twice_what_it_needs(load: float, sizes: list[int]) -> None:
-    mind, size, seen = PoolMind(0.7, 60.0), 9, [9]
+    mind, size, seen = PoolPlanner(0.7, 60.0), 9, [9]
     for now in range(400):
         size = asked(mind, float(now), needs(load), size=size).target
         seen += [size] if size != seen[-1] else []
@@ -98,23 +98,23 @@ def test_it_shrinks_at_once_to_twice_what_it_needs(load: float, sizes: list[int]
 
 
 def test_a_large_pool_does_not_shrink_for_a_trifle() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     assert all(asked(mind, float(now), needs(18.5), size=28).target == 28 for now in range(100))
     assert all(asked(mind, 100.0 + now, needs(18.1), size=28).target == 28 for now in range(60))
     assert asked(mind, 161.0, needs(18.1), size=28).target == 26
 
 
 def test_it_does_not_shrink_while_the_system_fills_up_or_traffic_grows() -> None:
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     filling = needs(0.3, memory_s=100.0)
     assert all(asked(mind, float(now), filling).target == 3 for now in range(360))
     assert asked(mind, 360.0, filling).target == 2
-    mind = PoolMind(0.7, 60.0)
+    mind = PoolPlanner(0.7, 60.0)
     assert all(asked(mind, float(now), needs(0.3, heading=1.5)).target == 3 for now in range(400))
 
 
 @pytest.mark.parametrize(("load", "urgent"), [(None, 30.0), (0.1, 30.0)])
 def test_bounds_are_said(load: float | None, urgent: float) -> None:
-    wanted = asked(PoolMind(0.7, 60.0), 0.0, needs(load, urgent))
+    wanted = asked(PoolPlanner(0.7, 60.0), 0.0, needs(load, urgent))
     assert (wanted.target, wanted.kind) == (20, ScaleKind.BURST)
     assert wanted.reason.endswith("; 1 to 20 are allowed")

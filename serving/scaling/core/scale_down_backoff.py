@@ -39,8 +39,8 @@ class _Step:
 
 
 @dataclass(slots=True)
-class Regret:
-    """Regret of one pool; loads are those of the whole pool, in instances."""
+class ScaleDownBackoff:
+    """ScaleDownBackoff of one pool; loads are those of the whole pool, in instances."""
 
     _step: _Step | None = None
     """The last one, as long as it may turn out to be wrong."""

@@ -17,7 +17,7 @@ from collections import Counter
 from msgspec import Struct
 
 from serving.errors import LedgerError
-from serving.gateway.core.gateway_admission import Applicant
+from serving.gateway.core.gateway_admission import QueuedRequest
 
 LEFT_SHARE = 10
 """A key leaves one seat for every so many of its own, at least one: of 64 it gets 59. A larger part costs throughput
@@ -49,7 +49,7 @@ class PoolSeats(Struct, frozen=True, gc=False):
     apart: bool
 
 
-class _Seat:
+class _RunningSequence:
     """One sequence in the pools. `work`, `kv`: that are still booked for its prompt and its KV [tokens]."""
 
     __slots__ = ("key", "kv", "prompt", "work")
@@ -61,11 +61,11 @@ class _Seat:
         self.kv = kv
 
 
-class SeatLedger:
+class ConcurrencyLedger:
     """Running sequences of one gateway by key, and the capacity left for others."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, _Seat] = {}
+        self._seats: dict[str, _RunningSequence] = {}
         self._own: Counter[str] = Counter()
         self._computing: Counter[str] = Counter()
         """Prompts of a key that are not computed yet."""
@@ -102,7 +102,7 @@ class SeatLedger:
 
     # ---- judgement -------------------------------------------------------------------------------------------------
 
-    def held(self, one: Applicant) -> bool:
+    def held(self, one: QueuedRequest) -> bool:
         """Whether its key has used its share, so that others may overtake it; never for a key without running work."""
         pools, most, own = self._pools, self.most, self._own[one.key]
         if pools is None or most is None or not own:
@@ -114,14 +114,14 @@ class SeatLedger:
             return True
         return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
 
-    def full(self, one: Applicant) -> bool:
+    def full(self, one: QueuedRequest) -> bool:
         """Whether it finds no seat, or no room for its KV: then all wait, or a large one never had its turn."""
         pools, most = self._pools, self.most
         if pools is None or most is None:
             return False
         return self._running + _bounded(one.sequences, most) > most or self._room_after(one, pools) < 0
 
-    def _room_after(self, one: Applicant, pools: PoolSeats) -> int:
+    def _room_after(self, one: QueuedRequest, pools: PoolSeats) -> int:
         """Free KV capacity [tokens] after it and all sequences that will soon need theirs."""
         return pools.free_tokens - self._kv - _bounded(one.tokens + one.expected_tokens, pools.kv_tokens)
 
@@ -138,7 +138,7 @@ class SeatLedger:
         # A prompt longer than a step keeps one instance busy, and no other one.
         chunk = self._pools.chunk_tokens if self._pools is not None else prompt
         work = max(1, min(round(prompt * self._fresh), chunk))
-        self._seats[name] = _Seat(key, prompt, work, prompt + expected)
+        self._seats[name] = _RunningSequence(key, prompt, work, prompt + expected)
         self._own[key] += 1
         self._computing[key] += 1
         self._work += work
@@ -179,13 +179,13 @@ class SeatLedger:
             self._before = self._computing.total() * (1.0 - keep) + self._before * keep
             self._mean_at = now
 
-    def _drop_work(self, seat: _Seat) -> None:
+    def _drop_work(self, seat: _RunningSequence) -> None:
         if seat.work:
             self._work -= seat.work
             seat.work = 0
             _less(self._computing, seat.key)
 
-    def _drop_kv(self, seat: _Seat) -> None:
+    def _drop_kv(self, seat: _RunningSequence) -> None:
         self._kv -= seat.kv
         seat.kv = 0
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from serving.config.scaling import SloConfig
 from serving.scaling.core.demand import Demand, Outlook
 from serving.scaling.core.gains import Gains
-from serving.scaling.core.lesson import Lesson
+from serving.scaling.core.load_target import LoadTarget
 from serving.scaling.core.promises import PromiseWindow
 from serving.scaling.core.prompt_work import PromptWork
 from serving.values.signals import PoolSignals, ScalingSignals
@@ -21,7 +21,7 @@ MEANT = 0.8
 
 
 @dataclass(slots=True)
-class Blame:
+class SloAttribution:
     """Watches both promises. A request must get both: each may be broken for half of those that may go without."""
 
     slo: SloConfig
@@ -58,7 +58,7 @@ class Blame:
         pool: PoolSignals,
         outlook: Outlook,
         demand: Demand,
-        lesson: Lesson,
+        lesson: LoadTarget,
         prompts: PromptWork,
     ) -> str:
         """Why the pool needs an instance more, "" = it does not.

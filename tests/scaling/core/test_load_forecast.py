@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from serving.scaling.core.course import BIN_S, LEVEL_S, TREND_S, Course, gain_of
+from serving.scaling.core.load_forecast import BIN_S, LEVEL_S, TREND_S, LoadForecast, gain_of
 
 
-def fed(rates: list[float], seconds: float = 2.0) -> Course:
-    course = Course()
+def fed(rates: list[float], seconds: float = 2.0) -> LoadForecast:
+    course = LoadForecast()
     for rate in rates:
         course.add(rate * seconds, seconds)
     return course
@@ -24,7 +24,7 @@ def test_a_steady_rate_is_known_at_once_and_without_noise() -> None:
 
 
 def test_short_looks_are_taken_together() -> None:
-    course = Course()
+    course = LoadForecast()
     course.add(10.0, BIN_S / 2)
     assert course.level == 0.0
     course.add(0.0, BIN_S / 2)
