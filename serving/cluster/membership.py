@@ -5,7 +5,7 @@ announcements rebuild it. It holds addresses only; load travels over the links. 
 dead is not listed: its replacement may have its NPUs already.
 
 Long polling: a request returns at once if a member has joined, left or moved since the reader's last response,
-    otherwise after a timeout with the latest facts. Every gateway learns of a replacement within milliseconds.
+otherwise after a timeout with the latest facts. Every gateway learns of a replacement within milliseconds.
 """
 
 import asyncio

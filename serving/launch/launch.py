@@ -97,7 +97,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal arrived while the pools start.
 
     Not KeyboardInterrupt itself: when that passes through `exec` of a string, as in every dataclass definition, CPython
-        records it permanently and ends the process by SIGINT instead of its exit code, although it was caught.
+    records it permanently and ends the process by SIGINT instead of its exit code, although it was caught.
     """
 
 

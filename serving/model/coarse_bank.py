@@ -1,7 +1,7 @@
 """Draft layers in INT8 for any checkpoint, because at small batches reading their weights dominates their cost.
 
 Plain rounding, one scale per output: one more rejected draft token in a hundred costs less than reading twice the
-    bytes. The output does not change, since the model verifies every draft token.
+bytes. The output does not change, since the model verifies every draft token.
 """
 
 import torch

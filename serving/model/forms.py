@@ -1,7 +1,7 @@
 """Stored forms of a model's products: one object chooses the form for all of them, freshly loaded or from an image.
 
 A form is opaque to its storage: a number of bytes and a description (`layout`) by which the same form recognises them.
-    A product without such a form is stored in an image as plain tensors and converted when loaded.
+A product without such a form is stored in an image as plain tensors and converted when loaded.
 """
 
 import hashlib

@@ -101,7 +101,7 @@ class KvLayout:
         """Rows as they are stored: `[tokens, elements]` to `[tokens, stored_elements]`.
 
         With INT8, `rows` are rounded to what `unpack` returns: a token that attends to its own chunk uses the values
-            that later steps read from the cache, so results do not depend on the chunk boundaries.
+        that later steps read from the cache, so results do not depend on the chunk boundaries.
 
         INT8, exactly: `scale = max |x| / 127` and `x * (127 / max |x|)` rounded to the nearest, ties to even, all in
         float32; back, `q * scale` in float32, then rounded to the model's dtype.

@@ -232,7 +232,7 @@ class GatewayMetrics(Collector):
         """Replace the statistics of all memory servers; servers not listed have left.
 
         A server whose numbers are unknown has no series: a counter that dropped to zero and recovered would look like a
-            burst of everything since the server's start.
+        burst of everything since the server's start.
         """
         heard = [stats for stats in servers if stats.heard]
         self.servers.publish(heard)

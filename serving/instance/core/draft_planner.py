@@ -7,7 +7,7 @@ Where a grammar allows only one continuation, the draft tokens are that continua
 step takes as many as fit, with or without a draft layer. They do not count in the draft layer's acceptance.
 
 Draft tokens have the lowest priority: they take blocks only while all running sequences can still grow, use the token
-    budget that decodes leave, and never preempt a sequence. A preempted sequence loses its draft tokens.
+budget that decodes leave, and never preempt a sequence. A preempted sequence loses its draft tokens.
 """
 
 from typing import NamedTuple

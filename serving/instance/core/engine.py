@@ -159,9 +159,9 @@ class InstanceEngine:
         """Queue a sequence, or refuse it.
 
         Without a ticket its KV is computed here: a new prompt, or a resumed one with output so far. With one, its
-            prompt was computed by another instance: it waits in service order for free blocks, which is the
-            back-pressure. A ticket of this engine is accepted in any role and while it drains: no other instance took
-            it, and no block has to move.
+        prompt was computed by another instance: it waits in service order for free blocks, which is the
+        back-pressure. A ticket of this engine is accepted in any role and while it drains: no other instance took
+        it, and no block has to move.
         """
         try:
             check_spec(spec, self.max_len)

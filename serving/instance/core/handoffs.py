@@ -1,7 +1,7 @@
 """Prefilled sequences whose blocks wait to be pulled and acknowledged, by ticket.
 
 A ticket ends exactly once: acknowledged, cancelled, or expired without a pull. Expiry keeps a dead decode instance or
-    gateway from pinning blocks without end.
+gateway from pinning blocks without end.
 """
 
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """The record that a scheduler keeps of one sequence.
 
 It does not separate prompt and output: `tokens` are known so far, and `num_computed` of them are in the KV cache, which
-    catches up in chunks while many are missing and one by one in decode. A preempted or resumed sequence is the same
-    case with more tokens to catch up.
+catches up in chunks while many are missing and one by one in decode. A preempted or resumed sequence is the same
+case with more tokens to catch up.
 """
 
 import math

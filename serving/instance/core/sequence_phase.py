@@ -12,9 +12,8 @@
 FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, or
 the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that goes on here.
 ADOPTING: another sequence holds the blocks, mostly at another instance, and no capacity is free yet. CLOSING: the
-    sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which
-    therefore cannot be
-reused yet. An event that the table does not list is our bug: `LedgerError`.
+sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which therefore
+cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
 """
 
 from enum import Enum

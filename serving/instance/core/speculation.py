@@ -9,9 +9,8 @@ The rule. Let q_j be the probability that a sequence's draft token at position j
 (counted, see `Acceptance`). The j-th draft token then adds `gain_j = q_1 * ... * q_j` tokens to a step on average. One
 more draft token costs a share `c / n` of a step without drafts, with n sequences (measured, see `step_cost`). The rate
 of a step with the drafts chosen so far is `tokens / time = (n + sum of gains) / (1 + c / n * drafts)`. Gains of all
-sequences are taken
-from the largest down, as long as each adds to the rate: `gain > c / n * rate`. Because gains of one sequence only fall,
-    this takes its first k draft tokens, and no other choice has a higher rate.
+sequences are taken from the largest down, as long as each adds to the rate: `gain > c / n * rate`. Because gains of one
+sequence only fall, this takes its first k draft tokens, and no other choice has a higher rate.
 
 Example: one sequence, q = 0.8, 0.6, 0.5, hence gains 0.8, 0.48, 0.24; a draft token costs c = 0.25 of a step.
 

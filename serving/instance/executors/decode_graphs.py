@@ -2,7 +2,7 @@
 
 A graph always reads and writes the same memory, so each has static buffers that a step fills before it is replayed, and
 a fixed shape: rows and block-table width are rounded up. Padding rows repeat the first row, slot included: they compute
-    and store the same values, and their output is ignored.
+and store the same values, and their output is ignored.
 
     rows of the step ──► static buffers ──► replay ──► hidden states of the first rows
 """

@@ -9,8 +9,7 @@ works. The output of one step is delivered while the next one runs, so encoding 
     beside it                       deliver, tell, begin pulls
 
 While a batch only decodes and no events arrive, planning does not delay steps either: the next step is planned and laid
-out while the current one runs, and starts with its tokens as soon as they are available. The tokens are booked
-concurrently.
+out while the current one runs, and starts as soon as its tokens are available. These are booked concurrently.
 
     engine thread   execute n ························· │ execute n + 1 ·····················
     beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
@@ -158,9 +157,7 @@ class EngineLoop:
             self._pool.stop(left_s())
 
     def post(self, event: e.EngineEvent) -> None:
-        """Post an event; the engine handles it before the next step, possibly during the current one. Any thread, but
-        `Add` from one only.
-        """
+        """Post an event, handled before the next step. Any thread may call it, but `Add` from one only."""
         if isinstance(event, Add):
             self._posted = _counted(self._posted, event)
         self._events.append(event)
@@ -170,7 +167,7 @@ class EngineLoop:
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Numbers of prompts, and of their tokens, that the engine has not handled yet because a step runs."""
+        """Prompts that the engine has not handled yet because a step runs, and their tokens."""
         told, posted = self._told, self._posted
         return posted[0] - told[0], posted[1] - told[1]
 
@@ -184,7 +181,7 @@ class EngineLoop:
         """How long there has been work without progress [s]; 0 when idle. Infinite after a crash.
 
         Three cases count: a turn of the loop that does not end, turns that compute nothing, and a pull that outlasts
-            its ticket. A pull that is only slow is a fault of the path, see `KvMoves.pull_age_s`.
+        its ticket. A pull that is only slow is a fault of the path, see `KvMoves.pull_age_s`.
         """
         if self._crash is not None:
             return float("inf")

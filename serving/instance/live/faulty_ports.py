@@ -110,7 +110,7 @@ class FaultyTransport:
         """Pull as `KvTransport.pull`, with the injected faults.
 
         A bit is flipped in transit, not in memory: steps read their instance's blocks unchecked (real memory has ECC),
-            so a bit flipped there would cause an undetectable wrong result.
+        so a bit flipped there would cause an undetectable wrong result.
 
         Raises: as `KvTransport.pull`; HandoffChecksumError if a bit flip is injected.
         """

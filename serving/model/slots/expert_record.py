@@ -55,7 +55,7 @@ class PackedExpert:
 
     @property
     def parts(self) -> tuple[memoryview, ...]:
-        """Memory, in the order of a record's body."""
+        """The expert's memory, in the order of a record's body."""
         return self.gate_up.packed, self.gate_up.bias, self.down.packed, self.down.bias
 
     @property
