@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.cluster import farewell as module
+from serving.cluster import shutdown as module
 from serving.cluster.shutdown import close_logs, farewell
 
 

@@ -102,10 +102,10 @@ def test_what_no_run_can_be_is_refused(tmp_path: Path, text: str, message: str) 
 
 
 def test_hooks_and_systems_are_optional(tmp_path: Path) -> None:
-    scenario = Scenario(faults=(FaultConfig("kill"), FaultConfig("bit_flip", weight=0.0)))
+    scenario = Scenario(faults=(FaultConfig(FaultKind.KILL), FaultConfig(FaultKind.BIT_FLIP, weight=0.0)))
     check_scenario(scenario)
     assert not scenario.needs_hooks
-    assert Scenario(faults=(FaultConfig("slow_link"),)).needs_hooks
+    assert Scenario(faults=(FaultConfig(FaultKind.SLOW_LINK),)).needs_hooks
     assert config_path(Scenario(), tmp_path / "x.toml") is None
 
 
@@ -118,11 +118,11 @@ def test_hooks_and_systems_are_optional(tmp_path: Path) -> None:
     ],
 )
 def test_a_flood_needs_the_key_of_another_tenant(keys: tuple[str | None, str | None], told: str) -> None:
-    flood = Scenario(faults=(FaultConfig("flood"),))
+    flood = Scenario(faults=(FaultConfig(FaultKind.FLOOD),))
     with pytest.raises(ConfigError, match=told):
         check_flood_keys(flood, *keys)
     check_flood_keys(flood, "a", "b")
-    check_flood_keys(Scenario(faults=(FaultConfig("flood", weight=0.0), FaultConfig("kill"))), *keys)
+    check_flood_keys(Scenario(faults=(FaultConfig(FaultKind.FLOOD, weight=0.0), FaultConfig(FaultKind.KILL))), *keys)
 
 
 @pytest.mark.parametrize(
@@ -179,19 +179,19 @@ def test_the_same_seed_gives_the_same_schedule(seed: int, duration_s: float) -> 
 
 def test_schedules_go_by_seed_time_and_weight() -> None:
     assert plan_faults(ALL, 1, 600, UNITS) != plan_faults(ALL, 2, 600, UNITS)
-    scenario = Scenario(TimesConfig(first_s=10, every_s=20, quiet_s=20), faults=(FaultConfig("kill"),))
+    scenario = Scenario(TimesConfig(first_s=10, every_s=20, quiet_s=20), faults=(FaultConfig(FaultKind.KILL),))
     schedule = plan_faults(scenario, 0, 1800, UNITS)
     assert len(schedule) == 89
     first = Counter(fault.pools[0] for fault in schedule)
     assert all(first[pool] > 15 for pool in POOLS), "all pools are hit"
     short, long = plan_faults(ALL, 7, 200, UNITS), plan_faults(ALL, 7, 400, UNITS)
     assert long[: len(short)] == short
-    faults = (FaultConfig("kill", weight=3.0), FaultConfig("freeze", weight=1.0))
+    faults = (FaultConfig(FaultKind.KILL, weight=3.0), FaultConfig(FaultKind.FREEZE, weight=1.0))
     scenario = Scenario(TimesConfig(every_s=1, quiet_s=0), faults=faults)
     kinds = Counter(fault.kind for fault in plan_faults(scenario, 3, 2000, UNITS))
-    assert 2.5 < kinds["kill"] / kinds["freeze"] < 3.6
+    assert 2.5 < kinds[FaultKind.KILL] / kinds[FaultKind.FREEZE] < 3.6
     times = TimesConfig(first_s=0, every_s=1, quiet_s=0, in_turn=True)
-    each = (*ALL.faults, FaultConfig("kill", weight=0.0, pools=("decode",)))
+    each = (*ALL.faults, FaultConfig(FaultKind.KILL, weight=0.0, pools=("decode",)))
     turns = [fault.kind for fault in plan_faults(Scenario(times, faults=each), 5, 20, UNITS)]
     count = len(PROCESS_KINDS)
     assert sorted(turns[:count]) == sorted(turns[count : 2 * count]) == sorted(PROCESS_KINDS)
@@ -199,12 +199,12 @@ def test_schedules_go_by_seed_time_and_weight() -> None:
 
 
 def test_what_cannot_be_hit_is_not() -> None:
-    scenario = Scenario(TimesConfig(every_s=1), pools=PoolsConfig(kvcache=0.0), faults=(FaultConfig("kill"),))
+    scenario = Scenario(TimesConfig(every_s=1), pools=PoolsConfig(kvcache=0.0), faults=(FaultConfig(FaultKind.KILL),))
     assert all("kvcache" not in fault.pools for fault in plan_faults(scenario, 0, 500, UNITS))
-    scenario = Scenario(TimesConfig(every_s=1), faults=(FaultConfig("full_disk"),))
+    scenario = Scenario(TimesConfig(every_s=1), faults=(FaultConfig(FaultKind.FULL_DISK),))
     assert plan_faults(scenario, 0, 100, units_with({"prefill": 2, "decode": 2}, 1)) == ()
     for named, hit in (((), False), (("node", "gcs"), True)):
-        scenario = Scenario(faults=(FaultConfig("kill_part", pools=named),))
+        scenario = Scenario(faults=(FaultConfig(FaultKind.KILL_PART, pools=named),))
         drawn = {pool for fault in plan_faults(scenario, 0, 600.0, UNITS) for pool in fault.pools}
         assert ("node" in drawn, "gcs" in drawn) == (hit, True)
 

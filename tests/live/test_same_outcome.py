@@ -191,7 +191,7 @@ async def test_an_instance_is_frozen(started: Start, checkpoint: Path) -> None:
     go_on = threading.Event()
 
     async def hang(pools: Pools) -> None:
-        executor(pools.of("decode")[0]).before = lambda _: go_on.wait(harness.PATIENCE_S)
+        executor(pools.of("decode")[0]).before = lambda _: go_on.wait(harness.PATIENCE_S)  # type: ignore[assignment]  # its result is ignored
         await until(lambda: pools.backend.links.link(replica) is None, "it was noticed")
 
     replica = pools.of("decode")[0].place.replica

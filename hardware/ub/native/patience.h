@@ -59,7 +59,10 @@ bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const Rank
         now = Clock::now();
     }
     for (;;) {
-        if (between()) return true;
+        if (between()) {
+            seen();  // what a peer posted before it ended counts
+            return true;
+        }
         if (now >= deadline) return false;
         const std::chrono::nanoseconds left = deadline - now;
         sleep_at(bell, std::min(left, patience.slice).count(), open, seen);

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from hardware.faults import FaultKind
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.asks import COMPLETIONS, Ask
 from serving.tools.chaos.console import print_report
@@ -15,7 +16,7 @@ from serving.tools.chaos.result import Event
 from tests.tools.chaos.made import BEGUN_S, STEP_S, loss, run_of
 
 SHORT = Ask(1, "short", COMPLETIONS, {"stream": True, "max_tokens": 3})
-FLOOD = Event(1, "flood", 20.0, BEGUN_S + 20, 20.0, lasts_s=10.0, fate="passed")
+FLOOD = Event(1, FaultKind.FLOOD, 20.0, BEGUN_S + 20, 20.0, lasts_s=10.0, fate="passed")
 
 
 def short(at_s: float, first_s: float, burst: int | None = None) -> StreamedAnswer:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hardware.faults import FaultKind
 from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.asks import COMPLETIONS, Ask
 from serving.tools.chaos.console import print_report
@@ -32,7 +33,7 @@ def stream(*arrivals: float, sent_s: float = 90.0, ended_s: float = 130.0, resum
 
 
 def kill(number: int = 1, pool: str = "decode", fate: Any = "replaced", at_s: float = FAULT_S) -> Event:
-    return Event(number, "kill", at_s - 50, at_s, at_s - 50, pool, f"{pool}#1", 7, fate=fate, replaced_s=4.0)
+    return Event(number, FaultKind.KILL, at_s - 50, at_s, at_s - 50, pool, f"{pool}#1", 7, fate=fate, replaced_s=4.0)
 
 
 def run_of(*answers: StreamedAnswer, events: tuple[Event, ...] = (), leaks: Leaks | None = None) -> ChaosRun:
@@ -231,8 +232,8 @@ def charts_of(page: str) -> list[dict[str, Any]]:
 def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:
     lost = failed()
     lost.sent_s, lost.ended_s = FAULT_S - 1, FAULT_S
-    frozen = Event(3, "freeze", 20.0, 70.0, 20.0, "decode", "decode#2", 8, lasts_s=2.5, fate="survived")
-    events = (kill(), kill(2, "gateway"), frozen, Event(4, "cancel_burst", 30.0, 80.0, 30.0, fate="passed"))
+    frozen = Event(3, FaultKind.FREEZE, 20.0, 70.0, 20.0, "decode", "decode#2", 8, lasts_s=2.5, fate="survived")
+    events = (kill(), kill(2, "gateway"), frozen, Event(4, FaultKind.CANCEL_BURST, 30.0, 80.0, 30.0, fate="passed"))
     run = run_of(stream(99.0, 102.0), lost, events=events)
     rows = [list(row.cells) for row in event_table(run).rows]
     assert [row[:-1] for row in rows] == [

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 
+from hardware.faults import FaultKind
 from serving.errors import ConfigError, UnavailableError
 from serving.faults.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
 from serving.http_client import ask_gateway
@@ -22,7 +23,7 @@ from serving.tools.chaos.run import HEAL_S, ChaosOrder, run_chaos
 from serving.tools.chaos.targets import find_session, listed, send, target_of
 from tests.tools.chaos.fake_system import FakeSystem
 
-KILLS = (FaultConfig("kill"),)
+KILLS = (FaultConfig(FaultKind.KILL),)
 LOAD = LoadConfig(rate_per_s=12, asks=5, longest_tokens=16, deadline_s=10)
 
 
@@ -79,9 +80,9 @@ class Seen:
 @pytest.mark.real_time
 def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fault of each kind in turn; every second look at the system fails, which makes nobody vanish."""
-    frozen = FaultConfig("freeze", until_replaced=True, pools=("prefill",))
-    briefly = FaultConfig("freeze", least_s=0.05, most_s=0.1, pools=("aggregated",))
-    inside = (FaultConfig("cancel_burst", count=5), FaultConfig("slow_link"))
+    frozen = FaultConfig(FaultKind.FREEZE, until_replaced=True, pools=("prefill",))
+    briefly = FaultConfig(FaultKind.FREEZE, least_s=0.05, most_s=0.1, pools=("aggregated",))
+    inside = (FaultConfig(FaultKind.CANCEL_BURST, count=5), FaultConfig(FaultKind.SLOW_LINK))
     asked = itertools.count()
 
     def blinking(*args: Any, **named: Any) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyP
         file = Path("/dev/shm") / f"cloudmatrix-faults-{system.session}"
         with Seen(file) as written:
             run, found = play(
-                system, (FaultConfig("kill", pools=("decode",)), frozen, briefly, *inside), 3.5, in_turn=True
+                system, (FaultConfig(FaultKind.KILL, pools=("decode",)), frozen, briefly, *inside), 3.5, in_turn=True
             )
         assert system.lost == 2
         assert written.once
@@ -173,7 +174,7 @@ def test_an_interrupt_ends_the_run_a_second_one_the_waiting_and_handlers_are_as_
 def test_what_is_no_run_is_refused() -> None:
     with FakeSystem(chaos=False) as system:
         with pytest.raises(ConfigError, match=r"\[chaos\] enabled = true"):
-            play(system, (FaultConfig("slow_link"),))
+            play(system, (FaultConfig(FaultKind.SLOW_LINK),))
         with pytest.raises(ConfigError, match="no fault would come"):
             play(system, duration_s=0.6)
     with pytest.raises(UnavailableError, match="no gateway at"):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def fault(kind: FaultKind, target: str, lasts_s: float = 0.0, factor: float = 0.
     return Fault(Seconds(at_s), kind, target, Seconds(lasts_s), factor)
 
 
-def run(*faults: Fault, count: int = 40, output: int = 400, **sections: dict[str, object]) -> SimResult:
+def run(*faults: Fault, count: int = 40, output: int = 400, **sections: dict[str, Any]) -> SimResult:
     return simulate(config(**{**TWO, **sections}), burst(count, output=output), faults=faults, check=True)
 
 
@@ -94,7 +95,7 @@ def test_a_thawed_instance_serves_again(pool: str) -> None:
 
 
 def test_an_aggregated_instance_is_killed_and_frozen() -> None:
-    pool = {"serving": {"mode": "aggregated"}, "aggregated": {"replicas": 2, "npus_per_instance": 16}}
+    pool: dict[str, Any] = {"serving": {"mode": "aggregated"}, "aggregated": {"replicas": 2, "npus_per_instance": 16}}
     for one in (fault(FaultKind.KILL, "aggregated1"), fault(FaultKind.FREEZE, "aggregated1", 5.0)):
         result = simulate(config(**pool), burst(20, output=200), faults=(one,), check=True)
         finished, failed, again = outcomes(result)

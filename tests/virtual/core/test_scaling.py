@@ -90,7 +90,7 @@ def test_decode_waits_for_the_npus_that_prefill_yields() -> None:
 
 def test_a_target_is_cut_to_what_fits_and_the_newest_leave_as_on_the_live_board() -> None:
     scaler = ScriptedScaler([(5.0, "prefill", 20), (50.0, "prefill", 4)])
-    sections = {"prefill": {"replicas": 4}, "decode": {"replicas": 1}, "simulation": PREWARMED}
+    sections: dict[str, Any] = {"prefill": {"replicas": 4}, "decode": {"replicas": 1}, "simulation": PREWARMED}
     result = simulate(config(**sections), burst(600, every_s=0.1), check=True, scaler=scaler)
     grown, shrunk = result.scaling
     cut = "20 wanted, 14 fit: an instance needs 16 NPUs whole on one node, 0 are free then"
