@@ -33,7 +33,7 @@ def simulate() -> str:
 
 
 def experts() -> str:
-    """What happens to the expert map of a decode instance of 320 dies."""
+    """Changes of the expert map of a decode instance of 320 dies."""
     texts = _simulated(EXPERTS).split("\n\n")
     return next(f"{text}\n" for text in texts if text.startswith("experts "))
 

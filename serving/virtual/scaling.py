@@ -11,9 +11,9 @@ from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import PoolTarget, Scaler
 from serving.scaling.core.fleet import PoolOrder, granted, in_order, order
 from serving.scaling.core.node_room import NodeRoom
+from serving.virtual.cluster_snapshot import host_sight, room_sight, virtual_sizes
 from serving.virtual.result import ScaleRecord
 from serving.virtual.scaling_signals import SignalReader
-from serving.virtual.sight import host_sight, room_sight, virtual_sizes
 from serving.virtual.supernode import Supernode
 
 

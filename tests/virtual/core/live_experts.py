@@ -118,6 +118,6 @@ class LiveExperts:
 
 
 def _report(offer: RankOffer | None, using: int = 0) -> RankReport:
-    """Of a rank that has offered, or uses a map."""
+    """Report of a rank that has offered, or uses a map."""
     assert offer is not None
     return RankReport(LEASE, RankPhase.SERVING if using else RankPhase.OFFERED, offer.pid, "n", offer, using=using)
