@@ -8,11 +8,12 @@ rule.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.inert_rule import VIRTUAL, Command, Rule
-from serving.config.inert_rules import RULES
+from serving.config.inert_rules import LIVE_ONLY, RULES
 from serving.config.load import Loaded
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -59,12 +60,20 @@ def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
 
     Returns: for "section.key", the first rule that says so.
     """
-    found: dict[str, Rule] = {}
+    found = dict.fromkeys(live_only_keys(), LIVE_ONLY) if command in VIRTUAL else {}
     for rule in RULES:
         if command in rule.commands and rule.when(config):
             for key in expand(rule.keys):
                 found.setdefault(key, rule)
     return found
+
+
+def live_only_keys() -> list[str]:
+    """Keys that their sections' `LIVE_ONLY` names: without effect in virtual time, whatever else is configured."""
+    named = {kind: getattr(kind, "LIVE_ONLY", "") for kind in all_keys().values()}
+    return [
+        key for key, kind in all_keys().items() if named[kind] == "*" or key.rpartition(".")[2] in named[kind].split()
+    ]
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
@@ -82,16 +91,17 @@ def expand(patterns: Iterable[str]) -> list[str]:
     return keys
 
 
-def all_keys() -> dict[str, None]:
-    """Every key, as "section.key", in the order of the documentation."""
-    keys: dict[str, None] = {}
+@cache
+def all_keys() -> Mapping[str, Any]:
+    """Every key, as "section.key", with the class of its section, in the order of the documentation."""
+    keys: dict[str, Any] = {}
     for section, hint in get_type_hints(ServeConfig).items():
         kind: Any = get_args(hint)[0] if get_origin(hint) is tuple else hint
         for declared in fields(kind):
             if kind is ClusterConfig and declared.name == "nodes":
-                keys |= {f"cluster.nodes.{one.name}": None for one in fields(NodeConfig)}
+                keys |= {f"cluster.nodes.{one.name}": NodeConfig for one in fields(NodeConfig)}
             else:
-                keys[f"{section}.{declared.name}"] = None
+                keys[f"{section}.{declared.name}"] = kind
     return keys
 
 

@@ -1,7 +1,10 @@
 """One configuration key: its default, its range and the sentence that documents it, kept in one place.
 
 A section is a frozen dataclass whose every field is made by `key`. The loader takes the range from here and
-docs/reference/configuration.md is made of it, so that neither can disagree with the code.
+docs/reference/configuration.md is made of it, so that neither can disagree with the code. A section also declares:
+
+    UPGRADE     how a change takes effect in a running system, see `upgrade_rules`
+    LIVE_ONLY   names of the keys without effect in virtual time, separated by spaces; "*" = all; see `effects`
 """
 
 from dataclasses import MISSING, Field, dataclass, field

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.key import key
+from serving.config.upgrade_rules import GATEWAY, OWN_POOL, SERVE, in_place, restarts, upgrades
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +15,32 @@ class PoolConfig:
     then apply to one rank.
     """
 
+    UPGRADE = upgrades(
+        restarts(OWN_POOL),
+        (restarts(GATEWAY, OWN_POOL), "npus_per_instance ep"),
+        (in_place(SERVE), "replicas"),
+    )
+
     replicas: int = key(
-        "instances at the start; 0 where an autoscaler wakes the pool and its least is 0", default=1, low=0, high=384
+        "instances at the start; 0 where an autoscaler starts the pool on demand and its minimum is 0",
+        default=1,
+        low=0,
+        high=384,
     )
     npus_per_instance: int = key("NPUs of one instance (two dies each), or of each of its ranks", default=2, low=1)
     ub_memory_mib: int = key(
-        "most that one instance takes of its node's UB memory for KV blocks [MiB]; its HBM bounds them too",
+        "most of its node's UB memory that one instance takes for KV blocks [MiB]; also bounded by its HBM",
         default=256,
         low=1,
     )
-    max_step_tokens: int = key("tokens of one step: prompt chunks plus one per running sequence", default=512, low=1)
+    max_step_tokens: int = key("tokens per step: prompt chunks plus one per running sequence", default=512, low=1)
     max_sequences: int = key("sequences running at once in one instance", default=64, low=1)
-    max_waiting: int = key("sequences waiting in one instance; beyond it others are tried", default=256, low=1)
+    max_waiting: int = key(
+        "sequences waiting in one instance; when it is full, other instances are tried", default=256, low=1
+    )
     ep: int = key(
-        "ranks of one instance, each a process with NPUs, UB memory, KV blocks and sequences of its own, all on one "
-        "node; above 1 every other key of this section but `replicas` is about one rank",
+        "ranks of one instance, each a process with its own NPUs, UB memory, KV blocks and sequences, all on one "
+        "node; above 1 every other key of this section except `replicas` applies to one rank",
         default=1,
         low=1,
         high=64,

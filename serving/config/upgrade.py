@@ -6,12 +6,12 @@ can be compared, too: a key present in only one counts as changed.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serving.config.effects import all_keys, expand
+from serving.config.effects import all_keys
 from serving.config.kvcache import NamespaceConfig
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import (
@@ -21,8 +21,9 @@ from serving.config.upgrade_rules import (
     KVCACHE,
     NO_DEPLOYMENTS,
     OF_SIMULATED_MEMORY,
-    UPGRADE_RULES,
+    OWN_POOL,
     UpgradeRule,
+    Upgrades,
 )
 
 Values = Mapping[str, Any]
@@ -136,8 +137,14 @@ def version_of(party: str, values: Values, code: str) -> str:
 @cache
 def rules_by_key() -> Mapping[str, UpgradeRule]:
     """The rule of each key, and of the weights, for which the same are replaced as for their folder."""
-    found = {key: rule for rule in UPGRADE_RULES for key in expand(rule.keys)}
+    found = {key: _rule(kind.UPGRADE, *key.rsplit(".", 1)) for key, kind in all_keys().items()}
     return found | {WEIGHTS: found["model.path"]}
+
+
+def _rule(section_rules: Upgrades, section: str, name: str) -> UpgradeRule:
+    """A key's rule; that of a pool's key names the pool."""
+    rule = section_rules.of(name)
+    return UpgradeRule(*(tuple(section if one == OWN_POOL else one for one in part) for part in astuple(rule)))
 
 
 def values_of(config: ServeConfig) -> dict[str, Any]:
