@@ -1,4 +1,4 @@
-"""Claude Code's billing line changes with every request: it is removed from every prompt, and all other text is kept."""
+"""Claude Code's billing line changes with every request: it is removed from prompts, and all other text is kept."""
 
 from typing import Any
 

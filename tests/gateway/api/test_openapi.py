@@ -1,4 +1,4 @@
-"""`/openapi.json` describes every response: random requests by schemathesis, and manual ones with all options enabled."""
+"""`/openapi.json` describes every response: random requests by schemathesis, and manual ones with all options."""
 
 import re
 from collections.abc import Iterator, Mapping

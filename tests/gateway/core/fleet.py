@@ -1,4 +1,4 @@
-"""Instances from a gateway's point of view, without engines: they work on command, and their events wait for delivery."""
+"""Instances as a gateway sees them, without engines: they work on command, and their events wait for delivery."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -120,7 +120,7 @@ def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_
 
 @pytest.mark.parametrize(("tokens", "pool"), [(20 * 16 - 5, "prefill"), (20 * 16 - 4, "decode")])
 def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_instance(tokens: int, pool: str) -> None:
-    """The prefill instance refused it as too long, and the client got an error about the prompt length in mid-stream."""
+    """The prefill instance refused it as too long: an error about the prompt length in mid-stream."""
     bench = GatewayBench()
     first = bench.up("prefill", kv_blocks=20)
     bench.submit(job(max_tokens=9999))
@@ -255,7 +255,7 @@ def test_an_order_that_could_not_be_sent_goes_elsewhere() -> None:
 
 
 def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
-    """It was sent to the decode instance with the most free blocks, refused as too long, and ended in mid-stream."""
+    """It was sent to the decode instance with most free blocks, refused as too long, and ended in mid-stream."""
     bench = GatewayBench()
     prefill, small = bench.up("prefill"), bench.up("decode", kv_blocks=20)
     bench.submit(job(max_tokens=9999, prompt=range(20 * 16 - 1)))

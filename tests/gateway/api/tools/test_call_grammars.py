@@ -1,4 +1,4 @@
-"""Grammars of calls: permitted output parses as a call that matches its schema, and recorded model output is permitted."""
+"""Grammars of calls: permitted output parses as a call that matches its schema; recorded output is permitted."""
 
 import json
 from typing import Any
