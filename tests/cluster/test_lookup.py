@@ -55,9 +55,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentStore]:
 
 
 def ask_thrice(ask: Callable[[], Awaitable[Any]], told: type[Exception]) -> None:
-    """Assert that `told` is raised three times; without a deadline of its own the call would time out in this
-    function instead.
-    """
+    """Assert that `told` is raised three times. The timeout turns an endless wait into a failure."""
 
     async def scene() -> None:
         for _ in range(3):
