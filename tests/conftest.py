@@ -1,4 +1,4 @@
-"""What holds for every test: one compute thread, repeatable properties, slow tests last and with more time."""
+"""Settings of every test: one compute thread, repeatable properties, slow tests last and with more time."""
 
 import gc
 import os
@@ -32,14 +32,16 @@ settings.load_profile("default")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compiles the native library now if it is not there yet: that takes longer than a test may."""
+    """Compile the native library now if it does not exist: that takes longer than a test may."""
     gc.disable()
     if not session.config.option.collectonly:
         load()
 
 
 def pytest_collection_finish() -> None:
-    """Garbage is looked for from here on, and only in what tests make: a million objects of modules and tests stay."""
+    """From now on the garbage collector only examines objects of tests, not the million objects of modules and
+    tests.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -50,9 +52,9 @@ _files_since = 0
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Sets aside what modules and fixtures keep, after every 25 files: tests that collect garbage look through less.
+    """Freeze the objects of modules and fixtures, after every 25 files: tests that collect garbage then examine fewer.
 
-    Old garbage is set aside, too: to look for it takes seconds.
+    Garbage that exists at that time is frozen, too: finding it takes seconds.
     """
     global _files_since
     _files_since += nextitem is not None and nextitem.path != item.path
@@ -63,7 +65,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Moves tests that start a real cluster behind all others; gives each the time that a cluster needs."""
+    """Move tests that start a real cluster behind all others; give each the time that a cluster needs."""
     items.sort(key=lambda item: bool(item.get_closest_marker("slow")) > bool(item.get_closest_marker("builds")))
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):

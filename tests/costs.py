@@ -59,7 +59,7 @@ _spent_s = 0.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Iterator[None]:
-    """Notes in the report what the phase cost; xdist carries attributes of reports."""
+    """Record the cost of the phase in the report; xdist carries attributes of reports."""
     global _spent_s
     report: pytest.TestReport = yield  # type: ignore[assignment]
     now_s = _processor_s()

@@ -23,7 +23,7 @@ BRACKETS_IN_TEXT = [
 
 
 def depth(value: Any) -> int:
-    """How deep arrays and objects lie within one another."""
+    """Nesting depth of arrays and objects."""
     if not isinstance(value, dict | list):
         return 0
     inner = value.values() if isinstance(value, dict) else value
@@ -31,12 +31,12 @@ def depth(value: Any) -> int:
 
 
 def wrapped(value: Any, levels: int) -> str:
-    """JSON of a value within so many arrays and objects, by turns."""
+    """JSON of a value inside this many arrays and objects, alternating."""
     opening = "".join('{"a":' if level % 2 else "[" for level in range(levels))
     closing = "".join("}" if level % 2 else "]" for level in reversed(range(levels)))
     return opening + json.dumps(value, ensure_ascii=False) + closing
 
 
 def arrays(levels: int) -> str:
-    """So many empty arrays within one another."""
+    """This many nested empty arrays."""
     return "[" * levels + "]" * levels

@@ -1,4 +1,4 @@
-"""The pages that people read: where they are."""
+"""Paths of the pages that people read."""
 
 from pathlib import Path
 

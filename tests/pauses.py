@@ -1,11 +1,11 @@
-"""Tests of real time on a machine that does other work, too.
+"""Tests of real time on a machine with other load.
 
-Some tests are about time itself: a silence of 0.4 s is noticed, tokens come 10 ms apart. Their failure says nothing
+Some tests are about time itself: a silence of 0.4 s is noticed, tokens arrive 10 ms apart. Their failure proves nothing
 while other processes, or the host of a virtual machine, take the processor away. Such a test is marked `real_time`.
 While it runs, a thread on each CPU sleeps for a few milliseconds again and again and records how late it woke, and the
-kernel's pressure counter says how long tasks waited for a CPU. A failure on a machine that kept time is a failure. On
-a machine that did not, the test runs again (pytest-rerunfailures); if the last attempt fails as well, it is reported as
-skipped: "not judged".
+kernel's pressure counter records how long tasks waited for a CPU. A failure on a machine that kept time is a failure.
+On a machine that did not, the test runs again (pytest-rerunfailures); if the last attempt fails as well, it is reported
+as skipped: "not judged".
 """
 
 import gc
@@ -30,7 +30,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 
 
 class PauseWatch:
-    """Records how long the CPUs that this process may use stood still, and how long tasks waited for one."""
+    """Records how long the CPUs that this process may use were paused, and how long tasks waited for one."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -53,7 +53,7 @@ class PauseWatch:
             thread.join()
 
     def verdict(self) -> str:
-        """Why a failure until now says nothing; empty if the machine kept time."""
+        """Why a failure so far proves nothing; empty if the machine kept time."""
         if self.longest_s > PAUSE_S:
             return f"the machine paused for {self.longest_s * 1e3:.0f} ms"
         waited = (_waited_s() - self._waited_s) / max(time.monotonic() - self._begun_s, 1e-3)
@@ -79,7 +79,7 @@ WATCH = pytest.StashKey[PauseWatch]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Lets a `real_time` test run again if it failed while the machine did not keep time."""
+    """Let a `real_time` test run again if it failed while the machine did not keep time."""
     if item.get_closest_marker("real_time") and not item.get_closest_marker("flaky"):
         item.add_marker(pytest.mark.flaky(reruns=ATTEMPTS - 1, condition=lambda: bool(item.stash[WATCH].verdict())))
     return (yield)
@@ -87,7 +87,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Starts to watch before anything of a `real_time` test runs."""
+    """Start to watch before any part of a `real_time` test runs."""
     if item.get_closest_marker("real_time"):
         if WATCH in item.stash:
             sweep()
@@ -97,7 +97,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Watches until all of the test is over."""
+    """Watch until the whole test has finished."""
     try:
         return (yield)
     finally:
@@ -107,7 +107,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Turns the last failure of a `real_time` test into "not judged" if the machine did not keep time."""
+    """Turn the last failure of a `real_time` test into "not judged" if the machine did not keep time."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
     last = getattr(item, "execution_count", ATTEMPTS) >= ATTEMPTS
     if report.failed and last and WATCH in item.stash and (verdict := item.stash[WATCH].verdict()):
@@ -117,7 +117,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def sweep() -> None:
-    """Ends what a failed attempt left open: an unclosed socket is blamed on the test that runs when it is found."""
+    """Close what a failed attempt left open: an unclosed socket is attributed to the test that runs when it is
+    found.
+    """
     for kept in ("last_exc", "last_type", "last_value", "last_traceback"):  # its frames, for a debugger
         if hasattr(sys, kept):
             delattr(sys, kept)

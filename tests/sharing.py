@@ -1,4 +1,4 @@
-"""Which test files run in one process: those of a folder that share a fixture which takes long to make."""
+"""Which test files run in one process: those of a folder that share an expensive fixture."""
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
@@ -14,7 +14,7 @@ TOGETHER = (
 
 
 class ByFixture(LoadFileScheduling):
-    """Deals out files, as `--dist loadfile` does, but the folders of `TOGETHER` whole."""
+    """Distributes files, like `--dist loadfile`, but the folders of `TOGETHER` whole."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
@@ -23,5 +23,5 @@ class ByFixture(LoadFileScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFixture | None:
-    """Takes the place of xdist's own `loadfile`."""
+    """Replaces xdist's own `loadfile`."""
     return ByFixture(config, log) if config.getoption("dist") == "loadfile" else None

@@ -9,9 +9,9 @@ _PATIENCE_S = 60.0
 
 
 def stop_process(pid: int) -> None:
-    """SIGSTOP, and wait until none of its threads runs any more: the signal alone returns at once.
+    """Send SIGSTOP, and wait until none of its threads runs any more: the signal alone returns at once.
 
-    Raises: ProcessLookupError if it is not there.
+    Raises: ProcessLookupError if it does not exist.
     """
     os.kill(pid, signal.SIGSTOP)
     until = time.monotonic() + _PATIENCE_S

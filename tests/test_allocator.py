@@ -1,4 +1,4 @@
-"""Freed memory is reused without the kernel's help. In a process of its own: the setting cannot be taken back."""
+"""Freed memory is reused without the kernel's help. In a separate process: the setting cannot be undone."""
 
 import platform
 import subprocess

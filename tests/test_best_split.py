@@ -1,4 +1,4 @@
-"""The search for the best static split asks little and finds what a plain search finds."""
+"""The search for the best static split needs few trials and finds the result of a plain search."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Deadlines of answers; who is cancelled ends, whatever else happens in the same turn of the loop."""
+"""Deadlines of responses; a cancelled task ends, whatever else happens in the same turn of the loop."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def turns(count: int) -> None:
 
 
 async def its_end(task: "asyncio.Task[None]") -> None:
-    """Wait for the end of a task that was cancelled. Raises: TimeoutError if it goes on."""
+    """Wait for the end of a cancelled task. Raises: TimeoutError if it continues."""
     async with asyncio.timeout(30.0):
         await asyncio.gather(task, return_exceptions=True)
 

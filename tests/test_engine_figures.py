@@ -1,4 +1,4 @@
-"""The pure parts of `bench_engine_figures`: what its table says of a book, what it reads of the peers' programs."""
+"""The pure parts of `bench_engine_figures`: its table of a book, and its parsing of the peers' output."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def full_book() -> Book:
 
 
 class FakeEngine:
-    """Answers with its rates in turn; dies when they end."""
+    """Returns its rates in turn; dies after the last one."""
 
     def __init__(self, rates: list[float]) -> None:
         self.rates = rates
@@ -49,15 +49,15 @@ class FakeEngine:
         self.closed = 0
 
     def decode(self, batch: int) -> float:
-        """As `Engine.decode`."""
+        """Decode, like `Engine.decode`."""
         return self._next(f"decode {batch}")
 
     def prefill(self, tokens: int) -> float:
-        """As `Engine.prefill`."""
+        """Prefill, like `Engine.prefill`."""
         return self._next(f"prefill {tokens}")
 
     def close(self) -> None:
-        """As `Engine.close`."""
+        """Close, like `Engine.close`."""
         self.closed += 1
 
     def _next(self, asked: str) -> float:

@@ -1,4 +1,4 @@
-"""`deploy/install.sh`: a line for each phase, pip's words in a file, and what CUDA's libraries cost."""
+"""`deploy/install.sh`: a line for each phase, pip's output in a file, and the size of CUDA's libraries."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ case "$*" in *{fails}*) exit 1;; esac
 
 
 def program(path: Path, text: str) -> None:
-    """Puts a script there."""
+    """Write a script into the machine's folder."""
     path.write_text(text)
     path.chmod(0o755)
 

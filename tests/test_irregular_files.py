@@ -1,4 +1,4 @@
-"""Files of every command: a pipe or a device in place of one is an error at once, which says so and names it."""
+"""Files of every command: a pipe or a device in place of a file is an immediate error that names it."""
 
 import argparse
 import os

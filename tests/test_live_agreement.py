@@ -1,4 +1,4 @@
-"""What the comparison is made of: one trace for both sides, and a table that can say no."""
+"""Parts of the comparison: one trace for both sides, and a table that can report disagreement."""
 
 import itertools
 import tomllib

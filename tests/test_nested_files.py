@@ -1,4 +1,4 @@
-"""Every file, flag and answer that nests too deeply is refused in one line, by whoever reads it."""
+"""Every file, flag and response that is nested too deeply is refused in one line, by every reader."""
 
 import argparse
 from collections.abc import Callable
@@ -36,7 +36,7 @@ HEADER = header_line(TraceHeader(block_tokens=16, hash_ids="given", requests=1))
 
 
 def listed(read: Callable[[Path], Any]) -> Callable[[Path], list[Any]]:
-    """Everything that a lazy reader gives."""
+    """All values of a lazy reader."""
     return lambda path: list(read(path))
 
 

@@ -26,7 +26,7 @@ filterwarnings =
 
 
 def attempts(folder: Path, body: str, *, mark: str = "@pytest.mark.real_time") -> tuple[int, str]:
-    """Pytest on one such test: its status, and what it says of attempts."""
+    """Pytest on one such test: its status, and its report of attempts."""
     path = folder / "test_it.py"
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     path.write_text(

@@ -1,4 +1,4 @@
-"""Which Python `make` takes: what it is told, else what `python3` stands for, else the newest on PATH that works."""
+"""The Python that `make` uses: the requested one, else `python3`, else the latest on PATH that works."""
 
 import os
 import re
@@ -34,7 +34,7 @@ SHIM = '#!/bin/sh\necho "pyenv: ${0##*/}: command not found" >&2\nexit 127\n'
 
 
 def python(path: Path, minor: int, oddity: str = "") -> Path:
-    """Puts an interpreter there."""
+    """Write an interpreter into the folder."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(PRETENDER.format(real=sys.executable, minor=minor, oddity=oddity))
     path.chmod(0o755)
@@ -42,14 +42,14 @@ def python(path: Path, minor: int, oddity: str = "") -> Path:
 
 
 def shim(path: Path) -> None:
-    """Puts there what pyenv leaves for a version that was not chosen."""
+    """Write pyenv's shim for a version that was not chosen."""
     path.write_text(SHIM)
     path.chmod(0o755)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The only folder on PATH: no Python in it yet."""
+    """The only folder on PATH, initially without Python."""
     path = tmp_path / "bin"
     path.mkdir()
     for tool in TOOLS:
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *command: str, also: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """A command that sees these folders only, and nothing of the `make` that runs this test."""
+    """A command with only these folders on its PATH, and without variables of the `make` that runs this test."""
     path = str(folder) if also is None else f"{folder}:{also}"
     return subprocess.run(command, cwd=ROOT, env={"PATH": path}, capture_output=True, text=True, check=False)
 

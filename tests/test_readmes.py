@@ -1,4 +1,4 @@
-"""The READMEs are true as far as a program can tell: links lead somewhere, commands and flags exist, examples run."""
+"""The READMEs are true as far as a program can check: links lead to files, commands and flags exist, examples run."""
 
 import argparse
 import doctest
@@ -28,7 +28,7 @@ def _names() -> list[str]:
 
 
 def _lines(readme: Path) -> Iterator[str]:
-    """The lines of its code blocks, continued ones joined, prompts taken off, comments kept."""
+    """Lines of its code blocks, continued ones joined, prompts removed, comments kept."""
     for block in _FENCE.findall(readme.read_text(encoding="utf-8")):
         for line in block.replace("\\\n", " ").splitlines():
             yield line.strip().removeprefix("$ ").removeprefix(".venv/bin/")
@@ -41,7 +41,7 @@ def _commands(program: str) -> list[str]:
 
 
 def _words(line: str) -> list[str]:
-    """Arguments of a command, without what the shell does with its output."""
+    """Arguments of a command, without the shell's redirections."""
     words = [re.sub(r"\$\w+", "1", word) for word in shlex.split(line, comments=True)[1:]]
     return list(itertools.takewhile(lambda word: word not in ("|", "||", "&", "&&", ">", "2>", "2>&1"), words))
 
@@ -67,7 +67,7 @@ def test_paths_that_are_named_are_there(name: str) -> None:
 
 
 def _anchor(heading: str) -> str:
-    """As GitHub makes it of a heading."""
+    """GitHub's anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

@@ -1,4 +1,4 @@
-"""Which form of a model with sparse attention a deployment serves."""
+"""The served form of a model with sparse attention."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Terminal of a command: its console, its signals, and what it calls itself."""
+"""Terminal of a command: its console, its signals, and its name for itself."""
 
 import os
 import pty
@@ -32,7 +32,7 @@ sys.exit(main([*sys.argv[1:], "--json"]))
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs with `cloudmatrix` beside the interpreter, in this folder, not on PATH."""
+    """A folder of programs with `cloudmatrix` next to the interpreter, not on PATH."""
     programs = tmp_path / "my env" / "bin"
     programs.mkdir(parents=True)
     (programs / "cloudmatrix").write_text("#!/bin/sh\n")
@@ -83,7 +83,7 @@ def test_a_pipe_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     "command", [["decisions", "--follow"], ["status", "--url", "100000"], ["status", "--url", "1"]]
 )
 def test_whoever_read_the_output_may_be_gone(command: list[str]) -> None:
-    """`cloudmatrix decisions --follow | head -1` ends as other commands end: without a word, as if by SIGPIPE."""
+    """`cloudmatrix decisions --follow | head -1` ends like other commands: without output, as if by SIGPIPE."""
     reading, writing = os.pipe()
     os.close(reading)
     process = subprocess.run(

@@ -14,15 +14,14 @@ from tests.fakes.backend import FakeBackend, Script
 from tests.fakes.pool_admin import two_servers
 from tests.pages import ROOT
 
-HEAD = """What the endpoint answers. A running one shows the same under `/docs`, and as OpenAPI under `/openapi.json`.
-Any OpenAI client works; its base URL is `http://127.0.0.1:8000/v1`, its API key whatever the system was
-given, or anything. Anthropic's clients take the same address without `/v1`.
+HEAD = """Routes of the endpoint. A running one shows the same under `/docs`, and as OpenAPI under `/openapi.json`.
+Any OpenAI client works; its base URL is `http://127.0.0.1:8000/v1`, its API key one of the configured keys,
+or any text if there are none. Anthropic's clients take the same address without `/v1`.
 
-What is wrong gets an OpenAI error object whose `param` names the field, below `/v1/messages` one of
-Anthropic's. Fields of a body that are not
-required may be left out or null. A field that means nothing here is named in the answer's header
-`X-CloudMatrix-Warning`; one that would change the answer, were it heeded, is refused. The routes with which
-pools are scaled are on Ray's dashboard: [its own page](../../serving/scaling/README.md) has them."""
+Invalid requests get an OpenAI error object whose `param` names the field, or Anthropic's error object below
+`/v1/messages`. Fields of a body that are not required may be omitted or null. A field without effect on this
+server is named in the response header `X-CloudMatrix-Warning`; an unsupported field that would change the response
+is refused. The routes that scale pools are on Ray's dashboard: see [scaling](../../serving/scaling/README.md)."""
 _MODEL = ROOT / "deploy" / "models" / "storyteller"
 
 
@@ -62,7 +61,7 @@ def _errors(described: Mapping[str, Any]) -> str:
         status: answer["description"] for found in answers for status, answer in found.items() if status != "200"
     }
     rows = [(status, text) for status, text in sorted(meaning.items())]
-    lead = "An error carries an [ErrorAnswer](#erroranswer). 401 comes only where keys are asked for."
+    lead = "The body of an error is an [ErrorAnswer](#erroranswer). 401 is returned only where keys are required."
     return f"{lead}\n\n{table(('status', 'meaning'), rows)}"
 
 
@@ -73,8 +72,8 @@ def _operation(title: str, operation: Mapping[str, Any]) -> str:
     if body is not None:
         parts.append(f"Takes {_type(body['content']['application/json']['schema'])}.")
     answers = operation["responses"]
-    kinds = " or ".join(_kinds(answers["200"])) or "nothing but the status"
-    parts.append(f"Answers {kinds}; errors: {', '.join(status for status in answers if status != '200')}.")
+    kinds = " or ".join(_kinds(answers["200"])) or "only the status"
+    parts.append(f"Returns {kinds}; errors: {', '.join(status for status in answers if status != '200')}.")
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

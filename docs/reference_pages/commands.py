@@ -12,9 +12,9 @@ from docs.reference_pages.markdown import made_by_a_script, table
 from serving.cli import command_parser
 from serving.cli.command_line import COMMANDS
 
-HEAD = """Two programs: `cloudmatrix` runs, asks and simulates the system, `loadgen` loads any OpenAI-compatible server.
-`--help` of each command says the same in the terminal. Both end with 0 if all is well, 2 for a mistake that
-the user can mend, told in one line, and 130 after Ctrl-C; `loadgen` adds 3 (the server cannot be used), 4
+HEAD = """Two programs: `cloudmatrix` runs and simulates the system, `loadgen` loads any OpenAI-compatible server.
+`--help` of each command prints the same. Both exit with 0 on success, 2 for an error that the user can correct,
+reported in one line, and 130 after Ctrl-C; `loadgen` adds 3 (the server cannot be used), 4
 (results cannot be written) and 5 (too many requests failed)."""
 
 

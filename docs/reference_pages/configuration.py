@@ -12,10 +12,9 @@ from serving.config.key import key_spec
 from serving.config.upgrade import rules_by_key
 from serving.config.value import describe_range
 
-HEAD = """Sections and keys of a topology file; [deploy](../../deploy/README.md) says which files there are, how values
-are written and who wins. The last column says what a change asks for when a running system is deployed anew: other
-replicas, or nothing but telling those that are there. Where a default stands as `a` / `b` / `c`, it is that of the
-sections in their order."""
+HEAD = """Sections and keys of a topology file; [deploy](../../deploy/README.md) lists the files, the form of values
+and their precedence. The last column shows what a changed key requires when a running system is deployed again: new
+replicas, or an update in place. A default written as `a` / `b` / `c` is that of the sections in their order."""
 
 
 def configuration() -> str:

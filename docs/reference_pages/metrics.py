@@ -17,26 +17,25 @@ from serving.values.expert_facts import ExchangeFacts, ExpertFacts
 from serving.values.hosts import HostRow
 from serving.values.system_tally import StartTimes, SystemTally
 
-HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that begin with `vllm:`
-mean what they mean in vLLM, so its dashboards light up. A counter's name ends in `_total` there, a histogram
+HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that start with `vllm:`
+have vLLM's meaning, so its dashboards work. A counter's name ends in `_total` on the page, a histogram
 has `_bucket`, `_sum` and `_count`. Every series has the labels `model_name` and `engine` (the gateway's id,
-or the replica's), but those of groups of ranks, which have `model_name` and `group`, and of memory servers,
-which have `server`, and of the system as a whole. A gateway's page shows the series of all gateways, and those
-of instances once: scrape any one of them, for example through a Service. A scraper that finds each gateway by itself,
-such as a PodMonitor, asks for `/metrics?scope=gateway`: then each gateway shows its own series, only one of them those
-of instances, and sums over all pages, such as `sum(vllm:num_requests_running)`, count everything once.
+or the replica's), except those of groups of ranks (`model_name` and `group`), of memory servers (`server`)
+and of the system as a whole. A gateway's page shows the series of all gateways, and those
+of instances once: scrape any one gateway, for example through a Service. A scraper that discovers each gateway,
+such as a PodMonitor, requests `/metrics?scope=gateway`: then each gateway shows its own series, one of them also those
+of instances, and sums over all pages, such as `sum(vllm:num_requests_running)`, count each series once.
 
-Not here, because nothing in this system has the meaning: vLLM's `kv_block_lifetime_seconds`,
-`kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds` (its block pool keeps times, ours has no clock),
+Omitted, because this system has no equivalent: vLLM's `kv_block_lifetime_seconds`,
+`kv_block_idle_before_evict_seconds`, `kv_block_reuse_gap_seconds` (vLLM's block pool records times, ours has no clock),
 `lora_requests_info`, `engine_sleep_state` and `mm_cache_*`; handoffs are `cloudmatrix:handoff_*`, not `nixl_*`.
 With `Accept: application/openmetrics-text` the page is OpenMetrics, and where requests are traced
-`vllm:time_to_first_token_seconds` has exemplars: `trace_id` of the newest trace of each bucket. `[cluster] ray_metrics`
-shows what Ray's board "Serve LLM" asks for on Ray's own ports, see
+`vllm:time_to_first_token_seconds` has exemplars: `trace_id` of the latest trace of each bucket. `[cluster] ray_metrics`
+exports the series of Ray's board "Serve LLM" on Ray's own ports, see
 [the runbook](../../deploy/RUNBOOK.md#looking-inside).
 
-Ray's own metrics are Ray's: [its
-documentation](https://docs.ray.io/en/latest/ray-observability/reference/system-metrics.html) names them. What
-`loadgen` measures is another matter, seen from outside: [its table](../../loadgen/README.md)."""
+[Ray's documentation](https://docs.ray.io/en/latest/ray-observability/reference/system-metrics.html) lists Ray's own
+metrics. `loadgen` measures as a client does: [its table](../../loadgen/README.md)."""
 _UNIT = re.compile(r" ?\[(?P<unit>[^]]+)\]$")
 _UNITS_BY_NAME = {
     "bytes": "bytes",
@@ -75,11 +74,11 @@ def metrics() -> str:
     tenants: NamespaceBoard = gateway.namespaces
     parts = [
         made_by_a_script("Metrics", HEAD),
-        _section("Requests", "Counted by the gateway, which sees each request exactly once.", gateway.collect()),
+        _section("Requests", "Counted by the gateway, once per request.", gateway.collect()),
         _section(
             "Instances and their use of the KV-cache pool",
-            "From each instance's newest snapshot. `pool` is `prefill`, `decode` or `aggregated`. What nobody counts,\n"
-            "such as guesses without speculation, is not there.",
+            "From each instance's latest snapshot. `pool` is `prefill`, `decode` or `aggregated`. Series without a\n"
+            "source, such as draft tokens without speculation, are absent.",
             gateway.instances.collect(),
         ),
         _section(
@@ -87,18 +86,18 @@ def metrics() -> str:
             "From the scaling board, the same at every gateway; `model_name` is the only common label.",
             gateway.system.collect(),
         ),
-        _section("Groups of ranks", "From the newest facts of each group's ranks together.", gateway.groups.collect()),
+        _section("Groups of ranks", "From the latest facts of all ranks of each group.", gateway.groups.collect()),
         _section(
-            "Memory servers", "From each server's newest numbers; only with a KV-cache pool.", gateway.servers.collect()
+            "Memory servers", "From each server's latest numbers; only with a KV-cache pool.", gateway.servers.collect()
         ),
         _section(
             "Hosts",
-            "From the scaling board's last look, the same in every gateway; `host` is `n0`, `n1` and so on.",
+            "From the scaling board's last poll, the same in every gateway; `host` is `n0`, `n1` and so on.",
             gateway.hosts.collect(),
         ),
         _section(
             "Tenants",
-            "Shown only to who may administer: with an admin key, or where no keys are asked for.",
+            "Shown only with an admin key, or where no keys are required.",
             tenants.collect(),
         ),
     ]

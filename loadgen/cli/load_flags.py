@@ -55,7 +55,9 @@ def _add_access_flags(group: "argparse._ArgumentGroup") -> None:
 def add_form_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for fields that every request body has."""
     form = parser.add_argument_group("form of a request")
-    form.add_argument("--no-stream", dest="stream", action="store_false", help="ask for whole answers: no TTFT, no ITL")
+    form.add_argument(
+        "--no-stream", dest="stream", action="store_false", help="request whole responses: no TTFT, no ITL"
+    )
     form.add_argument("--temperature", type=float, default=0.0, help="default 0")
     form.add_argument(
         "--top-p", type=float, help="draw from the likeliest tokens with this share of probability (default: all)"
@@ -75,7 +77,7 @@ def add_form_flags(parser: argparse.ArgumentParser) -> None:
         "--ignore-eos",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="go on to the planned length whatever the model says (default: yes, unless the data set has no lengths)",
+        help="ignore end tokens up to the planned length (default: yes, unless the data set has no lengths)",
     )
     form.add_argument(
         "--extra-body",
@@ -151,7 +153,9 @@ def _add_shape_flags(group: "argparse._ArgumentGroup") -> None:
         metavar="X",
         help="trace arrival: 2 = twice as fast as recorded",
     )
-    group.add_argument("--trace-from", type=Duration(), metavar="T", help="trace arrival: begin at this time of it")
+    group.add_argument(
+        "--trace-from", type=Duration(), metavar="T", help="trace arrival: start at this time of the trace"
+    )
     group.add_argument("--trace-to", type=Duration(), metavar="T", help="trace arrival: end at this time of it")
 
 

@@ -70,7 +70,7 @@ def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
         "--npus",
         type=values.count,
         metavar="N",
-        help="NPUs (or GPUs) behind the server, for tokens per second of each (default: what its /metrics says)",
+        help="NPUs (or GPUs) behind the server, for tokens per second of each (default: from its /metrics)",
     )
     group.add_argument("--no-report", dest="report", action="store_false", help="no report.html")
     group.add_argument(
@@ -79,7 +79,7 @@ def _add_detail_flags(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--metrics-url",
         metavar="URL",
-        help="if /metrics is elsewhere; key and headers go to this host only if it is the server's",
+        help="if /metrics has another URL; key and headers are sent to its host only if it is the server's",
     )
     group.add_argument(
         "--max-failure-share",

@@ -19,7 +19,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="of each of the two runs (default 3s)",
     )
     parser.add_argument("--streams", type=values.count, default=64, metavar="N", help="open at once (default 64)")
-    parser.epilog = "Beyond half of the paced figure per worker, the generator's own queueing begins to show in ITL."
+    parser.epilog = "Above half of the paced figure per worker, the generator's own queueing affects ITL."
 
 
 def run(flags: argparse.Namespace) -> int:

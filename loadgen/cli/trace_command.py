@@ -31,7 +31,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a block of hash_ids, where the workload had none (default %(default)s)",
     )
-    info = commands.add_parser("info", help="say what a trace of any format holds", allow_abbrev=False)
+    info = commands.add_parser("info", help="describe a trace of any format", allow_abbrev=False)
     info.add_argument("file", type=Path, metavar="FILE", help="file, or folder of a ServeGen model")
     _add_reading_flags(info)
     other = commands.add_parser("convert", help="write a trace of any format in another", allow_abbrev=False)

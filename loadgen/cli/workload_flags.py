@@ -24,7 +24,7 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         default="random",
         help="random words | shared-prefix: tenants with system prompts | text files | sharegpt JSON | custom JSONL | "
         "trace: Mooncake, Qwen-Bailian or `loadgen trace` JSON lines, CSV of Azure, BurstGPT or with arrival_s,"
-        "prompt_tokens,output_tokens, or a ServeGen folder; told by its content, the names of formats are synonyms "
+        "prompt_tokens,output_tokens, or a ServeGen folder; detected by content, the names of formats are synonyms "
         "(default random)",
     )
     group.add_argument("--dataset-path", metavar="PATH", help="file or folder; several text files: comma between them")
@@ -42,7 +42,11 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
         help="lengths uniform in [(1-R) x LEN, (1+R) x LEN]",
     )
     group.add_argument(
-        "--random-prefix-len", type=values.whole, default=0, metavar="N", help="tokens that all prompts begin with"
+        "--random-prefix-len",
+        type=values.whole,
+        default=0,
+        metavar="N",
+        help="tokens shared as the prefix of all prompts",
     )
     _add_text_flags(group)
     _add_prefix_flags(parser)
@@ -58,9 +62,11 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
         "--tokenizer",
         default="server",
         metavar="WHERE",
-        help="server: ask its /tokenize (default) | a tokenizer.json or its folder | none: about 1.3 tokens a word",
+        help="server: use its /tokenize (default) | a tokenizer.json or its folder | none: about 1.3 tokens a word",
     )
-    group.add_argument("--vocab-size", type=values.count, metavar="N", help="for ids, if the tokenizer does not tell")
+    group.add_argument(
+        "--vocab-size", type=values.count, metavar="N", help="for ids, if the tokenizer does not define it"
+    )
     group.add_argument(
         "--max-model-len", type=values.count, metavar="N", help="longest prompt + output (default: server's)"
     )
@@ -75,7 +81,7 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
         "--block-tokens",
         type=values.count,
         metavar="N",
-        help="traces: tokens that one of the hash_ids stands for (default: as the format has it: Mooncake 512, "
+        help="traces: tokens per id in hash_ids (default: that of the format: Mooncake 512, "
         "Bailian 16); checked against the lengths",
     )
     group.add_argument(
@@ -84,7 +90,7 @@ def _add_text_flags(group: "argparse._ArgumentGroup") -> None:
         help="traces: the file is CSV with these columns, times in seconds or dates (default: by its first line)",
     )
     group.add_argument(
-        "--cycle", action="store_true", help="begin a data set again when it ends (default: the run ends with it)"
+        "--cycle", action="store_true", help="repeat a data set when it ends (default: the run ends with it)"
     )
 
 
@@ -107,7 +113,7 @@ def _add_prefix_flags(parser: argparse.ArgumentParser) -> None:
         type=values.count,
         default=1,
         metavar="N",
-        help="levels of the prefix tree that the system prompt's length is split over (1: tenants share nothing)",
+        help="levels of the prefix tree that the system prompt's length is split over (1: tenants share no prefix)",
     )
     group.add_argument(
         "--zipf", type=float, default=0.0, metavar="S", help="popularity of tenants ~ 1/rank^S; 0 = equal"

@@ -167,14 +167,14 @@ DEFINITIONS = (
     Definition(
         "server_queue",
         "s",
-        "queueing inside the server, where it tells (vLLM's per-request metrics)",
+        "queueing inside the server, if reported (vLLM's per-request metrics)",
         "metrics.queue_time_ms",
         lambda r: _one(r.server_times.get("queue")),
     ),
     Definition(
         "server_ttft",
         "s",
-        "the server's own TTFT, where it tells; begins when its queue is left",
+        "the server's own TTFT, if reported; starts when the request leaves its queue",
         "metrics.time_to_first_token_ms",
         lambda r: _one(r.server_times.get("ttft")),
     ),
@@ -206,7 +206,7 @@ DEFINITIONS = (
     Definition(
         "cached_tokens",
         "tokens",
-        "prompt tokens from a cache, where the server tells",
+        "prompt tokens from a cache, if the server reports them",
         "usage.prompt_tokens_details.cached_tokens",
         lambda r: _count(r.cached_tokens),
     ),

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from serving.tools.chaos.result import ChaosRun
 
 DESCRIPTION = """\
-Kill and freeze replicas, turn bits over, slow links down, fill disks, let clients leave and another tenant flood the
-system, by a seeded schedule, while steady load runs; compare every answer, token by token, with what the undisturbed
-system says; then look for leaks.
-A scenario is the same file that `cloudmatrix simulate --faults` plays in virtual time; kinds of hardware that only
+Kill and freeze replicas, flip bits, slow links down, fill disks, disconnect clients and let another tenant flood the
+system, by a seeded schedule, under steady load; compare every response, token by token, with that of the undisturbed
+system; then check for leaks.
+A scenario is the same file that `cloudmatrix simulate --faults` plays in virtual time; hardware faults that only
 virtual time has are refused (serving/tools/chaos/README.md has every kind and where it works).
-Starts a system of its own and ends it, unless --url names one. That one must run on this machine as this user, or with
+Starts and stops a system of its own, unless --url names one. That one must run on this machine as this user, or with
 --address on the hosts of that Ray, with [chaos] enabled = true; and its replicas WILL be killed.
 """
 EPILOG = """\
@@ -32,9 +32,9 @@ Examples:
   cloudmatrix chaos --scenario deploy/chaos/everything.toml --url http://127.0.0.1:8000
   cloudmatrix chaos --scenario deploy/chaos/flood.toml
   cloudmatrix chaos --scenario deploy/chaos/hosts.toml --url http://10.0.0.2:8000 --address auto
---out writes report.html and report.json, and copies the replicas' logs if something went wrong. Ctrl-C ends the load
-early, a second one the waiting behind it; the report comes all the same.
-Exit code: 0 = nothing lost, different, left behind or kept waiting by another tenant; 1 = something was; 2 = the run
+--out writes report.html and report.json, and copies the replicas' logs if the run was not clean. Ctrl-C ends the load
+early, a second one the settling time after it; the report is written in any case.
+Exit code: 0 = no request was lost, different, leaked or delayed by another tenant; 1 = at least one was; 2 = the run
 could not be done.
 """
 EXIT_CLEAN, EXIT_LOST = 0, 1
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="the system of --url runs on the hosts of this Ray, of which this machine is one; `auto`: this host's",
     )
-    parser.add_argument("--api-key", metavar="KEY", help="when the gateway wants one; an admin key where there are any")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="if the gateway requires one; an admin key if any are configured"
+    )
     parser.add_argument(
         "--flood-api-key",
         metavar="KEY",
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of schedule and requests (default 0)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write report.html and report.json there")
     parser.add_argument("--json", action="store_true", help="print report.json instead of the summary")
-    parser.add_argument("--plan", action="store_true", help="print the schedule and do nothing")
+    parser.add_argument("--plan", action="store_true", help="only print the schedule")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 

@@ -6,24 +6,24 @@ import sys
 from serving.cli.system_options import add_gateway_address, choose_gateway
 
 DESCRIPTION = """\
-Talk with a running system: the answer comes as it is computed, and a line below it says what it took: tokens, speed,
-what of the prompt was cached, and which replicas worked on it.
+Chat with a running system: the response is streamed, and a line below it shows its tokens, its speed,
+the cached part of the prompt, and the replicas that computed it.
 """
 EPILOG = """\
 Examples:
   cloudmatrix chat
   cloudmatrix chat "Tell me a story about a little dog." --seed 7
   echo "Tell me a story." | cloudmatrix chat --max-tokens 80 > story.txt
-With a message, or standard input that is no terminal, one answer is printed, its figures on standard error.
-In a chat Ctrl-C stops the answer, a second one the chat; /help shows the rest.
+With a message, or if standard input is no terminal, one response is printed, its figures on standard error.
+In a chat Ctrl-C stops the response, a second one the chat; /help lists the commands.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="ask this, print the answer, end")
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="send this, print the response, exit")
     add_gateway_address(parser)
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer (default: all that fits)")
     parser.add_argument(
         "--temperature", type=float, metavar="X", help="0 = always the likeliest word (default: the model's)"

@@ -27,7 +27,7 @@ Examples:
   cloudmatrix cost --judge others.csv --engine my-engine.toml
 
 measured.csv: one measured step of your engine a row; two are enough, one of prefill and one of decode, more are better.
-The first line names columns; empty cells and lines that begin with "#" say nothing.
+The first line names the columns; empty cells and lines that start with "#" are ignored.
   phase                  decode or prefill
   dies                   of the instance (an Ascend 910C has two)
   decode:  batch_per_npu        sequences that decode at once on each NPU
@@ -39,8 +39,8 @@ The first line names columns; empty cells and lines that begin with "#" say noth
            step_ms, or tokens_per_s_per_npu    of an instance that always has work, cached tokens included
            cached_share         of each prompt (default 0)
   source                 where the row is from
-A run of loadgen, of one instance of each kind, gives a row of decode, and one of prefill if nothing waited before five
-of its prompts. Drafts then count as a part of the engine: ask with --drafts 0.
+A run of loadgen, on one instance of each kind, yields a row of decode, and one of prefill if five of its prompts
+did not wait in a queue. Drafts then count as a part of the engine: use --drafts 0.
 """
 
 
@@ -86,8 +86,8 @@ def _add_questions(cost: argparse.ArgumentParser) -> None:
     cost.add_argument(
         "--aggregated",
         action="store_true",
-        help="with --prefill: so many prompt tokens beside --batch running decodes, in one step of an instance that"
-        " does both",
+        help="with --prefill: so many prompt tokens together with --batch running decodes, in one step of an instance"
+        " that does both",
     )
     cost.add_argument("--explain", action="store_true", help="every operator: runs, time, what bounds it, formula")
     cost.add_argument("--markdown", action="store_true", help="with --calibrate: the error table for a README")
@@ -108,7 +108,7 @@ def _add_system(cost: argparse.ArgumentParser) -> None:
         help="of the model: w8a8, fp8, bf16, w4a8, w8a16, w4a16, mxfp4, or two of them: attention+experts (default: as"
         " its config.json states, FP8 as W8A8 on a device that multiplies none)",
     )
-    cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: as config.json says)")
+    cost.add_argument("--kv", choices=("bf16", "int8"), help="format of the KV cache (default: that of config.json)")
     cost.add_argument(
         "--dies", type=int, metavar="N", help="of the instance (default: 320 or 144 for decode, 32 for prefill)"
     )
@@ -161,12 +161,12 @@ def _add_division(cost: argparse.ArgumentParser) -> None:
         "--redundant",
         type=int,
         metavar="N",
-        help="copies of experts beyond one of each in the instance (default: as the device file says)",
+        help="copies of experts beyond one of each in the instance (default: that of the device file)",
     )
     cost.add_argument(
         "--prefill-attention",
         choices=[layout for layout in get_args(PrefillLayout) if layout != "device"],
-        help="prefill: how dies share prompts, where --attention-tp is 1 (default: as the device file says)",
+        help="prefill: how dies share prompts, where --attention-tp is 1 (default: that of the device file)",
     )
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
     parser.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
     parser.add_argument(
-        "--starts", action="store_true", help="print medians of the newest starts instead, by pool and phase"
+        "--starts", action="store_true", help="print medians of the latest starts instead, by pool and phase"
     )
     add_dashboard_options(parser)
 

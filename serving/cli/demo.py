@@ -13,10 +13,10 @@ Examples:
   cloudmatrix demo
   cloudmatrix demo --only chat --only kill
   cloudmatrix demo --skip load --out demo1 > demo1.txt
-Steps: chat, cache, kill, scale, load, simulate. On a terminal a key starts each of them after the first: Enter goes on,
-s skips, q leaves; --no-wait runs through. Ctrl-C skips the step that runs, twice ends the demo; the report comes all
-the same.
-Exit code: 0 = everything that was not skipped worked; 1 = something did not; 2 = the system did not start; 130 = ended
+Steps: chat, cache, kill, scale, load, simulate. On a terminal each step after the first waits for a key: Enter starts
+it, s skips it, q quits; --no-wait runs all. Ctrl-C skips the running step, twice ends the demo; the report is written
+in any case.
+Exit code: 0 = every step that was not skipped worked; 1 = a step failed; 2 = the system did not start; 130 = ended
 by Ctrl-C.
 """
 EXIT_GOOD, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130

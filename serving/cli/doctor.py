@@ -7,13 +7,13 @@ from serving.cli.ray_address import add_address, address_of
 from serving.cli.set_option import add_set
 
 DESCRIPTION = """\
-Look at every host of a Ray before something is deployed there: version of this package, model folder, room in /dev/shm,
-clock, environment, TLS, and whether hosts reach each other. Each problem is a line that says what to do.
+Check every host of a Ray before a deployment: version of this package, model folder, free space in /dev/shm,
+clock, environment, TLS, and whether hosts reach each other. Each problem is one line with its remedy.
 """
 EPILOG = """\
 Examples:
   cloudmatrix doctor --address 10.0.0.1:6379 --config deploy/hosts.toml
-Exit codes: 0, 1 if something is wrong, 2 for mistakes.
+Exit codes: 0, 1 if a check failed, 2 for usage errors.
 """
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_address(parser, required=True)
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML file whose model and [cluster] port_range are looked at"
+        "--config", type=Path, metavar="FILE", help="TOML file whose model and [cluster] port_range are checked"
     )
     add_set(parser, "cluster.port_range=30000-30100")
 

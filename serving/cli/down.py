@@ -5,13 +5,13 @@ import argparse
 from serving.cli.ray_address import add_address, address_of
 
 DESCRIPTION = """\
-Remove what `cloudmatrix serve --address` or `serve deploy` has deployed: the application, its named actors, and what it
-left on every host. Ray goes on. A local start (`cloudmatrix serve` without --address) ends by Ctrl-C.
+Remove what `cloudmatrix serve --address` or `serve deploy` has deployed: the application, its named actors, and its
+files on every host. Ray keeps running. Stop a local start (`cloudmatrix serve` without --address) with Ctrl-C.
 """
 EPILOG = """\
 Examples:
   cloudmatrix down --address 10.0.0.1:6379
-Exit codes: 0, 1 if a host did not answer, so that something may be left there, 2 for mistakes.
+Exit codes: 0, 1 if a host did not respond and may still have files, 2 for usage errors.
 """
 
 

@@ -7,7 +7,7 @@ from serving.cli.model_option import folder_of
 
 DESCRIPTION = """\
 Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the unquantised
-model). Everything is read from local files; nothing is served.
+model). All inputs are local files; no server is started.
 """
 EPILOG = """\
 examples:
@@ -63,7 +63,7 @@ def _add_how(evaluate: argparse.ArgumentParser) -> None:
         "--stride",
         type=int,
         metavar="TOKENS",
-        help="a window begins this far after the last one (default: the context; less = more to look back at)",
+        help="distance between the starts of two windows (default: the context; less = more preceding context)",
     )
     evaluate.add_argument(
         "--chunk",

@@ -12,23 +12,23 @@ Show the experts of a running system's groups of ranks: balancedness by layer (m
 under the map in use, 1 = even), the busiest experts, and rows by layer and expert as a heat map.
 """
 RESIZE = """\
-Give each group of a pool another number of ranks while it serves. New ranks load their share of the experts beside the
-others and join at a step boundary; those that leave hand their streams on first, the last ranks go. No request fails.
-Groups that are made later begin with `ep` ranks. A group keeps the hardware that it began with when it gets smaller.
+Change the number of ranks of each group of a pool while it serves. New ranks load their share of the experts in
+parallel and join at a step boundary. When a group shrinks, the last ranks transfer their streams, then leave. No
+request fails. Groups created later start with `ep` ranks. A group that shrinks keeps the hardware it started with.
 """
 DRAIN = """\
-Replace one rank without a loss, for maintenance: it takes nothing new, its streams go on where they are for [engine]
-drain_s and are then handed to other ranks, its experts are computed by the others, it ends, and another process takes
-its place. Meanwhile the group has a rank less.
+Replace one rank without a loss, for maintenance: it accepts no new sequences; its streams stay for [engine] drain_s,
+then move to other ranks; the others compute its experts; it exits, and another process takes its place. Until then the
+group has one rank less.
 """
 RECORD = """\
 Write a routing trace of a running group: how many rows chose each expert, by layer, source rank and slice of time
-([experts] window_s / slices). One JSON value a line; serving/group/core/routing_trace.py says which. Ctrl-C ends it
-and keeps all that came.
+([experts] window_s / slices). One JSON value per line; serving/group/core/routing_trace.py documents them. Ctrl-C ends
+it and keeps what was received.
 """
 TRIAL = """\
 Show how evenly each placement policy would spread the rows of a routing trace over a group of another size, or with
-more slots: planned on every other slice, judged on the rest. Asks no running system.
+more slots: planned on every other slice, judged on the rest. Needs no running system.
 """
 EPILOG = """\
 Examples:
@@ -47,7 +47,7 @@ resize and drain need one of `[gateway] admin_keys`, where there are keys.
 POLICIES = ("static", "time_sliced", "hierarchical", "global")
 ORDERS = {"rebalance": ("group", "policy", "dry_run"), "move": ("group", "layer", "expert", "rank")}
 """Fields of the body of each order."""
-_REBALANCE = "place experts anew, now"
+_REBALANCE = "rebalance the experts now"
 _MOVE = "bring a copy of an expert to a rank, into a slot that can be spared"
 
 
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the load")
     for name, text in (
         ("moves", "the latest moves of experts, with reasons and outcomes"),
-        ("ranks", "state, epoch, members and rows of each rank, and who keeps whom waiting"),
+        ("ranks", "state, epoch, members and rows of each rank, and which rank delays which"),
         ("placement", "experts that each rank holds, by layer"),
     ):
         action = actions.add_parser(name, help=text, description=f"Show {text}.")
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     drain.add_argument("rank", metavar="RANK", help="as `cloudmatrix status` names it, e.g. decode#k3jx9a.r1")
     add_gateway_options(drain, inherited=True)
     drain.add_argument(
-        "--wait", action="store_true", help="return when another process has taken its place, and say how long it took"
+        "--wait", action="store_true", help="return when another process has taken its place, and print the duration"
     )
     drain.set_defaults(action="drain")
 
@@ -79,9 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_resize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pool", metavar="POOL", help="prefill, decode or aggregated; its ep must be above 1")
     parser.add_argument("ranks", metavar="N", type=int, help="ranks of each group, at most [experts] most_ranks")
-    parser.add_argument(
-        "--wait", action="store_true", help="return when they compute together, and say how long it took"
-    )
+    parser.add_argument("--wait", action="store_true", help="return when they compute together, and print the duration")
     add_gateway_options(parser, inherited=True)
     parser.set_defaults(action="resize")
 
@@ -110,10 +108,9 @@ def _add_orders(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     rebalance.add_argument(
         "--policy",
         choices=POLICIES,
-        help="place experts as this policy wants them, whatever that gains (default: as [experts] policy says, where"
-        " it gains anything)",
+        help="place experts by this policy, even without a gain (default: by [experts] policy, if there is a gain)",
     )
-    rebalance.add_argument("--dry-run", action="store_true", help="only say what would move")
+    rebalance.add_argument("--dry-run", action="store_true", help="only print what would move")
     move = actions.add_parser("move", help=_MOVE, description=f"{_MOVE}.".capitalize())
     for name, text in (("layer", "layer with experts, from 0"), ("expert", "expert"), ("rank", "rank that gets it")):
         move.add_argument(name, metavar=name.upper(), type=int, help=text)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the weights (default bfloat16)"
     )
-    parser.add_argument("--quiet", action="store_true", help="nothing on stderr but mistakes")
+    parser.add_argument("--quiet", action="store_true", help="only errors on stderr")
 
 
 def run(arguments: argparse.Namespace) -> int:

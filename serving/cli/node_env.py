@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         default=_DEFAULT_TOKEN_FILE,
-        help="file of the token that Ray asks for, the same on every host; `ray get-auth-token --generate` makes one"
+        help="file of the token that Ray requires, the same on every host; `ray get-auth-token --generate` creates it"
         f" (default: {_DEFAULT_TOKEN_FILE})",
     )
-    token.add_argument("--no-token", action="store_true", help="whoever reaches Ray's ports may run code there")
+    token.add_argument("--no-token", action="store_true", help="any client that reaches Ray's ports can run code")
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file whose [health] node_* keys count")
 
 

@@ -45,7 +45,7 @@ Each answer names the runner-ups and why they lose. --quick gives a first answer
 The KV-cache pool has one memory server on each node that a plan fills; --cache-nodes sets another number.
 Instances of --modes aggregated prefill and decode: --step-tokens limits their whole step, --losses takes from their
 one pool, --prices has one cost of a token, in or out. Their plan.toml has [serving] mode = "aggregated".
-Exit code 1: nothing holds the limits; the closest plans are shown.
+Exit code 1: no plan meets the limits; the closest ones are shown.
 """
 
 
@@ -70,12 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="first requests of the trace only")
     add_block_tokens(parser)
     add_columns(parser)
-    parser.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="begin of the stretch of the trace")
+    parser.add_argument(
+        "--start", type=Duration(), default=0.0, metavar="T", help="start of the used part of the trace"
+    )
     parser.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch (default: to its end)")
     _add_goal(parser)
     _add_choices(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="instead of the configuration's")
-    parser.add_argument("--quick", action="store_true", help="the busiest third of the trace stands for the whole")
+    parser.add_argument("--quick", action="store_true", help="use the busiest third of the trace in place of the whole")
     parser.add_argument(
         "--processes", type=int, default=2, metavar="N", help="simulations at a time (default: 2); same answer"
     )

@@ -9,7 +9,7 @@ from serving.cli.system_options import add_gateway_options, choose_gateway
 
 DESCRIPTION = """\
 Show the KV-cache pool of a running system: each memory server's share of the ring and of new blocks (weight), how full
-its memory and its SSD tier are, what was found there, and who holds how much.
+its memory and its SSD tier are, the hits, and the usage of each namespace.
 """
 EPILOG = """\
 With a tenant's key you see that tenant's namespace; with one of `[gateway] admin_keys`, or on a server without keys,
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "audit",
         help="prove that ledgers, memory and SSD folders agree",
         description="Let every memory server compare its ledger, the bytes in memory and its SSD folder.",
-        epilog="Exit code: 0 = sound, 1 = something was found or a server did not answer, 2 = the question failed.",
+        epilog="Exit code: 0 = sound, 1 = a difference was found or a server did not respond, 2 = the request failed.",
     )
     audit.add_argument("--repair", action="store_true", help="remove what is wrong; it will be computed again")
     forget = actions.add_parser(
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "quota",
         help="change a namespace's quota and weight while the system runs",
         description="Change what a namespace may hold, and its share where requests wait; needs an admin key.",
-        epilog="The change wins over the configuration file until that file says something else of this namespace.",
+        epilog="The change overrides the configuration file until the file changes for this namespace.",
     )
     quota.add_argument("namespace", metavar="NAMESPACE", help="whose quota")
     quota.add_argument(

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="chooses among a long text's passages (default 0)"
     )
-    report_help = "where the report goes too (Markdown, or JSON if it ends in .json); always in --out"
+    report_help = "another file for the report (Markdown, or JSON if it ends in .json), in addition to the one in --out"
     parser.add_argument("--report", type=Path, metavar="FILE", help=report_help)
     parser.add_argument("--quiet", action="store_true", help="no progress")
 

@@ -18,9 +18,9 @@ DESCRIPTION = """\
 Feed recorded decision logs to fresh engines and gateways, and compare every decision with the recorded one.
 
 An instance or gateway of a system that runs with `[engine] decision_log = "FOLDER"` writes one file into that folder:
-every call into its scheduler, or its router, admission and journals, with everything that the call depends on, and what
-came of it. A replay needs no model, no Ray and no accelerator, and runs much faster than the system did. It shows
-whether this version decides as that one did, and takes a failure of a live system to a debugger.
+every call of its scheduler, or of its router, admission and journals, with all inputs and the result.
+A replay needs no model, no Ray and no accelerator, and runs much faster than the system did. It shows
+whether this version makes the same decisions, and reproduces a failure of a live system in a debugger.
 """
 EPILOG = """\
 examples:
@@ -28,10 +28,10 @@ examples:
   cloudmatrix replay logs/engine-decode-x1.decisions
   cloudmatrix replay logs/ --json | jq '.[] | select(.identical | not)'
 
-Exit code: 0 = all identical and complete, 1 = something differs or a log is broken, 3 = nothing differs, but a log is
-INCOMPLETE. The first difference of each log is told, and what is wrong with a broken one. A log gets its end when
-`cloudmatrix serve` is asked to stop, or its replica is; without one its process was killed or still runs, or the file
-was cut: it is replayed as far as it goes. Logs hold prompts and answers as token ids.
+Exit code: 0 = all identical and complete, 1 = a decision differs or a log is broken, 3 = no decision differs, but a log
+is INCOMPLETE. The first difference of each log is printed, and the defect of a broken one. A log gets its end mark when
+`cloudmatrix serve` or the replica is stopped. Without the mark the process was killed or is still running, or the file
+was cut: it is replayed up to its end. Logs contain prompts and responses as token ids.
 """
 
 

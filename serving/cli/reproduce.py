@@ -9,15 +9,15 @@ EXIT_UNEXPLAINED = 1
 
 DESCRIPTION = """\
 Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine:
-each figure beside ours, with its error. What a scheduler decides is run in virtual time with the live code; the rest is
-asked of the cost model. Ends with code 1 if a row misses by more than its known reason covers.
+each published figure next to ours, with the error. Scheduler decisions run in virtual time with the live code; the rest
+is computed by the cost model. Exits with code 1 if a row misses by more than its known reason explains.
 """
 EPILOG = """\
 Examples:
-  cloudmatrix reproduce                               everything, about two minutes
+  cloudmatrix reproduce                               all experiments, about two minutes
   cloudmatrix reproduce --quick --out reproduced      a smaller run, with report.md, report.html, summary.svg
   cloudmatrix reproduce --only table5,fig23           two experiments; names as --list shows them
-  cloudmatrix reproduce --quick --markdown            the short error table, as it stands in serving/virtual/README.md
+  cloudmatrix reproduce --quick --markdown            the short error table, as in serving/virtual/README.md
 The same seed gives the same figures and the same files.
 """
 
@@ -28,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="NAMES", default="", help="these experiments, separated by commas")
     parser.add_argument("--out", metavar="DIR", type=Path, help="write report.md, report.html, summary.svg there")
     parser.add_argument("--quick", action="store_true", help="fewer dies, samples and requests: about 15 s")
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
-    parser.add_argument("--markdown", action="store_true", help="print the short table and nothing else")
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="random seed (0)")
+    parser.add_argument("--markdown", action="store_true", help="print only the short table")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 

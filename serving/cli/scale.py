@@ -10,7 +10,7 @@ from serving.errors import ScaleError
 from serving.values.scaling import ScalePool
 
 DESCRIPTION = """\
-Ask for so many replicas of a pool. What does not fit is refused, with the number that would.
+Request a number of replicas of a pool. A number that does not fit is refused, with the largest one that does.
 """
 EPILOG = """\
 Examples:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long the autoscaler leaves the pool alone, e.g. 90s, 10m, 2h; 0 = not at all (default: [autoscaler]"
         " manual_hold_s)",
     )
-    parser.add_argument("--wait", action="store_true", help="return when they serve, and say how long it took")
+    parser.add_argument("--wait", action="store_true", help="return when they serve, and print the duration")
     add_dashboard_options(parser)
 
 

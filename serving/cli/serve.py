@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="with --address: say what would restart and what would be told in place, and do nothing",
+        help="with --address: only print what would restart and what would be updated in place",
     )
     parser.add_argument(
         "--host", metavar="ADDRESS", help="address to listen on, instead of the file's (default 127.0.0.1)"
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         action="append",
         metavar="KEY",
-        help="require this bearer token; may be given more than once; whoever lists processes sees it",
+        help="require this bearer token; may be repeated; every user that can list processes sees it",
     )
     parser.add_argument(
         "--drain",

@@ -36,9 +36,9 @@ Examples:
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --poisson 20 --duration 600 --prompt 4096 --output 256
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --fault-rate 10 --seed 7
 --faults reads the scenario files of `cloudmatrix chaos`: kill, freeze, slow_link, node, npu, straggler and more. Kinds
-that virtual time cannot do are refused (serving/tools/chaos/README.md has every kind and where it works); a scenario's
+that virtual time does not support are refused (serving/tools/chaos/README.md lists every kind); a scenario's
 [load] and [scenario] config are for chaos.
---out writes report.html and result.json; the same seed gives the same bytes. Progress goes to stderr.
+--out writes report.html and result.json; the same seed gives the same bytes. Progress is printed on stderr.
 """
 
 
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--trace", metavar="FILE", help="trace file, or folder of a ServeGen model")
     source.add_argument("--poisson", type=float, metavar="RATE", help="make up requests: so many a second")
     load.add_argument("--duration", type=Duration(), metavar="T", help="length of the stretch to play, e.g. 90s, 10min")
-    load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="where in the trace it begins")
+    load.add_argument("--start", type=Duration(), default=0.0, metavar="T", help="start at this time of the trace")
     load.add_argument("--limit", type=int, metavar="N", help="so many requests at most")
     load.add_argument("--rate", type=float, default=1.0, metavar="X", help="play the trace X times as fast")
     add_concurrency(load)
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scenario, as for `cloudmatrix chaos`; drawn for --duration or the file's own; first supernode",
     )
     faults.add_argument("--fault-rate", type=float, metavar="X", help="random faults, X times as often as published")
-    system.add_argument("--seed", type=int, metavar="N", help="of everything random, instead of the file's")
+    system.add_argument("--seed", type=int, metavar="N", help="random seed, in place of the file's")
     run = parser.add_argument_group("run and output")
     run.add_argument("--processes", type=int, metavar="N", help="work on so many supernodes at once (cores)")
     run.add_argument("--stop", type=Duration(above_zero=True), metavar="T", help="end at this virtual time")

@@ -5,7 +5,7 @@ import argparse
 from serving.cli.system_options import add_gateway_options, choose_gateway
 
 DESCRIPTION = """\
-Ask a running gateway what there is, and print it as a table.
+Print the state of a running system, as reported by a gateway, as a table.
 """
 EPILOG = """\
 Examples:

@@ -34,7 +34,7 @@ def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = Fa
     )
     default = _default(None, inherited=inherited)
     parser.add_argument("--url", type=server_address, default=default, help=url_help)
-    parser.add_argument("--api-key", metavar="KEY", default=default, help="when the gateway wants one")
+    parser.add_argument("--api-key", metavar="KEY", default=default, help="if the gateway requires one")
 
 
 def choose_gateway(arguments: argparse.Namespace) -> None:

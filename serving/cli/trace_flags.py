@@ -9,7 +9,7 @@ def add_block_tokens(group: "argparse.ArgumentParser | argparse._ArgumentGroup")
         "--block-tokens",
         type=int,
         metavar="N",
-        help="tokens that one of the trace's hash_ids stands for (default: as its format has it: Mooncake 512, "
+        help="tokens per id in the trace's hash_ids (default: that of its format: Mooncake 512, "
         "Bailian 16); checked against the lengths",
     )
 
@@ -30,6 +30,6 @@ def add_concurrency(group: "argparse.ArgumentParser | argparse._ArgumentGroup") 
         "--concurrency",
         type=int,
         metavar="N",
-        help="closed loop: N requests at a time, in their order, each sent as soon as another has ended; their times "
-        "do not count",
+        help="closed loop: N requests at a time, in their order, each sent when another has finished; their times are "
+        "ignored",
     )

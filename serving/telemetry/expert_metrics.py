@@ -16,9 +16,9 @@ ALL = "all"
 
 _LABELS = ("model_name", "engine", "pool", "rank")
 _GAUGES = (
-    ("cloudmatrix:rank_epoch", "Epoch that the rank computes in: each lost or replaced rank begins another", "epoch"),
-    ("cloudmatrix:expert_map_version", "Version of the expert map that the rank uses", "map_version"),
-    ("cloudmatrix:group_ranks", "Ranks that the rank's group has when it is whole", "ranks"),
+    ("cloudmatrix:rank_epoch", "Epoch of the rank: each lost or replaced rank starts a new one", "epoch"),
+    ("cloudmatrix:expert_map_version", "Version of the rank's expert map", "map_version"),
+    ("cloudmatrix:group_ranks", "Ranks of the complete group", "ranks"),
 )
 
 
@@ -26,12 +26,12 @@ def expert_series(rows: RankRows) -> Iterable[Metric]:
     """All series; of a rank at most one by layer, three by peer, and six."""
     sent = CounterMetricFamily(
         "cloudmatrix:expert_rows",
-        "Rows of the rank that chose an expert, each as often as it chose, by layer with experts; one series (all) "
-        f"where those are more than {MOST_LAYERS}",
+        "Rows that the rank routed to experts, once per chosen expert, by layer with experts; one series (all) "
+        f"for more than {MOST_LAYERS} layers",
         labels=(*_LABELS, "layer"),
     )
     members = GaugeMetricFamily(
-        "cloudmatrix:group_members", "Ranks that the rank computes together with, itself included", labels=_LABELS
+        "cloudmatrix:group_members", "Ranks in the rank's current group, itself included", labels=_LABELS
     )
     for own, rank, facts in rows:
         members.add_metric((*own, str(rank)), len(facts.members))
@@ -51,20 +51,20 @@ def expert_series(rows: RankRows) -> Iterable[Metric]:
 def _exchange(rows: RankRows) -> Iterable[Metric]:
     seconds = CounterMetricFamily(
         "cloudmatrix:exchange_seconds",
-        "Time of the rank's steps and of those in which it only serves peers: waiting for a peer (wait), the rest (own)"
-        " [s]",
+        "Time of the rank's steps, including steps in which it only serves peers: waiting for a peer (wait), the rest "
+        "(own) [s]",
         labels=(*_LABELS, "kind"),
     )
     waits = CounterMetricFamily(
         "cloudmatrix:exchange_wait_seconds",
-        "Time that the rank waited, by the peer that was there last; one series (all) of more than "
+        "Time that the rank waited, by the peer that arrived last; one series (all) for more than "
         f"{MOST_PEERS} peers [s]",
         labels=(*_LABELS, "peer"),
     )
     moved = CounterMetricFamily(
         "cloudmatrix:exchange_bytes",
         "Rows of the rank that the peer's experts read (rows), and results that the peer sent back for them (results); "
-        f"one series (all) of more than {MOST_PEERS} peers [bytes]",
+        f"one series (all) for more than {MOST_PEERS} peers [bytes]",
         labels=(*_LABELS, "peer", "what"),
     )
     for own, rank, facts in rows:

@@ -66,16 +66,14 @@ class GroupBoard(Collector):
     def _families(self) -> Iterable[Metric]:
         balance = GaugeMetricFamily(
             "cloudmatrix:expert_balancedness",
-            "Mean over largest of the ranks' rows since they joined, 0 to 1, by layer; also of the worst layer (worst)"
-            f" and the layers' mean (mean). Of more than {MOST_LAYERS} layers the {WORST_LAYERS} worst are named",
+            "Mean divided by maximum of the ranks' rows since they joined, 0 to 1, by layer; also of the worst layer "
+            f"(worst) and the layers' mean (mean). Of more than {MOST_LAYERS} layers, only the {WORST_LAYERS} worst",
             labels=(*_LABELS, "layer"),
         )
-        moves = CounterMetricFamily(
-            "cloudmatrix:expert_moves", "Experts that were brought to another slot", labels=_LABELS
-        )
+        moves = CounterMetricFamily("cloudmatrix:expert_moves", "Experts moved to another slot", labels=_LABELS)
         rebalances = CounterMetricFamily(
             "cloudmatrix:expert_rebalances",
-            "Rebalances of experts that have ended, and moves by hand, by outcome",
+            "Finished rebalances of experts, and manual moves, by outcome",
             labels=(*_LABELS, "outcome"),
         )
         running = GaugeMetricFamily(
@@ -86,20 +84,20 @@ class GroupBoard(Collector):
         )
         not_grown = CounterMetricFamily(
             "cloudmatrix:rank_growths_given_up",
-            "Orders for more ranks that were given up, since the new ones could not be built",
+            "Requests for more ranks that were given up because the new ranks could not be built",
             labels=_LABELS,
         )
         pace = GaugeMetricFamily(
             "cloudmatrix:rank_pace",
-            "Time of the rank's experts for the same work over that of the group's median rank; 1 = as fast as that",
+            "Time of the rank's experts for the same work, relative to the group's median rank; 1 = as fast",
             labels=(*_LABELS, "rank"),
         )
         measures = CounterMetricFamily(
             "cloudmatrix:straggler_measures",
-            "Measures taken against slow ranks, by measure; none = one was taken back",
+            "Measures against slow ranks, by measure; none = a measure was withdrawn",
             labels=(*_LABELS, "measure"),
         )
-        spares = GaugeMetricFamily("cloudmatrix:group_spares", "Ranks that wait, loaded, to join", labels=_LABELS)
+        spares = GaugeMetricFamily("cloudmatrix:group_spares", "Loaded spare ranks", labels=_LABELS)
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):

@@ -19,20 +19,20 @@ def path_series(rows: Sequence[tuple[tuple[str, ...], InstanceStats]]) -> Iterab
     """
     seconds = HistogramMetricFamily(
         "cloudmatrix:handoff_path_seconds",
-        "Duration of a handoff's pull, by the nodes that it went between, as the puller's clock measured it [s]",
+        "Duration of a handoff's pull, by source and target node, on the puller's clock [s]",
         labels=_PAIR,
     )
     moved = CounterMetricFamily(
         "cloudmatrix:handoff_path_bytes",
-        "KV pulled for handoffs, by the nodes that it went between [bytes]",
+        "KV pulled for handoffs, by source and target node [bytes]",
         labels=_PAIR,
     )
     failures = CounterMetricFamily(
-        "cloudmatrix:handoff_path_failures", "Pulls that failed, by the nodes that they went between", labels=_PAIR
+        "cloudmatrix:handoff_path_failures", "Failed pulls, by source and target node", labels=_PAIR
     )
     trouble = GaugeMetricFamily(
         "cloudmatrix:isolated_paths",
-        "Instances from which no KV arrives here (lost), or late (slow); handoffs avoid them",
+        "Source instances whose KV does not arrive (lost), or arrives late (slow); handoffs avoid them",
         labels=(*_LABELS, "trouble"),
     )
     for own, stats in rows:

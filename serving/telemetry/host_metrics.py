@@ -28,15 +28,19 @@ class HostBoard(Collector):
 
     def _families(self) -> Iterable[Metric]:
         up = GaugeMetricFamily(
-            "cloudmatrix:host_up", "1 while the host lives, 0 once Ray has given it up", labels=(*_LABELS, "address")
+            "cloudmatrix:host_up",
+            "1 while the host is alive, 0 once Ray has declared it dead",
+            labels=(*_LABELS, "address"),
         )
-        npus = GaugeMetricFamily("cloudmatrix:host_npus", "NPUs that a living host offers", labels=_LABELS)
-        npus_used = GaugeMetricFamily("cloudmatrix:host_npus_used", "NPUs of it that replicas have", labels=_LABELS)
+        npus = GaugeMetricFamily("cloudmatrix:host_npus", "NPUs of a host that is alive", labels=_LABELS)
+        npus_used = GaugeMetricFamily(
+            "cloudmatrix:host_npus_used", "NPUs of the host that replicas use", labels=_LABELS
+        )
         memory = GaugeMetricFamily(
-            "cloudmatrix:host_ub_memory_bytes", "UB memory that a living host offers", labels=_LABELS
+            "cloudmatrix:host_ub_memory_bytes", "UB memory of a host that is alive", labels=_LABELS
         )
         memory_used = GaugeMetricFamily(
-            "cloudmatrix:host_ub_memory_used_bytes", "UB memory of it that replicas have", labels=_LABELS
+            "cloudmatrix:host_ub_memory_used_bytes", "UB memory of the host that replicas use", labels=_LABELS
         )
         for host in self.hosts:
             own = self._model_name, host.name

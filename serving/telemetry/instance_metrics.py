@@ -36,15 +36,15 @@ def _pool_tokens(stats: InstanceStats, *results: str) -> int:
 
 
 _EXECUTED = "executed; failed ones are not counted"
-_COMPUTED = "that executed engine steps gave, of sequences still wanted at their ends"
+_COMPUTED = "of executed engine steps, of sequences not cancelled before the end of the step"
 _ADMITTED = "of sequences at their first admission"
 _HANDED = "adopted from another instance"
 
 GAUGES: tuple[tuple[str, str, Value], ...] = (
-    ("vllm:num_requests_running", "Sequences that are computed: each choice of a request is one", lambda s: s.running),
+    ("vllm:num_requests_running", "Running sequences: each choice of a request is one", lambda s: s.running),
     (
         "vllm:num_requests_waiting",
-        "Sequences that wait, for whatever reason",
+        "Waiting sequences, for any reason",
         _waiting,
     ),
     ("vllm:kv_cache_usage_perc", "Share of KV blocks held by sequences, 0 to 1", _kv_usage),
@@ -60,7 +60,7 @@ GAUGES: tuple[tuple[str, str, Value], ...] = (
 COUNTERS: tuple[tuple[str, str, Value], ...] = (
     (
         "vllm:num_preemptions",
-        "Times that a sequence had to give its blocks back for want of room",
+        "Preemptions: a sequence released its blocks for lack of free ones",
         lambda s: s.preemptions_total,
     ),
     (
@@ -75,18 +75,18 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ),
     (
         "vllm:spec_decode_num_drafts",
-        "Steps of single sequences that verified guessed tokens",
+        "Steps of single sequences that verified draft tokens",
         lambda s: s.drafts_total,
     ),
-    ("vllm:spec_decode_num_draft_tokens", "Tokens guessed and verified", lambda s: s.draft_tokens_total),
+    ("vllm:spec_decode_num_draft_tokens", "Draft tokens verified", lambda s: s.draft_tokens_total),
     (
         "vllm:spec_decode_num_accepted_tokens",
-        "Tokens guessed, verified and used",
+        "Draft tokens accepted",
         lambda s: sum(s.accepted_drafts_total),
     ),
     (
         "cloudmatrix:prompt_tokens_computed",
-        f"Prompt tokens {_COMPUTED}, those that are computed again included",
+        f"Prompt tokens {_COMPUTED}, recomputed ones included",
         lambda s: s.prompt_tokens_total,
     ),
     ("cloudmatrix:tokens_sampled", f"Output tokens {_COMPUTED}", lambda s: s.generated_tokens_total),
@@ -97,31 +97,31 @@ COUNTERS: tuple[tuple[str, str, Value], ...] = (
     ),
     (
         "vllm:external_prefix_cache_hits",
-        "Tokens of blocks that the KV-cache pool gave to the instance",
+        "Tokens of blocks that the instance read from the KV-cache pool",
         lambda s: _pool_tokens(s, "dram", "ssd"),
     ),
     (
         "cloudmatrix:handoffs_expired",
-        "Handoffs whose blocks nobody pulled within their lease, so that they were freed",
+        "Handoffs whose blocks were not pulled within their lease and were freed",
         lambda s: s.handoffs_expired_total,
     ),
     ("cloudmatrix:handoffs", f"Sequences {_HANDED}", lambda s: s.handoffs_in_total),
     (
         "cloudmatrix:handoff_failures",
-        "Sequences still wanted whose KV could not be pulled from another instance",
+        "Sequences, not cancelled, whose KV could not be pulled from another instance",
         lambda s: s.handoff_failures_total,
     ),
-    ("cloudmatrix:handoff_bytes", f"KV bytes moved for sequences {_HANDED}", lambda s: s.handoff_bytes_in_total),
+    ("cloudmatrix:handoff_bytes", f"KV bytes transferred for sequences {_HANDED}", lambda s: s.handoff_bytes_in_total),
     (
         "cloudmatrix:handoff_seconds",
-        f"Time that it took to move KV for sequences {_HANDED} [s]",
+        f"Time of KV transfers for sequences {_HANDED} [s]",
         lambda s: s.handoff_seconds_total,
     ),
     ("cloudmatrix:steps", f"Engine steps {_EXECUTED}", lambda s: s.steps_total),
     ("cloudmatrix:busy_seconds", f"Time spent in engine steps {_EXECUTED} [s]", lambda s: s.busy_s),
     (
         "cloudmatrix:predicted_npu_seconds",
-        f"Time that real NPUs would have spent in engine steps {_EXECUTED}, summed over NPUs [s]",
+        f"Predicted time of real NPUs in engine steps {_EXECUTED}, summed over NPUs [s]",
         lambda s: s.predicted_s * s.npus,
     ),
 )
@@ -175,7 +175,7 @@ class InstanceBoard(Collector):
         """vLLM's name and reasons."""
         name, text = (
             "vllm:num_requests_waiting_by_reason",
-            "Sequences that wait, for a place (capacity) or for their KV blocks (deferred)",
+            "Waiting sequences: for a slot in the batch (capacity) or for their KV blocks (deferred)",
         )
         family = GaugeMetricFamily(name, text, labels=(*_LABELS, "reason"))
         for stats in self.snapshots():
@@ -187,7 +187,7 @@ class InstanceBoard(Collector):
         """vLLM's name; position 0 is the first guess of a step."""
         name, text = (
             "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Tokens guessed, verified and used, by position from 0",
+            "Draft tokens accepted, by position from 0",
         )
         family = CounterMetricFamily(name, text, labels=(*_LABELS, "position"))
         for stats in self.snapshots():

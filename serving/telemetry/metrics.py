@@ -58,31 +58,39 @@ AUDITS = ("sound", "unsound")
 RECOMPUTED = ("timeout", "unreachable", "checksum", "gone", "error")
 """Values of `MissReason`."""
 
-_BEGUN = "of prompts that an instance began to compute, each once whatever n is"
+_BEGUN = "of prompts that an instance started to compute, counted once per request for any n"
 _COUNTERS = {
     "prompt_tokens": ("vllm:prompt_tokens", f"Tokens {_BEGUN}"),
-    "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, however they ended"),
-    "prompt_tokens_cached": ("vllm:prompt_tokens_cached", f"Tokens that need not be computed, {_BEGUN}"),
+    "generation_tokens": ("vllm:generation_tokens", "Output tokens of all choices, with any finish reason"),
+    "prompt_tokens_cached": ("vllm:prompt_tokens_cached", f"Cached tokens, not computed again, {_BEGUN}"),
     "resumptions": (
         "cloudmatrix:resumptions",
-        "Times that a choice had to go on elsewhere, since an instance failed it",
+        "Resumptions of a choice on another instance after a failure",
     ),
     "prompt_tokens_pulled": ("cloudmatrix:prompt_tokens_pulled", f"Tokens from the KV-cache pool, {_BEGUN}"),
 }
-_GOOD = "of choices that ended with stop or length"
-_WHOLE = "of requests all of whose choices ended with stop or length"
+_GOOD = "of choices that finished with stop or length"
+_WHOLE = "of requests all of whose choices finished with stop or length"
 _HISTOGRAMS = (
-    ("vllm:time_to_first_token_seconds", "ttft", "From arrival to a choice's first token, however it ended [s]"),
-    ("vllm:inter_token_latency_seconds", "inter_token", "Between two tokens of a choice, however it ended [s]"),
+    ("vllm:time_to_first_token_seconds", "ttft", "From arrival to a choice's first token, with any finish reason [s]"),
+    ("vllm:inter_token_latency_seconds", "inter_token", "Between two tokens of a choice, with any finish reason [s]"),
     (
         "vllm:request_time_per_output_token_seconds",
         "per_output_token",
-        f"Mean time between tokens {_GOOD} and have more than one [s]",
+        f"Mean time between tokens {_GOOD} and more than one token [s]",
     ),
     ("vllm:e2e_request_latency_seconds", "e2e", f"From arrival to the end, {_GOOD} [s]"),
-    ("vllm:request_queue_time_seconds", "queue_time", f"Waiting before work began, {_GOOD} [s]"),
-    ("vllm:request_inference_time_seconds", "inference_time", f"From there to the last token, {_GOOD} [s]"),
-    ("vllm:request_prefill_time_seconds", "prefill_time", f"From there to the first token, {_GOOD} [s]"),
+    ("vllm:request_queue_time_seconds", "queue_time", f"Time in queues before the computation, {_GOOD} [s]"),
+    (
+        "vllm:request_inference_time_seconds",
+        "inference_time",
+        f"From the start of the computation to the last token, {_GOOD} [s]",
+    ),
+    (
+        "vllm:request_prefill_time_seconds",
+        "prefill_time",
+        f"From the start of the computation to the first token, {_GOOD} [s]",
+    ),
     ("vllm:request_decode_time_seconds", "decode_time", f"From the first token to the last, {_GOOD} [s]"),
     ("vllm:request_prompt_tokens", "prompt_length", f"Tokens of the prompt, {_GOOD}"),
     ("vllm:request_prefill_kv_computed_tokens", "kv_computed", f"Prompt tokens not cached, {_GOOD}"),
@@ -90,12 +98,12 @@ _HISTOGRAMS = (
     (
         "vllm:request_num_preemptions",
         "preemptions",
-        f"Times that blocks had to be given back for want of room, {_GOOD}",
+        f"Preemptions for lack of KV blocks, {_GOOD}",
     ),
     ("vllm:request_max_num_generation_tokens", "longest", f"Output tokens of the longest choice, {_WHOLE}"),
-    ("vllm:request_params_n", "params_n", f"Choices asked for per prompt, {_WHOLE}"),
-    ("vllm:request_params_max_tokens", "params_max_tokens", f"Limit of output tokens that was sent, {_WHOLE}"),
-    ("http_request_duration_seconds", "http_seconds", "From request to the end of the answer, all exchanges [s]"),
+    ("vllm:request_params_n", "params_n", f"Choices requested per prompt, {_WHOLE}"),
+    ("vllm:request_params_max_tokens", "params_max_tokens", f"Requested limit of output tokens, {_WHOLE}"),
+    ("http_request_duration_seconds", "http_seconds", "From request to the end of the response, all exchanges [s]"),
 )
 """Name, attribute, and what is counted."""
 
@@ -310,7 +318,7 @@ class GatewayMetrics(Collector):
         by_reason = {(*own, reason): count for reason, count in self.outcomes.items()}
         yield _counter(
             "vllm:request_success",
-            "Choices that ended, by how, failed ones too",
+            "Finished choices, by finish reason, failed ones included",
             (*LABELS, "finished_reason"),
             by_reason,
         )
@@ -322,18 +330,18 @@ class GatewayMetrics(Collector):
             (*own, "local_cache_hit"): cached - pulled,
             (*own, "external_kv_transfer"): pulled,
         }
-        text = f"Tokens by where their KV came from: computed, found in the instance, from the KV-cache pool, {_BEGUN}"
+        text = f"Tokens by source of their KV: computed, the instance's cache, the KV-cache pool, {_BEGUN}"
         yield _counter("vllm:prompt_tokens_by_source", text, (*LABELS, "source"), by_source)
         recomputed = {(*own, reason): count for reason, count in self.recomputed.items()}
         text = f"Tokens computed although the KV-cache pool should have had them, {_BEGUN}"
         yield _counter("cloudmatrix:prompt_tokens_recomputed", text, (*LABELS, "reason"), recomputed)
         audited = {(*own, result): count for result, count in self.audits.items()}
-        text = "Audits of the KV-cache pool that were asked for; unsound: something was wrong, or a server silent"
+        text = "Requested audits of the KV-cache pool; unsound: a difference was found, or a server did not respond"
         yield _counter("cloudmatrix:audits", text, (*LABELS, "result"), audited)
         http = {(*own, method, handler, str(status)): count for (method, handler, status), count in self.http.items()}
         if http:
             names = (*LABELS, "method", "handler", "status")
-            yield _counter("http_requests", "HTTP exchanges, by route; 499: the client left first", names, http)
+            yield _counter("http_requests", "HTTP exchanges, by route; 499: the client disconnected first", names, http)
         yield from self._gauges()
         for name, attribute, text in _HISTOGRAMS:
             histogram: BucketHistogram = getattr(self, attribute)
@@ -345,10 +353,10 @@ class GatewayMetrics(Collector):
             yield family
 
     def _gauges(self) -> Iterable[GaugeMetricFamily]:
-        values = [("requests", "Requests in flight, those that wait for their turn included", self.in_flight)]
+        values = [("requests", "Requests in flight, queued ones included", self.in_flight)]
         if self.line is not None:
-            values.append(("queued_requests", "Requests that wait for their turn", len(self.line)))
-            values.append(("queued_tokens", "Prompt tokens of requests that wait for their turn", self.line.tokens))
+            values.append(("queued_requests", "Queued requests", len(self.line)))
+            values.append(("queued_tokens", "Prompt tokens of queued requests", self.line.tokens))
         for name, text, value in values:
             gauge = GaugeMetricFamily(f"cloudmatrix:gateway_{name}", text, labels=LABELS)
             gauge.add_metric((self.model_name, self.engine), value)

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 _LABELS = ("model_name", "engine", "namespace")
-_BEGUN = "of a tenant's prompts that an instance began to compute, each once whatever n is"
+_BEGUN = "of a tenant's prompts that an instance started to compute, counted once per request for any n"
 _HOLDS = ("server", "namespace", "tier")
 
 
@@ -40,7 +40,7 @@ class NamespaceBoard(Collector):
             ("cloudmatrix:namespace_prompt_tokens", f"Tokens {_BEGUN}", self.prompt_tokens),
             (
                 "cloudmatrix:namespace_prompt_tokens_cached",
-                f"Tokens that need not be computed, {_BEGUN}",
+                f"Cached tokens, not computed again, {_BEGUN}",
                 self.cached_tokens,
             ),
         ):

@@ -21,25 +21,25 @@ _CLIENT_COUNTERS: tuple[tuple[str, str, Callable[[PoolClientStats], int]], ...] 
     ("cloudmatrix:pool_lookups", "Prefixes that this instance looked up in the KV-cache pool", lambda s: s.lookups),
     (
         "cloudmatrix:pool_stored_blocks",
-        "KV blocks that this instance published first in the KV-cache pool",
+        "KV blocks that this instance was the first to publish in the KV-cache pool",
         lambda s: s.stored,
     ),
     (
         "cloudmatrix:pool_present_blocks",
-        "KV blocks to publish that were in the KV-cache pool already",
+        "KV blocks to publish that the KV-cache pool already had",
         lambda s: s.present,
     ),
 )
 _CLIENT_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[PoolClientStats], Mapping[str, int]]], ...] = (
     (
         "cloudmatrix:pool_blocks",
-        "KV blocks looked up in the KV-cache pool, by where they were found, or not",
+        "KV blocks looked up in the KV-cache pool, by tier or absence",
         "result",
         lambda s: s.blocks,
     ),
     (
         "cloudmatrix:pool_lost_blocks",
-        "KV blocks that the KV-cache pool should have had and did not give, by reason",
+        "KV blocks that the KV-cache pool should have had and did not return, by reason",
         "reason",
         lambda s: s.lost,
     ),
@@ -68,18 +68,23 @@ _SERVER_GAUGES: tuple[tuple[str, str, Callable[[MemoryServerStats], float]], ...
 )
 _SERVER_GAUGES_BY: tuple[tuple[str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
     ("cloudmatrix:memory_server_used_bytes", "Memory in use, by tier [bytes]", lambda s: s.used_bytes),
-    ("cloudmatrix:memory_server_capacity_bytes", "Memory there is, by tier [bytes]", lambda s: s.capacity_bytes),
+    ("cloudmatrix:memory_server_capacity_bytes", "Memory capacity, by tier [bytes]", lambda s: s.capacity_bytes),
 )
 _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Mapping[str, int]]], ...] = (
     ("cloudmatrix:memory_server_hits", "Entries found by lookups of this server", "tier", lambda s: s.hits),
-    ("cloudmatrix:memory_server_evictions", "Entries that left a tier for want of room", "how", lambda s: s.evictions),
+    (
+        "cloudmatrix:memory_server_evictions",
+        "Entries evicted from a tier for lack of space",
+        "how",
+        lambda s: s.evictions,
+    ),
     (
         "cloudmatrix:memory_server_damaged",
-        "Entries removed because their bytes were not those stored",
+        "Entries removed because their bytes had changed",
         "tier",
         lambda s: s.damaged,
     ),
-    ("cloudmatrix:memory_server_refused", "Entries to write that were not taken", "reason", lambda s: s.refused),
+    ("cloudmatrix:memory_server_refused", "Refused writes of entries", "reason", lambda s: s.refused),
     ("cloudmatrix:memory_server_bytes", "Data found, moved or written [bytes]", "direction", lambda s: s.moved_bytes),
 )
 
@@ -140,7 +145,7 @@ class MemoryServerBoard(Collector):
                     gauge.add_metric((stats.server, key), amount)
             yield gauge
         misses = CounterMetricFamily(
-            "cloudmatrix:memory_server_misses", "Entries that lookups of this server did not find", labels=("server",)
+            "cloudmatrix:memory_server_misses", "Entries not found by lookups of this server", labels=("server",)
         )
         for stats in self._servers:
             misses.add_metric((stats.server,), stats.misses)

@@ -36,7 +36,7 @@ class SystemBoard(Collector):
         build.add_metric((*self._own, VERSION, platform.python_version()), 1.0)
         yield build
         target = GaugeMetricFamily(
-            "cloudmatrix:scaling_target_replicas", "Replicas asked for", labels=("model_name", "pool")
+            "cloudmatrix:scaling_target_replicas", "Requested replicas", labels=("model_name", "pool")
         )
         for pool, count in self._targets.items():
             target.add_metric((*self._own, pool), count)
@@ -48,18 +48,18 @@ class SystemBoard(Collector):
     def _scaling(self, tally: SystemTally) -> Iterable[Metric]:
         replicas = GaugeMetricFamily(
             "cloudmatrix:scaling_replicas",
-            "Replicas that Serve lists, by state",
+            "Replicas listed by Serve, by state",
             labels=("model_name", "pool", "state"),
         )
         decisions = CounterMetricFamily(
             "cloudmatrix:scaling_decisions",
-            "Changes of a pool's target and holds of it, by the kind that `cloudmatrix decisions` shows",
+            "Changes of a pool's target, and holds, by kind as in `cloudmatrix decisions`",
             labels=("model_name", "pool", "kind"),
         )
         starts = HistogramMetricFamily(
             "cloudmatrix:replica_start_seconds",
             "Duration of a replica's start, by phase: node, placing, process, imports, weights; total = all of them, "
-            "from Serve's order to serving; first_step = the first step after it [s]",
+            "from Serve's request to serving; first_step = the first step after it [s]",
             labels=("model_name", "pool", "phase"),
         )
         for pool, by_state in tally.replicas.items():
@@ -75,10 +75,10 @@ class SystemBoard(Collector):
 
     def _nodes(self, tally: SystemTally) -> Iterable[Metric]:
         rows: tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, int], ...] = (
-            (GaugeMetricFamily, "nodes", "Nodes of the cluster that are alive", tally.nodes),
-            (GaugeMetricFamily, "npus_offered", "NPUs that the nodes alive offer", tally.npus),
-            (CounterMetricFamily, "nodes_joined", "Nodes that came", tally.nodes_joined),
-            (CounterMetricFamily, "nodes_lost", "Nodes that went without being asked to", tally.nodes_lost),
+            (GaugeMetricFamily, "nodes", "Alive nodes of the cluster", tally.nodes),
+            (GaugeMetricFamily, "npus_offered", "NPUs of the alive nodes", tally.npus),
+            (CounterMetricFamily, "nodes_joined", "Nodes that joined", tally.nodes_joined),
+            (CounterMetricFamily, "nodes_lost", "Nodes lost unexpectedly", tally.nodes_lost),
         )
         for kind, name, text, value in rows:
             family = kind(f"cloudmatrix:{name}", text, labels=("model_name",))

@@ -1,4 +1,4 @@
-"""The import rules as functions over sources: each returns its findings, one line each; no findings, no breach."""
+"""The import rules as functions over sources: each returns its violations, one line each."""
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -8,13 +8,13 @@ from tests.architecture.source_tree import Source, known_module, top_module, wit
 
 
 def layer_of(module: str, layers: Sequence[str]) -> int | None:
-    """Index of the layer that a module belongs to; a module with a layer of its own stands apart from its package."""
+    """Index of a module's layer; a module with a layer of its own does not belong to its package's layer."""
     found = [index for index, layer in enumerate(layers) if within(module, layer)]
     return max(found, key=lambda index: len(layers[index]), default=None)
 
 
 def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequence[str]) -> list[str]:
-    """Imports that go up the list of layers, and modules that have no place in it.
+    """Imports that go up the list of layers, and modules without a layer.
 
     Args:
         layers: packages from the lowest to the highest; a module may import its own layer and those before it.
@@ -39,11 +39,11 @@ def upward_imports(sources: Sequence[Source], layers: Sequence[str], roots: Sequ
 def banned_imports(
     sources: Sequence[Source], package: str, banned: frozenset[str], allowed: frozenset[str] = frozenset()
 ) -> list[str]:
-    """Ways in which modules of a package reach a banned module, directly or through other modules of ours.
+    """Paths by which modules of a package reach a banned module, directly or through other modules of ours.
 
     Args:
-        banned: dotted names, third-party or our own; a name bans everything below it.
-        allowed: dotted names below a banned one that may be reached all the same; what they import is looked at, too.
+        banned: dotted names, third-party or our own; a name bans all modules below it.
+        allowed: dotted names below a banned one that may be reached; their own imports are checked, too.
     """
     names, targets = {source.module: source.imports for source in sources}, _targets(sources)
     bad: dict[str, str] = {}  # the first banned name that a module imports itself
@@ -95,7 +95,7 @@ def imports_across(sources: Sequence[Source], parties: Sequence[str]) -> dict[st
 
 
 def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence[str]) -> list[str]:
-    """Modules that import a library although only some packages may."""
+    """Modules outside the allowed packages that import a library."""
     return [
         f"{source.path}: imports {library}"
         for source in sources
@@ -105,7 +105,7 @@ def importers_outside(sources: Sequence[Source], library: str, allowed: Sequence
 
 
 def imports_of_tests(sources: Sequence[Source]) -> list[str]:
-    """Imports of modules that hold tests: what two of them need lies in a module beside them."""
+    """Imports of modules that hold tests: code shared by two of them belongs in a separate module."""
     return [
         f"{source.path}: imports {name}"
         for source in sources
@@ -127,7 +127,7 @@ def foreign_imports(sources: Sequence[Source], package: str, allowed: frozenset[
 
 
 def reached_outside(sources: Sequence[Source], package: str, whole: str, allowed: Sequence[str]) -> list[str]:
-    """Modules of `whole` that a package reaches, itself or through others, although it may not."""
+    """Modules of `whole` that a package reaches, itself or through others, although it must not."""
     targets, found = _targets(sources), []
     for source in sources:
         if not within(source.module, package):
@@ -173,7 +173,9 @@ def import_circles(sources: Sequence[Source]) -> list[str]:
 
 
 def folder_circles(sources: Sequence[Source]) -> list[str]:
-    """Circles of imports among folders, a folder and those around it apart: around it lie leaves that it shares."""
+    """Circles of imports among folders; a folder and its parents do not form a circle, since parents have shared
+    leaves.
+    """
     folders = {source.module: source.path.rpartition("/")[0] for source in sources}
     targets: dict[str, list[str]] = {}
     for module, found in _targets(sources).items():

@@ -1,6 +1,6 @@
-"""Reads the repository's Python sources as syntax trees: which modules there are, and what each imports.
+"""Reads the repository's Python sources as syntax trees: the modules, and the imports of each.
 
-Each tree is walked once, and what its walk found is kept: the rules ask the same trees for nodes of a few kinds.
+Each tree is walked once, and the result is cached: the rules query the same trees for nodes of a few kinds.
 """
 
 import ast
@@ -37,11 +37,11 @@ class Source:
 
     @cached_property
     def statements(self) -> tuple[ast.stmt, ...]:
-        """All statements, however deep: functions, classes and imports are among them."""
+        """All statements at any depth, including functions, classes and imports."""
         return tuple(_statements(self.tree.body))
 
     def nodes(self, *kinds: type[ast.AST]) -> list[Any]:
-        """Nodes of these kinds, expressions too, in no order; all lines of a file are looked at the first time only."""
+        """Nodes of these kinds, expressions included, unordered; the file is walked on the first call only."""
         return [node for kind in kinds for node in self._by_kind.get(kind, ())]
 
     @cached_property
@@ -60,9 +60,9 @@ class Source:
 
     @cached_property
     def imports(self) -> tuple[str, ...]:
-        """Dotted names that the file imports anywhere, except for type checkers only.
+        """Dotted names that the file imports at any place, except for type checkers only.
 
-        `from a import b` gives `a.b`, because `b` may be a module; `top_module` and `known_module` sort that out.
+        `from a import b` yields `a.b`, because `b` may be a module; `top_module` and `known_module` resolve that.
         """
         return tuple(_imports(_statements(self.tree.body, for_checkers=False)))
 
@@ -81,7 +81,7 @@ def _read(path: Path) -> Source:
 
 
 def _statements(body: Sequence[ast.stmt], *, for_checkers: bool = True) -> Iterator[ast.stmt]:
-    """Statements and those inside them; no expression has one in it."""
+    """Statements and those inside them; expressions contain none."""
     for node in body:
         yield node
         fields = vars(node)
@@ -111,12 +111,12 @@ def top_module(name: str) -> str:
 
 
 def known_module(name: str, modules: Mapping[str, Source]) -> str | None:
-    """The longest beginning of an imported name that is a module of ours."""
+    """The longest prefix of an imported name that is a module of ours."""
     while name and name not in modules:
         name = name.rpartition(".")[0]
     return name or None
 
 
 def within(module: str, package: str) -> bool:
-    """Whether a module is a package or lies in it."""
+    """Whether a module is a package or inside it."""
     return module == package or module.startswith(f"{package}.")

@@ -1,4 +1,4 @@
-"""What `make` installs, deploy/constraints.txt, is what pyproject.toml allows, and all of it."""
+"""The versions that `make` installs (deploy/constraints.txt) satisfy pyproject.toml, and cover all its dependencies."""
 
 import tomllib
 

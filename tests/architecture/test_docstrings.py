@@ -1,4 +1,4 @@
-"""Docstrings begin with what the thing is or does, so that the first line stands alone where a tool shows it."""
+"""Docstrings start with what the thing is or does, so that the first line is complete where a tool shows it."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def bad_first_words(sources: Sequence[Source]) -> list[str]:
-    """Docstrings of modules, classes and functions that begin with one of `BAD_FIRST_WORDS`."""
+    """Docstrings of modules, classes and functions that start with one of `BAD_FIRST_WORDS`."""
     return [
         f"{source.path}:{line} {text.strip().splitlines()[0]}"
         for source in sources

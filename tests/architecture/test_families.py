@@ -1,4 +1,6 @@
-"""An architecture is data: families' pages read the keys of `config.json`, and nobody asks for a model's name."""
+"""An architecture is data: families' modules read the keys of `config.json`, and no other module reads a model's
+name.
+"""
 
 import ast
 import re
@@ -14,7 +16,7 @@ _KEYS = re.compile(
 
 
 def keys_elsewhere(sources: Sequence[Source]) -> list[str]:
-    """Places outside the pages that use a key's name, or decide by a model's."""
+    """Code outside the families' modules that uses a key's name, or decides by a model's name."""
     return [
         f"{source.path}:{line} {what}"
         for source in sources

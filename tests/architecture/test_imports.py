@@ -235,7 +235,7 @@ def test_no_test_imports_a_test_module() -> None:
 
 
 def sample(**texts: str) -> list[Source]:
-    """Sources by module name, `__` standing for a dot."""
+    """Sources by module name, with `__` for a dot."""
     modules = {name.replace("__", "."): text for name, text in texts.items()}
     return [Source(f"{module.replace('.', '/')}.py", module, text) for module, text in modules.items()]
 

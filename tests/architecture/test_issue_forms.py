@@ -1,4 +1,4 @@
-"""Forms for issues are such as GitHub accepts: it shows none of a file with a mistake, and says so to nobody."""
+"""Issue forms that GitHub accepts: it hides a file with an error, without a report."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ NEED_NONE = {
 
 
 def unbounded(sources: Sequence[Source]) -> list[str]:
-    """Places that name a parser, in modules that do not know the bound."""
+    """Uses of a parser in modules that do not import the bound."""
     return [
         f"{source.path}:{node.lineno} {ast.unparse(node)}"
         for source in sources

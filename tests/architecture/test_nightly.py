@@ -16,7 +16,7 @@ def _is_marker(node: ast.AST, name: str = "") -> bool:
 
 
 def _named(source: Source) -> Iterator[str]:
-    """Names in the file's markers; constants of the file stand for their values."""
+    """Names in the file's markers; constants of the file are replaced by their values."""
     if "nightly(" not in source.text or source.path == "tests/cases/nightly.py":
         return
     constants = {

@@ -78,7 +78,7 @@ def test_what_is_started_by_name_is_still_started_so(module: str) -> None:
 
 
 def missed(texts: Mapping[str, str], by_name: Mapping[str, Sequence[str]]) -> list[str]:
-    """Modules that `app.main` does not reach, of sources by the names of their modules."""
+    """Modules that `app.main` does not reach, in sources given by module name."""
     sources = [Source(f"{module.replace('.', '/')}.py", module, text) for module, text in texts.items()]
     return unreached(sources, ["app.main", "elsewhere"], by_name)
 

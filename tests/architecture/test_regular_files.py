@@ -1,4 +1,4 @@
-"""Whole files that may be somebody else's are read only after a look at what they are: a pipe would never end."""
+"""Whole files that may come from others are read only after a check of their kind: a pipe would never end."""
 
 import ast
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ OUR_OWN = {
 
 
 def blind(sources: Sequence[Source]) -> list[str]:
-    """Places that read a whole file, in modules that do not know how to look."""
+    """Reads of a whole file in modules that do not import the check."""
     return [
         f"{source.path}:{node.lineno}"
         for source in sources

@@ -1,4 +1,4 @@
-"""Small files, small functions, no drawer called utils, no environment variables of our own."""
+"""Small files, small functions, no module called utils, no environment variables of our own."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -66,7 +66,7 @@ def wide_classes(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def drawers(sources: Sequence[Source]) -> list[str]:
-    """Modules and packages whose name says nothing."""
+    """Modules and packages with a meaningless name."""
     return [s.path for s in sources if any(word in part for part in s.module.split(".") for word in DRAWERS)]
 
 
@@ -101,7 +101,9 @@ def _re_exports(node: ast.stmt) -> bool:
 
 
 def repeated_class_names(sources: Sequence[Source]) -> dict[str, list[str]]:
-    """Class names that stand in more than one file, so that a search for one finds the other; private ones may."""
+    """Class names that are used in more than one file, so that a search for one finds the other; private ones may
+    be.
+    """
     places: dict[str, list[str]] = {}
     for source in sources:
         for node in source.statements:

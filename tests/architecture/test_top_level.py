@@ -1,4 +1,4 @@
-"""The top level of the repository holds only what is allowed there; what is vendored is named in NOTICE."""
+"""The top level of the repository has only allowed entries; NOTICE names all vendored code."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ _PATH_IN_NOTICE = re.compile(r"\b(?:serving|hardware|loadgen|deploy|tests)/[\w./
 
 
 def committed() -> list[str]:
-    """Every file of the repository: what git keeps, or all that is there in a copy without history."""
+    """Every file of the repository: those tracked by git, or all files in a copy without history."""
     if not (ROOT / ".git").exists():
         return [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)

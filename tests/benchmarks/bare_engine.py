@@ -1,10 +1,10 @@
-"""The engine with nothing around it: one process, no link, no gateway, no HTTP.
+"""The engine alone: one process, no link, no gateway, no HTTP.
 
 Batches decode in the loop that drives served instances; the rest is measured call by call, in one thread of control.
 
-It has a process of its own, as served instances do, in which OpenMP's workers look out for work for some microseconds
-and then sleep: spinning on, they would take the cores from whatever is measured in turns with them; sleeping at once,
-they would halve the speed of several threads.
+It runs in a separate process, like served instances, in which OpenMP's workers spin for some microseconds and then
+sleep: longer spinning would take the cores from the engine that is measured in turn; sleeping immediately would halve
+the speed of several threads.
 """
 
 import math
@@ -63,9 +63,9 @@ def make_executor(
     short: bool | None = None,
     kv_dtype: KvDtype = "auto",
 ) -> tuple[StepExecutor, Model]:
-    """An executor over a checkpoint with a KV cache of its own, and the model below it.
+    """An executor over a checkpoint with a KV cache of its own, and its model.
 
-    `short`: bfloat16 weights in their short form; None = as the model does by itself.
+    `short`: bfloat16 weights in their short form; None = the model's default.
     """
     native = kind == "native" or (kind == "auto" and device == "cpu" and library.load() is not None)
     coarse = native and drafts > 0
@@ -90,9 +90,9 @@ class Alone:
     """Decoding of one sequence.
 
     Args:
-        tokens: after the first one. steps: that gave them.
-        verified: times that guesses were verified.
-        drafted: guesses verified. accepted: those that were right, by position in the step.
+        tokens: after the first one. steps: that produced them.
+        verified: number of verifications of draft tokens.
+        drafted: verified draft tokens. accepted: accepted ones, by position in the step.
     """
 
     tokens: int
@@ -104,12 +104,12 @@ class Alone:
 
 
 class BareEngine:
-    """An aggregated engine over an executor, with the settings that served instances have by default.
+    """An aggregated engine over an executor, with the default settings of served instances.
 
     Args:
-        kv_tokens: room in the KV cache.
+        kv_tokens: size of the KV cache.
         threads: of torch and of the executor, for the whole process.
-        drafts: most guesses of a decode step; the engine makes fewer where they do not pay.
+        drafts: most draft tokens of a decode step; the engine makes fewer if they do not pay.
         options: device, short, kv_dtype, as for `make_executor`.
     """
 
@@ -223,7 +223,7 @@ class BareEngine:
         return name
 
     def _step(self) -> int:
-        """One step. Returns: tokens that it gave."""
+        """One step. Returns: its tokens."""
         action = self._engine.next_action(self._clock.now())
         assert action.plan is not None, "the engine has nothing to do"
         self._engine.step_finished(self._executor.execute(action.plan), self._clock.now())
@@ -260,7 +260,7 @@ class BareProcess:
         return alone
 
     def _call(self, method: str, *arguments: object) -> Any:
-        """Raises whatever the child's engine raises, at its start too."""
+        """Call the child. Raises: any exception of the child's engine, including those at its start."""
         self._pipe.send((method, arguments))
         answer = self._pipe.recv()
         if isinstance(answer, Exception):
@@ -277,7 +277,7 @@ class BareProcess:
 
 
 def _serve(pipe: Connection, settings: tuple[Any, ...], options: dict[str, Any]) -> None:
-    """The child: answers calls until the pipe closes. A session of its own gets the scheduler's share of one."""
+    """Serve calls in the child until the pipe closes. A separate session gets the scheduler's share of one."""
     os.setsid()
     try:
         engine = BareEngine(*settings, **options)

@@ -2,9 +2,9 @@
 
 Each load is played under `[autoscaler] policy = "slo"`, under "requests" (replicas follow the requests in flight), and
 on the best static split: the fewest NPUs that, kept from the first to the last request, reach `[slo] attainment`, or
-what the SLO policy reached if that is less. It is found by simulation. NPU-hours count every instance that serves,
-starts or drains, while requests arrive. Pools are those of deploy/cloudmatrix384-autoscaled.toml; larger decode
-instances serve more per NPU, but there are fewer sizes to choose.
+the attainment of the SLO policy if that is less. It is found by simulation. NPU-hours count every instance that
+serves, starts or drains, while requests arrive. Pools are those of deploy/cloudmatrix384-autoscaled.toml; larger
+decode instances serve more per NPU, but leave fewer sizes to choose from.
 
   python -m tests.benchmarks.bench_autoscaler --traces DIR [--quick]
   python -m tests.benchmarks.bench_autoscaler --trace FILE

@@ -47,7 +47,7 @@ SECRET = "secret"
 
 
 def soon() -> float:
-    """A deadline that nothing should reach."""
+    """A deadline that is never reached."""
     return time.monotonic() + 60.0
 
 
@@ -84,7 +84,7 @@ def copy_all(targets: list[np.ndarray], sources: list[np.ndarray]) -> int:
 
 
 def again(turns: int, move: Callable[[], int]) -> int:
-    """The same bytes repeatedly."""
+    """The same bytes, repeated."""
     return sum(move() for _ in range(turns))
 
 

@@ -35,7 +35,7 @@ BATCHES = (1, 16, 64)
 
 
 class Weights:
-    """Numbers of weights of a model with routed experts and latent attention."""
+    """Number of weights of a model with routed experts and latent attention."""
 
     def __init__(self, folder: Path) -> None:
         self.config = config = read_architecture(folder)

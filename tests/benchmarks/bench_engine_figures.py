@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def pin(threads: int) -> None:
-    """Hold this process, and all that it starts from now on, to its first `threads` cores.
+    """Pin this process and its later children to its first `threads` cores.
 
     Raises: ValueError if there are fewer.
     """
@@ -60,13 +60,13 @@ def pin(threads: int) -> None:
 
 
 def instruction_sets(cpuinfo: str) -> str:
-    """Those of the sets that matter to these engines which the processor has, by the text of /proc/cpuinfo."""
+    """Instruction sets relevant to these engines that the processor supports, from the text of /proc/cpuinfo."""
     flags = {flag for line in cpuinfo.splitlines() if line.startswith("flags") for flag in line.split()}
     return " ".join(name for name in _SETS if name in flags) or "unknown"
 
 
 def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Everything that was asked for, as plain values."""
+    """All requested measurements, as plain values."""
     peers = find_peers(arguments.peers)
     pin(arguments.threads)
     found = conditions(

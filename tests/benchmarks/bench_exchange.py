@@ -41,7 +41,7 @@ def ask(program: Path, *arguments: object) -> list[float]:
 
 
 def measure(program: Path, repeats: int) -> list[Figure]:
-    """Everything, in turns."""
+    """All measurements, in turns."""
     found: dict[str, list[float]] = {name: [] for name in ("own", "waits", "EP-2", "EP-4", "large", "small")}
     for repeat in range(repeats):
         progress(f"repeat {repeat + 1} of {repeats}")

@@ -106,7 +106,7 @@ def hostile_ratio(engine: GrammarEngine, grammar: Grammar, turn: int) -> float:
 
 
 def new_schema_ms(engine: GrammarEngine, gateway: Grammars, number: int, *, rich: bool) -> float:
-    """CPU time of this thread until gateway and instance can make masks of a new schema of 4 KiB [ms].
+    """CPU time of this thread until gateway and instance can build masks of a new schema of 4 KiB [ms].
 
     Its fields are plain with descriptions, or objects with patterns and formats.
     """

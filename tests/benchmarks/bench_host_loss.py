@@ -1,9 +1,9 @@
-"""Loss of a whole host under streams, each compared token by token: none may fail, and how long each stands still.
+"""Loss of a whole host under streams, each compared token by token: none may fail, and the pause of each is measured.
 
-Hosts made of namespaces: a head that serves nothing and keeps its state in a Redis, two workers, a client. `head`: the
+Hosts made of namespaces: a head without replicas that stores its state in Redis, two workers, a client. `head`: the
 head is powered off for `--away` seconds and replaced by an empty one. `kill`: a worker is powered off and replaced.
-`freeze`, `cut`: all its processes are stopped, or its cable is out, for `--away` seconds. When both halves meet again,
-no NPU and no name of a memory server may exist twice. Needs root.
+`freeze`, `cut`: all its processes are stopped, or its network is cut, for `--away` seconds. When both halves meet
+again, no NPU and no name of a memory server may exist twice. Needs root.
 """
 
 import tempfile
@@ -50,16 +50,16 @@ def twice(status: dict[str, Any]) -> list[str]:
 
 
 def deploy(on: Supervised) -> None:
-    """Deploy anew: Serve spreads replicas when it starts them all, and leaves them where they are later."""
+    """Deploy again: Serve spreads replicas when it starts them all, and does not move them later."""
     on.cloudmatrix(SURVIVOR, "down", "--address", HEAD_ADDRESS)
     on.cloudmatrix(SURVIVOR, "serve", "--address", HEAD_ADDRESS, "--config", str(CONFIG))
     on.until(SURVIVOR, whole)
 
 
 def lose_worker(on: Supervised, kind: str, away_s: float) -> tuple[ChaosRun, list[float], list[str]]:
-    """One loss under streams, until all is whole again.
+    """One loss under streams, until all pools are complete again.
 
-    Returns: what clients saw, how long streams stopped [s], and whatever existed twice.
+    Returns: the clients' results, the pauses of streams [s], and duplicate NPUs and names.
     """
     doubled: list[str] = []
 
@@ -90,7 +90,7 @@ def lose_worker(on: Supervised, kind: str, away_s: float) -> tuple[ChaosRun, lis
 
 
 def stops(answer: StreamedAnswer, begun: float, done: float) -> list[float]:
-    """How long each choice got no token because of a fault, from its begin on [s]; it was complete at `done`."""
+    """Time without tokens of each choice because of a fault, from its start on [s]; it was complete at `done`."""
     if not answer.ask.streamed or answer.sent_s > begun or answer.ended_s < begun:
         return []
     found = []
@@ -102,7 +102,7 @@ def stops(answer: StreamedAnswer, begun: float, done: float) -> list[float]:
 
 
 def lose_head(on: Supervised, away_s: float, requests: int) -> ChaosRun:
-    """The head is off for so long, and is then an empty one."""
+    """The head is off for this long, then replaced by an empty one."""
     with Streams(on, SURVIVOR, requests / away_s, TOKENS) as streams:
         time.sleep(QUIET_S)
         fault = time.monotonic()

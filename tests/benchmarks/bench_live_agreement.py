@@ -1,16 +1,16 @@
-"""Do the live simulated system and virtual time agree on the same requests?
+"""Agreement of the live simulated system and virtual time on the same requests.
 
-Starts `cloudmatrix serve` with the shipped simulated supernode at a time scale that this machine can hold, replays a
+Starts `cloudmatrix serve` with the shipped simulated supernode at a time scale that this machine can sustain, replays a
 synthetic trace against its endpoint with the load generator, open loop, and plays the same trace with the same
 configuration in virtual time. Live times count from the scheduled arrival and are multiplied by the time scale.
 
-What the machine itself takes for a request (HTTP, JSON, hops between processes) is not part of the simulated system; it
+The machine's own time for a request (HTTP, JSON, hops between processes) is not part of the simulated system; it
 is measured first, on the idle system, and set as `gateway_s` in virtual time. Nothing else is fitted.
 
   python -m tests.benchmarks.bench_live_agreement
   python -m tests.benchmarks.bench_live_agreement --burstiness 0.1          (prefill queues)
 
-Ends with 1 if a median is more than 5 % or a p99 more than 15 % off.
+Exits with 1 if a median is more than 5 % or a p99 more than 15 % off.
 """
 
 import argparse
@@ -44,13 +44,13 @@ def virtual_rows(config: ServeConfig, trace: Path) -> list[Row]:
 
 
 def late_steps(served: Served) -> tuple[int, int]:
-    """Steps that could not keep their time, and all steps."""
+    """Number of steps that exceeded their time, and of all steps."""
     replicas = [replica for pool in served.cluster()["pools"] for replica in pool["replicas"]]
     return tuple(sum(one[name] or 0 for one in replicas) for name in ("late_steps_total", "steps_total"))  # type: ignore[return-value] # a pair
 
 
 def run(options: argparse.Namespace, folder: Path) -> Sequence[Figure]:
-    """Both sides."""
+    """Run both sides."""
     trace, scale = folder / "trace.jsonl", options.time_scale
     shape = Shape(options.requests, options.rate, 16_384, 256, options.seed, options.burstiness)
     write_made(trace, shape)

@@ -139,9 +139,9 @@ def our_figures(url: str, way: list[str], out: Path) -> dict[str, float]:
 
 
 def vllm_figures(python: Path, url: str, way: list[str], out: Path) -> dict[str, float]:
-    """Those of `vllm bench serve`, under its names. Read with vllm 0.33.0.
+    """Results of `vllm bench serve`, under its names. Read with vllm 0.33.0.
 
-    Its TTFT is from before a connection is taken to the first chunk with choices, even an empty text.
+    Its TTFT is measured from before a connection is taken to the first chunk with choices, even an empty text.
     """
     command = [str(python), "-m", "vllm.entrypoints.cli.main", "bench", "serve", "--backend", "openai"]
     command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", MODEL, "--tokenizer", str(STORYTELLER)]

@@ -26,7 +26,7 @@ SEEN_S = 1.0
 
 @dataclass
 class Client:
-    """One stream and when its tokens came [s, `time.monotonic`]."""
+    """One stream and the arrival times of its tokens [s, `time.monotonic`]."""
 
     at: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
@@ -38,9 +38,10 @@ class Client:
             self.tokens += chunk["choices"][0].get("token_ids") or []
 
     def pause(self, killed: float) -> float:
-        """The longest wait for a token that began before the kill, or within `SEEN_S` of it [s], counted from the kill.
+        """The longest wait for a token that started before the kill, or within `SEEN_S` of it [s], counted from the
+        kill.
 
-        Tokens in flight still arrive for a moment, so the wait need not begin at the kill itself.
+        Tokens in flight still arrive for a moment, so the wait need not start at the kill itself.
         """
         waits = zip(self.at, self.at[1:], strict=False)
         return max((b - max(a, killed) for a, b in waits if b > killed and a < killed + SEEN_S), default=float("inf"))

@@ -63,7 +63,7 @@ PULLED, STORED = "cloudmatrix:prompt_tokens_pulled_total", "cloudmatrix:pool_sto
 
 
 def unique_prompt(model: ServedModel, tokens: int, seed: int) -> tuple[str, list[int]]:
-    """A text that occurred nowhere before, of about `tokens` tokens, and its ids."""
+    """A new text of about `tokens` tokens, and its ids."""
     rng = random.Random(seed)
     words, ids = [f"{seed}:"], list[int]()
     while len(ids) < tokens:
@@ -146,7 +146,7 @@ def versus(model: Path, args: argparse.Namespace) -> list[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One measured stretch of time: CPU seconds by role, and of the executors' calls among them."""
+    """One measured interval: CPU seconds by role, and of the executors' calls among them."""
 
     seconds: float
     tokens: int
@@ -154,12 +154,12 @@ class Window:
     executor_s: float
 
     def us(self, seconds: float | None = None) -> float:
-        """So many seconds per token, by default of all processes [us]."""
+        """This many seconds per token, by default of all processes [us]."""
         return (sum(self.by_role.values()) if seconds is None else seconds) / self.tokens * 1e6
 
 
 async def streaming_window(served: Served, meters: Path, streams: int, seconds: float) -> Window:
-    """Open the streams, let them settle, measure, leave."""
+    """Open the streams, let them settle, measure, disconnect."""
     most = read_architecture(served.setup.model).max_position_embeddings - 64
     tasks = [asyncio.create_task(served.stream(f"Once upon a time there was {i}", most)) for i in range(streams)]
     clock, deadline = time.monotonic, time.monotonic() + 30.0
@@ -231,7 +231,7 @@ def gaps_s(model: Path, batch: int) -> list[float]:
 
 
 def timed(call: Callable[..., None], begun: list[float], ended: list[float]) -> Callable[..., None]:
-    """The same call, its times noted."""
+    """The same call, with its times recorded."""
 
     def noting(*args: object) -> None:
         begun.append(time.perf_counter())
@@ -256,7 +256,7 @@ def step(_model: Path, args: argparse.Namespace) -> list[Figure]:
 
 
 async def pulled_ms(served: Served, prompt: list[int], pulled: int) -> float:
-    """TTFT of one prompt, of which so many tokens must come from the pool [ms]."""
+    """TTFT of one prompt, of which this many tokens must come from the pool [ms]."""
     before = served.metric(PULLED)
     record = await served.stream(prompt, 1, return_token_ids=True)
     await asyncio.sleep(0.2)  # a request is counted when it is over
@@ -266,7 +266,7 @@ async def pulled_ms(served: Served, prompt: list[int], pulled: int) -> float:
 
 
 def pool(folder: Path, args: argparse.Namespace) -> list[Figure]:
-    """Two prefill instances take turns in an idle system: one publishes a beginning, the other pulls it."""
+    """Two prefill instances take turns in an idle system: one publishes a prefix, the other pulls it."""
     warm, cold = [], []
     common = int(POOL_TOKENS * POOL_SHARE) // BLOCK_TOKENS * BLOCK_TOKENS
 

@@ -1,4 +1,4 @@
-"""How long until something serves, in three modes, with the model's defaults:
+"""Time until a system serves, in three modes, with the model's defaults:
 
 start   from `cloudmatrix serve` to the first streamed token of a request: interpreter, Ray, pools, weights. A client
         retries from the start on until its request is accepted. Goal: 25 s on two cores
@@ -98,7 +98,7 @@ def client_of(served: Served) -> PoolsClient:
 
 
 def settled(pools: PoolsClient, pool: str, replicas: int) -> bool:
-    """Whether so many replicas serve, and none starts or drains."""
+    """Whether this many replicas serve, and none starts or drains."""
     row = next(one for one in pools.state()["pools"] if one["pool"] == pool)
     return (row["running"], row["starting"], row["draining"]) == (replicas, 0, 0)
 

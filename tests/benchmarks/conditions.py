@@ -1,7 +1,7 @@
-"""What every benchmark prints around its figures: the conditions, the spread of the repeats, the goal, one JSON line.
+"""Common output of benchmarks: the conditions, the spread of the repeats, the goal, one JSON line.
 
-A figure is the median of paired repeats (A B A B: whatever else the machine does falls on both sides alike) with its
-smallest and largest value. Whether a goal is met is said of the median.
+A figure is the median of paired repeats (A B A B: other load on the machine affects both sides alike) with its
+smallest and largest value. The median decides whether a goal is met.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _FIRST_PLAIN_ID = 16
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity. `at_most` tells on which side of the goal it should be; without a goal it informs."""
+    """One measured quantity. `at_most` defines the direction of the goal; without a goal the figure is informative."""
 
     name: str
     unit: str
@@ -48,7 +48,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the median keeps the goal; None without one."""
+        """Whether the median meets the goal; None without one."""
         if self.goal is None:
             return None
         return self.median <= self.goal if self.at_most else self.median >= self.goal
@@ -71,7 +71,7 @@ class Figure:
 def make_parser(module: str, doc: str | None, repeats: int, modes: Iterable[str] = ()) -> argparse.ArgumentParser:
     """A parser whose `--help` is the benchmark's description.
 
-    SIGTERM raises in this process, so that what it started is ended too.
+    SIGTERM raises in this process, so that its children are ended too.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(
@@ -96,7 +96,7 @@ def make_parser(module: str, doc: str | None, repeats: int, modes: Iterable[str]
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """A type of arguments: one of these names."""
+    """Type of an argument: one of these names."""
 
     def chosen(text: str) -> str:
         if text not in names:
@@ -108,7 +108,7 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
 
 @contextlib.contextmanager
 def checkpoint(folder: Path | None, kind: Kind = "tiny", *, bundled: bool = True) -> Iterator[Path]:
-    """The folder asked for, or the bundled model, or else a random checkpoint that goes away afterwards."""
+    """The requested folder, or the bundled model, or else a temporary random checkpoint."""
     if folder is not None:
         yield folder.resolve()
     elif bundled and any(STORYTELLER.glob("*.safetensors")) and (STORYTELLER / "config.json").exists():
@@ -125,7 +125,7 @@ def random_prompts(count: int, tokens: int, vocab_size: int, seed: int) -> list[
 
 
 def conditions(model: Path | None, **settings: object) -> dict[str, Any]:
-    """Where and with what something was measured; `settings` are the benchmark's own."""
+    """Machine and software of a measurement; `settings` are the benchmark's own."""
     found: dict[str, Any] = {
         "cores": os.cpu_count(),
         "cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def show_conditions(found: dict[str, Any]) -> None:
 
 
 def report(benchmark: str, found: dict[str, Any], figures: Sequence[Figure]) -> None:
-    """Print the table of figures, then everything as one JSON line."""
+    """Print the table of figures, then all of it as one JSON line."""
     found = found | {"load_average_at_end": round(os.getloadavg()[0], 2)}
     width = max(len(figure.name) for figure in figures)
     print(
@@ -164,7 +164,7 @@ def report(benchmark: str, found: dict[str, Any], figures: Sequence[Figure]) -> 
 
 
 def progress(text: str) -> None:
-    """Say on stderr what is being done, so that waiting is not a riddle."""
+    """Print the current action on stderr."""
     print(f"... {text}", file=sys.stderr, flush=True)
 
 

@@ -30,7 +30,7 @@ _LOOK_S = 5.0
 
 @dataclass
 class Stream:
-    """All that was told of one sequence."""
+    """All output of one sequence."""
 
     tokens: list[int] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
@@ -63,7 +63,7 @@ class GrammarEngine:
         asks: Sequence[tuple[Sequence[int], SamplingParams]],
         enough: Callable[[Sequence[Stream]], bool] = lambda _: False,
     ) -> list[Stream]:
-        """Compute prompts together, until all have ended or there is enough. Returns: a stream for each."""
+        """Compute prompts together, until all have finished or the output suffices. Returns: a stream for each."""
         limits: dict[str, Any] = {"max_model_len": self._max_len, "forced_tokens": self._forced}
         settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 512, 64, 1024, prefix_reuse=False, **limits)
         streams = [Stream() for _ in asks]

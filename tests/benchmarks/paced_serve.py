@@ -1,10 +1,10 @@
-"""`cloudmatrix serve` with another step executor in its instances: everything else is the product.
+"""`cloudmatrix serve` with another step executor in its instances; all other parts are the product's.
 
     python -m tests.benchmarks.paced_serve --config FILE --meters DIR [--step-ms 50]
 
-With `--step-ms` a decode step takes that long, without computing, and gives fixed tokens: a model that streams at a
-steady pace whatever the machine. Without it the real executor runs. In both cases each instance notes in DIR how much
-CPU time its executor's calls have used, so that a benchmark can take the computing out of the bill.
+With `--step-ms` a decode step takes that long, without computing, and returns fixed tokens: a model that streams at a
+steady pace on any machine. Without it the real executor runs. In both cases each instance records in DIR the CPU time
+of its executor's calls, so that a benchmark can subtract the computation.
 """
 
 import argparse
@@ -24,7 +24,7 @@ _TEXT = " and then the little dog ran over the hill and into the garden, there t
 
 
 class PacedExecutor:
-    """A `StepExecutor` that only takes its time: steps begin at least `step_s` apart."""
+    """A `StepExecutor` that only waits: steps start at least `step_s` apart."""
 
     def __init__(self, step_s: float, tokens: tuple[int, ...]) -> None:
         self._step_s = step_s
@@ -47,7 +47,7 @@ class PacedExecutor:
 
 
 class MeteredExecutor:
-    """Passes steps on and keeps the note up to date."""
+    """Passes steps on and updates the record."""
 
     def __init__(self, inner: StepExecutor, path: Path) -> None:
         path.write_bytes(bytes(_METER.size))
@@ -71,7 +71,7 @@ def executor_s(folder: Path) -> float:
 
 
 def _instance_class(meters: Path, step_s: float | None, tokens: tuple[int, ...]) -> Any:
-    """A replica class with the executor exchanged. Defined in here, so that Ray sends it by value, options included."""
+    """A replica class with another executor. Defined in a function, so that Ray sends it by value, options included."""
     from serving.instance.live.replica import InstanceDeployment
 
     class BenchmarkInstance(InstanceDeployment):

@@ -1,6 +1,6 @@
-"""CPU time of a process and everything below it, by role, from /proc.
+"""CPU time of a process and its descendants, by role, from /proc.
 
-Counted are user and system time of the living, and what their ended children used. Ticks are 10 ms, so windows must be
+Includes user and system time of the living, and of their ended children. Ticks are 10 ms, so windows must be
 seconds long.
 """
 
@@ -15,7 +15,9 @@ _KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy"
 
 
 def cpu_by_role(root: int) -> dict[str, float]:
-    """CPU seconds used so far below `root`, by role: the pools and the gateway by name, Ray's own parts together."""
+    """CPU seconds used so far below `root`, by role: the pools and the gateway by name, Ray's own processes
+    together.
+    """
     used_s: dict[int, float] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):
@@ -34,7 +36,9 @@ def cpu_by_role(root: int) -> dict[str, float]:
 
 
 def _role(pid: int) -> str:
-    """Ray names its workers `ray::ServeReplica:application:deployment`; its own programs are not named so."""
+    """Role of a process: Ray names its workers `ray::ServeReplica:application:deployment`, and its own programs
+    otherwise.
+    """
     try:
         title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

@@ -22,12 +22,12 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a benchmark may vary of a configuration with the KV memory of `small.toml` or `aggregated.toml`.
+    """Settings that a benchmark may vary of a configuration with the KV memory of `small.toml` or `aggregated.toml`.
 
     Args:
         threads: compute threads per instance; 0 = as shipped.
         memory_servers: of the KV-cache pool; 0 = no pool.
-        npus: of the one node; more than 8 leave room to scale up.
+        npus: of the one node; more than 8 leave capacity to scale up.
         sections: further sections of the file.
         timelines: number of request timelines kept; 0 = none.
     """
@@ -103,7 +103,7 @@ class Served(Server):
         self._command = [sys.executable, "-m", module, *arguments, "--config", str(config), "--port", str(self.port)]
 
     def launch(self) -> None:
-        """Start without waiting. Unlike the tests' server, its threads are as many as the configuration says."""
+        """Start without waiting. Unlike the tests' server, it has the configured number of threads."""
         environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder)}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self.started_at = time.perf_counter()
@@ -112,7 +112,7 @@ class Served(Server):
             )
 
     def require_running(self) -> None:
-        """Raises: RuntimeError with the program's output when it has ended."""
+        """Raises: RuntimeError with the program's output if it has ended."""
         if self.process.poll() is not None:
             raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.out}{self.err}")
 

@@ -1,6 +1,6 @@
-"""An engine process whose loop never stops: batches come and go, and rates are taken while one decodes.
+"""An engine process whose loop never stops: batches start and end, and rates are measured while one decodes.
 
-So ranks of a group can be measured: one that stops would keep the others waiting. One process is measured likewise.
+This form is required for ranks of a group: a stopped one would make the others wait. One process is measured likewise.
 """
 
 import multiprocessing
@@ -43,7 +43,7 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class EngineOrder:
-    """What one process is; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks."""
+    """Settings of one process; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks."""
 
     model: Path
     dtype: DtypeName
@@ -102,7 +102,7 @@ class SteadyEngine:
         executor.join(GroupPlace(order.rank, memory, pids, slots.table, table, cores=cores, deadline_s=60.0))
 
     def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
-        """Tokens per second while all prompts decode; then they end."""
+        """Tokens per second while all prompts decode, until their end."""
         names = []
         self._begun.clear()
         for prompt in prompts:
@@ -129,7 +129,7 @@ class SteadyEngine:
         return found
 
     def cpu_s(self, seconds: float) -> float:
-        """CPU seconds that this process uses in so many seconds without work."""
+        """CPU seconds of this process in this many idle seconds."""
         before = time.process_time()
         time.sleep(seconds)
         return time.process_time() - before
@@ -149,7 +149,7 @@ class _Alone:
 
 
 class SteadyProcesses:
-    """One engine, or a group of them, each with so many threads and tokens; a context manager that ends them."""
+    """One engine, or a group of them, each with this many threads and tokens; a context manager that ends them."""
 
     def __init__(self, model: Path, dtype: DtypeName, threads: int, room: int, ranks: int = 1) -> None:
         context = multiprocessing.get_context("spawn")
@@ -174,7 +174,7 @@ class SteadyProcesses:
         return sum(self._all("rate", [(prompts[rank::count], seconds) for rank in range(count)]))
 
     def idle_cores(self, seconds: float) -> float:
-        """Share of a core that all together use without work."""
+        """Share of a core that all together use when idle."""
         return sum(self._all("cpu_s", [(seconds,)] * len(self._pipes))) / seconds
 
     def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[float]:
@@ -193,7 +193,7 @@ class SteadyProcesses:
 
 
 def _serve(pipe: Connection, order: EngineOrder) -> None:
-    """The child: answers calls until it is killed."""
+    """Serve calls in the child until it is killed."""
     engine = SteadyEngine(order, pipe)
     threading.current_thread().name = "calls"
     while True:

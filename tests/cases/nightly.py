@@ -1,4 +1,4 @@
-"""Parameters of which few are tested with each change, and the others at night."""
+"""Parameters of which few are tested with each change, and the others nightly."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 
 def mostly_nightly(values: Iterable[Any], chosen: Collection[Any], same_as: str) -> list[Any]:
-    """Parameters; all but the chosen ones wait for the night. A tuple stands for several parameters.
+    """Parameters; all but the chosen ones run nightly. A tuple represents several parameters.
 
     Args:
         same_as: test whose chosen parameters give the same guarantee.

@@ -1,7 +1,7 @@
 """Recorded outputs of models, from canitoolcall, as pieces of text and the markers that were tokens.
 
-The records give token ids without the vocabularies, so the ids of markers are named here. Between them the text is cut
-anywhere: that covers every way in which a vocabulary could have cut it.
+The records have token ids without the vocabularies, so the ids of markers are listed in this module. Between markers
+the text is cut anywhere, which covers every way in which a vocabulary could have cut it.
 """
 
 import json
@@ -94,13 +94,13 @@ _KINDS: Mapping[str, tuple[str, Mapping[int, str]]] = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """One output and what it means.
+    """One output and its meaning.
 
     Args:
         tools: parameters by name.
         rendered: made by the model's own template.
         opened: the prompt has opened the reasoning.
-        expected: content, reasoning and calls; None where the record wants no call and leaves the text open.
+        expected: content, reasoning and calls; None where the record has no call and leaves the text open.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Recorded:
 
 @cache
 def recorded() -> tuple[Recorded, ...]:
-    """All records of the families that are known here."""
+    """All records of the supported families."""
     folder = Path(canitoolcall.__file__).parent / "_data" / "fixtures"
     found = []
     for file in sorted(folder.glob("*/*.jsonl")):
@@ -153,7 +153,9 @@ def _recorded(record: Any, family: str, ids: Mapping[int, str], prompts: Mapping
 
 
 def _pieces(raw: str, token_ids: list[int], ids: Mapping[int, str]) -> Iterator[Piece]:
-    """The text cut at its markers; where a marker's text stands more often than its token, at the likeliest places."""
+    """The text cut at its markers; where a marker's text occurs more often than its token, at the most likely
+    places.
+    """
     sizes = [0]
     names = []
     for token in token_ids:
@@ -173,7 +175,7 @@ def _pieces(raw: str, token_ids: list[int], ids: Mapping[int, str]) -> Iterator[
 
 
 def _places(raw: str, names: list[str], sizes: list[int]) -> list[int]:
-    """Where each marker begins, such that the texts between them fit the numbers of tokens between them best."""
+    """Start of each marker, chosen so that the texts between them best fit the numbers of tokens between them."""
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for name, size in zip(names, sizes, strict=False):
         following: dict[int, tuple[float, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""An output's parts, put together as a client does it."""
+"""An output's parts, assembled like a client does."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class _Call:
 
 
 def put_together(parts: Iterable[Part]) -> Parsed:
-    """The whole of it; checks that each call begins with id and name, and that its pieces come in order."""
+    """The whole output; asserts that each call starts with id and name, and that its pieces are in order."""
     content, thought, calls = "", "", list[_Call]()
     for part in parts:
         if isinstance(part, str):

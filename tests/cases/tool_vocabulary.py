@@ -24,7 +24,7 @@ STOP = 0
 
 
 class FamilyVocabulary:
-    """One family's, with its markers as tokens or as text."""
+    """One family's vocabulary, with its markers as tokens or as text."""
 
     def __init__(self, family: Family, *, as_tokens: bool) -> None:
         raw = RawTokenizer.from_file(str(STORYTELLER / "tokenizer.json"))
@@ -40,11 +40,11 @@ class FamilyVocabulary:
         self.grammars = Grammars(lambda: self.tokenizer.vocabulary(self.size))
 
     def matcher(self, grammar: Grammar) -> Matcher:
-        """A matcher of an output that has not begun."""
+        """A matcher of a new output."""
         return Matcher(self.grammars.fresh(grammar), self.size, (STOP,))
 
     def accepts(self, grammar: Grammar, text: str) -> bool:
-        """Whether an output may be this text, markers in it as tokens, and end there."""
+        """Whether an output may be this text, markers in it as tokens, and end after it."""
         matcher = self.matcher(grammar)
         for token in self.tokenizer.encode(text, add_special_tokens=False):
             if not matcher.allowed()[token]:
@@ -53,7 +53,7 @@ class FamilyVocabulary:
         return bool(matcher.allowed()[STOP])
 
     def drawn(self, grammar: Grammar, seed: int, begins: str = "", most: int = 3000) -> list[int]:
-        """An output drawn at random, which ends as soon as it may. Raises: AssertionError if it does not end."""
+        """A random output, which ends as soon as possible. Raises: AssertionError if it does not end."""
         random = np.random.default_rng(seed)
         matcher, output = self.matcher(grammar), self.tokenizer.encode(begins, add_special_tokens=False)
         matcher.take(output)
@@ -86,7 +86,7 @@ def vocabulary_of(family: Family, *, as_tokens: bool = True) -> FamilyVocabulary
 
 
 def may_begin(model: ServedModel, grammar: Grammar, text: str) -> bool:
-    """Whether an output may begin with this text, markers in it as tokens."""
+    """Whether an output may start with this text, markers in it as tokens."""
     matcher = Matcher(model.grammars.fresh(grammar), model.token_limit, model.eos_ids)
     for token in model.tokenizer.encode(text, add_special_tokens=False):
         if not matcher.allowed()[token]:

@@ -1,4 +1,4 @@
-"""A small trace of every format, and files that are none, with what is to be said of them."""
+"""A small trace of every format, and invalid files with the expected error messages."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def mooncake(*lines: dict[str, Any]) -> str:
 def line(
     timestamp: float | str, prompt: int, output: int = 10, ids: tuple[int, ...] = (), **more: Any
 ) -> dict[str, Any]:
-    """One request."""
+    """Line of one request."""
     fields = {"timestamp": timestamp, "input_length": prompt, "output_length": output, "hash_ids": list(ids)}
     return fields | more
 

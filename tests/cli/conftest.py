@@ -1,9 +1,9 @@
-"""What tests of commands share."""
+"""Shared fixtures of command tests."""
 
 import pytest
 
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A terminal on which no line of a command wraps."""
+    """A terminal wide enough that no line of a command wraps."""
     monkeypatch.setenv("COLUMNS", "240")

@@ -1,4 +1,4 @@
-"""`cloudmatrix cost` as tests ask it."""
+"""Run `cloudmatrix cost` in a test."""
 
 import json
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ def cost(*words: str) -> int:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What it prints."""
+    """Output of the command."""
     assert cost(*words) == 0
     return capsys.readouterr().out
 
 
 def shown(capsys: pytest.CaptureFixture[str], words: str | Sequence[str], *parts: str) -> str:
-    """What it prints for these words, which has these parts."""
+    """Output of the command for these words; asserts that it contains these parts."""
     text = printed(capsys, *(words.split() if isinstance(words, str) else words))
     assert [part for part in parts if part not in text] == []
     return text
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """What it prints as JSON."""
+    """JSON output of the command."""
     return json.loads(printed(capsys, *words, "--json"))

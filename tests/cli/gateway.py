@@ -1,4 +1,4 @@
-"""A gateway's HTTP surface over a scripted backend, for commands that ask one."""
+"""A gateway's HTTP surface over a scripted backend, for commands that query a gateway."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from tests.gateway.api.support import MAX_MODEL_LEN, Harness, running_server, wr
 
 @contextmanager
 def scripted_gateway(folder: Path, settings: ApiSettings | None = None) -> Iterator[tuple[Harness, str]]:
-    """One that runs inside the block, and its address."""
+    """Run such a gateway inside the block. Yields: its address."""
     model = ServedModel.from_folder(write_model_folder(folder), names=("tiny",), max_model_len=MAX_MODEL_LEN, created=7)
     harness = Harness(model, settings)
     with running_server(harness.app) as url:
@@ -22,10 +22,10 @@ def scripted_gateway(folder: Path, settings: ApiSettings | None = None) -> Itera
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler], tuple[int, object]]) -> Iterator[str]:
-    """A server that answers every GET with a status and JSON. Yields: its address."""
+    """Serve every GET with a fixed status and JSON. Yields: the server's address."""
 
     class Handler(BaseHTTPRequestHandler):
-        """Bound to `answer`."""
+        """HTTP handler bound to `answer`."""
 
         def do_GET(self) -> None:
             status, shown = answer(self)
@@ -36,7 +36,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], tuple[int, object]]) ->
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Suppress log output."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

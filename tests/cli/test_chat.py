@@ -1,4 +1,4 @@
-"""`cloudmatrix chat`: one answer, a conversation, Ctrl-C, and mistakes."""
+"""`cloudmatrix chat`: one response, a conversation, Ctrl-C, and user errors."""
 
 import io
 import os
@@ -54,7 +54,7 @@ def prompts(harness: Harness) -> list[str]:
 
 
 def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Type these lines at a terminal, as a person does; Ctrl-C comes last."""
+    """Type these lines at a terminal, as a person would; Ctrl-C comes last."""
     typed = iter(lines)
 
     def read(_: str) -> str:
@@ -173,7 +173,7 @@ class Terminal:
         os.write(self.ours, text.encode())
 
     def wait(self, text: str) -> None:
-        """Read until some text has come, which is forgotten with what was before it."""
+        """Read until this text arrives, and drop the output up to it."""
         end = time.monotonic() + PATIENCE_S
         while text not in self.seen:
             assert time.monotonic() < end, f"no {text!r} in {self.seen!r}"
@@ -189,7 +189,7 @@ class Terminal:
 
 
 def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
-    """Ctrl-C stops the answer, which frees what it holds, Ctrl-D leaves; a model's text steers no terminal."""
+    """Ctrl-C stops the response and frees its resources, Ctrl-D exits; a model's text cannot control the terminal."""
     scripts = iter([harness.say("Once upon a time " * 9, hang_after=20), harness.say("a \x1b[31mtree")])
     harness.script_of = lambda _: next(scripts)
     terminal = Terminal("--url", url)
@@ -231,7 +231,7 @@ def test_figures_of_what_is_unusual() -> None:
 
 @contextmanager
 def saying(said: bytes) -> Iterator[str]:
-    """Somebody who answers one question with these bytes, and stays until it is left if they end with a comment."""
+    """A server that answers one request with these bytes; if they end with a comment, it keeps the connection open."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(PATIENCE_S)
 
@@ -251,7 +251,7 @@ def saying(said: bytes) -> Iterator[str]:
 
 
 def read_question(connection: socket.socket) -> None:
-    """All of a request."""
+    """Read a whole request."""
     with connection.makefile("rb") as asked:
         length = 0
         while line := asked.readline().strip().lower():

@@ -1,4 +1,4 @@
-"""Every command in one way, found at once, and nothing heavy imported before it runs."""
+"""Every command is declared in one form, is found quickly, and imports nothing heavy before it runs."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ HEAVY = {"torch", "ray", "numpy", "rich", "fastapi", "asyncio", "transformers", 
 
 
 def imported_by(code: str) -> set[str]:
-    """Top modules that a fresh interpreter has after some code."""
+    """Top-level modules that a fresh interpreter has loaded after running this code."""
     code = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
@@ -49,7 +49,7 @@ def test_a_command_is_a_module_of_one_shape(name: str, capsys: pytest.CaptureFix
 
 
 def unspaced(text: str) -> str:
-    """Without blanks and line breaks, which the terminal's width decides."""
+    """Text without blanks and line breaks, which depend on the terminal's width."""
     return "".join(text.split())
 
 

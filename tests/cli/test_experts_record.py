@@ -1,4 +1,4 @@
-"""`cloudmatrix experts record` and `trial`: what comes is kept, whatever ends it."""
+"""`cloudmatrix experts record` and `trial`: received slices are kept, however the recording ends."""
 
 import argparse
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.fakes.clock import ManualClock
 
 
 class FakeGroup:
-    """Answers as a gateway does, a slice of two ranks at a time."""
+    """A gateway that returns slices of two ranks, one per request."""
 
     def __init__(self) -> None:
         self.slice = 10
@@ -75,7 +75,7 @@ def test_ctrl_c_keeps_what_came(group: FakeGroup, tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_silent_for_a_while_loses_nothing(group: FakeGroup, tmp_path: Path) -> None:
-    """A shell is replaced: its ranks go on counting, and the window has some slices."""
+    """A shell may be replaced: its ranks keep counting, and the window has several slices."""
     group.fails = lambda number: UnavailableError("no answer") if number in (3, 4) else None
     recorded(tmp_path / "t.jsonl", duration_s=10.0)
     assert group.asked == [None, 11, 12, 12, 12, 13]

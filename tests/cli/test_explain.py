@@ -1,4 +1,4 @@
-"""`cloudmatrix explain` against a gateway that is only HTTP."""
+"""`cloudmatrix explain` against a gateway that is only an HTTP server."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""First words of a command line: what is missing or mistaken is told with what there is."""
+"""The first words of a command line: a missing or mistyped command is reported with the existing ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Waiting for groups: what counts as done, and what is said if it takes too long."""
+"""Waiting for groups: the condition for completion, and the message on a timeout."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def group(pids: list[int], members: list[int]) -> dict[str, Any]:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Answers of the gateway, one after the other; the last one again and again."""
+    """Successive responses of the gateway; the last one repeats."""
     answers: list[dict[str, Any]] = []
 
     def told() -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Questions of the command line over HTTP: what is asked directly, and what is not HTTP at all."""
+"""HTTP requests of the command line: which hosts are contacted directly, and responses that are not HTTP."""
 
 import socket
 import threading
@@ -20,14 +20,14 @@ from serving.server_address import server_address
 
 
 class Answering(BaseHTTPRequestHandler):
-    """Says yes to everything, and notes what it was asked."""
+    """A handler that accepts every request and records it."""
 
     asked: list[str]
     moved: dict[str, str]
     """Where it points instead, by path."""
 
     def do_GET(self) -> None:
-        """As http.server has it."""
+        """Handle a GET, for http.server."""
         self.asked.append(self.path)
         body = b'{"pools": []}'
         self.send_response(302 if self.path in self.moved else 200)
@@ -38,12 +38,12 @@ class Answering(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is logged."""
+        """Suppress log output."""
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    """Somebody who answers on this machine."""
+    """A local server that responds."""
     Answering.asked, Answering.moved = [], {}
     server = HTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -56,7 +56,7 @@ def url() -> Iterator[str]:
 
 @contextmanager
 def stranger(said: bytes) -> Iterator[str]:
-    """Somebody who answers one question with these bytes, whatever they are."""
+    """A server that answers one request with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(60)
 
@@ -74,7 +74,7 @@ def stranger(said: bytes) -> Iterator[str]:
 
 @pytest.fixture
 def proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment that sends everything through a proxy, as in many companies."""
+    """An environment with a proxy for all hosts, as in many companies."""
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("no_proxy", "NO_PROXY", "REQUEST_METHOD"):
@@ -96,7 +96,7 @@ def test_other_machines_are_asked_through_the_proxy() -> None:
 
 @pytest.mark.usefixtures("proxy")
 def test_a_start_asks_its_own_gateway_through_no_proxy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where it does not listen on loopback."""
+    """Also if the gateway does not listen on loopback."""
     monkeypatch.setattr(http_client, "_is_here", lambda _: False)
     assert deploying.is_ready(url)
     assert Answering.asked == ["/ready"]
@@ -111,7 +111,7 @@ def test_what_is_no_gateway_is_told_in_one_line(said: bytes) -> None:
 
 
 def pointing(to: str) -> bytes:
-    """An answer that says: ask there."""
+    """A response that redirects to another address."""
     return f"HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
 
 
@@ -158,7 +158,7 @@ def test_an_address_that_names_no_server_is_a_usage_error(typed: str, capsys: py
 
 
 def test_a_late_answer_is_no_absence() -> None:
-    """Connections are accepted and nothing comes: the machine is loaded, and the question may be repeated."""
+    """Connections are accepted without a response: the machine is loaded, and the request may be retried."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         with pytest.raises(SilentError, match=r"the gateway at .* does not answer within 0\.05 s"):
@@ -185,7 +185,7 @@ def test_a_command_waits_for_a_busy_system_and_says_so(
 def test_status_asks_again_while_nothing_is_answered(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first connection is accepted and left alone."""
+    """The first connection is accepted and never answered."""
     monkeypatch.setattr("serving.cli.status_table.ask_gateway", partial(ask_gateway, deadline_s=0.2))
     monkeypatch.setattr(http_client, "PAUSE_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -213,7 +213,7 @@ def test_an_address_that_is_none_and_one_without_a_scheme(url: str) -> None:
 
 
 def refusing(status: int, body: str) -> bytes:
-    """An answer that is a refusal."""
+    """A response that refuses the request."""
     return f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
 
 
@@ -250,7 +250,7 @@ def test_an_answer_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_that_never_ends_is_left_at_the_deadline() -> None:
-    """Each piece comes in time, the whole does not."""
+    """Each piece arrives in time, the whole response does not."""
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(60)

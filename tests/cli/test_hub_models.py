@@ -1,4 +1,4 @@
-"""Commands that take a model: from the Hugging Face Hub, or from a folder, which costs nothing new."""
+"""Commands that take a model: from the Hugging Face Hub, or from a folder without any Hub import."""
 
 import json
 import os
@@ -26,14 +26,14 @@ SMALL = STORYTELLER.parents[1] / "small.toml"
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[FakeHub]:
-    """A Hub with a model."""
+    """A fake Hub with one model."""
     with fake_hub() as found:
         found.add(write_random_checkpoint(tmp_path / "repository"))
         yield found
 
 
 def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, as the environment names the Hub."""
+    """Run a command in a separate process with the Hub of the environment."""
     with started(hub, tmp_path, *words, **environment) as process:
         try:
             output, errors = process.communicate(timeout=60)
@@ -43,7 +43,7 @@ def run(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subpro
 
 
 def started(hub: FakeHub, tmp_path: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
-    """The process of such a command."""
+    """Start such a command. Returns: its process."""
     return subprocess.Popen(
         ["env", "--default-signal=INT", sys.executable, "-m", "serving.cli", *words],  # a shell may have had it ignored
         stdout=subprocess.PIPE,
@@ -83,7 +83,7 @@ def test_a_prediction_reads_only_the_configuration(hub: FakeHub, tmp_path: Path)
 def test_a_mistake_is_one_line_of_any_command(
     hub: FakeHub, tmp_path: Path, words: list[str], environment: Mapping[str, str], line: str
 ) -> None:
-    """The library reads its environment once: what differs in it takes a process of its own."""
+    """The library reads its environment once, so each environment needs a separate process."""
     done = run(hub, tmp_path, *words, **environment)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1, done.stderr
@@ -111,7 +111,7 @@ def test_a_download_is_ended_at_once_and_leaves_no_half_file(
 
 
 def test_a_start_with_a_folder_does_not_import_the_hubs_library() -> None:
-    """All checks of a start run; the last one finds the port taken."""
+    """All checks of a start run; the last one finds the port in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         code = (
             "import sys; from serving.cli import main;"

@@ -1,4 +1,4 @@
-"""Rows from runs of loadgen: what clients saw, as the cost model asks for it."""
+"""Rows from runs of loadgen, from client-side measurements, in the form that the cost model expects."""
 
 import argparse
 from array import array

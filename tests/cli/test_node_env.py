@@ -1,4 +1,4 @@
-"""`cloudmatrix node-env`: its lines are for a shell, and say what a local start sets itself."""
+"""`cloudmatrix node-env`: its lines are shell commands, and set the same variables as a local start."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ from serving.cluster.host_environment import DASHBOARD_SITE, EVERY_HOST
 
 
 def variables(printed: str) -> dict[str, str]:
-    """Variables of a shell that has read the lines."""
+    """Environment of a shell that has evaluated the lines."""
     done = subprocess.run(
         ["sh", "-c", f"{printed}\nenv"], env={"PYTHONPATH": "before"}, capture_output=True, text=True, check=True
     )

@@ -29,7 +29,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> ServedModel:
 
 
 class Gateway:
-    """A gateway to ask, and what stands behind it."""
+    """A gateway to query, with its backend and pool."""
 
     def __init__(self, served: ServedModel, settings: ApiSettings | None) -> None:
         self.pool = two_servers()
@@ -37,7 +37,7 @@ class Gateway:
         self.url = ""
 
     def ask(self, *arguments: str, key: str | None = None) -> int:
-        """Run `cloudmatrix pool ...`; its exit code."""
+        """Run `cloudmatrix pool ...`. Returns: its exit code."""
         return main(["pool", *arguments, "--url", self.url, *(["--api-key", key] if key else [])])
 
 

@@ -1,6 +1,6 @@
-"""One grammar of durations and sizes at every flag of both tools and every key: found by walking the parsers.
+"""One grammar of durations and sizes for every flag of both tools and every key, checked by walking the parsers.
 
-A flag with a number of its own has to be named in `PLAIN`, so that a new duration cannot have another grammar.
+A flag that takes a plain number must be named in `PLAIN`, so that a new duration cannot use another grammar.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def test_the_same_words_wherever_a_duration_stands() -> None:
 
 
 def number_keys(root: type[Any], above: str = "") -> Iterator[tuple[str, Any, KeySpec]]:
-    """Every key of a number below a section: name with its section, type, what is said of it."""
+    """Every numeric key below a section: name with its section, type, description."""
     hints = get_type_hints(root)
     for field in fields(root):
         hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]

@@ -1,4 +1,4 @@
-"""The command: what it prints, what it writes, and how it ends."""
+"""The command: its output, its files, and its exit code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ports and folders of a start are tested before a model is fetched, or anything heavy is imported."""
+"""Ports and folders of a start are tested before a model is fetched or a heavy module imported."""
 
 import socket
 import subprocess
@@ -19,7 +19,7 @@ print(code, *heavy)
 
 
 def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple[str, str]:
-    """What `serve` prints at its end, and its complaint."""
+    """Exit code of `serve`, and its error message."""
     command = [sys.executable, "-c", SERVE, *arguments]
     env = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", **(environment or {})}
     told = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=50, check=True)
@@ -28,7 +28,7 @@ def refused(*arguments: str, environment: dict[str, str] | None = None) -> tuple
 
 @pytest.fixture
 def taken() -> Iterator[str]:
-    """A port on which somebody listens."""
+    """A port that is already in use."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield str(listener.getsockname()[1])
 

@@ -1,4 +1,4 @@
-"""What `cloudmatrix status` prints, and its one-line answers when there is nothing to print."""
+"""Output of `cloudmatrix status`, and its one-line messages when there is no system."""
 
 import json
 

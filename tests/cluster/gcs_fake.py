@@ -1,10 +1,10 @@
-"""Ray's control store in memory, which can fall silent."""
+"""Ray's control store in memory, which can stop responding."""
 
 import threading
 
 
 class FakeGcs:
-    """Implements `KeyValues`. While `away` a call waits for `back`, whatever its deadline, or raises `error`."""
+    """Implements `KeyValues`. While `away` a call waits for `back`, ignoring its deadline, or raises `error`."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[bytes, bytes], bytes] = {}

@@ -33,7 +33,7 @@ def listed(
 
 
 class RacedGcs(FakeGcs):
-    """A control store in which something happens right before the next value is put."""
+    """A control store in which another change happens right before the next value is put."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,6 +48,6 @@ class RacedGcs(FakeGcs):
 
 
 def numbers(gcs: FakeGcs | None = None) -> NodeNumbers:
-    """The table of a fresh, or that, control store."""
+    """Table of a new control store, or of the given one."""
     there = gcs or FakeGcs()
     return NodeNumbers(GcsStore(lambda: there))

@@ -1,4 +1,4 @@
-"""A disk that is full under a start is said: before it, while it waits, and while it serves."""
+"""A full disk is reported: before a start, while it waits, and while it serves."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ROOMY, NO_BYTES, NO_FILES = DiskRoom(500 * MIB, 10_000), DiskRoom(3 * MIB, 10_00
 
 
 class Disk:
-    """A watched disk, and what was said of it."""
+    """A watched disk, and the reports about it."""
 
     def __init__(self) -> None:
         self.room, self.now = ROOMY, 0.0
@@ -25,7 +25,7 @@ class Disk:
         self.watch = DiskWatch(FOLDER, self.said.append, lambda _: self.room, lambda: self.now)
 
     def pass_time(self, seconds: float) -> None:
-        """Look four times a second, as the launcher does."""
+        """Poll four times a second, as the launcher does."""
         for _ in range(int(seconds * 4)):
             self.now += 0.25
             self.watch.tend()

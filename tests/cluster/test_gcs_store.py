@@ -1,4 +1,4 @@
-"""The store in Ray's control store: what it keeps, and that nobody waits beyond a deadline while it is away."""
+"""The store in Ray's control store: its contents, and deadlines of calls while it is unreachable."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ from tests.cluster.gcs_fake import FakeGcs
 
 @pytest.fixture
 def gcs() -> Iterator[FakeGcs]:
-    """Ends the waiting threads."""
+    """Store whose waiting threads end with the test."""
     fake = FakeGcs()
     yield fake
     fake.back.set()

@@ -1,4 +1,4 @@
-"""Values that outlive their process: set at once, in the store soon, however long it is away."""
+"""Values that outlive their process: set immediately, stored soon, after any outage of the store."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What waits when Ray's control store does not answer: one thread, and nobody beyond a deadline."""
+"""Waits when Ray's control store does not respond: one thread, and no caller beyond its deadline."""
 
 import asyncio
 import threading
@@ -23,14 +23,14 @@ from tests.kvpool.pool_records import server_record
 
 
 class SilentStore:
-    """Questions to it wait until it is back; who asked is kept."""
+    """Calls wait until the store is back; callers are recorded."""
 
     def __init__(self) -> None:
         self.back = threading.Event()
         self.asked: list[int] = []
 
     def find(self, *_: object, **__: object) -> str:
-        """Blocks."""
+        """Find blocks."""
         self.asked.append(threading.get_ident())
         self.back.wait(60.0)
         return "the actor"
@@ -38,7 +38,7 @@ class SilentStore:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentStore]:
-    """All that is looked up in Ray waits for it, and callers wait a moment; ends the waiting threads."""
+    """All look-ups in Ray wait for the store, and callers wait a moment; ends the waiting threads."""
     silent = SilentStore()
     for owner, name, other in (
         (ray, "get_actor", silent.find),
@@ -55,7 +55,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[SilentStore]:
 
 
 def ask_thrice(ask: Callable[[], Awaitable[Any]], told: type[Exception]) -> None:
-    """Each time `told` is raised; without a deadline of its own the question would time out here, untold."""
+    """Assert that `told` is raised three times. The timeout turns an endless wait into a failure."""
 
     async def scene() -> None:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Who is told which nodes Ray has given up, and when."""
+"""Reports of nodes that Ray has declared dead, and their time."""
 
 import threading
 

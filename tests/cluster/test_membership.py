@@ -1,4 +1,4 @@
-"""Who is listed, and for how long."""
+"""Entries of the membership, and their expiry."""
 
 from dataclasses import replace
 from typing import Any
@@ -66,7 +66,7 @@ def test_only_who_comes_moves_or_leaves_is_news() -> None:
 
 
 def test_nobody_is_listed_on_a_node_that_ray_has_given_up() -> None:
-    """A host that was cut off and reached again has processes that announce themselves until they notice."""
+    """Processes of a host that was cut off and is reachable again announce themselves until they notice."""
     roster = Roster()
     roster.announce(member("old"), now=0.0)
     roster.announce(replace(member("new"), node=NodeId("m")), now=0.0)

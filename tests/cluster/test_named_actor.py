@@ -1,4 +1,4 @@
-"""Named actors end: `down` kills again what comes back, and waits until nothing does."""
+"""Named actors end: `down` kills again those that return, until none does."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from serving.errors import SilentError
 
 
 class Cluster:
-    """Actors that are listed at times [s]; time goes on by what is waited for."""
+    """Actors that are listed at times [s]; waits advance the time."""
 
     def __init__(self, listed: Callable[[float], list[str]]) -> None:
         self.now, self.killed, self._listed = 0.0, list[str](), listed

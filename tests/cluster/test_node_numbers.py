@@ -1,4 +1,4 @@
-"""The table in the control store: one winner of two that ask at once, and the same numbers after a restart."""
+"""The table in the control store: two simultaneous claims get different numbers, and restarts keep them."""
 
 import logging
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_numbers_outlive_who_asked() -> None:
 
 @pytest.mark.parametrize("meanwhile", [1, KEPT_VERSIONS + 3])
 def test_two_that_ask_at_once_get_different_numbers(meanwhile: int) -> None:
-    """Even if so many others were faster that the version which the slow one tries is long deleted."""
+    """Even if many claims were faster, so that the version which the slow one tries was deleted long ago."""
     gcs = RacedGcs()
     fast, slow = numbers(gcs), numbers(gcs)
 

@@ -1,4 +1,4 @@
-"""Numbers of hosts: labels are wishes, no living nodes share a number, and who comes back gets the old one."""
+"""Numbers of hosts: labels are requests, living nodes never share a number, and a returning node gets its old one."""
 
 import pytest
 from hypothesis import settings
@@ -13,7 +13,7 @@ A, B, C = (NodeId(name) for name in "abc")
 
 
 def firsts(*claims: NodeClaim, table: NodeTable = NodeTable(), alive: str = "abc") -> list[int | None]:  # noqa: B008
-    """Numbers that these claims get together."""
+    """Numbers that these simultaneous claims get."""
     after = numbered(table, claims, {NodeId(name) for name in alive}, equal_labels(claims))
     after.check()
     return [after.number(claim.node) for claim in claims]
@@ -74,7 +74,7 @@ def test_check_finds_shared_numbers() -> None:
 
 
 class Nodes(RuleBasedStateMachine):
-    """Nodes come, claim, die and return, in any order; machines keep their marks."""
+    """Nodes join, claim, die and return, in any order; machines keep their marks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Nodes(RuleBasedStateMachine):
 
     @invariant()
     def a_label_of_its_own_is_heard(self) -> None:
-        """Unless somebody who lives had that number before."""
+        """Unless another living node had that number before."""
         wishes = [claim.wish for claim in self.claims.values()]
         for node, first in self.given.items():
             claim = self.claims[node]

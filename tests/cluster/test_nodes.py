@@ -1,4 +1,4 @@
-"""What the living replicas of a node do for the memory of the dead ones."""
+"""Cleanup of the memory of dead replicas by the living replicas of a node."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ from tests.live.harness import until
 def test_memory_of_a_killed_replica_is_freed_by_those_that_live(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a Ray cluster of the user's own, where no launcher looks, it stayed until the next replica started."""
+    """On a user's own Ray cluster, without a launcher, it remained until the next replica started."""
     monkeypatch.setattr(nodes, "SHARED_MEMORY", tmp_path / "later")
     monkeypatch.setattr(nodes, "SWEEP_PERIOD_S", 0.01)
     killed, frozen, other = (tmp_path / f"{SEGMENT_PREFIX}{name}" for name in ("abc123-n-a", "abc123-n-b", "def456-n"))
@@ -59,7 +59,7 @@ def test_memory_of_a_killed_replica_is_freed_by_those_that_live(
 def test_a_machine_has_its_share_of_the_npus(
     hosts: dict[str, list[int]], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All nodes of one machine share its cores, whatever their number; dead nodes have none."""
+    """All nodes of one machine share its cores, for any number of nodes; dead nodes have none."""
     rows = [listed("n", npus=npus, address=address) for address, each in hosts.items() for npus in each]
     monkeypatch.setattr(ray, "nodes", lambda: [*rows, listed("gone", alive=False)])
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.1")

@@ -1,4 +1,4 @@
-"""Series on Ray's metrics port: what is written, and that a mistake ends nothing."""
+"""Series on Ray's metrics port: their contents, and that an error in them ends no process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Instruments:
-    """Ray's, as far as they are used."""
+    """The used part of Ray's instruments."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, Labels], float] = {}

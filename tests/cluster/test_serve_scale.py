@@ -1,4 +1,4 @@
-"""Which replicas leave when Serve's controller is told: those that are named, and no more than are too many."""
+"""Replicas that Serve's controller stops: the named ones, and never more than the surplus."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from serving.cluster.serve_scale import scale_down
 
 
 class Controller:
-    """As much of Serve's controller as is used."""
+    """The used part of Serve's controller."""
 
     def __init__(self, running: list[str], *, known: bool = True) -> None:
         self.calls: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""SECURITY.md's words about Serve's gRPC server in each replica, held against the Ray that is installed."""
+"""SECURITY.md's statement about Serve's gRPC server in each replica, checked against the installed Ray."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""Folders of a start: what a crashed one left on disk goes, what a living one has stays."""
+"""Folders of a start: the files of a crashed start are removed, those of a living one remain."""
 
 import contextlib
 import fcntl
@@ -58,7 +58,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for Ray's sockets; a longer one is not used for sessions."""
+    """A folder with a path short enough for Ray's sockets; a longer one is not used for sessions."""
     folder = Path("/tmp", f"s{secrets.token_hex(3)}")
     folder.mkdir()
     yield folder
@@ -66,7 +66,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def look_through(folder: Path) -> None:
-    """What each start does with what earlier ones left there."""
+    """Treatment by each new start of the folders of earlier ones."""
     session._remove_dead_pools(folder)
     session._remove_old_logs(folder, time.time())
 
@@ -146,7 +146,7 @@ def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) ->
 
 
 def test_two_starts_at_the_same_moment(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that looks for crashed starts while another one marks its folder must not take it for one of those."""
+    """A start that looks for crashed ones while another one marks its folder must not count that one as crashed."""
     folder = short_folder / "cloudmatrix-abc" / "kvcache"
     folder.mkdir(parents=True)
     flock = fcntl.flock
@@ -172,7 +172,7 @@ def test_who_ends_a_start_at_once_leaves_nothing(short_folder: Path) -> None:
 
 
 def old_start(parent: Path, name: str, age_s: float) -> Path:
-    """What a start that was killed leaves: a mark that nobody holds, and logs."""
+    """The leftovers of a killed start: a mark that no process holds, and logs."""
     folder = parent / f"cloudmatrix-{name}"
     (folder / "kvcache").mkdir(parents=True)
     (folder / "kvcache" / "alive").touch()
@@ -209,7 +209,7 @@ def test_logs_of_starts_that_failed_go_after_a_time(short_folder: Path) -> None:
 
 
 def test_folders_of_others_and_links_are_passed_over(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a folder that everybody may write to, somebody else can make one that looks like ours."""
+    """In a folder that is writable for all, another user can create one that looks like ours."""
     theirs = old_start(short_folder, "theirs", 1e9)
     precious = old_start(short_folder / "elsewhere", "precious", 1e9)
     (short_folder / "cloudmatrix-link").symlink_to(precious)

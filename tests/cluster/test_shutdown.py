@@ -1,4 +1,4 @@
-"""How long a system that was asked to stop waits for whom."""
+"""Waits of a system that was asked to stop."""
 
 import threading
 import time
@@ -12,19 +12,19 @@ from serving.cluster.shutdown import close_logs, farewell
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A twentieth of what it waits for otherwise, in the same proportion."""
+    """A twentieth of the usual waits, in the same proportion."""
     for name in ("LOOK_S", "SILENT_S", "FAREWELL_S", "REACH_S", "LOGS_S"):
         monkeypatch.setattr(module, name, getattr(module, name) / 20)
 
 
 class Asker:
-    """Whoever asked to stop, and asks again `after` so many questions; None = never."""
+    """The sender of a stop request, repeated `after` this many polls; None = never."""
 
     def __init__(self, after: int | None = None) -> None:
         self._left = after
 
     def hurried(self) -> bool:
-        """As `Interrupt`."""
+        """Behave like `Interrupt`."""
         if self._left is None:
             return False
         self._left -= 1
@@ -32,7 +32,7 @@ class Asker:
 
 
 class Gateways:
-    """All of them: `running` requests end when told with no time left, or by `end`."""
+    """All gateways: `running` requests end when told with no time left, or by `end`."""
 
     def __init__(self, running: int) -> None:
         self.running = running
@@ -40,7 +40,7 @@ class Gateways:
         self.end = threading.Event()
 
     def tell(self, seconds: float) -> int:
-        """As `farewell.Tell`."""
+        """Behave like `farewell.Tell`."""
         self.told.append(seconds)
         if not self.running or self.end.wait(seconds):
             return 0
@@ -49,7 +49,7 @@ class Gateways:
 
 
 def run(drain_s: float, asker: Asker, tell: Callable[[float], int]) -> tuple[list[str], float]:
-    """Returns: what was said, and how long it took [s]."""
+    """Run the shutdown. Returns: the printed lines, and its duration [s]."""
     said: list[str] = []
     begun = time.monotonic()
     farewell(drain_s, asker, tell, said.append)

@@ -1,4 +1,4 @@
-"""Secrets that are rotated while processes run, and hosts that come after the first replicas."""
+"""Rotation of secrets while processes run, and hosts that join after the first replicas."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ CHANNEL = Channel("pool", 2, frozenset({"client"}))
 
 @pytest.fixture
 def gcs() -> Iterator[FakeGcs]:
-    """Ends the waiting threads."""
+    """Control store whose waiting threads end with the test."""
     fake = FakeGcs()
     yield fake
     fake.back.set()
 
 
 def connect(client: ClusterSecrets, server: ClusterSecrets) -> None:
-    """A handshake."""
+    """Run a handshake."""
     prover, verifier = Prover(CHANNEL, "client", client), Verifier(CHANNEL, server)
     verifier.on_frame(prover.answer(verifier.on_frame(prover.opening)))
     assert verifier.proved

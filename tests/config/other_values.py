@@ -1,4 +1,4 @@
-"""For any configuration key, a value that is allowed and not the one it has."""
+"""Another allowed value for any configuration key."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +9,7 @@ from serving.config.serve import ServeConfig
 
 
 def other_value(config: ServeConfig, key: str) -> Any:
-    """Another value, far from the present one where that can be."""
+    """Another value, as far from the current one as possible."""
     section, _, name = key.rpartition(".")
     owner: Any = config.cluster.nodes[0] if section == "cluster.nodes" else getattr(config, section)
     now, hint = getattr(owner, name), get_type_hints(type(owner))[name]

@@ -242,7 +242,7 @@ def config_of(
 
 
 def fits_somehow(nodes: list[tuple[int, int]], instances: list[tuple[int, int]]) -> bool:
-    """Tries every placement of every instance."""
+    """Try every placement of every instance."""
     for places in product(range(len(nodes)), repeat=len(instances)):
         used = [[0, 0] for _ in nodes]
         for place, (npus, memory) in zip(places, instances, strict=True):
@@ -263,7 +263,7 @@ def accepted(config: ServeConfig) -> bool:
 
 
 def test_npus_are_refused_exactly_when_no_placement_exists() -> None:
-    """Every pair of small nodes with every pair of small pools, memory to spare."""
+    """Tests every pair of small nodes with every pair of small pools, with ample memory."""
     for first, second, prefill_npus, decode_npus in product((2, 3, 6), (2, 4, 5), (1, 2, 3), (1, 3, 4)):
         for prefill, decode in product((1, 2, 3), repeat=2):
             nodes = [(first, 99), (second, 99)]
@@ -300,7 +300,7 @@ def test_npus_and_memory_are_refused_exactly_when_no_placement_exists(
 
 
 def test_a_large_cluster_is_judged_at_once() -> None:
-    """48 nodes, full to the last NPU: once to the last MiB too, once one memory server too much."""
+    """48 full nodes: once full to the last MiB as well, once with one memory server too many."""
     nodes = [(8, 64)] * 48
     assert accepted(config_of(nodes, (6 * 4, 8, 32), (48 - 24, 8, 48), (48, 16)))
     assert not accepted(config_of(nodes, (24, 8, 32), (24, 8, 48), (25, 17)))

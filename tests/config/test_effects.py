@@ -1,6 +1,6 @@
-"""Keys that do nothing are named, in the command and with the way out; those that work are not.
+"""Keys without effect are named, with the command and the remedy; keys with an effect are not.
 
-That the table is true in virtual time is shown by tests/virtual/core/test_key_effects.py, key by key.
+tests/virtual/core/test_key_effects.py shows, key by key, that the table is true in virtual time.
 """
 
 import ast
@@ -31,7 +31,7 @@ MADE_FOR: dict[str, tuple[Command, ...]] = {
 
 
 def lines(folder: Path, text: str, command: Command, *settings: str, model: str | None = None) -> list[str]:
-    """Lines that a command prints for a file."""
+    """Lines that a command prints for a configuration file."""
     file = write(folder, text) if model is None else write(folder, text, model=model)
     return idle_lines(read_config(file, settings=settings), command)
 

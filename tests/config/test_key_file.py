@@ -1,4 +1,4 @@
-"""API keys from a file, from the environment, from the command line: which of them count, and what is refused."""
+"""API keys from a file, the environment and the command line: precedence, and refusals."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Tenants: their names, their keys, and whether the door is closed."""
+"""Tenants: their names, their keys, and whether a key is required."""
 
 import re
 from pathlib import Path

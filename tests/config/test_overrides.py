@@ -1,4 +1,4 @@
-"""The command line over the file, and the look at the model folder."""
+"""Command-line overrides of the file, and the check of the model folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`--model` and `--set`: what the command line puts into the file before it is checked."""
+"""`--model` and `--set`: values that the command line puts into the file before validation."""
 
 from pathlib import Path
 

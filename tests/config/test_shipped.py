@@ -1,4 +1,4 @@
-"""The topologies of deploy/: they load, and each is what its comment promises."""
+"""The topologies of deploy/: each loads and matches its own comment."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_every_pool_may_grow_by_one_at_the_same_time(file: Path) -> None:
 
 
 def always_placed(replicas: list[tuple[int, int]], nodes: list[tuple[int, int]]) -> bool:
-    """Whether each replica finds NPUs and memory on one node, wherever those before it were placed."""
+    """Whether every replica finds NPUs and memory on one node, for any placement of the earlier ones."""
     if not replicas:
         return True
     (npus, mib), *others = replicas

@@ -1,4 +1,4 @@
-"""What a changed key asks for: replicas that are told, replicas that are replaced, or nothing."""
+"""What a changed key requires: an update of replicas in place, their replacement, or no action."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ VALUES = values_of(CONFIG)
 
 
 def changed(**keys: object) -> dict[str, object]:
-    """The values with others for some keys; `__` stands for the dot."""
+    """The configuration with some keys changed; `__` replaces the dot."""
     return VALUES | {key.replace("__", "."): value for key, value in keys.items()}
 
 
@@ -42,7 +42,7 @@ def test_a_pool_restarts_alone_for_its_own_key() -> None:
 
 
 def test_plan_and_versions_agree() -> None:
-    """A version changes exactly where the plan says that replicas are replaced."""
+    """The version changes exactly where the plan replaces replicas."""
     versions = {party: version_of(party, VALUES, "c") for party in PARTIES}
     for key in all_keys():
         after = VALUES | {key: 7 if isinstance(VALUES[key], int) else "another value"}

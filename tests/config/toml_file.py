@@ -20,7 +20,7 @@ def load(folder: Path, text: str, *, model: str = MODEL) -> ServeConfig:
 
 
 def checkpoint(folder: Path, name: str = "checkpoint") -> Path:
-    """A folder that passes for a Hugging Face checkpoint at first sight."""
+    """A folder that passes the first checks of a Hugging Face checkpoint."""
     path = folder / name
     path.mkdir()
     (path / "config.json").write_text("{}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a live system decided, decided again from its logs: token by token, block by block, route by route."""
+"""Decisions of a live system, repeated from its logs: token by token, block by block, route by route."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ INSIDE = {
 
 
 def recorded(checkpoint: Path, folder: Path, **sections: Any) -> ServeConfig:
-    """Pools that record, short of blocks (136 of 16 tokens) and with a gateway that queues."""
+    """Pools that record, with few blocks (136 of 16 tokens) and a gateway that queues."""
     sections = {"gateway": {"max_running_sequences": 120}, **sections}
     config = small_config(checkpoint, pool_mib=1, **sections)
     return replace(config, engine=replace(config.engine, decision_log=str(folder), max_attempts=20))
@@ -216,7 +216,7 @@ def test_a_broken_log_does_not_stop_the_others(logs: Path, tmp_path: Path, capsy
 def test_a_log_without_its_end_has_an_exit_code_of_its_own(
     logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cut behind a whole frame: nothing in it is wrong."""
+    """Cut after a whole frame: its contents are valid."""
     path = tmp_path / f"cut{SUFFIX}"
     path.write_bytes(doctored((logs / f"gateway-gateway{SUFFIX}").read_bytes(), lambda log: log.__delitem__(-1)))
     assert main(["replay", str(path)]) == 3

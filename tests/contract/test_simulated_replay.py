@@ -24,7 +24,7 @@ LIVE = Path(__file__).parents[2] / "deploy" / "cloudmatrix384-live.toml"
 
 
 class SimulatedPools(Pools):
-    """Instances with as many NPUs as the configuration says."""
+    """Instances with the configured number of NPUs."""
 
     async def add(self, pool: str, *, listed: bool = True) -> Instance:
         number, node = len(self.instances), self._nodes[0]

@@ -1,4 +1,4 @@
-"""What the load generator writes, the simulator reads, to the same requests."""
+"""Files written by the load generator are read by the simulator as the same requests."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ BLOCK = 16
 
 @st.composite
 def recordings(draw: st.DrawFn) -> list[TraceRecord]:
-    """Sessions as the recorder writes them: together, in order of their beginnings, turns with pauses."""
+    """Sessions as the recorder writes them: together, ordered by their starts, turns with pauses."""
     requests = []
     begun_us = 0
     for session in range(draw(st.integers(1, 4))):
@@ -51,7 +51,7 @@ def recorded(folder: Path, requests: list[TraceRecord]) -> Path:
 
 
 def meant(request: TraceRecord, arrival_s: float) -> TraceRequest:
-    """What the simulator should make of it."""
+    """Expected requests of the simulator."""
     return TraceRequest(arrival_s, request.input_tokens, max(1, request.output_tokens), tuple(request.hash_ids))
 
 
@@ -99,7 +99,7 @@ def test_sessions_in_a_mooncake_file_are_read_as_those_in_ours(
 
 
 def test_ids_beyond_the_counted_prompt_are_dropped(tmp_path: Path) -> None:
-    """Ids are planned, lengths are counted by a server: they may differ, and the trace is good nevertheless."""
+    """Ids are planned, lengths are counted by a server: they may differ, and the trace is still valid."""
     requests = [
         TraceRecord(arrival_s=0, input_tokens=17, output_tokens=1, hash_ids=[1, 2, 3], session=0),
         TraceRecord(arrival_s=5e-6, input_tokens=90, output_tokens=1, hash_ids=[1, 2, 3], session=1),

@@ -37,7 +37,7 @@ Tool = Callable[[Path, Sequence[str], Words], Read]
 
 
 def known(requests: Iterable[tuple[float, int, int, Sequence[int]]]) -> Read:
-    """Requests with what they share, whatever their ids are numbers of."""
+    """Requests with their shared prefixes, independent of the id values."""
     first: dict[tuple[int, int], tuple[int, int]] = {}
     found = []
     for number, (arrival_s, prompt, output, ids) in enumerate(sorted(requests, key=lambda one: one[0])):
@@ -175,7 +175,7 @@ def test_a_folder_of_something_else(tmp_path: Path, words: Words) -> None:
 
 
 def test_prompts_have_the_tokens_that_the_trace_says(tmp_path: Path, words: Words, bpe: LocalTokenizer) -> None:
-    """Ids are prefixes in the text, too: equal ones begin equally, to the token."""
+    """Ids are prefixes in the text, too: equal ones start equally, to the token."""
     trace = open_trace(written(tmp_path, GOOD["bailian"][0]), Reading())
     conversations = TraceWorkload(trace, words).conversations(np.random.default_rng(0))
     first, second, third = (bpe.ids(str(one.turns[0].prompt)) or [] for one in conversations)

@@ -1,4 +1,4 @@
-"""Hosts made of namespaces, for tests: what `deploy/hosts/hosts.py` makes, by its own command line."""
+"""Hosts made of namespaces, for tests: created with the command line of `deploy/hosts/hosts.py`."""
 
 import json
 import os
@@ -16,18 +16,18 @@ SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "hosts" / "hosts.py"
 
 @dataclass(frozen=True)
 class Hosts:
-    """A network of hosts that are up. `addresses` by name."""
+    """A network of running hosts. `addresses` by name."""
 
     network: str
     addresses: dict[str, str]
 
     def command(self, host: str, *command: str) -> list[str]:
-        """A command line that runs in a host, for `subprocess.Popen`."""
+        """Command line that runs in a host, for `subprocess.Popen`."""
         python = (sys.executable, "-I", "-S")  # without packages: it is started for every look at a host
         return [*python, str(SCRIPT), "--network", self.network, "run", host, "--", *command]
 
     def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:
-        """Run a command in a host. Returns: what it printed, errors too."""
+        """Run a command in a host. Returns: its output, including stderr."""
         done = subprocess.run(
             self.command(host, *command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
         )
@@ -35,13 +35,13 @@ class Hosts:
         return done.stdout
 
     def get(self, host: str, url: str, timeout: float = 30.0) -> dict[str, object]:
-        """JSON that a host gets from a URL."""
+        """JSON that a host receives from a URL."""
         code = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=20).read().decode())"
         found: dict[str, object] = json.loads(self.run(host, sys.executable, "-c", code, url, timeout=timeout))
         return found
 
     def does(self, action: str, *names: str) -> None:
-        """`up`, `cut`, `join`, `freeze`, `thaw` or `kill` hosts."""
+        """Apply `up`, `cut`, `join`, `freeze`, `thaw` or `kill` to hosts."""
         done = subprocess.run(
             [sys.executable, str(SCRIPT), "--network", self.network, action, *names], capture_output=True, text=True
         )
@@ -50,7 +50,7 @@ class Hosts:
 
 @contextmanager
 def hosts(*names: str) -> Iterator[Hosts]:
-    """Hosts with these names, ended with the block. Skips the test where the machine does not allow namespaces."""
+    """Hosts with these names, ended with the block. Skips the test if the machine does not allow namespaces."""
     network = f"test-{os.getpid()}-{names[0]}"
     up = subprocess.run(
         [sys.executable, str(SCRIPT), "--network", network, "up", *names], capture_output=True, text=True

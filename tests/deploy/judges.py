@@ -1,4 +1,4 @@
-"""The judge of each file of deploy/ that another program reads: that program, or its schema."""
+"""The checker of each file of deploy/ that another program reads: that program, or its schema."""
 
 import importlib
 import json
@@ -25,12 +25,12 @@ from tests.deploy.tools import ROOT, told, tool
 
 @dataclass(frozen=True)
 class Judged:
-    """One file, who judges it, and a mistake that must be found.
+    """One file, its checker, and a mistake that must be found.
 
     Args:
         path: below deploy/.
-        judge: takes a folder in the place of deploy/; returns what is wrong with the file there.
-        mistake: a text of the file, and what it becomes by a slip of the hand.
+        judge: takes a folder in place of deploy/; returns the errors of the file in it.
+        mistake: a text of the file, and the same text with a typing error.
     """
 
     path: str
@@ -39,12 +39,12 @@ class Judged:
 
 
 def hadolint(folder: Path, path: str) -> str:
-    """Judge a Dockerfile, warnings included."""
+    """Check a Dockerfile, warnings included."""
     return told(tool("hadolint"), "--no-color", str(folder / path))
 
 
 def compose(folder: Path, path: str) -> str:
-    """Judge a file of Docker Compose by compose-spec's schema, and whether the files that it mounts are there."""
+    """Check a file of Docker Compose by compose-spec's schema, and that the files it mounts exist."""
     wrong = _unlike_schema("--builtin-schema", "vendor.compose-spec", str(folder / path))
     for service in yaml.safe_load((folder / path).read_text())["services"].values():
         for volume in service.get("volumes", ()):
@@ -55,7 +55,7 @@ def compose(folder: Path, path: str) -> str:
 
 
 def prometheus(folder: Path, path: str) -> str:
-    """Judge Prometheus' configuration with all files that it names. Those of Ray are not there: Ray writes them."""
+    """Check Prometheus' configuration with all files that it names. Ray's files are missing, since Ray writes them."""
     config = folder / "prometheus" / "prometheus.yml"
     if path.endswith("gateways.compose.yaml"):
         shutil.copy(folder / path, folder / "prometheus" / "gateways.yaml")
@@ -63,12 +63,12 @@ def prometheus(folder: Path, path: str) -> str:
 
 
 def rules(folder: Path, path: str) -> str:
-    """Judge rules."""
+    """Check rules."""
     return told(tool("promtool"), "check", "rules", "--lint=all", str(folder / path))
 
 
 def unit(folder: Path, path: str) -> str:
-    """Judge a unit of systemd; what it starts is looked for in this repository."""
+    """Check a unit of systemd; the programs it starts are searched for in this repository."""
     file = folder / path
     file.write_text(file.read_text().replace("/opt/cloudmatrix-infer", str(ROOT)))
     done = subprocess.run(
@@ -78,19 +78,19 @@ def unit(folder: Path, path: str) -> str:
 
 
 def provisioning(folder: Path, path: str) -> str:
-    """Judge what Grafana reads at its start, by what its documentation says: there is no schema of it."""
+    """Check the files that Grafana reads at its start, by its documentation: there is no schema."""
     schema = Path(__file__).parent / "data" / "grafana-provisioning.json"
     return _unlike_schema("--schemafile", str(schema), str(folder / path))
 
 
 def _unlike_schema(*arguments: str) -> str:
-    """What `check-jsonschema` says, called in this process; empty if nothing is wrong."""
+    """Output of `check-jsonschema`, called in this process; empty if the file is valid."""
     done = CliRunner().invoke(check_jsonschema, arguments)
     return "" if done.exit_code == 0 else done.output or f"exit code {done.exit_code}"
 
 
 def kubernetes(folder: Path, path: str) -> str:
-    """Judge a file of deploy/kuberay/ by what the kustomization that it belongs to becomes."""
+    """Check a file of deploy/kuberay/ by the output of its kustomization."""
     part = {"tls": "tls", "ascend": "ascend"}.get(path.split("/")[1], ".")
     return _kustomization(folder / "kuberay" / part)
 
@@ -102,7 +102,7 @@ def _kustomization(folder: Path) -> str:
 
 
 def board(folder: Path, path: str) -> str:
-    """Judge a board: read by Grafana's own types and written again, it must be what it was."""
+    """Check a board: parsed by Grafana's own types and written again, it must be unchanged."""
     text = (folder / path).read_text(encoding="utf-8")
     register_default_plugins()
     try:
@@ -113,7 +113,7 @@ def board(folder: Path, path: str) -> str:
 
 
 def checkpoint(folder: Path, path: str) -> str:
-    """Judge a model folder's file by what the system makes of the folder."""
+    """Check a model folder's file by loading the folder with the system."""
     model = (folder / path).parent
     try:
         read_architecture(model)
@@ -128,7 +128,7 @@ def checkpoint(folder: Path, path: str) -> str:
 
 
 def figures(folder: Path, path: str) -> str:
-    """Judge measured figures: numbers, however deep."""
+    """Check measured figures: numbers at every depth."""
     left = [json.loads((folder / path).read_text(encoding="utf-8"))]
     while left:
         one = left.pop()
@@ -140,7 +140,7 @@ def figures(folder: Path, path: str) -> str:
 
 
 def serve_yaml(folder: Path, path: str) -> str:
-    """Judge a file of Ray Serve by Serve's own schema, made strict, and whether there is what it names."""
+    """Check a file of Ray Serve by Serve's own schema, made strict, and that the things it names exist."""
     from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema  # heavy
 
     from serving.config.load import load_config
@@ -162,7 +162,7 @@ def serve_yaml(folder: Path, path: str) -> str:
 
 
 def autoscaling(folder: Path, path: str) -> str:
-    """Judge a file that the monitor of a head reads, by Ray's own schema and checks."""
+    """Check a file that the monitor of a head reads, by Ray's own schema and checks."""
     from jsonschema import ValidationError
     from ray.autoscaler._private.util import validate_config  # heavy
 

@@ -1,7 +1,7 @@
-"""What `kubectl kustomize` makes of deploy/kuberay/, and what is wrong with it by the schemas of its kinds.
+"""Output of `kubectl kustomize` for deploy/kuberay/, and its errors by the schemas of its kinds.
 
-Core kinds are judged by kubernetes-validate, the others by the schemas in data/. Both are made strict: an unknown key
-is a mistake, as it is to a server that validates.
+Core kinds are checked by kubernetes-validate, the others by the schemas in data/. Both are made strict: an unknown key
+is an error, as on a server that validates.
 """
 
 import json
@@ -28,14 +28,14 @@ Manifest = dict[str, Any]
 
 
 def kustomized(folder: Path) -> list[Manifest] | str:
-    """All that a kustomization makes; or what kubectl says of it."""
+    """All objects that a kustomization produces, or kubectl's error."""
     done = subprocess.run([tool("kubectl"), "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
     reader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is there
     return done.stderr if done.returncode else list(yaml.load_all(done.stdout, reader))
 
 
 def wrong(manifests: list[Manifest]) -> list[str]:
-    """Faults of manifests, a line each."""
+    """Errors of manifests, one per line."""
     found = [f"{one.get('kind')} {line}" for one in manifests for line in _wrong(json.dumps(one, sort_keys=True))]
     made = {(one["kind"], one["metadata"]["name"]) for one in manifests if "metadata" in one}
     for template in pods(manifests):
@@ -61,7 +61,7 @@ def pods(manifests: list[Manifest]) -> Iterator[Manifest]:
 
 
 def groups(service: Manifest) -> list[Manifest]:
-    """The groups of a RayService's hosts, the head first."""
+    """Worker groups of a RayService, the head first."""
     cluster = service["spec"]["rayClusterConfig"]
     return [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
 
@@ -94,7 +94,7 @@ def _schema(kind: str) -> Manifest:
 
 
 def _strict(schema: Any) -> Any:
-    """The same schema, that takes no property which it does not know."""
+    """The same schema, which refuses unknown properties."""
     if isinstance(schema, list):
         return [_strict(one) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""A Ray on hosts made of namespaces, started by hand as an operator does it: `ray start` on each."""
+"""A Ray on hosts made of namespaces, started by hand like an operator does: `ray start` on each."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ Variables = Callable[[str, str], Mapping[str, str]]
 
 
 class RayHosts:
-    """Hosts with a Ray across them. The first one is the head; all offer the same.
+    """Hosts with a Ray across them. The first one is the head; all have equal resources.
 
     Args:
         npus, ub_memory_mib: of each host.
@@ -57,18 +57,20 @@ class RayHosts:
         self.run(name, "sh", "-c", AGAIN, "sh", *start, timeout=START_S)
 
     def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:
-        """Run a command in a host, with what `cloudmatrix node-env` prints in its environment. Returns: its output."""
+        """Run a command in a host, with the output of `cloudmatrix node-env` in its environment. Returns: its
+        output.
+        """
         return self.hosts.run(host, *self.within(*command), timeout=timeout, check=check)
 
     @staticmethod
     def within(*command: str) -> list[str]:
-        """A command that first takes what `cloudmatrix node-env` prints into its environment; asked once a host."""
+        """A command that first sets the output of `cloudmatrix node-env` in its environment; queried once per host."""
         ask = f"{BIN}/cloudmatrix node-env --token-file {TOKEN_FILE} >{VARIABLES}.$$ && mv {VARIABLES}.$$ {VARIABLES}"
         take = f"[ -e {VARIABLES} ] || {{ {ask}; }} && . {VARIABLES}"
         return ["sh", "-c", f'{take} && PATH={BIN}:$PATH && exec "$@"', "sh", *command]
 
     def cloudmatrix(self, host: str, *arguments: str, timeout: float = 300.0, check: bool = True) -> str:
-        """Run a command of the product in a host. Returns: what it printed."""
+        """Run a command of the product in a host. Returns: its output."""
         return self.run(host, "cloudmatrix", *arguments, timeout=timeout, check=check)
 
     def url(self, name: str, port: int = 8000) -> str:
@@ -76,12 +78,12 @@ class RayHosts:
         return f"http://{self.hosts.addresses[name]}:{port}"
 
     def gateway_host(self) -> str:
-        """A host with a gateway that can serve: Serve chooses where its replicas are, and may choose anew."""
+        """A host with a gateway that can serve: Serve chooses the hosts of its replicas, and may move them."""
         wait_for(lambda: any(map(self._ready, self.names)), "a gateway is ready", state=self.serve_status, pause_s=0.5)
         return next(name for name in self.names if self._ready(name))
 
     def serve_status(self) -> str:
-        """Output of `serve status`, said on the last host."""
+        """Output of `serve status`, run on the last host."""
         return self.run(self.names[-1], "serve", "status", "-a", self.url(self.names[0], 8265), check=False)
 
     def _ready(self, name: str) -> bool:
@@ -98,7 +100,7 @@ def ray_hosts(
     head: Sequence[str] = (),
     variables: Variables = lambda *_: {},
 ) -> Iterator[RayHosts]:
-    """Hosts with a Ray across them, ended with the block. Skips the test where namespaces are not allowed.
+    """Hosts with a Ray across them, ended with the block. Skips the test if namespaces are not allowed.
 
     Args:
         options: of `ray start` on each; `head`: on the first one.
@@ -118,7 +120,7 @@ ANSWERS_S = 120.0
 
 @contextmanager
 def steady(on: RayHosts, host: str, found: dict[str, Any]) -> Iterator[None]:
-    """Requests from a host to its gateway while the block runs. Effects: what became of them is in `found`."""
+    """Send requests from a host to its gateway while the block runs. Effects: their outcomes are in `found`."""
     on.hosts.run(host, "rm", "-f", STOP)
     command = on.hosts.command(host, sys.executable, "-m", "tests.deploy.steady", on.url(host), STOP)
     with Popen(command, stdout=PIPE, text=True) as asking:

@@ -1,4 +1,4 @@
-"""Commands and environments that files of deploy/ say hosts begin with, read from the files."""
+"""Commands and environments with which the files of deploy/ start hosts, read from the files."""
 
 import re
 import shlex
@@ -17,10 +17,10 @@ PATH = f"{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class Start:
-    """Commands and environment that a host begins with.
+    """Commands and environment that start a host.
 
     Args:
-        probes: commands by name, asked while it runs.
+        probes: commands by name, run while it runs.
     """
 
     command: list[str]
@@ -28,14 +28,14 @@ class Start:
     probes: Mapping[str, list[str]] = field(default_factory=dict)
 
     def line(self) -> list[str]:
-        """A command line with this environment and no other, which starts the command again whenever it ends.
+        """A command line with this environment only, which restarts the command whenever it ends.
 
-        As systemd, Docker and Kubernetes do: on a busy machine Ray gives up its own start now and then.
+        systemd, Docker and Kubernetes do so: on a busy machine Ray sometimes gives up its own start.
         """
         return ["sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *self.within(self.command)]
 
     def within(self, command: list[str]) -> list[str]:
-        """A command in the environment."""
+        """Run a command in the environment."""
         # Hosts made of namespaces know each other from /etc/hosts, which gRPC's own resolver does not read.
         variables = {"PATH": PATH, "HOME": "/tmp", "GRPC_DNS_RESOLVER": "native", "PYTHONPATH": str(ROOT)}
         variables |= self.environment
@@ -43,7 +43,7 @@ class Start:
 
 
 def unit(name: str, settings: Mapping[str, str]) -> Start:
-    """A unit's start. `settings`: what is in /etc/cloudmatrix.conf."""
+    """A unit's start. `settings`: contents of /etc/cloudmatrix.conf."""
     text = (DEPLOY / "hosts" / f"{name}.service").read_text(encoding="utf-8")
     found = re.search(r"^ExecStart=(.*)$", text, re.MULTILINE)
     assert found is not None
@@ -51,7 +51,7 @@ def unit(name: str, settings: Mapping[str, str]) -> Start:
 
 
 def service(name: str) -> Start:
-    """A service of deploy/compose.yaml. The secret is where a test can put it."""
+    """A service of deploy/compose.yaml. A test can supply the secret."""
     one = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"][name]
     environment = {key: value.replace("/run/secrets/ray-token", TOKEN_FILE) for key, value in _environment(one)}
     kind, *probe = one["healthcheck"].get("test", ["CMD"])

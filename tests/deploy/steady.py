@@ -1,8 +1,8 @@
-"""Steady requests to one gateway until a file appears: half on connections of their own, half on kept ones.
+"""Steady requests to one gateway until a file appears: half on new connections, half on kept ones.
 
     python -m tests.deploy.steady URL STOP_FILE
 
-Prints as JSON how many answers came, what failed, and how many texts each prompt got; exact means one each.
+Prints as JSON the number of responses, the failures, and the number of distinct texts per prompt; exact means one each.
 """
 
 import json
@@ -19,7 +19,7 @@ PATIENCE_S = 120.0
 
 
 class Steady:
-    """Answers that all threads have seen."""
+    """Responses of all threads."""
 
     def __init__(self, url: str, stop: Path) -> None:
         self._where = urlsplit(url).netloc
@@ -30,7 +30,7 @@ class Steady:
         self.texts: dict[str, set[str]] = {prompt: set() for prompt in PROMPTS}
 
     def run(self, prompt: str, *, keep: bool) -> None:
-        """Ask again and again."""
+        """Send requests repeatedly."""
         connection = HTTPConnection(self._where, timeout=PATIENCE_S)
         while not self._stop.exists():
             try:
@@ -60,7 +60,7 @@ class Steady:
 
 
 def main(url: str, stop: str) -> None:
-    """Run until the file is there, then print."""
+    """Run until the file exists, then print."""
     steady = Steady(url, Path(stop))
     threads = [
         threading.Thread(target=steady.run, args=(prompt,), kwargs={"keep": place % 2 == 0})

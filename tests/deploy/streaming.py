@@ -1,8 +1,8 @@
-"""Steady streams to one gateway, each compared token by token with what the undisturbed system said.
+"""Steady streams to one gateway, each compared token by token with the undisturbed system's output.
 
     python -m tests.deploy.streaming URL STOP_FILE REQUESTS_PER_S TOKENS
 
-Prints `ready` when everything was asked twice, undisturbed; then sends until the file is there, and prints the run as
+Prints `ready` after all requests were sent twice, undisturbed; then sends until the file exists, and prints the run as
 JSON, as `serving/tools/chaos/findings.py` reads it. Its times are those of CLOCK_MONOTONIC, which hosts made of
 namespaces share.
 """
@@ -26,7 +26,7 @@ _LOOK_S = 0.1
 
 
 async def run(url: str, stop: Path, rate_per_s: float, tokens: int) -> ChaosRun:
-    """Learn, then send until told to stop. Raises: UnavailableError if the undisturbed system fails."""
+    """Record the expected output, then send until stopped. Raises: UnavailableError if the undisturbed system fails."""
     model = str(ask_gateway(url, "/cluster", None)["model"])
     load = LoadConfig(rate_per_s, asks=24, longest_tokens=tokens, long_prompt_tokens=120, deadline_s=PATIENCE_S)
     found = ChaosRun("hosts", 0, "", model)

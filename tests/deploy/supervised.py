@@ -1,4 +1,4 @@
-"""Hosts made of namespaces whose Ray is begun by what deploy/compose.yaml says, and again whenever it ends."""
+"""Hosts made of namespaces whose Ray is started by deploy/compose.yaml, and restarted whenever it ends."""
 
 import json
 import subprocess
@@ -25,10 +25,10 @@ _STOP = "/tmp/streams-stop"
 
 
 class Supervised:
-    """A Ray whose head keeps its state in Redis and serves nothing, and its workers.
+    """A Ray whose head stores its state in Redis and runs no replicas, and its workers.
 
     Args:
-        folder: for what each host prints.
+        folder: for the output of each host.
     """
 
     def __init__(self, made: Hosts, folder: Path) -> None:
@@ -37,7 +37,7 @@ class Supervised:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     def begin(self, name: str) -> None:
-        """Begin what the file says of a host, and again whenever it ends. Effects: a process until `end`."""
+        """Start a host as the file defines, and restart it whenever it ends. Effects: a process until `end`."""
         self.hosts.run(name, "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}; mkdir -p /tmp/data")
         with (self._folder / name).open("ab") as log:
             line = self.hosts.command(name, *self._start(name).line())
@@ -49,12 +49,12 @@ class Supervised:
         self._running.pop(name).wait(60)
 
     def replace(self, name: str) -> None:
-        """Begin again where a host was powered off, with nothing on it."""
+        """Start an empty host in place of one that was powered off."""
         self.hosts.does("up", name)
         self.begin(name)
 
     def end(self) -> None:
-        """End what was begun."""
+        """End a started host."""
         for process in self._running.values():
             process.terminate()
             process.wait(60)
@@ -67,7 +67,7 @@ class Supervised:
         return start
 
     def command(self, name: str, *command: str) -> list[str]:
-        """A command line that runs in a host, in the environment that its Ray has."""
+        """Command line that runs in a host, in the environment of its Ray."""
         return self.hosts.command(name, *self._start(name).within(list(command)))
 
     def said(self, name: str, *command: str, timeout: float = PATIENCE_S) -> tuple[int, str]:
@@ -77,13 +77,13 @@ class Supervised:
         return done.returncode, done.stdout
 
     def cloudmatrix(self, name: str, *arguments: str, timeout: float = PATIENCE_S) -> str:
-        """Output of a command of the product that succeeds."""
+        """Output of a command of the product; asserts success."""
         code, said = self.said(name, f"{BIN}/cloudmatrix", *arguments, timeout=timeout)
         assert code == 0, f"{arguments} in {name} ended with {code}:\n{said}"
         return said
 
     def together(self) -> None:
-        """Wait until Ray has every host that was begun."""
+        """Wait until Ray has every started host."""
         count, end = len(self._running) - 1, time.monotonic() + PATIENCE_S
         while (said := self.said(HEAD, "ray", "status"))[1].count(" node_") < count or said[0]:
             assert time.monotonic() < end, said
@@ -94,12 +94,12 @@ class Supervised:
         return f"http://{self.hosts.addresses[name]}:8000"
 
     def status(self, at: str) -> dict[str, Any]:
-        """Status of the cluster, as a gateway tells it."""
+        """Status of the cluster, as reported by a gateway."""
         found: dict[str, Any] = json.loads(self.cloudmatrix(STORE, "status", "--json", "--url", self.url(at)))
         return found
 
     def leaks(self, at: str) -> list[str]:
-        """Whatever is not given back when nothing runs, and what the pool's own audit finds."""
+        """Resources that are not released at idle, and findings of the pool's own audit."""
         end = time.monotonic() + REST_S
         while (left := busy(self.status(at))) and time.monotonic() < end:
             time.sleep(0.5)
@@ -107,7 +107,7 @@ class Supervised:
         return [*left, *([said] if code else [])]
 
     def until(self, at: str, so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first status of which something is so."""
+        """The first status that fulfils a condition."""
         end = time.monotonic() + PATIENCE_S
         while not so(status := self.status(at)):
             assert time.monotonic() < end, status
@@ -117,7 +117,7 @@ class Supervised:
 
 @contextmanager
 def begun(made: Hosts, folder: Path, *names: str) -> Iterator[Supervised]:
-    """Hosts of the file, all begun, ended with the block. A mistake in it tells what they printed last."""
+    """Hosts of the file, all started, ended with the block. An error in it reports their last output."""
     one = Supervised(made, folder)
     try:
         for name in names:
@@ -133,18 +133,18 @@ def begun(made: Hosts, folder: Path, *names: str) -> Iterator[Supervised]:
 
 @contextmanager
 def supervised(folder: Path, *names: str) -> Iterator[Supervised]:
-    """Hosts `redis`, `head` and others of the file, all begun, ended with the block."""
+    """Hosts `redis`, `head` and others of the file, all started, ended with the block."""
     with hosts(HEAD, *names, STORE) as made, begun(made, folder, STORE, HEAD, *names) as one:
         yield one
 
 
 def dashboard(on: Supervised) -> tuple[str, ...]:
-    """Flags of commands that ask Ray's dashboard."""
+    """Flags of commands that use Ray's dashboard."""
     return ("--dashboard", f"http://{on.hosts.addresses[HEAD]}:8265", "--token-file", TOKEN_FILE)
 
 
 def without_head(on: Supervised, at: str) -> list[tuple[str, ...]]:
-    """Commands to be said on a worker while the head is lost: first those that still do their work."""
+    """Commands to run on a worker while the head is lost: first those that still work."""
     url = ("--url", on.url(at))
     address = ("--address", HEAD_ADDRESS)
     return [
@@ -157,7 +157,7 @@ def without_head(on: Supervised, at: str) -> list[tuple[str, ...]]:
 
 
 class Streams:
-    """Clients that run while a block does; what became of them is in `run`."""
+    """Clients that run while a block does; their outcomes are in `run`."""
 
     def __init__(self, on: Supervised, at: str, rate_per_s: float, tokens: int) -> None:
         self._on = on

@@ -1,6 +1,7 @@
-"""Two hosts that talk as parties do: a segment is read, blocks go to a memory server and back, an order is sent.
+"""Two hosts that communicate like parties: a segment is read, blocks are sent to a memory server and back, and a
+command is sent.
 
-python -m tests.deploy.talk listen ADDRESS       prints what `connect` reads; until standard input ends
+python -m tests.deploy.talk listen ADDRESS       prints the input of `connect`; until standard input ends
 python -m tests.deploy.talk connect              the printed line on standard input
 python -m tests.deploy.talk capture FILE         writes all packets of this host to a file until standard input ends
 """
@@ -41,7 +42,7 @@ SPACE = Space("tenant", "layout")
 
 
 class Addresses(msgspec.Struct):
-    """Where the listening host is reached."""
+    """Addresses of the listening host."""
 
     segment: tuple[str, int, str, int, int]
     server: ServerRecord
@@ -49,7 +50,7 @@ class Addresses(msgspec.Struct):
 
 
 def block() -> bytearray:
-    """A block full of what a capture is searched for."""
+    """A block filled with the text that a capture is searched for."""
     return bytearray((KV_BYTES * (BLOCK_BYTES // len(KV_BYTES) + 1))[:BLOCK_BYTES])
 
 
@@ -85,7 +86,7 @@ async def listen(host: str) -> None:
 
 
 async def connect(found: Addresses) -> None:
-    """Do everything once. Raises: what goes wrong."""
+    """Run every exchange once. Raises: the first error."""
     host, port, path, generation, offset = found.segment
     target = memoryview(bytearray(BLOCK_BYTES))
     reader = SegmentReader(ClusterSecrets((SECRET,)))
@@ -106,7 +107,7 @@ async def connect(found: Addresses) -> None:
 
 
 def capture(path: str) -> None:
-    """Write every packet of this host, one after the other."""
+    """Write every packet of this host in order."""
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3)) as sock, open(path, "wb") as file:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
 

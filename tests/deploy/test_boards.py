@@ -1,4 +1,4 @@
-"""Boards ask for series that exist, and each panel can be read."""
+"""Boards query existing series, and each panel is readable."""
 
 import json
 import re

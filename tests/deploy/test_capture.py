@@ -1,4 +1,6 @@
-"""Packets between two hosts: without TLS none holds the secret, with TLS none holds prompt or KV block either."""
+"""Packets between two hosts: without TLS none contains the secret, with TLS none contains prompts or KV blocks
+either.
+"""
 
 import shutil
 import subprocess
@@ -33,7 +35,7 @@ def network() -> Iterator[Hosts]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that hosts see: they have a /tmp of their own."""
+    """A folder that hosts see, since they have a separate /tmp."""
     folder = Path(tempfile.mkdtemp(prefix="capture-", dir="/var/tmp"))
     yield folder
     shutil.rmtree(folder)
@@ -48,7 +50,7 @@ def talk(network: Hosts, host: str, *arguments: str, variables: dict[str, str]) 
 
 
 def captured(network: Hosts, folder: Path, variables: dict[str, str]) -> bytes:
-    """All that went over the network while the hosts talked."""
+    """All network packets while the hosts talked."""
     path = folder / "packets"
     capture = talk(network, "right", "capture", str(path), variables={})
     left = talk(network, "left", "listen", network.addresses["left"], variables=variables)

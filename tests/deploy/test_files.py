@@ -1,4 +1,4 @@
-"""Every file of deploy/ that another program reads is judged by that program, and a slip in it is found."""
+"""Every file of deploy/ that another program reads is checked by that program, and a typing error in it is found."""
 
 import shutil
 from pathlib import Path
@@ -70,7 +70,7 @@ def copied(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy in which nothing is wrong."""
+    """An unmodified, valid copy."""
     return copied(tmp_path_factory.mktemp("whole"))
 
 

@@ -1,4 +1,4 @@
-"""Hosts made of namespaces: what each has of its own, what crosses the network, what injuries do."""
+"""Hosts made of namespaces: private resources of each, shared network, and the effect of faults."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def pair() -> Iterator[Hosts]:
 
 @pytest.fixture
 def answering(pair: Hosts) -> Iterator[None]:
-    """The right host answers at port 5000."""
+    """A server at port 5000 of the right host."""
     command = pair.command("right", sys.executable, "-IS", "-c", _ANSWER, pair.addresses["right"])
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
@@ -37,7 +37,7 @@ def answering(pair: Hosts) -> Iterator[None]:
 
 
 def _reaches(pair: Hosts, patience_s: float = 30.0) -> bool:
-    """Whether the right host answers the left one. A host that is away is found out by time only: little is enough."""
+    """Whether the right host responds to the left one. An absent host is detected only by a timeout, which is short."""
     line = pair.command("left", sys.executable, "-IS", "-c", _REACH, "right", str(patience_s))
     return subprocess.run(line, capture_output=True).returncode == 0
 
@@ -60,7 +60,7 @@ def test_a_command_begins_in_the_hosts_own_folder(pair: Hosts) -> None:
 
 
 def test_no_server_is_asked_for_other_names(pair: Hosts) -> None:
-    """None would answer: Ray, which asks for names of clouds at its start, would wait for it 20 s."""
+    """No server would respond: Ray, which looks up cloud host names at its start, would wait for it 20 s."""
     assert pair.run("left", "cat", "/etc/resolv.conf") == ""
     assert pair.run("left", "getent", "hosts", "right").split() == [pair.addresses["right"], "right"]
     assert pair.run("left", "getent", "hosts", "metadata.google.internal", check=False) == ""
@@ -86,7 +86,7 @@ def test_a_killed_host_comes_back_empty_at_its_address(pair: Hosts) -> None:
 
 
 def test_a_frozen_host_goes_on_with_its_commands_or_ends_with_them(pair: Hosts) -> None:
-    """A command's nsenter, outside, stops when its command does: the host would wait for it for ever."""
+    """A command's nsenter, outside, stops together with its command: the host would wait for it for ever."""
     with subprocess.Popen(pair.command("right", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as command:
         assert command.stdin is not None
         assert command.stdout is not None
@@ -107,7 +107,7 @@ def test_a_frozen_host_goes_on_with_its_commands_or_ends_with_them(pair: Hosts) 
 
 
 def _await_stopped(pid: int) -> None:
-    """Until the process outside has stopped, too."""
+    """Wait until the process outside has stopped, too."""
     end = time.monotonic() + 30
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < end, "nsenter goes on"

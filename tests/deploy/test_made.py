@@ -1,4 +1,4 @@
-"""Files of deploy/ that are made of others are up to date."""
+"""Generated files of deploy/ are up to date."""
 
 import pytest
 

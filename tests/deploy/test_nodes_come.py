@@ -1,6 +1,6 @@
-"""Ray's own autoscaler on a head without NPUs: hosts come when they are asked for, and go when they are empty.
+"""Ray's own autoscaler on a head without NPUs: hosts join on demand, and are removed when they are empty.
 
-Hosts of its offline provider are nodes on the head's machine; so all of it runs in one host made of namespaces.
+Hosts of its offline provider are nodes on the head's machine, so all of it runs in one host made of namespaces.
 """
 
 import json
@@ -28,22 +28,22 @@ WITHIN_S = 240.0
 
 
 class Cloud:
-    """A head whose Ray adds hosts, and the commands of an operator on it."""
+    """A head whose Ray adds hosts, and an operator's commands on it."""
 
     def __init__(self, made: Hosts) -> None:
         self._made = made
         (self._name,) = made.addresses
 
     def run(self, *command: str, check: bool = True) -> str:
-        """A command on the head. Returns: what it printed."""
+        """Run a command on the head. Returns: its output."""
         return self._made.run(self._name, *RayHosts.within(*command), timeout=WITHIN_S, check=check)
 
     def cloudmatrix(self, *arguments: str, check: bool = True) -> str:
-        """A command about the pools, or the whole system."""
+        """Run a command on the pools, or on the whole system."""
         return self.run("cloudmatrix", *arguments, check=check)
 
     def pools(self, *arguments: str, check: bool = True) -> str:
-        """A command about the pools."""
+        """Run a command on the pools."""
         url = "http://127.0.0.1:8265"
         return self.cloudmatrix(*arguments, "--dashboard", url, "--token-file", TOKEN_FILE, check=check)
 
@@ -58,7 +58,7 @@ class Cloud:
         return next(one for one in self.state()["pools"] if one["pool"] == name)
 
     def hosts(self) -> list[str]:
-        """Names of living hosts that have NPUs."""
+        """Names of living hosts with NPUs."""
         return [one["name"] for one in self.state()["nodes"] if one["npus"] and one["state"] == "alive"]
 
     def answer(self) -> str:
@@ -69,13 +69,13 @@ class Cloud:
         return text
 
     def wait_until(self, what: str, condition: Any) -> None:
-        """Wait for something. Raises: AssertionError with the decisions."""
+        """Wait for a condition. Raises: AssertionError with the decisions."""
         wait_for(condition, what, WITHIN_S, state=lambda: self.pools("decisions", "--last", "200", check=False))
 
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    """A head without NPUs, and nothing else."""
+    """A head without NPUs, and no other host."""
     folder = tmp_path_factory.mktemp("cloud")
     with hosts("cloud") as made:
         made.run("cloud", "sh", "-c", f"echo {TOKEN} >{TOKEN_FILE}")

@@ -1,7 +1,8 @@
-"""Two hosts with equal labels, Ray's TLS and clocks that differ by an hour: a system is deployed there, upgraded under
-load and taken away; packets between them hide what they carry; one of them is cut off and comes back.
+"""Two hosts with equal labels, Ray's TLS and clocks that differ by an hour: a system is deployed, upgraded under load
+and
+removed; packets between them are encrypted; one of them is cut off and returns.
 
-One system for the whole file; the last test of the per-change run takes it away.
+One system for the whole file; the last test of the per-change run removes it.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ PROMPTS = ("Once upon a time there was a", "The little dog had a red", "One day 
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Path]:
-    """A folder that hosts see: they have a /tmp of their own."""
+    """A folder that hosts see, since they have a separate /tmp."""
     with tempfile.TemporaryDirectory(prefix="places-", dir="/var/tmp") as folder:
         yield Path(folder)
 
@@ -76,7 +77,7 @@ def equal_hosts(shared: Path) -> Iterator[RayHosts]:
 
 
 def deploy(on: RayHosts, *options: str) -> str:
-    """Deploy, or upgrade. Returns: what was printed."""
+    """Deploy, or upgrade. Returns: the output."""
     return on.cloudmatrix("left", "serve", "--address", on.address, "--config", str(CONFIG), *options, timeout=400)
 
 
@@ -97,7 +98,7 @@ def status_of(on: RayHosts) -> dict[str, Any]:
 
 
 def until(on: RayHosts, so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The first status of which something is so."""
+    """The first status that fulfils a condition."""
     end = time.monotonic() + PATIENCE_S
     while not so(status := status_of(on)):
         assert time.monotonic() < end, short(status)
@@ -121,14 +122,14 @@ def npus(status: dict[str, Any]) -> list[str]:
 
 
 def whole(status: dict[str, Any]) -> bool:
-    """Whether every pool has what it should have."""
+    """Whether every pool has its target size."""
     pools, servers = status["pools"], status["kvcache"]["servers"]
     running = [[one for one in pool["replicas"] if one["state"] == "serving"] for pool in pools]
     return all(len(there) == 1 for there in running) and len(servers) == 2
 
 
 def load(on: RayHosts, count: int) -> "subprocess.Popen[str]":
-    """A client on the first host that asks one prompt after the other."""
+    """A client on the first host that sends one prompt after the other."""
     command = on.hosts.command("left", "python3", "-c", STREAM, on.url("left"), "|".join(PROMPTS), "48", str(count))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -171,7 +172,7 @@ def test_with_tls_neither_token_nor_secret_nor_prompt_is_in_a_packet(equal_hosts
 
 def test_two_upgrades_under_load(equal_hosts: RayHosts) -> None:
     """Live keys are applied in place, a pool whose keys changed is replaced, no request fails or differs. The second
-    upgrade waits for the first, and the events of before are still there.
+    upgrade waits for the first, and earlier events are kept.
     """
     until(equal_hosts, whole)
     session = left_behind(equal_hosts, "left").splitlines()[-1]
@@ -266,7 +267,7 @@ def test_a_host_that_was_off_gets_its_number_again(equal_hosts: RayHosts) -> Non
 
 
 def test_the_system_is_taken_away(equal_hosts: RayHosts) -> None:
-    """From the head: the host that was cut off has no Ray any more until somebody starts it there."""
+    """From the head: the host that was cut off has no Ray until it is started there again."""
     said = equal_hosts.cloudmatrix("left", "down", "--address", equal_hosts.address)
     assert "cloudmatrix is gone" in said
     assert left_behind(equal_hosts, "left") == ""

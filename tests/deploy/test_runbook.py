@@ -1,4 +1,4 @@
-"""What the runbook tells is there: variables, files, headings."""
+"""Variables, files and headings named in the runbook exist."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Ray on hosts made of namespaces, begun by what the files of deploy/ say: units, Compose, the operator of KubeRay."""
+"""Ray on hosts made of namespaces, started by the files of deploy/: units, Compose, the operator of KubeRay."""
 
 import contextlib
 import json
@@ -57,14 +57,14 @@ s.HTTPServer(("127.0.0.1", 8000), Door).serve_forever()
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Hosts]:
-    """Hosts of these names, as Compose's network knows its services."""
+    """Hosts of these names, like the services in Compose's network."""
     with hosts("head", "worker-1", "redis") as made:
         yield made
 
 
 @pytest.fixture
 def fresh(three: Hosts) -> Hosts:
-    """The same, empty: whatever ran there is gone."""
+    """The same, empty: earlier processes and files are removed."""
     for name in three.addresses:
         three.does("kill", name)
     three.does("up", *three.addresses)
@@ -75,7 +75,7 @@ def fresh(three: Hosts) -> Hosts:
 
 @contextlib.contextmanager
 def running(made: Hosts, folder: Path, starts: dict[str, Start]) -> Iterator[None]:
-    """Begin hosts, each in the foreground."""
+    """Start hosts, each in the foreground."""
     with contextlib.ExitStack() as stack:
         for name, start in starts.items():
             log = stack.enter_context((folder / name).open("wb"))
@@ -91,7 +91,7 @@ def running(made: Hosts, folder: Path, starts: dict[str, Start]) -> Iterator[Non
 
 
 def offered(made: Hosts, start: Start, wanted: list[tuple[float, float]], patience_s: float = LOOKING_S) -> bool:
-    """Whether the hosts offer these NPUs and UB memory, as the head knows them; waits a while until they do."""
+    """Whether the head lists these NPUs and UB memory of the hosts; waits a while until it does."""
     look = [sys.executable, "-c", _NODES, json.dumps(wanted), str(patience_s)]
     told = made.run("head", *start.within(look), check=False)
     found = [json.loads(line.removeprefix("NODES ")) for line in told.splitlines() if line.startswith("NODES ")]
@@ -99,7 +99,7 @@ def offered(made: Hosts, start: Start, wanted: list[tuple[float, float]], patien
 
 
 def passes(made: Hosts, host: str, start: Start, probe: str) -> bool:
-    """Whether a probe says yes, in time."""
+    """Whether a probe succeeds in time."""
     try:
         line = made.command(host, *start.within(start.probes[probe]))
         return subprocess.run(line, capture_output=True, timeout=PROBE_S).returncode == 0
@@ -159,7 +159,7 @@ def test_compose(fresh: Hosts, tmp_path: Path) -> None:
 
 
 def commands_without_head(on: Supervised) -> None:
-    """Say each command: those that need no head work; all others tell in a line, soon, what is the matter."""
+    """Run each command: those that need no head succeed; all others soon fail with one line that names the cause."""
     for words in without_head(on, "worker-1"):
         begun_at = time.monotonic()
         code, said = on.said("worker-1", "cloudmatrix", *words)
@@ -174,7 +174,7 @@ def commands_without_head(on: Supervised) -> None:
 
 
 def hold_of_decode(on: Supervised) -> str:
-    """Who holds the pool as Ray's dashboard knows it; empty while it does not answer."""
+    """The pool's hold as Ray's dashboard reports it; empty while it does not respond."""
     url = f"http://{on.hosts.addresses[HEAD]}:8265/api/pools"
     _, said = on.said("worker-1", "curl", "-sS", "--max-time", "30", "-H", f"Authorization: Bearer {TOKEN}", url)
     with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -183,7 +183,7 @@ def hold_of_decode(on: Supervised) -> str:
 
 
 def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:
-    """Redis comes last: Kubernetes starts pods in any order."""
+    """Redis starts last: Kubernetes starts pods in any order."""
     manifests = kustomized(DEPLOY / "kuberay")
     assert isinstance(manifests, list)
     added = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
@@ -207,7 +207,7 @@ def test_kuberay(fresh: Hosts, tmp_path: Path) -> None:
 
 
 def _redis(manifests: list[Manifest]) -> Start:
-    """The pod of the StatefulSet, with its data where a test may write."""
+    """The pod of the StatefulSet, with its data in a folder writable for the test."""
     (stateful,) = (one for one in manifests if one["kind"] == "StatefulSet")
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     return Start([word.replace("/data", "/tmp/data") for word in container["command"]], {"REDIS_PASSWORD": "hidden"})

@@ -1,4 +1,4 @@
-"""Three upgrades in a row under steady requests, on a Ray that was started by hand: none fails, each is exact."""
+"""Three upgrades in a row under steady requests, on a Ray that was started by hand: no request fails, each is exact."""
 
 import json
 from collections.abc import Iterator
@@ -58,14 +58,14 @@ def test_three_upgrades_under_load(one_host: RayHosts) -> None:
 
 
 def refusal(on: RayHosts) -> str:
-    """The gateway's answer to a request for four choices."""
+    """The gateway's response to a request for four choices."""
     body = json.dumps({"model": "storyteller", "prompt": "Once", "max_tokens": 1, "n": 4})
     header = ("-H", "Content-Type: application/json")
     return on.hosts.run("solo", "curl", "-sS", f"{on.url('solo')}/v1/completions", *header, "-d", body)
 
 
 def test_without_room_streams_move_before_a_replica_leaves(one_host: RayHosts) -> None:
-    """Neither pool has the NPUs for one more: decode streams go on at prefill instances, prompts wait."""
+    """Neither pool has the NPUs for one more: decode streams continue at prefill instances, prompts wait."""
     deploy(one_host)
     found: dict[str, Any] = {}
     with steady(one_host, "solo", found):

@@ -1,4 +1,4 @@
-"""Programs that judge files: those of the extra `test` first, then the machine's."""
+"""Programs that check files: those of the extra `test` first, then the machine's."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ BIN = Path(sys.executable).parent
 
 
 def tool(name: str) -> str:
-    """A program's path; skips the test at a desk that lacks it, fails in CI."""
+    """A program's path; without it the test is skipped on a developer's machine, and fails in CI."""
     found = str(BIN / name) if (BIN / name).exists() else shutil.which(name)
     if found is None:
         assert not os.environ.get("CI"), f"{name} is not installed"

@@ -20,7 +20,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reference(checkpoint: Path) -> Reference:
-    """What the model says without engine, pools and batches."""
+    """Expected output, computed without engine, pools and batches."""
     return Reference(checkpoint)
 
 
@@ -32,9 +32,10 @@ def tokenizer(checkpoint: Path) -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def returned(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each scene returns its system: nothing is held or queued, and every segment belongs to a listed process.
+    """Check after each scene that no blocks are held, no requests are queued, and every segment belongs to a listed
+    process.
 
-    Groups of ranks have segments beside those of their instances, for the exchange: there they are not counted.
+    Groups of ranks have additional segments for the exchange, which are not counted.
     """
     yield
     server = request.node.funcargs.get("server")

@@ -1,4 +1,4 @@
-"""Processes of a system are killed under load: what is under way goes on, and what died comes back."""
+"""Processes of a system are killed under load: running requests continue, and the dead processes are replaced."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ SLOW_STEPS = "\n[chaos]\nenabled = true\nleast_step_s = 0.02\n"
 
 
 def asks(seed: int) -> list[Ask]:
-    """Eight requests of two prompts, so that both decode instances have some."""
+    """Eight requests of two prompts, so that both decode instances get some."""
     rng = random.Random(seed)
     prompts = [tokens(rng, 40), tokens(rng, 40)]
     return [Ask(prompts[i % 2], replace(GREEDY, max_tokens=150)) for i in range(8)]
@@ -38,7 +38,7 @@ def pid_of(server: Server, title: str) -> int:
 
 
 def kill_under_load(server: Server, seed: int, *titles: str) -> None:
-    """Kill processes while streams run; all streams end, and none has failed."""
+    """Kill processes while streams run; assert that all streams finish without failure."""
 
     async def scene() -> list[list[int]]:
         streams = Streams(server, asks(seed))
@@ -56,7 +56,7 @@ def kill_under_load(server: Server, seed: int, *titles: str) -> None:
 
 
 def wait_for_the_dashboard(server: Scaled) -> None:
-    """Until Ray's dashboard, at the address that was printed, lists the deployments."""
+    """Wait until Ray's dashboard, at the printed address, lists the deployments."""
 
     def lists() -> bool:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Gateways that leave in good order under streams: first one of two, then, with the whole system, the last one."""
+"""Gateways shut down in an orderly way under streams: first one of two, then the last one with the whole system."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ CUT_LENGTH = 900
 
 
 def gateways(server: Scaled) -> int:
-    """Gateways that exist."""
+    """Processes of gateways."""
     return sum(":gateway" in title for title in server.processes().values())
 
 
 def set_gateways(server: Scaled, replicas: int) -> None:
-    """Ask Serve for so many."""
+    """Request this number of gateways from Serve."""
     url, headers = server.dashboard["url"], server.dashboard["headers"]
     request = urllib.request.Request(
         f"{url}/api/v1/applications/cloudmatrix/deployments/gateway/scale",
@@ -37,7 +37,7 @@ def set_gateways(server: Scaled, replicas: int) -> None:
 
 
 def refusal(server: Scaled) -> dict[str, Any]:
-    """The error object of a gateway that leaves, as soon as it does."""
+    """The error object of a draining gateway, as soon as it returns one."""
     told: dict[str, Any] = {}
 
     def asked() -> bool:
@@ -52,7 +52,7 @@ def refusal(server: Scaled) -> dict[str, Any]:
 
 
 async def streams_at_both(server: Scaled) -> list[tuple[Streams, "asyncio.Task[None]"]]:
-    """Streams that have begun, at least one at each of the two gateways."""
+    """Streams that have started, at least one at each of the two gateways."""
     begun: list[tuple[Streams, asyncio.Task[None]]] = []
     busy: set[str] = set()
     while len(busy) < 2:
@@ -65,7 +65,7 @@ async def streams_at_both(server: Scaled) -> list[tuple[Streams, "asyncio.Task[N
 
 
 def models_card(server: Scaled) -> tuple[int, int]:
-    """When the model was created, as one of the gateways says it, and how many request ids its answer has."""
+    """Creation time of the model as one gateway reports it, and the number of request ids in its response."""
     key = {"Authorization": f"Bearer {server.key}"} if server.key else {}
     request = urllib.request.Request(f"{server.url}/v1/models", headers=key)
     with urllib.request.urlopen(request, timeout=60) as reply:
@@ -73,7 +73,7 @@ def models_card(server: Scaled) -> tuple[int, int]:
 
 
 def one_gateway_leaves(server: Scaled, reference: Reference) -> None:
-    """Its streams end as they should, and the other one takes what comes."""
+    """Its streams finish normally, and the other gateway takes new requests."""
     assert gateways(server) == 2
     cards = {models_card(server) for _ in range(16)}
     assert [ids for _, ids in cards] == [1], "both gateways say the same, with one request id"
@@ -90,10 +90,10 @@ def one_gateway_leaves(server: Scaled, reference: Reference) -> None:
 
 
 def the_system_leaves(server: Scaled, reference: Reference, *, patient: bool) -> None:
-    """Interrupt it under a stream.
+    """Interrupt the system during a stream.
 
     Args:
-        patient: the stream may end; otherwise a second signal waits for nobody, and the stream is cut.
+        patient: the stream may finish; otherwise a second signal stops the wait, and the stream is cut.
     """
     streams = Streams(server, asks(100, 1, LENGTH if patient else CUT_LENGTH))
 

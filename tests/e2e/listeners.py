@@ -1,4 +1,4 @@
-"""Where processes listen for TCP connections, as the kernel tells it."""
+"""TCP listeners of processes, as reported by the kernel."""
 
 import contextlib
 import ipaddress
@@ -13,7 +13,7 @@ _LISTENING = "0A"
 
 
 def addresses(pids: Iterable[int]) -> list[tuple[int, Address]]:
-    """Every listener of these processes, with the address that it is bound to; mapped IPv4 addresses as IPv4."""
+    """Every listener of these processes, with its bound address; mapped IPv4 addresses as IPv4."""
     owners = {inode: pid for pid in pids for inode in _sockets(pid)}
     found = []
     for table in ("tcp", "tcp6"):
@@ -37,7 +37,7 @@ def _sockets(pid: int) -> set[str]:
 
 
 def _address(written: str) -> Address:
-    """The kernel prints 32-bit words in the machine's order."""
+    """An address from the kernel's 32-bit words in the machine's byte order."""
     words = [written[at : at + 8] for at in range(0, len(written), 8)]
     packed = b"".join(int(word, 16).to_bytes(4, sys.byteorder) for word in words)
     found = ipaddress.ip_address(packed)

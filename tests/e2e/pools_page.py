@@ -1,5 +1,5 @@
-"""A person at `/pools` of a real system: nothing without the token, in by the printed address, then one instance more,
-too many, one less.
+"""A person at `/pools` of a real system: no access without the token, login by the printed address, then one instance
+more, too many, one less.
 """
 
 import json
@@ -17,7 +17,7 @@ DECODE = "document.querySelector(\"article[aria-label='Pool decode']\").innerTex
 
 
 async def grow_and_shrink_by_hand(server: Server, browser: Chromium) -> None:
-    """With one decode instance running and room for three at the most."""
+    """With one decode instance running and capacity for at most three."""
     url, token = server.printed("Ray dashboard"), server.printed("dashboard token")
     for path in ("/api/pools", "/api/pools/decode/scale?replicas=2"):
         with pytest.raises(urllib.error.HTTPError, match="401") as caught:
@@ -45,7 +45,7 @@ async def grow_and_shrink_by_hand(server: Server, browser: Chromium) -> None:
 
 
 async def ask_for(page: Page, replicas: int) -> None:
-    """Type a number, press Enter."""
+    """Type a number, and press Enter."""
     await page.click("[aria-label='Replicas of decode']")
     await page.run("document.activeElement.select()")
     await page.type(str(replicas))
@@ -53,7 +53,7 @@ async def ask_for(page: Page, replicas: int) -> None:
 
 
 def refusal(server: Server, url: str, token: str) -> dict[str, Any]:
-    """The same as JSON."""
+    """The same request by JSON. Returns: the refusal."""
     with pytest.raises(urllib.error.HTTPError, match="409") as caught:
         server.post("/api/pools/decode/scale", {"replicas": 9}, url=url, headers={"Authorization": f"Bearer {token}"})
     with caught.value as error:

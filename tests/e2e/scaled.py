@@ -1,4 +1,4 @@
-"""A server whose pools are asked for on the dashboard and by command."""
+"""A server whose pools are scaled by the dashboard and by command."""
 
 import json
 import os
@@ -15,41 +15,41 @@ from tests.live.workload import GREEDY, Ask, tokens
 
 
 class Scaled(Server):
-    """A server whose pools are asked for on the dashboard."""
+    """A server whose pools are scaled by the dashboard."""
 
     @property
     def dashboard(self) -> dict[str, Any]:
-        """Where the dashboard is, and with what it opens."""
+        """Address of the dashboard, and its token."""
         return {"url": self.printed("Ray dashboard"), "headers": {"Authorization": f"Bearer {self.token}"}}
 
     @property
     def token(self) -> str:
-        """The dashboard's."""
+        """Token of the dashboard."""
         return self.printed("dashboard token")
 
     def state(self) -> dict[str, Any]:
-        """All pools, as the page has them."""
+        """State of all pools, as on the page."""
         found: dict[str, Any] = json.loads(self.get("/api/pools", **self.dashboard))
         return found
 
     def pool(self, name: str) -> dict[str, Any]:
-        """One pool."""
+        """State of one pool."""
         found: dict[str, Any] = next(row for row in self.state()["pools"] if row["pool"] == name)
         return found
 
     def kinds(self, pool: str) -> list[tuple[str, str]]:
-        """Kind and author of the pool's decisions, newest first."""
+        """Kind and author of the pool's decisions, the latest first."""
         path = f"/api/pools/decisions?pool={pool}"
         return [(d["kind"], d["by"]) for d in json.loads(self.get(path, **self.dashboard))["decisions"]]
 
     def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """`cloudmatrix ...` on the same machine, which finds the system by itself."""
+        """Run `cloudmatrix ...` on the same machine, where it finds the system itself."""
         command = [sys.executable, "-m", "serving.cli", *arguments]
         environment = {**os.environ, "TMPDIR": str(self.folder)}
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
     def kill(self, title: str) -> int:
-        """kill -9 the one process of that title. Returns: its id."""
+        """Send SIGKILL to the one process with that title. Returns: its id."""
         found: list[int] = []
 
         def is_there() -> bool:  # while it works, a Ray process bears the name of what it does
@@ -63,7 +63,7 @@ class Scaled(Server):
 
 
 def settled(server: Scaled, pool: str, replicas: int) -> None:
-    """Wait until so many replicas serve, and none starts or leaves."""
+    """Wait until this many replicas serve, and none starts or drains."""
 
     def there() -> bool:
         row = server.pool(pool)

@@ -1,6 +1,6 @@
-"""A whole system as a user starts it: one subprocess, known by a mark that all its processes inherit.
+"""A whole system as a user starts it: one subprocess, whose processes all inherit a mark.
 
-Nothing here imports Ray: what the tests see is HTTP, standard output, and what is left on the machine.
+This module imports no Ray: tests use HTTP, standard output, and the remaining files and processes.
 """
 
 import contextlib
@@ -42,10 +42,10 @@ def wait_for(
     state: Callable[[], object] = str,
     pause_s: float = 0.05,
 ) -> None:
-    """Wait until `condition` holds; fail with `what` and the `state` that it is in if it takes too long.
+    """Wait until `condition` holds; on a timeout fail with `what` and `state`.
 
     Args:
-        pause_s: between two looks; long where a look starts a process, on the cores that what is waited for needs.
+        pause_s: time between two polls; long if a poll starts a process on the cores that the awaited work needs.
     """
     end = time.monotonic() + patience_s
     while not condition():
@@ -54,7 +54,7 @@ def wait_for(
 
 
 def free_port() -> int:
-    """A port that nobody listens on now, nor is likely to before the caller does."""
+    """A free port that is unlikely to be taken before the caller uses it."""
     while True:
         port = secrets.choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 @dataclass
 class ProcessTable:
-    """All processes that run now, zombies excepted, by process id."""
+    """All running processes except zombies, by process id."""
 
     titles: dict[int, str] = field(default_factory=dict)
     environments: dict[int, bytes] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class ProcessTable:
 
     @classmethod
     def read(cls) -> Self:
-        """Look now."""
+        """Read the current table."""
         table = cls()
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
@@ -95,7 +95,7 @@ BUSY_MACHINE = "Failed to get queue length from Replica"
 
 
 class Server:
-    """`cloudmatrix serve` in a process of its own, with a folder of its own for everything temporary.
+    """`cloudmatrix serve` in a separate process, with its own folder for all temporary files.
 
     with Server(config) as server:
         server.post("/v1/completions", {...})
@@ -129,7 +129,7 @@ class Server:
         self.end()
 
     def launch(self) -> None:
-        """Start the command; returns at once."""
+        """Start the command without waiting."""
         count_system("serve")
         environment = {**os.environ, MARK: self._mark, "TMPDIR": str(self.folder), "OMP_NUM_THREADS": "1"}
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
@@ -145,12 +145,12 @@ class Server:
         assert self.processes(), "all that there is, before it can become orphans"
 
     def segments_now(self) -> list[Path]:
-        """Those of this start that exist now."""
+        """Existing segments of this start."""
         return list(SHARED_MEMORY.glob(f"cloudmatrix-ub-{self.session}-*"))
 
     @property
     def process(self) -> "subprocess.Popen[bytes]":
-        """The launcher."""
+        """Process of the launcher."""
         assert self._process is not None
         return self._process
 
@@ -161,7 +161,7 @@ class Server:
 
     @property
     def err(self) -> str:
-        """Standard error so far, without what Ray Serve says of itself on a busy machine."""
+        """Standard error so far, without Ray Serve's own messages on a busy machine."""
         lines = (self.folder / "err").read_text(errors="replace").splitlines(keepends=True)
         return "".join(line for line in lines if BUSY_MACHINE not in line)
 
@@ -172,17 +172,17 @@ class Server:
         return folder.name.partition("-")[2]
 
     def printed(self, label: str) -> str:
-        """A value of the banner."""
+        """A value printed in the banner."""
         found = re.search(rf"{label} +(\S+)", self.out)
         assert found is not None, f"no {label} in {self.out}"
         return found[1]
 
     def segments(self) -> list[Path]:
-        """UB segments of this start that exist now."""
+        """Existing UB segments of this start."""
         return [path for path in self._segments if path.exists()]
 
     def interrupt(self) -> float:
-        """Ctrl-C. Returns: how long everything took to end [s]."""
+        """Send Ctrl-C. Returns: time until all processes have ended [s]."""
         begun = time.monotonic()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(PATIENCE_S)
@@ -190,7 +190,7 @@ class Server:
         return time.monotonic() - begun
 
     def kill_launcher(self) -> list[Path]:
-        """SIGKILL to the launcher alone. Returns: the segments that others have to remove."""
+        """Send SIGKILL to the launcher only. Returns: the segments that other processes have to remove."""
         self._segments = self.segments_now()
         self.process.kill()
         self.process.wait(30)
@@ -201,7 +201,7 @@ class Server:
         wait_for(lambda: not self.processes(), "every process has ended", patience_s, self.processes)
 
     def assert_nothing_left(self) -> None:
-        """No process, no shared memory, no folder."""
+        """Assert that no process, shared memory or folder remains."""
         assert not self.processes(), self.processes()
         assert not self.segments()
         left = sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
@@ -209,7 +209,7 @@ class Server:
         assert left == ["err", "out"], f"{left[:8]}; the launcher ended with {self.process.returncode}: {said}"
 
     def end(self) -> None:
-        """End whatever still runs, by process id, and remove what is left. Never raises for what a test has ended."""
+        """End all remaining processes by id, and remove remaining files. Ignores processes that a test has ended."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -263,11 +263,11 @@ class Server:
         return json.loads(self._fetch(request))
 
     def cluster(self) -> dict[str, Any]:
-        """Answer of `GET /cluster` now."""
+        """Current response of `GET /cluster`."""
         return self._told("/cluster")
 
     def experts(self) -> dict[str, Any]:
-        """Answer of `GET /experts` now."""
+        """Current response of `GET /experts`."""
         return self._told("/experts")
 
     def _told(self, path: str) -> dict[str, Any]:
@@ -276,15 +276,15 @@ class Server:
         return status
 
     def replicas(self, pool: str) -> list[dict[str, Any]]:
-        """Replicas of one pool that are listed now."""
+        """Listed replicas of one pool."""
         return next(p["replicas"] for p in self.cluster()["pools"] if p["name"] == pool)
 
     def busy(self) -> dict[str, Any]:
-        """Everything that is held or queued anywhere; empty at rest."""
+        """All held blocks and queued requests; empty at idle."""
         return held_in(self.cluster())
 
     def wait_idle(self) -> None:
-        """Wait until nothing is held or queued anywhere, by what each replica has announced from now on."""
+        """Wait until no blocks are held and no requests queued, by reports that each replica sends from now on."""
         asked = time.monotonic()  # the clock of all processes of this machine
 
         def at_rest() -> bool:
@@ -306,7 +306,7 @@ class Server:
 
 
 def held_in(status: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is held or queued by what `GET /cluster` tells."""
+    """All held blocks and queued requests reported by `GET /cluster`."""
     left = {f"gateway {name}": count for name, count in status["gateway"].items() if count}
     for replica in (replica for pool in status["pools"] for replica in pool["replicas"]):
         for name in ("kv_blocks_used", "waiting", "held", "pulling", "fetching", "running", "queued_tokens"):
@@ -317,7 +317,7 @@ def held_in(status: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def stopped(server: Server, pid: int) -> Iterator[None]:
-    """A process of the system is frozen inside the block; it goes on afterwards if it still exists."""
+    """Freeze a process of the system inside the block; afterwards resume it if it still exists."""
     assert pid in server.processes()
     stop_process(pid)
     try:

@@ -1,4 +1,4 @@
-"""Clients that read streams, and some that leave in the middle."""
+"""Clients that read streams, and some that disconnect in the middle."""
 
 import asyncio
 import json
@@ -29,14 +29,14 @@ def order(ask: Ask, *, stream: bool = False, model: str = "tiny") -> dict[str, A
 
 @dataclass
 class Stream:
-    """One streaming request as far as it has come."""
+    """One streaming request and its progress."""
 
     ask: Ask
     tokens: list[int]
     finish: str | None = None
 
     def follows(self, reference: Reference) -> bool:
-        """Every token exactly once and right."""
+        """Whether every token arrived exactly once and is correct."""
         return self.finish == "length" and reference.confirms(self.ask.prompt, self.ask.sampling, self.tokens)
 
 
@@ -52,11 +52,11 @@ class Streams:
 
     @property
     def done(self) -> bool:
-        """Every stream has ended."""
+        """Whether every stream has finished."""
         return all(stream.finish is not None for stream in self.streams)
 
     async def start(self, *, first_only: bool = False) -> "asyncio.Task[None]":
-        """Begin to read; returns as soon as every stream has given something, or any with `first_only`."""
+        """Start reading; return as soon as every stream has produced output, or any with `first_only`."""
         self._enough = any if first_only else all
         running = asyncio.create_task(self.run())
         begun = asyncio.create_task(self._begun.wait())
@@ -66,7 +66,7 @@ class Streams:
         return running
 
     async def run(self) -> None:
-        """Read all of them to their ends."""
+        """Read all streams to their ends."""
         headers = {"Authorization": f"Bearer {self._server.key}"} if self._server.key else {}
         async with httpx.AsyncClient(base_url=self._server.url, headers=headers, timeout=PATIENCE_S) as client:
             await asyncio.gather(*(self._read(client, stream) for stream in self.streams))
@@ -90,7 +90,7 @@ class Streams:
 async def fickle_request(port: int, rng: random.Random, *, leave: bool) -> str:
     """One raw HTTP request; with `leave`, the connection is cut at a random moment.
 
-    Returns: `done`, `left`, or `failed: ...` with what was wrong.
+    Returns: `done`, `left`, or `failed: ...` with the reason.
     """
     body = order(Ask(tuple(rng.randrange(320) for _ in range(rng.randrange(1, 120)))), stream=rng.random() < 0.7)
     body |= {"max_tokens": rng.randrange(1, 12), "n": rng.choice((1, 1, 1, 2))}
@@ -119,7 +119,7 @@ async def fickle_request(port: int, rng: random.Random, *, leave: bool) -> str:
 
 
 async def _leave(reader: asyncio.StreamReader, rng: random.Random) -> str:
-    """Stay for a random time or a random number of bytes."""
+    """Stay connected for a random time or a random number of bytes."""
     if rng.random() < 0.5:
         await asyncio.sleep(rng.uniform(0, 0.3))
     else:

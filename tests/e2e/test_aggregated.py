@@ -1,7 +1,7 @@
 """One pool that prefills and decodes, behind API keys, two gateways and Serve's proxy, with Redis behind the GCS.
 
-Redis, GCS and proxy die; gateways leave in good order at the end. Nightly all of it once more without the proxy, where
-the kernel deals connections to the two gateways.
+Redis, GCS and proxy die; gateways shut down in an orderly way at the end. The nightly run repeats it without the
+proxy, where the kernel distributes connections over the two gateways.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ OWN_SERVER = pytest.mark.nightly("tests/e2e/test_aggregated.py::test_both_gatewa
 
 @pytest.fixture(scope="module")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Redis with a password, on loopback; without one the GCS keeps its state on disk."""
+    """A Redis with a password, on loopback; without Redis the GCS stores its state on disk."""
     if REDIS_SERVER is None:
         assert not os.environ.get("CI"), "CI must have redis-server"
         yield "embedded"
@@ -108,7 +108,7 @@ def test_outputs_are_token_exact(server: Server, reference: Reference) -> None:
 
 
 def test_both_gateways_serve(server: Server) -> None:
-    """Either may get a request; what one reports covers both."""
+    """Either gateway may get a request; the report of one covers both."""
     successes: dict[str, float] = {}
 
     def both() -> bool:
@@ -160,7 +160,7 @@ def test_the_status_command_wants_the_key_too(server: Server) -> None:
 
 
 def test_secrets_stand_nowhere_but_where_they_were_given(server: Server) -> None:
-    """Not in logs, nor in what Ray's control store keeps on disk, nor in what processes hand on."""
+    """Secrets are not in logs, in files of Ray's control store, or in the environment of child processes."""
     for key in (KEY, TENANT_KEY, ADMIN_KEY):
         assert "data" in server.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
     found = [

@@ -1,6 +1,6 @@
-"""Pools follow their load, by themselves and by hand: from nothing, under load, back, and through deaths.
+"""Pools follow their load, automatically and by hand: from zero, under load, back, and through failures.
 
-At the end the launcher is killed, and what it leaves is removed.
+At the end the launcher is killed, and its files are removed.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ def test_holds_and_ledger_outlive_autoscaler_and_board(server: Scaled, reference
 
 
 def test_what_a_killed_launcher_leaves_is_removed(server: Scaled) -> None:
-    """By the small process beside it, within seconds."""
+    """The small cleanup process removes them within seconds."""
     settled(server, "decode", 0)
     assert server.command("scale", "decode", "1", "--wait").returncode == 0
     left = server.kill_launcher()

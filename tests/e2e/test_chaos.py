@@ -1,6 +1,7 @@
-"""`cloudmatrix chaos` as a user runs it: it starts a system, hurts it, proves that nothing was lost, and ends it.
+"""`cloudmatrix chaos` as a user runs it: it starts a system, injects faults, verifies that no request was lost, and
+ends it.
 
-Two of the model's three layers see 24 tokens, so that KV blocks are freed meanwhile, and moved without those.
+Two of the model's three layers see 24 tokens, so that KV blocks are freed during requests, and moved without those.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`cloudmatrix demo` as a user runs it, but for the simulation: a report, nothing left behind."""
+"""`cloudmatrix demo` as a user runs it, without the simulation: a report, and no leftovers."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""A decode instance of two ranks: gateways reach each, its shell and its ranks may die, and it leaves nothing."""
+"""A decode instance of two ranks: gateways reach each rank, its shell and its ranks may die, and it leaves no
+leftovers.
+"""
 
 import asyncio
 import json
@@ -52,17 +54,17 @@ def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterat
 
 
 def ranks(server: Scaled) -> dict[str, int]:
-    """Processes of the decode pool's ranks that serve, by name."""
+    """Processes of the decode pool's serving ranks, by name."""
     return {row["replica"]: row["pid"] for row in server.replicas("decode") if row["state"] == "serving"}
 
 
 def shells(server: Scaled) -> set[int]:
-    """The shells' processes, as the ranks know them."""
+    """Processes of the shells, as reported by the ranks."""
     return {row["shell_pid"] for row in server.replicas("decode")}
 
 
 def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> None:
-    """Kill a process under streams: all go on to their right ends."""
+    """Kill a process under streams: all streams finish correctly."""
 
     async def scene() -> None:
         streams = Streams(server, asks(seed, 4, LENGTH))
@@ -98,7 +100,7 @@ def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: 
 
 def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
     def told() -> bool:
-        """Facts are announced once a second."""
+        """Facts, announced once a second."""
         found = {"exchange_seconds_total": 0.0, "exchange_wait_seconds_total": 0.0, "exchange_bytes_total": 0.0}
         for line in server.get("/metrics").splitlines():
             name = line.partition("{")[0].removeprefix("cloudmatrix:")
@@ -119,7 +121,7 @@ def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
 
 
 def test_experts_move_under_streams(server: Scaled, reference: Reference) -> None:
-    """An operator's copy of an expert, a rebalance, one that nobody may order: every token is as before."""
+    """An operator's copy of an expert, a rebalance, and a refused command: every token is unchanged."""
     (group,) = server.experts()["groups"]
     layer, wanted = 0, group["ranks"][0]["held"][0][0]
     there = group["ranks"][1]["held"][0]
@@ -130,7 +132,7 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
         return wanted in group["ranks"][1]["held"][layer]
 
     def same_map() -> bool:
-        """Each rank tells of its map once a second, on its own."""
+        """Each rank reports its map once a second, on its own schedule."""
         (group,) = server.experts()["groups"]
         return len({one["map_version"] for one in group["ranks"]}) == 1
 
@@ -164,7 +166,7 @@ def at(server: Scaled) -> tuple[str, str]:
 
 
 def outcomes(server: Scaled) -> list[str]:
-    """Outcomes of what has moved, the latest first."""
+    """Outcomes of moves, the latest first."""
     (group,) = server.experts()["groups"]
     return [one["outcome"] for one in group["rebalances"]]
 
@@ -178,7 +180,7 @@ def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Referenc
 
 
 def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference) -> None:
-    """Its peer goes on with all experts until it is back."""
+    """Its peer computes all experts until it is back."""
     before = ranks(server)
     lost, kept = sorted(before)
     kill_under_streams(server, reference, 2, before[lost])
@@ -193,7 +195,7 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
 
 
 def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Reference) -> None:
-    """2 -> 3 -> 2 ranks; and there is a limit to it."""
+    """2 -> 3 -> 2 ranks; a larger number is refused."""
     before = ranks(server)
 
     async def scene() -> None:
@@ -245,7 +247,7 @@ def resized(server: Scaled, size: int) -> "subprocess.CompletedProcess[str]":
 
 
 def busy(server: Scaled) -> bool:
-    """Whether the third rank of the group has something to do."""
+    """Whether the third rank of the group has sequences."""
     return any(row["rank"] == 2 and row["running"] for row in server.replicas("decode"))
 
 
@@ -275,7 +277,7 @@ def test_groups_come_and_go(server: Scaled, reference: Reference) -> None:
 
 
 def shown_ranks(server: Scaled) -> list[int]:
-    """How many ranks the page shows of each group."""
+    """Number of ranks that the page shows for each group."""
     return [len(replica["ranks"]) for replica in server.pool("decode")["replicas"]]
 
 

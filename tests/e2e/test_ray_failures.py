@@ -1,4 +1,4 @@
-"""Ray's own parts die under load: what is under way goes on, and what died comes back in a stated time."""
+"""Ray's own processes die under load: running requests continue, and the processes are back in a stated time."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterat
 
 
 def replace_a_decode_instance(server: Scaled) -> float:
-    """Kill one and wait until another one serves. Returns: how long that took [s]."""
+    """Kill a decode instance and wait until another one serves. Returns: the duration [s]."""
     begun = time.monotonic()
     gone = server.replicas("decode")[0]
     os.kill(gone["pid"], signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Kill P to keep D: a node is lost for good, and with it the only decode instance; prefill gives its NPUs away.
+"""Prefill gives up NPUs for decode: a node is lost for good, and with it the only decode instance.
 
-Until decode is back, prefill decodes in its place: streams go on at once.
+Until decode is back, prefill decodes in its place, and streams continue at once.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ least_step_s = 0.02
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
-    """Prefill fills the first node, so that decode, which the first request wakes, can only be on the second."""
+    """Prefill fills the first node, so decode, which the first request starts, can only be placed on the second."""
     config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=2, decode=0)
     text = config.read_text().replace("npus_per_instance = 2", "npus_per_instance = 4")
     text = text.replace("[hardware]", f"{RIGHT}\n[hardware]").replace("[cluster]", "[cluster]\nrestart_nodes = false")

@@ -1,4 +1,4 @@
-"""`deploy/cloudmatrix384-live.toml`: a simulated supernode on Ray, as a user meets it."""
+"""`deploy/cloudmatrix384-live.toml`: a simulated supernode on Ray, from a user's view."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def shipped(folder: Path) -> Path:
-    """The shipped file as it is, but with any free port for the dashboard."""
+    """The shipped file with any free port for the dashboard."""
     text = (DEPLOY / "cloudmatrix384-live.toml").read_text()
     text = text.replace('"models/', f'"{DEPLOY}/models/')
     text = text.replace("[[cluster.nodes]]", "[cluster]\ndashboard_port = 0\n\n[[cluster.nodes]]", 1)

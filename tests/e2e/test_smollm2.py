@@ -1,4 +1,4 @@
-"""A real model from end to end: it answers rightly whatever path a request takes, and when a decode instance dies."""
+"""A real model end to end: correct responses on every path of a request, and when a decode instance dies."""
 
 import asyncio
 import json
@@ -135,5 +135,5 @@ def test_a_stream_goes_on_when_its_decode_instance_is_killed(server: Server) -> 
 
 
 def now(server: Server) -> dict[str, int]:
-    """Process of each decode replica."""
+    """Current process of each decode replica."""
     return {one["replica"]: one["pid"] for one in server.replicas("decode")}

@@ -1,4 +1,4 @@
-"""Mistakes that a user can correct cost a moment and one line, and leave nothing running."""
+"""Errors that a user can correct are reported quickly in one line, and leave no process running."""
 
 import socket
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def config(tmp_path: Path, checkpoint: Path) -> Path:
 
 @pytest.fixture
 def taken() -> Iterator[int]:
-    """A port that somebody listens on."""
+    """A port that is already in use."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -27,7 +27,7 @@ def taken() -> Iterator[int]:
 
 
 def refused(config: Path, *arguments: str, port: int | None = None) -> str:
-    """Start and expect a refusal. Returns: its one line."""
+    """Start and expect a refusal. Returns: its line."""
     server = Server(config, *arguments, port=port)
     try:
         server.launch()

@@ -1,5 +1,5 @@
 """Two Ray nodes, two prefill and two decode instances: handoffs between nodes; instances, nodes and Ray's own parts die
-or freeze, pools shrink to nothing, and streams stay token-exact. The recorded decisions replay identically.
+or freeze, pools shrink to zero, and streams stay token-exact. The recorded decisions replay identically.
 
 One system for the whole file; the last test ends it.
 """
@@ -45,7 +45,7 @@ LENGTH = 300
 
 @dataclass
 class Past:
-    """What the decision logs must contain."""
+    """Expected contents of the decision logs."""
 
     logs: Path
     requests: int = 0
@@ -93,7 +93,7 @@ def test_outputs_are_token_exact_and_handoffs_cross_nodes(server: Scaled, past: 
 
 
 def streamed(server: Scaled, past: Past, asks: list[Ask]) -> Streams:
-    """Streams of these requests, which the log of the gateway will contain."""
+    """Stream these requests, which the gateway's log will contain."""
     past.requests += len(asks)
     return Streams(server, asks, MODEL)
 
@@ -106,13 +106,13 @@ def long_streams(server: Scaled, past: Past, seed: int) -> Streams:
 
 
 def whole(server: Scaled, *gone: int) -> bool:
-    """Every pool is at its target, without the processes that were lost."""
+    """Whether every pool is at its target, without the killed processes."""
     pids = [replica["pid"] for pool in POOLS for replica in server.replicas(pool)]
     return len(pids) == 4 and not set(gone) & set(pids)
 
 
 def kill(replica: dict[str, object], past: Past) -> None:
-    """SIGKILL to a replica, whose log has no end then."""
+    """Send SIGKILL to a replica, whose log then has no end mark."""
     os.kill(int(str(replica["pid"])), signal.SIGKILL)
     past.killed.add(str(replica["replica"]))
 
@@ -177,7 +177,7 @@ def test_a_frozen_instance_is_replaced(server: Scaled, past: Past, reference: Re
 
 
 def test_rays_parts_die_at_once(server: Scaled, past: Past, reference: Reference) -> None:
-    """Streams notice nothing, an instance that dies next is replaced, and the dashboard is at its address again."""
+    """Streams are unaffected, an instance that dies next is replaced, and the dashboard is at its address again."""
     central = ("ServeController", "MembershipActor", "PoolControlActor", "gcs_server")
     monitors = ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py")
     wait_for(lambda: all(pids_of(server, title) for title in monitors), "all are there", BACK_S, server.processes)
@@ -203,7 +203,7 @@ def test_rays_parts_die_at_once(server: Scaled, past: Past, reference: Reference
 
 
 def raylet_of(server: Scaled, pid: int) -> int:
-    """The raylet that started a replica."""
+    """Raylet that started a replica."""
     return ProcessTable.read().parents[pid]
 
 
@@ -217,7 +217,7 @@ def test_a_node_is_frozen_and_replaced(server: Scaled, past: Past, reference: Re
 
 
 def lose_a_node(server: Scaled, past: Past, reference: Reference, how: signal.Signals) -> None:
-    """Signal the raylet that does not hold the gateway, under streams; wait until another node has its replicas."""
+    """Signal the raylet without the gateway, under streams; wait until another node has its replicas."""
     front = raylet_of(server, pid_of(server, ":gateway"))
     replicas = [replica for pool in POOLS for replica in server.replicas(pool)]
     lost = [replica for replica in replicas if raylet_of(server, replica["pid"]) != front]
@@ -271,7 +271,7 @@ def test_the_first_node_dies_and_everything_comes_back_by_itself(
 def test_streams_go_on_when_pools_shrink(
     pool: str, replicas: int, server: Scaled, past: Past, reference: Reference
 ) -> None:
-    """The second time only their source is left to take them; then prefill stands in; then none is left."""
+    """The second time only their source is left to take them; then prefill takes over; then no instance is left."""
     if pool == "prefill":
         assert server.replicas("decode") == [], "prefill stands in"
     streams = long_streams(server, past, 10 + replicas + len(pool))
@@ -287,7 +287,7 @@ def test_streams_go_on_when_pools_shrink(
 
 
 def scaled(server: Scaled, pool: str, replicas: int) -> None:
-    """Ask for so many, and wait until those that leave are gone."""
+    """Request this number, and wait until the draining replicas have ended."""
     told = server.command("scale", pool, str(replicas))
     assert told.returncode == 0, told.stderr
     wait_for(lambda: len(server.replicas(pool)) <= replicas, f"{pool} has shrunk to {replicas}", state=server.cluster)

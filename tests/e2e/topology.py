@@ -1,4 +1,4 @@
-"""Configurations of the clusters under test: small, quick, on ports that are free."""
+"""Configurations of the clusters under test: small, quick, on free ports."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def small(folder: Path, model: Path, *, mode: str = "disaggregated", **replicas:
 
 
 def two_nodes(folder: Path) -> Path:
-    """`deploy/two-nodes.toml` as it is, but with any free port for the dashboard; the model comes by `--model`."""
+    """`deploy/two-nodes.toml` with any free port for the dashboard; the model is given by `--model`."""
     shipped = (DEPLOY / "two-nodes.toml").read_text()
     path = folder / "two-nodes.toml"
     ours = "[cluster]\ndashboard_port = 0\n\n[engine]\nthreads = 1\n\n[[cluster.nodes]]"

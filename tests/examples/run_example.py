@@ -1,4 +1,4 @@
-"""Runs a file of examples/ as a user does, in a process of its own."""
+"""Runs a file of examples/ as a user does, in a separate process."""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""Files in examples/ work as their headers say: without a system here and in docs/printed, else in tests/e2e."""
+"""Files in examples/ work as their headers describe: those without a system in this file and docs/printed, others in
+tests/e2e.
+"""
 
 import itertools
 import re
@@ -17,7 +19,7 @@ FILES = [path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")]
 
 
 def header(path: Path) -> str:
-    """What a file says about itself."""
+    """The header comment of a file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return text.split('"""')[1]

@@ -1,4 +1,4 @@
-"""A `GenerationBackend` that plays a script: given tokens and delays, failures where asked, everything recorded."""
+"""A `GenerationBackend` that plays a script: given tokens and delays, failures on demand, all calls recorded."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from serving.values.sequence import FinishReason, PoolUse, SequenceSpec, TokenLo
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one sequence does.
+    """Behaviour of one sequence.
 
     Args:
         tokens: output, cut at `max_tokens`; the end is LENGTH when cut, else `finish`.
         per_update: tokens delivered together.
         delay_s: pause before each batch of updates.
-        fail_after: raise `error` once so many tokens of each sequence are out.
-        hang_after: deliver nothing more once so many are out.
-        resumptions: told with every update.
+        fail_after: raise `error` after this many tokens of each sequence.
+        hang_after: deliver no more after this many.
+        resumptions: reported with every update.
     """
 
     tokens: tuple[int, ...]
@@ -43,7 +43,7 @@ ScriptOf = Callable[[SequenceSpec], Script]
 
 @dataclass
 class FakeGeneration:
-    """One job being played."""
+    """One job in progress."""
 
     job: GenerationJob
     scripts: list[Script]
@@ -58,7 +58,7 @@ class FakeGeneration:
         self._open = set(range(len(self.scripts)))
 
     async def next(self) -> Sequence[SequenceUpdate]:
-        """One round: every open sequence moves by one update."""
+        """One round: every open sequence advances by one update."""
         script = self.scripts[0]
         await asyncio.sleep(script.delay_s)
         if script.hang_after is not None and min(self.delivered) >= script.hang_after:
@@ -102,15 +102,15 @@ class FakeGeneration:
         return SequenceUpdate(index, news, resumptions=script.resumptions)
 
     def stop(self, index: int) -> None:
-        """Record, and play no more of this sequence."""
+        """Record the call, and play no more of this sequence."""
         self.stopped.add(index)
 
     def cancel(self) -> None:
-        """Record."""
+        """Record the call."""
         self.cancelled = True
 
     def answered(self, answered: object) -> None:
-        """Ignore: time lines are not kept here."""
+        """Do nothing: this backend keeps no time lines."""
 
 
 def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told: Any) -> SequenceUpdate:
@@ -123,7 +123,7 @@ def output(tokens: tuple[int, ...] = (), *, queue_s: float | None = None, **told
 
 
 def fake_logprobs(token: int, top: int, ids: tuple[int, ...] = ()) -> TokenLogprobs:
-    """-0.5 for the token, which is also its own best alternative, then the ids below it, or those that are named."""
+    """-0.5 for the token, which is also its own best alternative, then the ids below it, or the named ones."""
     if ids:
         return TokenLogprobs(token, -0.5, tuple((one, -1.0 - i) for i, one in enumerate(ids)))
     return TokenLogprobs(token, -0.5, tuple((max(0, token - i), -0.5 - i) for i in range(top)))
@@ -149,5 +149,5 @@ class FakeBackend:
         return generation
 
     def ready(self) -> bool:
-        """As set."""
+        """The configured state."""
         return self.is_ready

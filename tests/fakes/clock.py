@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only a test moves."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ from hardware.units import Seconds
 
 @dataclass
 class ManualClock:
-    """A clock that shows what a test put on it."""
+    """A clock that shows a set time."""
 
     seconds: float = 0.0
 
     def now(self) -> Seconds:
-        """See `hardware.clock.Clock`."""
+        """Current time; see `hardware.clock.Clock`."""
         return Seconds(self.seconds)

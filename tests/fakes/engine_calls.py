@@ -1,4 +1,4 @@
-"""An engine moved by hand: a method for each event, orders as what it returns, news kept until it is taken."""
+"""An engine driven by hand: a method for each event, commands as return values, events kept until they are taken."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from serving.values.step_plan import StepPlan, StepResult
 
 @dataclass
 class Orders:
-    """What an event asked for. `plan` is one to run."""
+    """Commands that resulted from an event. `plan` is the step to run."""
 
     pulls: tuple[e.PullOrder, ...] = ()
     plan: StepPlan | None = None
@@ -35,7 +35,7 @@ class EngineCalls(InstanceEngine):
         self._news: list[e.EngineNews] = []
 
     def tell(self, event: e.EngineEvent, now: float) -> Orders:
-        """Any event. Effects: news is kept."""
+        """Deliver any event. Effects: outgoing events are kept."""
         told = Orders()
         for effect in self.driven(event, now):
             match effect:
@@ -54,16 +54,16 @@ class EngineCalls(InstanceEngine):
         return told
 
     def take_events(self) -> tuple[e.EngineNews, ...]:
-        """All news since the last time."""
+        """All outgoing events since the last call."""
         news, self._news = tuple(self._news), []
         return news
 
     def add(self, spec: SequenceSpec, now: float) -> Refused | Lost | None:
-        """Returns: the refusal, if it is one; it is no news then."""
+        """Add a sequence. Returns: the refusal, if it is refused; it is then not kept as an event."""
         return self._refusal(Add(spec), now)
 
     def adopt(self, spec: SequenceSpec, ticket: HandoffTicket, now: float) -> Refused | Lost | None:
-        """As `add`."""
+        """Adopt a sequence, like `add`."""
         return self._refusal(Adopt(spec, ticket), now)
 
     def _refusal(self, order: Add | Adopt, now: float) -> Refused | Lost | None:
@@ -99,7 +99,7 @@ class EngineCalls(InstanceEngine):
         return self.tell(e.Foresee(), now).plan
 
     def step_followed(self, result: StepResult, now: float) -> Orders:
-        """Returns: with the plan that runs now."""
+        """Run a step. Returns: the commands, together with the plan that runs now."""
         plan = self._foreseen.plan if self._foreseen is not None else None
         told = self.tell(e.StepFollowed(result), now)
         told.plan = plan

@@ -1,7 +1,8 @@
 """A step executor whose "KV cache" is the token ids themselves, so that a wrong block gives a wrong token.
 
-The next token is a checksum of everything that the sequence can see through its block table. `reference_output` says
-the same from the plain token list: an engine that mixes up one block, feeds a token twice or skips one disagrees.
+The next token is a checksum of all tokens that the sequence can see through its block table. `reference_output`
+computes the same from the plain token list: an engine that mixes up one block, feeds a token twice or skips one
+disagrees.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ def fake_logprob(history: Sequence[int], token: int) -> TokenLogprobs:
 
 
 def reference_output(spec: SequenceSpec, max_len: int = 1 << 30) -> tuple[tuple[int, ...], FinishReason]:
-    """Whole output of a sequence and how it ends, without any engine."""
+    """Whole output of a sequence and its finish reason, without any engine."""
     tokens, output = [*spec.prompt, *spec.output], list(spec.output)
     sampling = spec.sampling
     while len(output) < sampling.max_tokens:
@@ -54,16 +55,15 @@ def reference_prompt_logprobs(prompt: Sequence[int]) -> tuple[TokenLogprobs, ...
 
 
 class FakeExecutor:
-    """`StepExecutor` over an arena of token ids, -1 where nothing was written.
+    """`StepExecutor` over an arena of token ids, -1 where no token was written.
 
-    Its draft layer's rows lie in an arena of their own: the row of a position holds the token that stands there. It
-    guesses what it will draw, right in `guess_percent` of the cases.
+    Its draft layer's rows have a separate arena: the row of a position holds the token at that position. It
+    drafts the next sampled token, correctly in `guess_percent` of the cases.
     """
 
     def __init__(self, num_blocks: int, block_tokens: int, *, step_s: float = 0.001, token_s: float = 0.0001) -> None:
-        """
-        Args:
-            step_s, token_s: reported duration of a step: fixed part, and part per fed token, guesses included [s].
+        """Args:
+        step_s, token_s: reported duration of a step: fixed part, and part per fed token, draft tokens included [s].
         """
         self.block_tokens = block_tokens
         self.arena = [[-1] * block_tokens for _ in range(num_blocks)]
@@ -98,7 +98,7 @@ class FakeExecutor:
         return self._last
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult]:
-        """As `PreparingExecutor.prepare`; whatever the engine learns later is not seen."""
+        """Prepare a step, like `PreparingExecutor.prepare`; later changes of the engine have no effect on it."""
         outputs = [tuple(step.sample.output) for step in plan.sequences if step.sample is not None]
         if any(tuple(step.tokens) != (UNKNOWN,) for step in plan.sequences) or len(outputs) != len(plan.sequences):
             raise EngineError("only steps of single, unknown tokens are prepared")
@@ -118,7 +118,7 @@ class FakeExecutor:
         return run
 
     def history(self, table: Sequence[BlockId], length: int) -> list[int]:
-        """What a sequence sees at its first `length` positions."""
+        """Tokens that a sequence sees at its first `length` positions."""
         return self._seen(self.arena, table, length)
 
     def _seen(self, arena: list[list[int]], table: Sequence[BlockId], length: int) -> list[int]:
@@ -166,7 +166,7 @@ class FakeExecutor:
         return SequenceResult(step.sequence_id, tokens, logprobs, tuple(prompt_logprobs), drafts)
 
     def _draw(self, step: SequenceStep, order: SampleOrder, end: int) -> tuple[int, ...]:
-        """The guesses that are right, read from the arena where they were fed, and one more."""
+        """The correct draft tokens, read from the arena where they were fed, and one more."""
         tokens: list[int] = []
         for guess in (*step.drafts, None):
             seen = self.history(step.block_table, end + len(tokens))
@@ -176,7 +176,7 @@ class FakeExecutor:
         return tuple(tokens)
 
     def _guess(self, step: SequenceStep, drawn: tuple[int, ...]) -> tuple[int, ...]:
-        """Write the draft layer's rows of the positions whose next token is known, and guess from them."""
+        """Write the draft layer's rows of the positions whose next token is known, and draft from them."""
         if step.next_drafts is None:
             return ()
         following = [*step.tokens[1:], *drawn]

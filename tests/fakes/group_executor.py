@@ -1,4 +1,4 @@
-"""A rank's executor without peers: `serve` waits, as long as it is told to, for a wake-up or for a "peer's step"."""
+"""A rank's executor without peers: `serve` waits up to its limit for a wake-up or a "peer's step"."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ PATIENCE_S = 60.0
 
 
 class FakeGroupExecutor:
-    """`GroupExecutor` around a plain one. A wake-up is the only end of `serve`, so that a lost one is seen."""
+    """`GroupExecutor` around a plain one. Only a wake-up ends `serve`, so a lost one is detected."""
 
     def __init__(self, inner: StepExecutor) -> None:
         self._inner = inner

@@ -1,9 +1,8 @@
-"""A stand-in for the Hugging Face Hub on loopback: the part of its interface that downloads use, and its failures.
+"""A fake Hugging Face Hub on loopback: the part of its interface that downloads use, and its failures.
 
-Each failure is the Hub's own: the status, the headers and the moment at which it comes. Nothing is simulated on the
-client's side, which is the real library.
+Each failure has the Hub's own status, headers and timing. The client's side is the real library, without changes.
 
-    python -m tests.fakes.hub FOLDER     prints its address and lets `test/random` have the folder's files, until killed
+    python -m tests.fakes.hub FOLDER     prints its address and serves the folder's files as `test/random`, until killed
 """
 
 import hashlib
@@ -21,22 +20,22 @@ NAME = "test/random"
 
 
 class FakeHub:
-    """One repository, and what goes wrong with it.
+    """One repository, and its failures.
 
     Attributes:
         revisions: branch or tag -> commit. A commit holds the files of its own folder.
         asked: "METHOD path" of each request.
-        refusal: status and headers of every answer about the repository, or about its files only.
-        token: what a bearer must be for the files to be given.
+        refusal: status and headers of every response about the repository, or about its files only.
+        token: required bearer token for the files.
         cut: file -> how often its connection is closed half-way.
         moves_to: a commit to which the branch is moved as soon as it has been listed.
-        answers_as: a commit that a mirror serves instead of the one that is asked for.
+        answers_as: a commit that a mirror serves instead of the requested one.
         longer: file -> bytes that are added to it after it has been listed.
-        headers: put into every answer about a file, in place of the Hub's own of that name.
-        redirects: headers of a redirect to the same place, once per file, before the answer; None = no redirect.
+        headers: put into every response about a file, in place of the Hub's own of that name.
+        redirects: headers of a redirect to the same URL, once per file, before the response; None = no redirect.
         listed_commit: the commit that the listing names, in place of the right one.
-        stalls: a file that comes half-way, and no further.
-        stalled: it has.
+        stalls: a file whose transfer stops half-way.
+        stalled: whether it has.
     """
 
     def __init__(self) -> None:
@@ -57,24 +56,24 @@ class FakeHub:
         self.url = ""
 
     def add(self, folder: Path, revision: str = "main") -> str:
-        """Let a revision hold a folder's files. Returns: its commit."""
+        """Add a revision with a folder's files. Returns: its commit."""
         commit = hashlib.sha1(f"{folder} {revision}".encode()).hexdigest()
         self.revisions[revision], self.folders[commit] = commit, folder
         return commit
 
     @property
     def files_asked(self) -> set[str]:
-        """Names of all files that were asked for."""
+        """Names of all requested files."""
         return {path.split("/resolve/")[1].split("/", 1)[1] for path in self.asked if "/resolve/" in path}
 
 
 @contextmanager
 def fake_hub() -> Iterator[FakeHub]:
-    """A Hub that listens. Effects: a thread, until the end."""
+    """A listening Hub. Effects: a thread, until the end."""
     hub = FakeHub()
 
     class Handler(_Handler):
-        """Bound to this Hub."""
+        """HTTP handler bound to this Hub."""
 
         served = hub
 
@@ -95,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Suppress log output."""
 
     def do_HEAD(self) -> None:
         self._answer()

@@ -9,7 +9,7 @@ from tests.fakes.executor import FakeExecutor
 
 
 class FakePool:
-    """What was stored, by namespace and hash."""
+    """Stored blocks, by namespace and hash."""
 
     def __init__(self) -> None:
         self.blocks: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
@@ -33,7 +33,7 @@ class FakeContextCache:
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
     ) -> FetchReport:
-        """Fill the leading blocks that are known; of rows, those that are needed."""
+        """Fill the leading known blocks; of rows, the required ones."""
         known = 0
         while known < len(hashes) and (namespace, hashes[known]) in self.pool.blocks:
             known += 1
@@ -70,7 +70,7 @@ class FakeContextCache:
         return FetchReport(whole)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """Keep copies; what is known already must be the same."""
+        """Store copies; asserts that known blocks have the same content."""
         present = 0
         for block, prefix_hash in zip(blocks, hashes, strict=True):
             content = tuple(self.executor.arena[block])

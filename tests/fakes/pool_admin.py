@@ -1,4 +1,4 @@
-"""A `PoolAdmin` over dicts: servers that hold what they are told, answer when asked, and keep silent where told."""
+"""A `PoolAdmin` over dicts: servers with given contents, which respond or stay silent as configured."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def facts(dram_mib: int = 10, ssd_mib: int = 20, **held: int) -> dict[str, Any]:
-    """What a memory server announces. `held`: entries of 1 MiB in DRAM, by namespace."""
+    """Facts that a memory server announces. `held`: entries of 1 MiB in DRAM, by namespace."""
     return {
         "ledger": {
             "counters": {
@@ -48,7 +48,7 @@ def server(name: str, weight: float = 1.0, **more: Any) -> ViewServer:
 
 @dataclass
 class FakePoolAdmin:
-    """The servers of `pool`; those in `mute` do not answer. `broken` gives the audit's problems by server."""
+    """The servers of `pool`; those in `mute` do not respond. `broken` has the audit's problems by server."""
 
     pool: PoolView
     mute: frozenset[str] = frozenset()
@@ -57,15 +57,15 @@ class FakePoolAdmin:
     audits: list[bool] = field(default_factory=list)
 
     def view(self) -> PoolView:
-        """As given."""
+        """The configured view."""
         return self.pool
 
     async def usage(self) -> ServerAnswers:
-        """What each server's facts say."""
+        """Usage from each server's facts."""
         return self._answers({one.record.name: one.record.facts["namespaces"] for one in self.pool.servers})
 
     async def forget(self, namespace: str) -> ServerAnswers:
-        """Recorded; each server deletes what it holds of it."""
+        """Record the call; each server deletes its entries of the namespace."""
         self.forgotten.append(namespace)
         deleted = {}
         for one in self.pool.servers:
@@ -74,7 +74,7 @@ class FakePoolAdmin:
         return self._answers(deleted)
 
     async def audit(self, *, repair: bool) -> ServerAnswers:
-        """Recorded; servers in `broken` have problems."""
+        """Record the call; servers in `broken` have problems."""
         self.audits.append(repair)
         found = {}
         for one in self.pool.servers:
@@ -83,12 +83,12 @@ class FakePoolAdmin:
         return self._answers(found)
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
-        """In the next view, as an operator's change."""
+        """Change the next view, like an operator's change."""
         others = [one for one in self.pool.namespaces if one.name != record.name]
         self.pool = replace(self.pool, namespaces=(*others, replace(record, over=(0, 1.0))))
 
     async def drop_namespace(self, name: str) -> None:
-        """Not in the next view."""
+        """Remove it from the next view."""
         self.pool = replace(self.pool, namespaces=tuple(one for one in self.pool.namespaces if one.name != name))
 
     def _answers(self, by_server: dict[str, Any]) -> ServerAnswers:

@@ -1,4 +1,4 @@
-"""A world of ranks without processes: a `GroupPort` whose ranks die, freeze, or cannot be built as a test says."""
+"""A world of ranks without processes: a `GroupPort` whose ranks die, freeze, or fail to build on demand."""
 
 import asyncio
 import random
@@ -47,12 +47,12 @@ EXPERTS = 4
 
 
 def ordered(epoch: int, version: int, offers: tuple[RankOffer, ...]) -> RegroupOrder:
-    """An order whose map says nothing."""
+    """A command with an empty map."""
     return RegroupOrder(epoch, ExpertMap(version, (), ()), offers)
 
 
 def progress(order: RegroupOrder | None, raised: int) -> tuple[tuple[int, ...], int, int, int]:
-    """Progress that a rank reports of its order: members, epoch, the one that has begun, version of the map."""
+    """Progress that a rank reports of its command: members, epoch, the started epoch, version of the map."""
     if order is None:
         return (), 0, 0, 0
     return tuple(offer.pid for offer in order.offers), order.epoch, raised, order.version
@@ -97,17 +97,17 @@ class FakeRank:
 
     @property
     def offer(self) -> RankOffer:
-        """Offer of a rank that is built."""
+        """Offer of a built rank."""
         return RankOffer(self.name.rank, self.pid, "", "x", experts=EXPERTS, held=tuple(map(tuple, self.held)))
 
     @property
     def computes_with(self) -> list[int]:
-        """Processes of the epoch that has begun for it."""
+        """Processes of the epoch that it has started."""
         order = self.order
         return [offer.pid for offer in order.offers] if order is not None and order.epoch == self.raised else []
 
     def move(self, order: ExpertOrder) -> RankEvent | None:
-        """Carry out an order about experts, if it is for this rank."""
+        """Execute a command about experts, if it is for this rank."""
         match order:
             case CountRows():
                 return RowsCounted(self.name.rank, self.rows, self.exchange)
@@ -168,14 +168,14 @@ class FakeWorld:
         return [rank for name, rank in sorted(self.ranks.items()) if name.group == group]
 
     def store(self) -> None:
-        """Ask Ray's control store."""
+        """Query Ray's control store."""
         if self.silent_calls:
             self.silent_calls -= 1
             raise RankSilentError("Ray does not answer")
 
 
 class FakePort:
-    """Implements `GroupPort`; every call takes a turn of the loop, or some."""
+    """Implements `GroupPort`; every call takes one or several turns of the event loop."""
 
     def __init__(self, world: FakeWorld) -> None:
         self._world = world

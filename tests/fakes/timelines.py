@@ -1,4 +1,4 @@
-"""Time lines of one gateway, to be asked for over HTTP."""
+"""Time lines of one gateway, for requests over HTTP."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class KeptTimelines:
     """Implements `Timelines`.
 
     Args:
-        requests: id, namespace and time of each; an id is found with an `x` before it, too.
+        requests: id, namespace and time of each; an id is also found with a leading `x`.
     """
 
     def __init__(self, *requests: tuple[str, str, float]) -> None:

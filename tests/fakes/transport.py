@@ -14,7 +14,7 @@ TOKEN_BYTES = 4
 
 
 class FakeFabric:
-    """What joins the replicas; a replica missing here is unreachable."""
+    """The network between the replicas; a replica missing in it is unreachable."""
 
     def __init__(self) -> None:
         self.transports: dict[ReplicaId, FakeTransport] = {}
@@ -24,9 +24,7 @@ class FakeTransport:
     """`KvTransport` of one replica."""
 
     def __init__(self, fabric: FakeFabric, replica: ReplicaId, executor: FakeExecutor) -> None:
-        """
-        Effects: joins the fabric.
-        """
+        """Effects: joins the fabric."""
         self.fabric = fabric
         self.replica = replica
         self.executor = executor
@@ -59,7 +57,7 @@ class FakeTransport:
         )
 
     def withdraw(self, ticket_id: str) -> None:
-        """The blocks of a ticket may change from now on."""
+        """Allow the blocks of a ticket to change."""
         self.registered.pop(ticket_id, None)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:

@@ -1,4 +1,4 @@
-"""A `FakeExecutor` whose layers have a window: blocks of each kind hold what they must, and no more is looked at."""
+"""A `FakeExecutor` whose layers have a window: blocks of each kind hold the required rows, and no others are read."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _OUTSIDE = -2
 
 
 class WindowedExecutor(FakeExecutor):
-    """Every block of a row holds the row's tokens. In the window, sliding blocks must agree with full ones."""
+    """Every block of a row holds the row's tokens. In the window, sliding blocks must equal full ones."""
 
     def __init__(self, num_blocks: int, block_tokens: int, split: LayerSplit) -> None:
         super().__init__(num_blocks, block_tokens)

@@ -1,4 +1,4 @@
-"""What each command can do, and that the documentation says so."""
+"""The faults that each command supports, and their documentation."""
 
 from pathlib import Path
 

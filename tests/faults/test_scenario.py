@@ -1,4 +1,4 @@
-"""Scenario files: what they may say, and how their mistakes are told."""
+"""Scenario files: valid contents, and the messages for errors."""
 
 from collections import Counter
 from pathlib import Path

@@ -38,7 +38,7 @@ def drawn(schema: dict[str, Any], seed: int, most: int = 300, **options: Any) ->
 
 
 def accepts(schema: dict[str, Any], text: str, **options: Any) -> bool:
-    """Whether a text is a whole output."""
+    """Whether a text is a complete output."""
     one = matcher_of(schema, **options)
     for token in tokenizer().encode(text, add_special_tokens=False):
         if not one.allowed()[token]:

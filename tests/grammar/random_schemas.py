@@ -1,4 +1,4 @@
-"""Random JSON schemas of the kinds that people send, by seed: small, closed, and such that outputs come to an end."""
+"""Random JSON schemas of common kinds, by seed: small, closed, and with outputs that end."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""The demo model's vocabulary, with three ids behind it that have no token, and grammars over it."""
+"""The demo model's vocabulary, with three additional ids without tokens, and grammars over it."""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""What models would go on with to the end is bounded; what reaches a limit of this server is said to."""
+"""Unbounded repetition by models is bounded; a grammar that exceeds a limit of this server is reported."""
 
 import json
 import random
@@ -20,7 +20,7 @@ CLOSED = {**PAIR, "additionalProperties": False}
 
 
 def with_most_blanks(one: Matcher) -> str:
-    """The output of a model that chooses blanks as long as it may."""
+    """The output of a model that chooses blanks for as long as it may."""
     output: list[int] = []
     texts = [tokenizer().decode([token]) for token in range(tokenizer().vocab_size)]
     rng = random.Random(0)

@@ -1,4 +1,4 @@
-"""llguidance through its C functions: what its Python classes say, mask by mask; and what is done without them."""
+"""llguidance through its C functions: equal to its Python classes, mask by mask; and the fallback without them."""
 
 import ctypes
 import logging

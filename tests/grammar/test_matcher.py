@@ -1,4 +1,4 @@
-"""Matchers: what they allow, that they are rebuilt from outputs alone, and that nothing is left behind."""
+"""Matchers: permitted tokens, reconstruction from outputs alone, and no leaked state."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""JSON schemas that llguidance alone would break in silence: followed to the letter, or refused in words."""
+"""JSON schemas that llguidance alone would accept and violate: followed exactly, or refused with a reason."""
 
 import json
 from itertools import pairwise
@@ -227,7 +227,7 @@ def test_integers_with_one_bound_have_64_bits(bounds: dict[str, Any]) -> None:
 
 
 def chain(links: int, required: bool = False) -> dict[str, Any]:
-    """A schema whose value lies so many references deep."""
+    """A schema whose value is this many references deep."""
     names = [f"d{number}" for number in range(links + 1)]
     definitions: dict[str, Any] = {
         name: {"type": "object", "properties": {"x": {"$ref": f"#/$defs/{after}"}}}
@@ -239,7 +239,7 @@ def chain(links: int, required: bool = False) -> dict[str, Any]:
 
 @pytest.mark.parametrize("required", [False, True])
 def test_references_that_would_overflow_the_stack_are_refused(required: bool) -> None:
-    """llguidance ends the process where a chain has a thousand objects."""
+    """llguidance ends the process on a chain of a thousand objects."""
     assert schema_text(chain(150, required))
     for links in (250, 1_000, 3_000):
         with pytest.raises(GrammarError, match="levels deep; at most 600 are allowed"):

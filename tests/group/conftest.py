@@ -1,4 +1,4 @@
-"""A folder in shared memory, where slots lie."""
+"""Fixture: a folder in shared memory for slots."""
 
 import shutil
 import tempfile

@@ -8,6 +8,6 @@ from serving.values.expert_map import ExpertMap
 
 
 def map_of(opening: ExpertMap, members: Iterable[int], version: int) -> ExpertMap:
-    """The map of those that are left of a group, each with what it held in the beginning."""
+    """The map of a group's remaining members, each with its initial contents."""
     held = {rank: contents_of(opening, rank) for rank in members}
     return regroup_map(held, len(opening.slots), len(opening.layers[0].homes), version)

@@ -1,7 +1,7 @@
-"""Groups of ranks as processes, which can be killed: at a place of the protocol, or at any moment.
+"""Groups of ranks as processes that can be killed at a point of the protocol, or at any moment.
 
-The parent is the shell: it makes the group, and when a rank dies it gives the others a map without it and raises the
-epoch. Every rank has all experts in its slots, so that nothing is to be loaded.
+The parent is the shell: it creates the group, and when a rank dies it gives the others a map without it and raises the
+epoch. Every rank has all experts in its slots, so no expert has to be loaded.
 """
 
 import contextlib
@@ -44,9 +44,9 @@ Answers = dict[SequenceId, Answer]
 
 
 def library_with_faults(folder: Path) -> Path:
-    """The native library, built so that a rank can die at a place of the exchange; kept for these sources.
+    """The native library, built so that a rank can die at a point of the exchange; cached for these sources.
 
-    With portable kernels alone, which are quickly compiled; their bits are others than this machine's usual ones.
+    It has portable kernels only, which compile quickly; their bits differ from this machine's usual ones.
     """
     path = folder / f"faults-{build.source_fingerprint()}-{FAULTS.stat().st_mtime_ns}.so"
     with build.lock(folder / "faults.lock"):
@@ -65,15 +65,15 @@ def library_with_faults(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Order:
-    """What a rank is to be.
+    """Arguments of one rank's process.
 
     Args:
         window: path of its window.
-        ranks: of the group; 0 = none, it computes all alone.
+        ranks: of the group; 0 = none, it computes alone.
         library: the one with faults; None = as usual.
-        die_at: place of the exchange and how often it is passed before, `wait:3`; empty = nowhere.
-        slow_at: place of the exchange and how long each pass takes [µs], `gather:100`; empty = nowhere.
-        facts: file for what it has counted when its work is done.
+        die_at: point of the exchange and number of passes before it, `wait:3`; empty = none.
+        slow_at: point of the exchange and duration of each pass [µs], `gather:100`; empty = none.
+        facts: file for its counters at the end.
     """
 
     folder: Path
@@ -90,7 +90,7 @@ class Order:
 
 
 def all_maps(layers: int, experts: int, members: Sequence[int], seed: int) -> NDArray[np.uint32]:
-    """A map that uses these ranks; slot = layer * experts + expert everywhere."""
+    """A map that uses these ranks; slot = layer * experts + expert on each."""
     rng = Random(seed)
     table = [
         [
@@ -103,7 +103,7 @@ def all_maps(layers: int, experts: int, members: Sequence[int], seed: int) -> ND
 
 
 def rank_main(pipe: Connection, order: Order) -> None:
-    """The child."""
+    """Main function of the child."""
     if order.library is not None:
         library.__dict__["packaged_library"] = lambda: order.library
         os.environ |= {"CM_DIE_AT": order.die_at, "CM_SLOW_AT": order.slow_at}
@@ -175,9 +175,9 @@ class RankProcesses:
     """A group; a context manager that ends it.
 
     Args:
-        orders: of the ranks, by number.
-        seed: of where rows go.
-        replacements: by rank, of those that are put in its place when it has died.
+        orders: arguments of the ranks, by number.
+        seed: of the routing of rows.
+        replacements: by rank, arguments of the processes that replace dead ones.
     """
 
     def __init__(self, orders: Sequence[Order], seed: int = 0, replacements: Mapping[int, Order] | None = None) -> None:
@@ -197,12 +197,12 @@ class RankProcesses:
             self._start(order)
 
     def alone(self) -> Answers:
-        """Answers of the only rank, which has no group."""
+        """Results of a single rank without a group."""
         found: Answers = _receive(self._pipes[0])
         return found
 
     def form(self) -> None:
-        """Have all join."""
+        """Make all ranks join."""
         for rank in self._pipes:
             self._take_offer(rank)
         self._members = sorted(self._pipes)
@@ -210,9 +210,9 @@ class RankProcesses:
             self._send_place(rank)
 
     def run(self) -> tuple[dict[int, Answers], float]:
-        """Until all who live have answered; whoever dies is put out of the group, and maybe replaced.
+        """Run until all living ranks have responded; dead ones are removed from the group, and maybe replaced.
 
-        Returns: answers by rank; and when the first death was seen, by `time.monotonic`.
+        Returns: results by rank; and the time at which the first death was seen, by `time.monotonic`.
         """
         answers: dict[int, Answers] = {}
         seen_at = 0.0
@@ -266,7 +266,7 @@ class RankProcesses:
             self._start(self._replacements.pop(rank))
 
     def _take_in(self, rank: int, answers: dict[int, Answers]) -> None:
-        """A replacement offers itself: it joins at the next epoch."""
+        """Register a replacement: it joins at the next epoch."""
         self._take_offer(rank)
         self._members = sorted((*self._members, rank))
         self._begin_epoch(answers, rank)

@@ -1,6 +1,6 @@
 """Groups of ranks as threads of one process: each with an engine, an executor and a KV cache of its own.
 
-The native step gives Python's lock away, so ranks wait for one another as processes do. Weights are there once; slots
+The native step releases Python's lock, so ranks wait for one another as processes do. Weights are loaded once; slots
 point into them.
 """
 
@@ -47,7 +47,7 @@ IDLE_S = 0.02
 
 
 def expert_layers(model: Model) -> list[LocalExperts]:
-    """Experts of all layers that have some, the draft layer's last."""
+    """Experts of all layers that have some; the draft layer's are last."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     found = [block.feed.experts for block in blocks if isinstance(block.feed, ExpertLayer)]
     return [experts for experts in found if isinstance(experts, LocalExperts)]
@@ -61,12 +61,12 @@ class MappedSlots:
     down: "ctypes.Array[NativeLinear]"
 
     def publish(self) -> None:
-        """Nothing comes."""
+        """Publish no changes."""
 
 
 @dataclass
 class Spread:
-    """Where experts lie: homes of each, and what fills each rank's slots in turn."""
+    """Placement of experts: homes of each, and contents of each rank's slots in order."""
 
     expert_map: NDArray[np.uint32]
     contents: list[list[tuple[int, int]]]
@@ -78,7 +78,7 @@ class Spread:
 def random_spread(
     layers: int, experts: int, ranks: int, rng: Random, copies: float = 0.5, only: Sequence[int] | None = None
 ) -> Spread:
-    """Every expert somewhere, some of them at several ranks, in any order.
+    """Every expert at one or several ranks, in any order.
 
     Args:
         copies: chance of each further home.
@@ -97,7 +97,7 @@ def random_spread(
 
 
 def random_map(homes: dict[tuple[int, int], list[int]], layers: int, experts: int, rng: Random) -> NDArray[np.uint32]:
-    """Any of each expert's homes at every position."""
+    """A map with any of each expert's homes at every position."""
     table = [
         [[rng.choice(homes[layer, expert]) for expert in range(experts)] for _ in range(MAP_POSITIONS)]
         for layer in range(layers)
@@ -106,7 +106,7 @@ def random_map(homes: dict[tuple[int, int], list[int]], layers: int, experts: in
 
 
 def mapped_slots(model: Model, contents: Sequence[tuple[int, int]], spare: int = 1) -> MappedSlots:
-    """Slots that point into the loaded model; some more are empty."""
+    """Slots that point into the loaded model; some additional ones are empty."""
     layers = expert_layers(model)
     count = len(contents) + spare
     gate_up, down = (NativeLinear * count)(), (NativeLinear * count)()
@@ -126,7 +126,7 @@ def window_memory(nbytes: int) -> memoryview:
 
 @dataclass
 class Answer:
-    """All that came of a request."""
+    """Complete result of a request."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -141,11 +141,11 @@ def drive(
     between: Callable[[int], None] = lambda step: None,
     answers: dict[SequenceId, Answer] | None = None,
 ) -> dict[SequenceId, Answer]:
-    """Run requests through an engine, then be idle until that says false.
+    """Run requests through an engine, then stay idle until `idle` returns false.
 
     Args:
         between: called before each step with its number.
-        answers: to be filled, if somebody wants to look meanwhile.
+        answers: filled in, for callers that read it during the run.
     """
     engine = EngineCalls(settings, BLOCKS)
     answers = {} if answers is None else answers
@@ -177,8 +177,8 @@ class RankThreads:
     """A group over one checkpoint.
 
     Args:
-        ranks: how many.
-        seed: of where experts lie.
+        ranks: number of ranks.
+        seed: of the placement of experts.
         copies, homes: as `copies` and `only` of `random_spread`.
     """
 
@@ -243,11 +243,11 @@ class RankThreads:
         )
 
     def other_map(self, seed: int) -> NDArray[np.uint32]:
-        """Another way to send rows to where the experts lie."""
+        """Another assignment of rows to the experts' homes."""
         return random_map(self.spread.homes, self.layers, self.experts, Random(seed))
 
     def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
-        """Answers of one process with all experts; the masks of its grammars are made in Python."""
+        """Results of one process with all experts; the masks of its grammars are made in Python."""
         return drive(self._executor(PythonRoute(), 0), specs, self.settings)
 
     def together(
@@ -257,11 +257,11 @@ class RankThreads:
         limit_s: float = 120.0,
         at_end: Callable[[], None] = lambda: None,
     ) -> list[dict[SequenceId, Answer]]:
-        """Answers of the ranks, each to its own requests.
+        """Results of the ranks, each for its own requests.
 
         Args:
             between: called by each rank's thread before its steps, with rank and number of step.
-            at_end: called when all are idle: no rank may be given anything to do with its peers afterwards.
+            at_end: called when all are idle: afterwards no rank may get work that involves its peers.
         """
         answers: list[dict[SequenceId, Answer]] = [{} for _ in work]
         failures: list[BaseException] = []
@@ -305,7 +305,7 @@ class RankThreads:
 
 
 def prompts(count: int, rng: Random, longest: int = 60) -> list[list[int]]:
-    """Random ids, some with a beginning in common."""
+    """Random ids, some with a common prefix."""
     stem = [rng.randrange(6, 320) for _ in range(longest // 2)]
     found = []
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""A group of threads that grows and shrinks under load: what a shell and its ranks do, without either."""
+"""A group of threads that grows and shrinks under load: the work of a shell and its ranks, without either."""
 
 import contextlib
 import itertools
@@ -38,10 +38,10 @@ LIMIT_S = 60.0
 
 
 class ResizedThreads:
-    """Ranks of one checkpoint, each with all experts in its slots, of which any number may compute together.
+    """Ranks of one checkpoint, each with all experts in its slots; any number of them may compute together.
 
     Args:
-        most: ranks that windows have room for.
+        most: ranks that the windows have space for.
     """
 
     def __init__(self, folder: Path, dtype: DtypeName, most: int, seed: int) -> None:
@@ -62,11 +62,11 @@ class ResizedThreads:
         self.failures: list[BaseException] = []
 
     def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
-        """Answers of one process with all experts."""
+        """Results of one process with all experts."""
         return drive(self._executor(), specs, SETTINGS)
 
     def grow(self, work: Mapping[int, Sequence[SequenceSpec]]) -> None:
-        """Have more ranks join, each with requests of its own; the others go on meanwhile."""
+        """Add ranks, each with its own requests, while the others continue."""
         old, self.members = self.members, sorted((*self.members, *work))
         self.epoch += 1
         table = self._table()
@@ -84,7 +84,7 @@ class ResizedThreads:
         self._begin((*work, *old))
 
     def shrink(self, leaving: Sequence[int]) -> None:
-        """Have ranks leave that have no more requests; they end before the epoch without them begins."""
+        """Remove ranks that have no more requests; they end before the epoch without them starts."""
         for rank in leaving:
             assert self._drained[rank].wait(LIMIT_S), "it drains in time"
         self.members = [rank for rank in self.members if rank not in leaving]
@@ -96,14 +96,14 @@ class ResizedThreads:
         self._begin(self.members)
 
     def close(self) -> None:
-        """Wait for all who are there, and end them."""
+        """Wait for all current ranks, and end them."""
         for rank in self.members:
             assert self._drained[rank].wait(LIMIT_S), "it ends in time"
         self._end(self.members)
         assert not self.failures, self.failures
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait."""
+        """Wait for a condition."""
         deadline = time.monotonic() + LIMIT_S
         while not condition() and not self.failures:
             assert time.monotonic() < deadline, "in time"
@@ -130,7 +130,7 @@ class ResizedThreads:
         return sum(1 << rank for rank in self.members)
 
     def _make(self, rank: int) -> None:
-        """As if by another process than the one which had the number before."""
+        """Create a rank, as if by another process than the previous owner of the number."""
         self.executors[rank] = executor = self._executor()
         shape = executor.window_shape(self._most)
         self.windows[rank] = window_memory(window_bytes(shape))
@@ -158,7 +158,7 @@ class ResizedThreads:
             self._drained[rank].set()
 
     def _table(self) -> NDArray[np.uint32]:
-        """Any member for every expert."""
+        """A table with any member for every expert."""
         table = [
             [[self._home(layer, expert) for expert in range(self._experts)] for _ in range(MAP_POSITIONS)]
             for layer in range(self._layers)

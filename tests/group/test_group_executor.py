@@ -1,4 +1,4 @@
-"""Ranks that compute together give the tokens, and the very bits, of one process with all experts."""
+"""Ranks that compute together produce the tokens, and the exact bits, of one process with all experts."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def _native() -> None:
 
 
 def requests(ranks: int, draw: int, each: int = 4, **sampling: Any) -> list[list[SequenceSpec]]:
-    """Work for every rank but the last, which only serves; the first has most."""
+    """Requests for every rank but the last, which only serves; the first has most."""
     rng = Random(draw)
     work = []
     for rank in range(ranks):
@@ -88,7 +88,7 @@ def test_experts_with_biases_and_clamped_gates(kind: str, tmp_path: Path) -> Non
     ],
 )
 def test_draws_penalties_and_log_probabilities(more: dict[str, Any], drafting: bool, tmp_path: Path) -> None:
-    """With guesses too, and with second calls for those whose token is drawn in Python: ranks differ in all of it."""
+    """With draft tokens, and with second calls for sequences whose token is drawn in Python: all differ by rank."""
     folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
     group = RankThreads(folder, "bfloat16", 3, seed=5, settings=DRAFTING if drafting else SETTINGS)
     work = requests(3, draw=9)
@@ -98,7 +98,7 @@ def test_draws_penalties_and_log_probabilities(more: dict[str, Any], drafting: b
 
 @pytest.mark.parametrize("settings", [SETTINGS, DRAFTING], ids=["plain", "drafting"])
 def test_grammars(settings: EngineSettings, tmp_path: Path) -> None:
-    """Their masks are made inside the group's steps, which guess what is forced; alone, in Python."""
+    """Their masks are built in the group's steps, which draft forced tokens; alone, in Python."""
     folder = write_random_checkpoint(tmp_path, dtype="bfloat16")
     group = RankThreads(folder, "bfloat16", 3, seed=6, settings=replace(settings, forced_tokens=8))
     work = requests(3, draw=11, each=3)
@@ -136,7 +136,7 @@ def test_other_shapes_and_settings(kind: str, shape: dict[str, Any], more: dict[
 
 
 def test_more_rows_come_than_a_rank_computes_at_once(tmp_path: Path) -> None:
-    """All experts lie with one rank: what eight ranks send is worked off in pieces."""
+    """All experts are on one rank: it processes the rows of eight ranks in pieces."""
     folder, dtype = checkpoint("bfloat16", tmp_path)
     group = RankThreads(folder, dtype, 8, copies=0.0, homes=[3])
     work = _renamed([requests(2, draw=seed, each=3)[0] for seed in range(8)])
@@ -144,7 +144,7 @@ def test_more_rows_come_than_a_rank_computes_at_once(tmp_path: Path) -> None:
 
 
 def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
-    """Every rank gets it at another step; all use it from the same step on, and go back to the old one likewise."""
+    """Every rank receives it at another step; all use it from the same step on, and return to the old one likewise."""
     folder, dtype = checkpoint("bfloat16", tmp_path)
     group = RankThreads(folder, dtype, 3, seed=1)
     maps = [group.other_map(seed) for seed in range(6)]
@@ -166,7 +166,7 @@ def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_bytes_and_time_of_the_exchange_are_counted_by_peer(rounded: bool, tmp_path: Path) -> None:
-    """All experts lie with rank 1, which has no rows of its own and waits for those of rank 0."""
+    """All experts are on rank 1, which has no rows of its own and waits for those of rank 0."""
     folder = write_random_checkpoint(tmp_path)
     group = RankThreads(folder, "float32", 2, copies=0.0, homes=[1], bf16_results=rounded)
     group.together([requests(2, draw=3)[0], []])
@@ -227,7 +227,7 @@ def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_map_that_sends_rows_to_a_former_member_is_never_used(tmp_path: Path) -> None:
-    """Members that lack the map of an epoch compute nothing, rather than without the experts of who has left."""
+    """Members without the map of an epoch compute nothing, rather than without the experts of the removed member."""
     group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3, copies=0.0, deadline_s=0.5)
     library = load()
     assert library is not None

@@ -1,4 +1,4 @@
-"""A group that grows and shrinks amid its steps gives the tokens of one process, on every rank."""
+"""A group that grows and shrinks between its steps produces the tokens of one process, on every rank."""
 
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ def work(name: str, count: int, tokens: int) -> list[SequenceSpec]:
 
 @pytest.mark.parametrize("dtype", ["bfloat16"])
 def test_two_four_two_under_load(dtype: Literal["float32", "bfloat16"], tmp_path: Path) -> None:
-    """And a fifth process joins where one has left."""
+    """A fifth process then takes the place of one that has left."""
     group = ResizedThreads(write_random_checkpoint(tmp_path, dtype=dtype), dtype, most=4, seed=1)
     long, brief = [work(f"l{rank}", 3, 150) for rank in range(2)], [work(f"b{rank}", 3, 8) for rank in range(3)]
     group.grow(dict(enumerate(long)))

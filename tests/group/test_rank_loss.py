@@ -1,4 +1,4 @@
-"""A rank that dies at any place of the exchange costs the others nothing but a moment: their tokens stay the same."""
+"""A rank that dies at any point of the exchange delays the others only briefly: their tokens stay the same."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ PLACES = ("announce", "signal", "wait", "stage", "gather", "written", "sum")
 
 
 def often(place: str) -> tuple[int, int, int]:
-    """How often a place is passed before the death: of another rank each, at first, early and late."""
+    """Number of passes of a point before the death: another rank each, at first, early and late."""
     return (1, 5, 9) if place == "announce" else (1, 11, 21)
 
 
@@ -83,7 +83,7 @@ def test_death_at_a_place_of_the_exchange(
 
 
 def test_another_process_takes_the_place_of_a_dead_one(folder: Path, faults: Path, wanted: Answers, shm: Path) -> None:
-    """It joins amid the others' steps, with the same work, and rows go to all ranks again."""
+    """It joins during the others' steps, with the same work, and rows are sent to all ranks again."""
     orders = [
         Order(folder, "bfloat16", rank, RANKS, shm / f"window-{rank}", work(rank), SETTINGS, faults,
               "gather:3" if rank == 1 else "")

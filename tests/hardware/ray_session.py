@@ -1,4 +1,4 @@
-"""A short Ray session with virtual NPUs; run by `test_ray_resources` in a process of its own."""
+"""A short Ray session with virtual NPUs; run by `test_ray_resources` in a separate process."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from hardware.ray_resources import (
 
 
 class Holder:
-    """An actor that says what it was given."""
+    """An actor that reports its resources."""
 
     def ids(self) -> list[str]:
         return [str(npu) for npu in allocated_npu_ids(3)]

@@ -70,7 +70,7 @@ def test_every_kind_is_described_everywhere_and_has_its_units() -> None:
 
 
 def test_default_rates_add_up_to_no_more_than_the_published_one() -> None:
-    """One failure per 7.9 h on 1,024 accelerators, of which 67 % hit what is counted here."""
+    """One failure per 7.9 h on 1,024 accelerators, of which 67 % are of the counted kinds."""
     npus = FaultUnits(Topology(CLOUDMATRIX384, nodes=128))
     kinds = (FaultKind.DIE, FaultKind.NPU, FaultKind.HBM, FaultKind.RDMA_LINK)
     per_hour = sum(RATES[kind].value * len(npus.names(kind)) for kind in kinds)

@@ -1,4 +1,4 @@
-"""Depth of what hardware and serving read is bounded by us, not by the version of Python."""
+"""The depth of input that hardware and serving read is limited by us, not by the version of Python."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Resources: what is asked of Ray, and what Ray answers (the last test starts a real one)."""
+"""Resources: requests to Ray, and Ray's assignments (the last test starts a real one)."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ def test_which_npus_and_hosts_a_node_has() -> None:
 
 
 class Collector(logging.Handler):
-    """Keeps the messages that reach a logger's handlers."""
+    """Stores the messages that reach a logger's handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_only_the_probe_message_is_dropped() -> None:
 
 @pytest.mark.slow
 def test_ray_hands_out_npus_by_number(tmp_path: Path) -> None:
-    """In a process of its own, so that no Ray state and no environment stays behind."""
+    """In a separate process, so that no Ray state and no environment remains."""
     root = Path(__file__).parents[2]
     environment = os.environ | {"PYTHONPATH": str(root), "RAY_AUTH_MODE": "disabled"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Noise: its distribution, and that a draw depends on nothing but its stream and its number."""
+"""Noise: its distribution, and that a draw depends only on its stream and its number."""
 
 import math
 import statistics
@@ -47,7 +47,7 @@ def test_a_draw_does_not_depend_on_order_or_on_other_draws(steps: list[int], see
 
 
 def test_draws_are_the_same_on_every_run_of_the_program() -> None:
-    """Pinned: a hash that changes with the process (Python's own) would show here."""
+    """Pinned: a hash that changes with the process (Python's own) would be detected."""
     jitter = StepVariation(0.2, 0.1, 5.0, seed=7, name="decode0")
     assert [round(jitter.factor(step), 6) for step in (0, 1, 2, 10**9)] == [0.824024, 0.646379, 0.738807, 0.658996]
 

@@ -1,7 +1,7 @@
 """Prefill and decode engines with their gateway's journals in one thread: the whole path without Ray, time or tensors.
 
-The cluster does by itself only what a link does (carries news to the journals and their commands to the engines, at
-once and in order). Steps, pulls and time move when a test says so.
+The cluster itself only acts as the link: it delivers events to the journals and commands to the engines, immediately
+and in order. Tests trigger steps, pulls and time.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from tests.instance.fake_instance import FakeInstance
 
 @dataclass
 class Record:
-    """What the client of one sequence saw."""
+    """What the client of one sequence received."""
 
     spec: SequenceSpec
     journal: SequenceJournal
@@ -66,7 +66,7 @@ class Cluster:
     # ---- instances that come and go ------------------------------------------------------------------------------
 
     def join(self, name: str, settings: EngineSettings) -> FakeInstance:
-        """One more instance. Effects: takes up what waits for one."""
+        """Add an instance. Effects: it takes waiting sequences."""
         replica = ReplicaId(name)
         instance = FakeInstance(replica, settings, self._num_blocks, self.fabric, self.pool)
         self.instances[replica] = instance
@@ -74,7 +74,7 @@ class Cluster:
         return instance
 
     def leave(self, name: ReplicaId) -> None:
-        """An instance that has nothing left to do goes."""
+        """Remove an instance that has no work left."""
         instance = self.instances.pop(name)
         assert instance.engine.idle()
         assert not instance.busy
@@ -82,7 +82,7 @@ class Cluster:
         del self.fabric.transports[name]
 
     def kill(self, name: ReplicaId) -> None:
-        """An instance is gone, with all that it had."""
+        """Remove an instance with all its sequences."""
         del self.instances[name]
         del self.fabric.transports[name]
         for record in list(self.records.values()):
@@ -90,7 +90,7 @@ class Cluster:
         self.carry_news()
 
     def look_again(self) -> None:
-        """Another look for what found no instance."""
+        """Retry the sequences that found no instance."""
         waiting, self._waiting = self._waiting, []
         for record, need in waiting:
             if not record.journal.done:
@@ -114,7 +114,7 @@ class Cluster:
     # ---- moving on -----------------------------------------------------------------------------------------------
 
     def carry_news(self) -> None:
-        """Carry events to the journals until there are none."""
+        """Deliver events to the journals until there are none."""
         moved = True
         while moved:
             moved = False
@@ -142,7 +142,7 @@ class Cluster:
                 self.carry_news()
 
     def run_until_idle(self, max_rounds: int = 100_000) -> int:
-        """Run until no engine knows a sequence; skips dead time."""
+        """Run until no engine has a sequence; skips idle time."""
         for done in range(max_rounds):
             if all(i.engine.idle() and not i.busy for i in self.instances.values()):
                 return done
@@ -158,7 +158,7 @@ class Cluster:
             instance.engine.check()
 
     def assert_empty(self) -> None:
-        """Nothing is left anywhere."""
+        """Assert that no state is left in any part."""
         for instance in self.instances.values():
             snapshot = instance.engine.snapshot(self.now)
             assert instance.engine.idle()
@@ -201,7 +201,7 @@ class Cluster:
                     record.failure = command
 
     def _route(self, record: Record, need: NeedPrefill | NeedDecode) -> None:
-        """As a gateway does: at once, or at the source, or when somebody comes."""
+        """Route like a gateway: immediately, or at the source, or when an instance joins."""
         self._routes += 1
         turn, journal = self._routes, record.journal
         try:
@@ -223,7 +223,7 @@ class Cluster:
                 self._waiting.append((record, need))
 
     def decode_at_source(self) -> None:
-        """The grace is over: what waits for a decode instance is decoded where it lies."""
+        """The grace period is over: sequences that wait for a decode instance are decoded at their source."""
         waiting, self._waiting = self._waiting, []
         for record, need in waiting:
             if isinstance(need, NeedDecode) and not record.journal.done:

@@ -7,7 +7,7 @@ from serving.instance.core.speculation import Acceptance, Speculation
 
 @pytest.fixture
 def every_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Guess as often as may be, whether it pays or not: tests of results do not depend on times."""
+    """Draft as many tokens as possible, whether it pays or not: tests of results do not depend on times."""
 
     def most(self: Speculation, acceptance: Acceptance) -> int:
         return self.most

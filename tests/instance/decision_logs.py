@@ -1,4 +1,4 @@
-"""Decision logs in memory: written by recorded engines, looked into, and doctored."""
+"""Decision logs in memory: written by recorded engines, inspected, and altered."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.fakes.engine_calls import EngineCalls
 
 
 class MemoryLog:
-    """What `DecisionWriter` would write."""
+    """The log that `DecisionWriter` would write."""
 
     def __init__(self, engine: EngineCalls) -> None:
         self._encoder = LogEncoder()
@@ -22,22 +22,22 @@ class MemoryLog:
         self.engine = engine
 
     def note(self, call: Any, kept: object) -> None:
-        """One call."""
+        """Record one call."""
         self.data += self._encoder.pair(call, kept)
 
     def close(self) -> bytes:
-        """The end of the log."""
+        """Write the end of the log."""
         self.note(End(), None)
         return bytes(self.data)
 
 
 def pairs(data: bytes) -> list[tuple[Any, Any]]:
-    """Calls and outcomes of a log, undecided: tagged lists and plain values."""
+    """Calls and outcomes of a log, undecoded: tagged lists and plain values."""
     return [tuple(msgspec.msgpack.decode(body)) for body in list(Frames(data, "log"))[1:]]
 
 
 def gateway_kinds(data: bytes) -> Counter[str]:
-    """What is in a gateway's log, by kind: events and the news in them, effects and the orders in them.
+    """Contents of a gateway's log, by kind: inputs and the instance events in them, effects and the commands in them.
 
     Routes count as `RoutePrefill` and `RouteDecode`.
     """

@@ -46,11 +46,11 @@ plain_draws = st.builds(
 
 @dataclass(frozen=True)
 class Life:
-    """Four engines alike but for their roles.
+    """Four engines that differ only in their roles.
 
     Args:
-        guesses: every sequence guesses, so that draft caches must be without gaps.
-        token_s: cost of a fed token; the dearest one lets guessing stop.
+        guesses: every sequence drafts, so draft caches must have no gaps.
+        token_s: cost of a fed token; the highest one makes drafting stop.
     """
 
     base: EngineSettings
@@ -64,7 +64,7 @@ class Life:
 
 @st.composite
 def lives(draw: st.DrawFn, kind: str) -> Life:
-    """Engines of one kind: with any sequences, with guessing sequences and few blocks, or with sliding windows."""
+    """Engines of one kind: with any sequences, with drafting sequences and few blocks, or with sliding windows."""
     guesses, split = kind == "guessing", draw(splits) if kind == "windowed" else None
     step_tokens, reuse, cache_decoded = draw(st.integers(4, 20)), draw(st.booleans()), draw(st.booleans())
     store_blocks = draw(st.sampled_from([None, 0, 3, 100]))
@@ -152,7 +152,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3))
     def decode_on(self, index: int) -> None:
-        """Some steps, each prepared while the one before runs, if it can be."""
+        """Run some steps, each prepared while the previous one runs, if possible."""
         for _ in range(4):
             self.begin(index)
             self.foresee(index)
@@ -201,7 +201,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 3), offer=st.booleans())
     def drain(self, index: int, offer: bool) -> None:
-        """An instance is to leave; one of whatever role stays."""
+        """Drain an instance; one of any role stays."""
         engine = self.instance(index).engine
         staying = [i for i in self.cluster.instances.values() if not i.engine.snapshot(0.0).draining]
         if staying != [self.instance(index)]:

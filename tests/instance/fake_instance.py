@@ -38,7 +38,7 @@ class FakeInstance:
         self.wake_at: float | None = None
 
     def begin_step(self, now: float) -> None:
-        """Ask for the next action unless a step runs."""
+        """Request the next action unless a step runs."""
         if self.plan is None:
             action = self.engine.next_action(now)
             self.plan, self.wake_at = action.plan, action.wake_at
@@ -50,12 +50,12 @@ class FakeInstance:
             self.stores.extend(action.stores)
 
     def foresee(self, now: float) -> None:
-        """Prepare the step behind the one that runs, if that can be told."""
+        """Prepare the step after the running one, if it can be planned."""
         plan = self.engine.foresee(now) if self.plan is not None else None
         self.ahead = self.executor.prepare(plan) if plan is not None else None
 
     def end_step(self, now: float, error: ServingError | None = None) -> None:
-        """Execute the running step, or let it fail after it has written; the one that was prepared begins at once."""
+        """Execute the running step, or let it fail after it has written; a prepared one starts immediately."""
         if self.plan is None:
             return
         run, self.run, ahead, self.ahead = self.run or partial(self.executor.execute, self.plan), None, self.ahead, None
@@ -76,7 +76,7 @@ class FakeInstance:
             self.stores.extend(action.stores)
 
     def end_pull(self, index: int, now: float, error: HandoffError | None = None) -> None:
-        """Do one of the running pulls."""
+        """Complete one of the running pulls."""
         order = self.pulls.pop(index)
         self.transport.fail_next = error
         try:
@@ -88,14 +88,14 @@ class FakeInstance:
         self.transport.fail_next = None
 
     def end_fetch(self, index: int, now: float, lose_after: int | None = None) -> None:
-        """Do one of the running fetches."""
+        """Complete one of the running fetches."""
         order = self.fetches.pop(index)
         self.cache.lose_after = lose_after
         report = self.cache.fetch(order.namespace, order.hashes, order.blocks, order.rows)
         self.engine.fetch_finished(order.sequence_id, report, now)
 
     def end_store(self, index: int, now: float, *, dropped: bool = False) -> None:
-        """Do, or drop, one of the stores."""
+        """Complete, or drop, one of the stores."""
         order = self.stores.pop(index)
         if not dropped:
             self.cache.store(order.namespace, order.hashes, order.blocks)
@@ -103,7 +103,7 @@ class FakeInstance:
 
     @property
     def busy(self) -> bool:
-        """Something of it runs."""
+        """Whether a step or a transfer is running."""
         return bool(self.plan or self.pulls or self.fetches or self.stores)
 
 

@@ -1,4 +1,4 @@
-"""Sequences that are run on models of several families: chunks, a small batch, beginnings that are alike."""
+"""Sequences for models of several families: chunks, a small batch, common prefixes."""
 
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
@@ -12,7 +12,7 @@ MANY = 400
 
 
 def specs(count: int = 6, stem: int = 50) -> list[SequenceSpec]:
-    """Sequences of which each second begins like the first."""
+    """Sequences of which every second one shares the prefix of the first."""
     beginning, greedy = prompt(stem, 99), SamplingParams(temperature=0, max_tokens=40)
     return [
         SequenceSpec(SequenceId(f"s{i}"), (*(beginning if i % 2 == 0 else ()), *prompt(9 + 14 * i, i)), greedy)

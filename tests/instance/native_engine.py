@@ -1,4 +1,4 @@
-"""An engine moved by hand over a native executor, steps planned ahead or not."""
+"""An engine stepped by hand over a native executor, with steps planned ahead or not."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -15,9 +15,10 @@ from tests.fakes.engine_calls import EngineCalls
 def run_engine(
     executor: NativeExecutor, settings: EngineSettings, blocks: int, specs: Iterable[SequenceSpec], *, ahead: bool
 ) -> tuple[dict[SequenceId, tuple[int, ...]], dict[SequenceId, FinishReason], EngineCalls, int]:
-    """Outputs and ends of sequences that come together, their engine, and how many steps ran as planned ahead.
+    """Outputs and ends of sequences that arrive together, their engine, and the number of steps that ran as planned
+    ahead.
 
-    Steps whose forerunner gave guesses are planned anew, as the loop does.
+    Steps after one that produced draft tokens are planned again, as the loop does.
     """
     engine = EngineCalls(settings, blocks)
     for spec in specs:

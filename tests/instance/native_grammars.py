@@ -1,4 +1,4 @@
-"""Matchers over a random checkpoint's own vocabulary, and some work for them."""
+"""Matchers over a random checkpoint's own vocabulary, and requests for them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.live.workload import EOS, GRAMMARS, VOCAB
 
 
 def matchers_of(folder: Path, route: GuidanceRoute | None = None) -> Matchers:
-    """Matchers over the vocabulary of a checkpoint, which is read when the first grammar comes.
+    """Matchers over the vocabulary of a checkpoint, which is read with the first grammar.
 
     Args:
         route: None = Python's.
@@ -20,7 +20,7 @@ def matchers_of(folder: Path, route: GuidanceRoute | None = None) -> Matchers:
 
 
 def grammar_sampling(number: int, most: int = 24) -> SamplingParams:
-    """One grammar after the other, greedy or sampled."""
+    """Each grammar in turn, greedy or sampled."""
     grammar = GRAMMARS[number % len(GRAMMARS)]
     temperature = 0.0 if number % 3 == 0 else 1.0
     return SamplingParams(max_tokens=most, temperature=temperature, seed=number, grammar=grammar, stop_token_ids=(EOS,))

@@ -1,4 +1,4 @@
-"""The native executor beside the torch one, on the same checkpoint and the same plans."""
+"""The native executor and the torch one, on the same checkpoint and the same plans."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ HAND_OUT = SamplingParams(temperature=0, logprobs=0)
 
 
 def native_or_skip() -> None:
-    """Skips a test on machines without a compiler."""
+    """Skip a test on machines without a compiler."""
     if library.load() is None:
         pytest.skip("there is no native library here")
 
@@ -41,7 +41,7 @@ def load_for_native(folder: Path, dtype: DtypeName = "auto") -> Model:
 
 
 def dirty_cache(model: Model, blocks: int = 200, kv_dtype: KvDtype = "auto") -> KvCache:
-    """A KV cache with a draft layer whose blocks held other values before: only what was written may be read."""
+    """A KV cache with a draft layer whose blocks had other contents before: only written rows may be read."""
     layers = len(model.config.layers) + bool(model.mtp)
     cache = KvCache(model.config, blocks, BLOCK_TOKENS, model.dtype, num_layers=layers, kv_dtype=kv_dtype)
     if kv_dtype == "auto":
@@ -50,7 +50,7 @@ def dirty_cache(model: Model, blocks: int = 200, kv_dtype: KvDtype = "auto") -> 
 
 
 def torch_executor(folder: Path, dtype: DtypeName = "float32", kv_dtype: KvDtype = "auto") -> TorchExecutor:
-    """Over a cache of its own."""
+    """A torch executor over a cache of its own."""
     model = load_model(folder, dtype=dtype)
     return TorchExecutor(model, dirty_cache(model, kv_dtype=kv_dtype))
 
@@ -58,7 +58,7 @@ def torch_executor(folder: Path, dtype: DtypeName = "float32", kv_dtype: KvDtype
 def native_executor(
     folder: Path, dtype: DtypeName = "float32", threads: int = 2, kv_dtype: KvDtype = "auto", **sizes: Any
 ) -> NativeExecutor:
-    """Over a cache of its own."""
+    """A native executor over a cache of its own."""
     model = load_for_native(folder, dtype)
     rows = sizes.pop("max_rows", MAX_ROWS)
     grammars = {name: sizes.pop(name) for name in ("matchers", "most_forced") if name in sizes}
@@ -67,17 +67,17 @@ def native_executor(
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    """Random ids that are no special tokens."""
+    """Random ids without special tokens."""
     return torch.randint(6, 320, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def table(number: int, tokens: int) -> list[BlockId]:
-    """Scattered blocks of one of up to eight sequences, free of overlaps."""
+    """Scattered blocks of one of up to eight sequences, without overlaps."""
     return [BlockId(number + 8 * i) for i in range(-(-tokens // BLOCK_TOKENS))]
 
 
 class Feeder:
-    """One sequence driven by hand: steps over what is known and not fed yet."""
+    """One sequence driven by hand: steps over known tokens that are not fed yet."""
 
     def __init__(self, number: int, tokens: Sequence[int], sampling: SamplingParams = GREEDY) -> None:
         self.number = number
@@ -87,7 +87,7 @@ class Feeder:
         self.fed = 0
 
     def step(self, size: int | None = None, **more: Any) -> SequenceStep:
-        """Feed the next `size` tokens; None = all that are known, first the prompt's. Samples behind the last."""
+        """Feed the next `size` tokens; None = all known ones, first the prompt's. Samples after the last."""
         known = [*self.prompt, *self.output]
         whole = self.prompt if self.fed < len(self.prompt) else known
         tokens = whole[self.fed :] if size is None else whole[self.fed : self.fed + size]
@@ -100,13 +100,13 @@ class Feeder:
         return SequenceStep(SequenceId(f"s{self.number}"), tokens, self.fed, blocks, order, **more)
 
     def take(self, step: SequenceStep, result: SequenceResult) -> None:
-        """Note what a step gave."""
+        """Record the result of a step."""
         self.fed += len(step.tokens) + max(0, len(result.tokens) - 1)
         self.output += result.tokens
 
 
 def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[SequenceStep]) -> Tensor:
-    """Logits `[sequences that sample, vocab]` of each one's last row; all must ask for log-probabilities."""
+    """Logits `[sequences that sample, vocab]` of each one's last row; all must request log-probabilities."""
     if isinstance(executor, NativeExecutor):
         batch = NativeBatch()
         batch.fill(steps)
@@ -131,12 +131,12 @@ def logits_of(executor: TorchExecutor | NativeExecutor, steps: Sequence[Sequence
 
 
 def far(found: Tensor, wanted: Tensor) -> float:
-    """Relative distance, largest over rows."""
+    """Largest relative distance over rows."""
     return float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).max())
 
 
 def same_logits_and_tokens(native: NativeExecutor, plain: TorchExecutor, tolerance: float) -> None:
-    """Assert that both give the same greedy tokens, and logits within `tolerance`, however a prompt is cut."""
+    """Assert that both produce the same greedy tokens, and logits within `tolerance`, for any chunks of a prompt."""
     for sizes in ([45], [1] * 3, [5, 4, 17], [2, 40]):
         ours, theirs = Feeder(0, prompt(45), HAND_OUT), Feeder(0, prompt(45), HAND_OUT)
         while len(ours.output) < 4:

@@ -9,7 +9,7 @@ from tests.instance.bench import Bench
 
 
 class PoolBench(Bench):
-    """A bench whose engine has a pool; fetches and stores are kept until a test does them."""
+    """A bench whose engine has a pool; fetches and stores wait until a test completes them."""
 
     def __init__(self, pool: FakePool | None = None, **changes: object) -> None:
         super().__init__(**{"pool": True, **changes})  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ class PoolBench(Bench):
         self.engine.store_finished(order.order_id, self.now)
 
     def finish(self) -> list[Tokens]:
-        """Everything to its end."""
+        """Complete all transfers and steps."""
         events: list[Tokens] = []
         while not self.engine.idle() or self.fetches or self.stores:
             plan = self.act().plan

@@ -1,4 +1,4 @@
-"""Random requests for a pair of engines, and what each must become."""
+"""Random requests for a pair of engines, and the expected result of each."""
 
 from dataclasses import replace
 from random import Random

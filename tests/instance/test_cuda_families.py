@@ -1,4 +1,4 @@
-"""Every family on a CUDA device: the tokens are those of the CPU, whatever happens to a sequence."""
+"""Every family on a CUDA device: the tokens equal the CPU's, for every path of a sequence."""
 
 from dataclasses import replace
 from pathlib import Path

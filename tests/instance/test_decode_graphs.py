@@ -1,4 +1,4 @@
-"""Decode steps on static buffers give what the plain way gives; recorded graphs do too, where there is a GPU."""
+"""Decode steps on static buffers equal plain ones; so do recorded graphs, where there is a GPU."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ BLOCKS, BLOCK_TOKENS = 24, 4
 
 
 class Again:
-    """Computes anew at every replay, into the same memory: what a graph does, without one."""
+    """Recomputes into the same memory at every replay, like a graph, but without one."""
 
     def __init__(self) -> None:
         self.recorded = 0

@@ -1,4 +1,4 @@
-"""One engine, call by call: what it refuses, what it says, and when blocks come back."""
+"""One engine, call by call: its refusals, its events, and the release of blocks."""
 
 import pytest
 from msgspec.structs import replace

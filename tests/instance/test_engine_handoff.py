@@ -40,7 +40,7 @@ def test_prefill_holds_its_blocks_for_the_handoff() -> None:
 
 
 def test_a_deadline_and_a_lease_that_pass_together_end_a_handoff_once() -> None:
-    """They killed the engine, when its process had been stopped over both."""
+    """They killed the engine when its process had been stopped over both."""
     bench = Bench(EngineRole.PREFILL)
     bench.engine.add(replace(spec("a"), time_left_s=20.0), bench.now)
     bench.step()
@@ -201,7 +201,7 @@ def test_a_pull_that_was_never_ordered_is_our_bug() -> None:
 
 
 def test_what_a_handoff_brings_is_not_waiting_to_be_computed() -> None:
-    """Whoever was refused was told to come back after prompts that nobody was going to compute."""
+    """A refused client got a Retry-After for prompts that were never going to be computed."""
     bench = Bench(EngineRole.DECODE, max_sequences=1)
     bench.engine.add(spec("decodes"), 0.0)
     bench.step()

@@ -1,4 +1,4 @@
-"""Scheduling must stay small beside a step: decode steps of small models take a few milliseconds."""
+"""Scheduling must stay short relative to a step: decode steps of small models take a few milliseconds."""
 
 from time import thread_time
 

@@ -1,4 +1,4 @@
-"""Prefill and decode engines together: token-exact, and nothing left behind."""
+"""Prefill and decode engines together: token-exact, without leaks."""
 
 from random import Random
 

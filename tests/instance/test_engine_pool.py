@@ -1,4 +1,4 @@
-"""The engine beside a KV-cache pool: what it asks for, what it waits for, what it offers."""
+"""The engine with a KV-cache pool: its lookups, its waits, its offers."""
 
 import pytest
 from msgspec import structs
@@ -152,7 +152,7 @@ def test_blocks_are_pinned_until_they_are_stored() -> None:
 
 
 def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_meanwhile() -> None:
-    """It pinned everything at once: a stream that still ran was preempted, and stood still until all was stored."""
+    """It pinned all blocks at once: a running stream was preempted, and paused until all were stored."""
     bench = PoolBench(max_store_blocks=1)
     prompts = {f"old{i}": tuple(range(100 * i, 100 * i + 16)) for i in range(6)}
     for name, prompt in prompts.items():
@@ -197,7 +197,7 @@ def test_prompts_are_fetched_ahead_of_their_step() -> None:
 
 
 def test_who_left_while_being_fetched_takes_no_room_from_who_comes() -> None:
-    """The instance looked loaded, and fetched nothing ahead, until the last fetch for nobody had ended."""
+    """The instance looked loaded, and prefetched nothing until the last fetch of a cancelled request had ended."""
     bench = PoolBench(max_step_tokens=8)
     for name in "ab":
         bench.engine.add(spec(name, tuple(range(ord(name), ord(name) + 30))), 0.0)
@@ -223,7 +223,7 @@ def test_orders_end_once() -> None:
 
 
 def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:
-    """It stood there until one of the two had arrived, and nothing was computed meanwhile."""
+    """It waited until one of the two had arrived, and no prompt was computed in between."""
     bench = PoolBench(role=EngineRole.DECODE)
     handed = spec("handed", output=(1,), max_tokens=9)
     bench.engine.add(spec("fetched", tuple(range(20, 30))), 0.0)
@@ -237,7 +237,7 @@ def test_a_prompt_behind_a_fetch_and_a_handoff_is_computed_at_once() -> None:
 
 
 def test_a_prompt_queued_behind_a_long_one_is_looked_up_and_computed_while_that_one_is_fetched() -> None:
-    """It waited for the fetch of the other one, and nothing was computed meanwhile."""
+    """It waited for the fetch of the other one, and no prompt was computed in between."""
     bench = PoolBench(max_step_tokens=8, max_waiting=9)
     bench.engine.add(spec("long", tuple(range(100, 130))), 0.0)
     bench.engine.add(spec("short"), 0.0)
@@ -251,7 +251,7 @@ def test_a_prompt_queued_behind_a_long_one_is_looked_up_and_computed_while_that_
 
 
 def test_a_prompt_that_needs_no_fetch_is_computed_while_those_before_it_are_fetched() -> None:
-    """It waited for their fetches: the tokens to fetch ahead were used up."""
+    """It waited for their fetches: the budget of prefetched tokens was used up."""
     bench = PoolBench(max_step_tokens=8, max_waiting=9)
     bench.engine.add(spec("cached"), 0.0)
     bench.finish()

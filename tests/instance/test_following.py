@@ -1,4 +1,4 @@
-"""Steps that are planned before the tokens of the step before are known: same tokens, ledgers that balance."""
+"""Steps planned before the tokens of the previous step are known: same tokens, balanced ledgers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ A, B = SequenceId("a"), SequenceId("b")
 
 
 def decoding(bench: Bench, *names: str, **sampling: object) -> StepPlan:
-    """Have some sequences decode. Returns: the step that runs."""
+    """Start decoding some sequences. Returns: the running step."""
     values: dict[str, Any] = {"max_tokens": 20} | sampling
     for name in names:
         bench.engine.add(spec(name, **values), 0.0)
@@ -35,7 +35,7 @@ def decoding(bench: Bench, *names: str, **sampling: object) -> StepPlan:
 
 
 def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[Orders, Callable[[], StepResult]]:
-    """The running step ends, the foreseen one begins. Returns: what the engine wants, and what runs the new step."""
+    """End the running step; the planned one starts. Returns: the engine's next action, and the new step."""
     ahead = bench.engine.foresee(bench.now)
     assert ahead is not None
     following = bench.executor.prepare(ahead)

@@ -1,4 +1,4 @@
-"""An engine that drains hands on what it has; what nobody takes goes on where it is. Token-exact, nothing left."""
+"""A draining engine hands its sequences on; sequences without a taker continue. Token-exact, without leaks."""
 
 import pytest
 from msgspec import structs
@@ -19,20 +19,20 @@ A = SequenceId("a")
 
 
 def handoff(bench: Bench) -> HandoffReady:
-    """The one handoff among the news."""
+    """The one handoff among the events."""
     (event,) = [e for e in bench.engine.take_events() if isinstance(e, HandoffReady)]
     return event
 
 
 def ticket_from(bench: Bench, event: HandoffReady) -> HandoffTicket:
-    """What a driver makes of it."""
+    """The ticket that a driver makes of it."""
     transport = FakeTransport(FakeFabric(), ReplicaId("self"), bench.executor)
     ticket = transport.register(event.ticket_id, event.blocks, event.hashes, event.computed_tokens)
     return structs.replace(ticket, drafts=event.drafts)
 
 
 def decoding() -> tuple[Bench, SequenceSpec, list[int]]:
-    """A bench with a stream that has given some tokens."""
+    """A bench with a stream that has produced some tokens."""
     bench, one = Bench(), spec("a", max_tokens=12)
     bench.engine.add(one, 0.0)
     told: list[int] = []
@@ -101,7 +101,7 @@ def test_a_held_stream_is_taken_back_without_a_pull() -> None:
 
 
 def test_what_is_taken_back_with_more_tokens_than_were_held_has_room_for_them() -> None:
-    """It computed them beyond the end of its block table: the step failed, and with it whoever was in it."""
+    """It computed them beyond the end of its block table: the step failed with its whole batch."""
     bench, one, told = decoding()
     bench.engine.move_out(0.0)
     bench.begin()

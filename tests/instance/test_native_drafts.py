@@ -1,4 +1,4 @@
-"""Guesses in the native step: the same tokens with any number of them, and the same guesses as torch makes."""
+"""Draft tokens in the native step: the same output with any number of them, and the same draft tokens as torch."""
 
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run(
     executor: NativeExecutor | TorchExecutor, drafts: int | None, *, oracle: list[list[int]] | None = None
 ) -> tuple[list[list[int]], list[list[tuple[int, ...]]]]:
-    """Four sequences side by side, prompts in chunks: their tokens, and the guesses of every step.
+    """Four sequences together, prompts in chunks: their tokens, and the draft tokens of every step.
 
     Args:
-        drafts: guesses wanted each step; None = no draft layer.
-        oracle: what comes out; then every other step feeds true guesses instead of those that were made.
+        drafts: draft tokens requested each step; None = no draft layer.
+        oracle: the output; then every other step feeds correct draft tokens instead of its own.
     """
     parts = [Feeder(i, prompt(5 + 9 * i, i), sampling) for i, sampling in enumerate(SAMPLINGS)]
     guesses: list[tuple[int, ...]] = [()] * len(parts)

@@ -1,9 +1,9 @@
-"""The native step computes what the torch path computes, and a row's bits do not depend on its company.
+"""The native step computes the same as the torch path, and a row's bits do not depend on the other rows of the batch.
 
 Tolerances. float32: logits within 1e-4 of torch's, relative to the row's norm, and the same greedy tokens. bfloat16:
 both round every product's operands; torch also rounds the residual stream, the native step keeps it in float32. Rows
-of dense models lie within 4 % of torch's, half of them within 2 %. With experts half of the rows lie within 3 %;
-where a near tie lets an expert in on one side only, a row of these small random models becomes another. Either way
+of dense models are within 4 % of torch's, half of them within 2 %. With experts half of the rows are within 3 %;
+where a near tie selects an expert on one side only, a row of these small random models differs entirely. In both cases
 the native rows are as close to a float32 model's as torch's are.
 """
 
@@ -86,7 +86,7 @@ def test_int8_cache_equals_torch(folder: Path) -> None:
 
 
 def test_rounded_results_of_experts_equal_torch(folder: Path) -> None:
-    """A result between two numbers of bfloat16 may be rounded either way; all in all they are not unrounded ones."""
+    """A result between two bfloat16 numbers may be rounded either way; overall the results are rounded ones."""
     native_or_skip()
     models = [load_model(folder, native=native, bf16_results=True) for native in (True, False)]
     native = NativeExecutor(models[0], dirty_cache(models[0]), threads=2, max_rows=MAX_ROWS)

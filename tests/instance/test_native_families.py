@@ -1,6 +1,6 @@
-"""The native step of every family: torch's logits and tokens, and the same bits however grouped attention is fed.
+"""The native step of every family: torch's logits and tokens, and the same bits for any batches of grouped attention.
 
-Grouped attention has one form, so there a prompt may be cut anywhere, down to single tokens, without a bit's change.
+Grouped attention has one form, so a prompt may be cut anywhere, down to single tokens, without changing a bit.
 """
 
 from itertools import product
@@ -40,7 +40,7 @@ GROUPED = ("llama one KV head", "smollm3", "qwen3", "qwen3_moe", "glm4_moe", "gp
 
 @pytest.mark.parametrize("case", mostly_nightly(CASES, ONE_OF_EACH, HERE + "test_equal_to_torch_and_transformers"))
 def test_equal_to_torch_and_transformers(tmp_path: Path, case: str) -> None:
-    """Logits are torch's, greedy tokens transformers' own, of each family's checkpoint as transformers writes it."""
+    """Logits equal torch's, greedy tokens transformers' own, for each family's checkpoint as transformers writes it."""
     model = write_family(tmp_path, case)
     native, plain = native_executor(tmp_path), torch_executor(tmp_path)
     same_logits_and_tokens(native, plain, TOLERANCE)
@@ -95,7 +95,7 @@ def test_both_steps_write_the_same_rows(tmp_path: Path, kv_dtype: KvDtype) -> No
 
 
 def _fed(executor: NativeExecutor, number: int, sizes: list[int], *, alone: bool) -> Tensor:
-    """Logits behind a prompt of 40 tokens, and behind five more that follow it one by one."""
+    """Logits after a prompt of 40 tokens, and after five more that follow one by one."""
     one, found = Feeder(number, prompt(40, 3), HAND_OUT), []
     for size in [*sizes, 1, 1, 1, 1, 1]:
         step = one.step(size, **({"alone": True} if alone else {}))

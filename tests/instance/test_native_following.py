@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outputs(folder: Path, *, ahead: bool) -> tuple[list[tuple[int, ...]], int]:
-    """Output of each sequence, and how many steps were prepared."""
+    """Output of each sequence, and the number of prepared steps."""
     settings = EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=60, max_sequences=8)
     specs = [
         SequenceSpec(SequenceId(str(index)), tuple(prompt(5 + 6 * index, index)), sampling)
@@ -47,7 +47,7 @@ def test_tokens_are_the_same_greedy_and_sampled(folder: Path) -> None:
 
 
 def following(sampling: SamplingParams) -> StepPlan:
-    """A plan behind step 0."""
+    """A plan that follows step 0."""
     order = SampleOrder(sampling, prompt(6), [])
     step = SequenceStep(SequenceId("s"), (UNKNOWN,), 6, [BlockId(0), BlockId(1)], order, alone=True)
     return StepPlan(1, (step,))

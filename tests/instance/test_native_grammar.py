@@ -1,4 +1,4 @@
-"""Grammars in native steps: the tokens of masks that are made outside, guessed or not, planned ahead or not."""
+"""Grammars in native steps: the tokens of externally built masks, drafted or not, planned ahead or not."""
 
 import json
 from dataclasses import replace as replace_settings
@@ -38,7 +38,7 @@ def executor(folder: Path, route: GuidanceRoute, forced: int = 0) -> NativeExecu
 
 
 def specs() -> list[SequenceSpec]:
-    """Every grammar, greedy and sampled; plain sequences between them, and some whose logits are handed out."""
+    """Every grammar, greedy and sampled; plain sequences between them, and some that return their logits."""
     base = SamplingParams(max_tokens=30, stop_token_ids=(EOS,))
     rules = [
         replace(base, temperature=0.0),
@@ -125,7 +125,7 @@ def following(number: int, order: SampleOrder) -> StepPlan:
 
 
 def test_a_prepared_step_needs_no_output_but_what_was_drawn(folder: Path) -> None:
-    """Neither the matcher that was kept nor the engine's note of the last token."""
+    """Neither the stored matcher nor the engine's record of the last token."""
     inside, plain = executor(folder, route_for_steps()), executor(folder, PythonRoute())
     sampling = SamplingParams(temperature=1.0, seed=3, grammar=GRAMMARS[0], stop_token_ids=(EOS,))
     other = Feeder(0, prompt(6), sampling)
@@ -146,7 +146,7 @@ def test_a_prepared_step_needs_no_output_but_what_was_drawn(folder: Path) -> Non
 
 
 def test_outputs_over_random_schemas_are_valid(folder: Path) -> None:
-    """All that are not cut by their length."""
+    """All outputs that are not cut by their length."""
     schemas = [random_schema(number) for number in range(60)]
     base = SamplingParams(max_tokens=300, temperature=1.0, stop_token_ids=(EOS,))
     asks = [

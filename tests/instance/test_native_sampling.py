@@ -1,4 +1,4 @@
-"""Draws of the native step are those of sampler.py, whichever of the two makes them."""
+"""Draws of the native step equal those of sampler.py, whichever of the two makes them."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def executor(folder: Path) -> NativeExecutor:
 
 
 def rules() -> st.SearchStrategy[SamplingParams]:
-    """What the library knows."""
+    """Sampling rules that the library supports."""
     return st.builds(
         SamplingParams,
         temperature=st.one_of(st.just(0.0), st.floats(0.05, 3.0), st.sampled_from([1e-6, 50.0])),
@@ -44,7 +44,7 @@ def rules() -> st.SearchStrategy[SamplingParams]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(params=st.lists(rules(), min_size=1, max_size=20), spread=st.sampled_from([0, 1, 5]))
 def test_same_draws_from_the_same_logits(executor: NativeExecutor, params: list[SamplingParams], spread: int) -> None:
-    """`spread` tells sequences apart by their last token, so that their logits differ."""
+    """`spread` distinguishes sequences by their last token, so that their logits differ."""
     steps, orders = [], []
     for i, sampling in enumerate(params):
         tokens = [*KNOWN[:-1], 6 + i * spread]
@@ -68,7 +68,7 @@ def _handing_out(step: SequenceStep) -> SequenceStep:
 
 
 def test_draws_follow_the_distribution(executor: NativeExecutor) -> None:
-    """Shares of 3,000 draws against the softmax: within four standard deviations, over the eight likeliest tokens."""
+    """Shares of 3,000 draws against the softmax: within four standard deviations, over the eight most likely tokens."""
     draws: list[int] = []
     for first in range(0, 3000, 60):
         steps = [
@@ -90,7 +90,7 @@ def test_draws_follow_the_distribution(executor: NativeExecutor) -> None:
 
 
 def test_equal_logits(tmp_path: Path) -> None:
-    """A head of zeros: the lowest id wins, and every filter keeps or drops all at once."""
+    """With a head of zeros the lowest id wins, and every filter keeps or drops all tokens."""
     folder = write_random_checkpoint(tmp_path)
     executor, plain = native_executor(folder), torch_executor(folder)
     for model in (executor.model, plain.model):
@@ -121,7 +121,7 @@ def test_equal_logits(tmp_path: Path) -> None:
     ],
 )
 def test_rules_that_the_library_does_not_know(folder: Path, sampling: SamplingParams) -> None:
-    """Beside a sequence that it draws for itself."""
+    """In the same batch as a sequence that the library samples itself."""
     answers = []
     for executor in (native_executor(folder), torch_executor(folder)):
         output: list[int] = []

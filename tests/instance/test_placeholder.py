@@ -1,4 +1,4 @@
-"""Placeholder prompts, tokens and acceptance: the same wherever they are asked."""
+"""Placeholder prompts, tokens and acceptance: the same values wherever they are computed."""
 
 import pytest
 from hypothesis import given

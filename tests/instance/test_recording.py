@@ -1,4 +1,4 @@
-"""Recorded engines: every input is in the log, and a replay gives every outcome again."""
+"""Recorded engines: every input is in the log, and a replay produces every outcome again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +101,7 @@ def test_a_log_that_ends_in_a_frame_is_replayed_so_far() -> None:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """A log in its parts: what stands before the first call, then each call's bytes."""
+    """A log in its parts: the header before the first call, then each call's bytes."""
     parts, at = [], len(MAGIC)
     while at < len(data):
         size = 16 + int.from_bytes(data[at : at + 4], "little")

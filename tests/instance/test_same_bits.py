@@ -1,7 +1,7 @@
-"""A row's bits follow from its sequence and its place there: not from how steps were cut, or how often it was computed.
+"""A row's bits depend only on its sequence and its position: not on the cuts of steps, or on recomputation.
 
-So a sequence that was preempted, resumed elsewhere or found its prompt's beginning in a cache goes on to the very same
-tokens, in bfloat16 and in INT8 as in float32.
+So a sequence that was preempted, was resumed on another instance or found its prefix in a cache continues with the
+same tokens, in bfloat16 and in INT8 as in float32.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ CUTS = {"one by one": [1] * LENGTH, "short tail": [43, 2], "short beginning": [3
 
 
 def feed(executor: NativeExecutor, feeder: Feeder, sizes: Sequence[int] = ()) -> list[Tensor]:
-    """Steps of these sizes, then of all that is known. Returns: logits of each draw."""
+    """Feed in steps of these sizes, then all known tokens. Returns: logits of each draw."""
     found, left = [], list(sizes)
     while len(feeder.output) < TOKENS:
         step = feeder.step(left.pop(0) if left else None)
@@ -40,7 +40,7 @@ def feed(executor: NativeExecutor, feeder: Feeder, sizes: Sequence[int] = ()) ->
 
 
 def last_logits(executor: NativeExecutor | TorchExecutor, sizes: Sequence[int]) -> Tensor:
-    """Of a sequence that is resumed with 290 tokens behind its prompt of 20, fed in steps of these sizes."""
+    """Last logits of a sequence that is resumed with 290 tokens after its prompt of 20, fed in steps of these sizes."""
     feeder = Feeder(0, prompt(20), HAND_OUT)
     feeder.output = prompt(290, 9)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""600 times an instance comes or goes under steady load: nothing is lost, no token is wrong, nothing is left."""
+"""Instances join or leave 600 times under steady load: no request is lost, no token is wrong, no state is left."""
 
 from dataclasses import replace
 from random import Random
@@ -41,7 +41,7 @@ class Fleet:
         self.cluster.join(f"{role.value}#{self.joined}", self.settings[role])
 
     def scale(self) -> None:
-        """One event: an instance joins, or leaves; now and then the last one of a role."""
+        """One event: an instance joins, or leaves; sometimes the last one of a role."""
         role = self.rng.choice(list(self.settings))
         staying = self.staying(role)
         if len(staying) >= 4 or (staying and self.rng.random() < 0.5 and (len(staying) > 1 or self.rng.random() < 0.2)):
@@ -54,7 +54,7 @@ class Fleet:
             self.join(role)
 
     def go(self) -> None:
-        """Some load, some steps; whoever has nothing left to do goes."""
+        """Some load, some steps; draining instances without work end."""
         self.records.append(
             self.cluster.submit(random_spec(self.rng, f"r/{len(self.records)}", self.stems, logprobs=0))
         )

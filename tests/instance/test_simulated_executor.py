@@ -27,21 +27,21 @@ MODEL_LEN = 4096
 
 @dataclass
 class Pacer:
-    """Remembers what it was asked to wait for."""
+    """Records the requested waits."""
 
     waited: list[float] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def end(self, duration_s: float) -> None:
-        """No waiting in tests."""
+        """Do not wait in tests."""
         self.waited.append(duration_s)
 
 
 @dataclass
 class Rig:
-    """An executor with all its parts in reach."""
+    """An executor with all its parts accessible."""
 
     role: EngineRole = EngineRole.DECODE
     dies: int = 32
@@ -77,7 +77,7 @@ def order(prompt: int, output: Sequence[int] = (), **sampling: object) -> Sample
 
 
 def decode(name: str, context: int, sample: SampleOrder, blocks: Sequence[int] = range(64)) -> SequenceStep:
-    """A decode step of a sequence with so many tokens in its KV cache."""
+    """A decode step of a sequence with this many tokens in its KV cache."""
     return SequenceStep(SequenceId(name), (7,), context, [BlockId(b) for b in blocks], sample)
 
 
@@ -87,7 +87,7 @@ def chunk(name: str, start: int, count: int, sample: SampleOrder | None = None) 
 
 
 def answer_of(rig: Rig, sample: SampleOrder) -> list[int]:
-    """A whole answer: first token, then decode steps until its length or its end token."""
+    """A whole response: first token, then decode steps until its length or its end token."""
     output: list[int] = list(sample.output)
     sampling = sample.sampling
     while len(output) < sampling.max_tokens:

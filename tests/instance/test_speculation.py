@@ -1,4 +1,4 @@
-"""Guesses inside an engine: where they may stand, what they may take, and that the output does not depend on them."""
+"""Draft tokens inside an engine: their positions, their costs, and the independence of the output."""
 
 import pytest
 from msgspec import structs
@@ -134,7 +134,7 @@ def test_guesses_take_no_token_of_another_decode() -> None:
 
 
 def test_nobody_is_preempted_for_guesses() -> None:
-    """Two sequences fill the arena to the last block but one: they decode on, with fewer guesses or none."""
+    """Two sequences fill the arena to the last block but one: they continue, with fewer draft tokens or none."""
     one = bench(blocks=8, max_model_len=32)
     one.executor.step_s = 1.0
     orders = [spec(f"s{index}", (index, *range(8)), max_tokens=7) for index in range(2)]
@@ -202,7 +202,7 @@ def test_the_snapshot_counts_by_position() -> None:
 
 
 def test_the_fake_guesses_what_it_draws() -> None:
-    """The tests above would say little if its guesses were of another kind."""
+    """The tests above would prove little if its draft tokens were of another kind."""
     one = bench(percent=100)
     order = spec("a", max_tokens=9)
     one.engine.add(order, 0.0)

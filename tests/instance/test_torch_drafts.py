@@ -1,4 +1,4 @@
-"""Guesses with real tensors: the same tokens as without, and the right law when tokens are drawn."""
+"""Draft tokens with real tensors: the same output as without, and the correct distribution for sampled tokens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ SAMPLINGS = (
 
 @pytest.fixture(scope="module", params=[{}, CHOOSING, SHARED_CHOICE], ids=["whole", "chosen", "chosen once"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Models whose attention reads all tokens, or chooses some in each layer or for several of them."""
+    """Models whose attention reads all tokens, or selects some in each layer or for several layers."""
     return write_random_checkpoint(tmp_path_factory.mktemp("model"), **request.param)
 
 
@@ -50,7 +50,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 
 def orders() -> list[SequenceSpec]:
-    """Two families of prompts with a common beginning, so that prefixes are found."""
+    """Two families of prompts with a common prefix, so that prefixes are found."""
     stems = prompt(26, 1), prompt(9, 2)
     return [
         SequenceSpec(SequenceId(f"s{i}"), (*stems[i % 2], *prompt(3 + i, 10 + i)), SAMPLINGS[i % 4]) for i in range(8)
@@ -63,14 +63,14 @@ def with_drafts(settings: EngineSettings, drafts: int) -> EngineSettings:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str, list[int]]:
-    """One token at a time, with nothing of an engine."""
+    """One token at a time, without an engine."""
     reference = ReferenceGenerator(folder, max_tokens=96)
     return {spec.sequence_id: reference.generate(list(spec.prompt), spec.sampling) for spec in orders()}
 
 
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
-    """Nearly every guess is wrong. Chunks of up to 24 tokens, prefix hits, mixed steps."""
+    """Nearly every draft token is wrong. Chunks of up to 24 tokens, prefix hits, mixed steps."""
     told = run_alone(model, with_drafts(BASE, drafts), 96, orders())
     assert told.output == expected
     assert told.prefix_hits > 0
@@ -117,7 +117,7 @@ def test_the_demo_model_guesses_well_and_says_the_same(temperature: float) -> No
 
 
 def test_accepted_and_extra_tokens_follow_the_models_law(plain: Model) -> None:
-    """Chi-square over 1,500 seeds: the first token, and the second one behind a right guess."""
+    """Chi-square over 1,500 seeds: the first token, and the second one after an accepted draft token."""
     sampling = SamplingParams(temperature=1.3, top_k=6)
     tokens, count, size = prompt(3, 40), 1500, 4
     cache = KvCache(plain.config, count, size, plain.dtype, num_layers=len(plain.config.layers) + 1)
@@ -160,7 +160,7 @@ def law(model: Model, tokens: list[int], sampling: SamplingParams) -> dict[int, 
 
 
 def p_value(seen: list[int], chances: dict[int, float]) -> float:
-    """Chi-square goodness of fit; a token that cannot be has probability 0."""
+    """Chi-square goodness of fit; an impossible token has probability 0."""
     if not set(seen) <= set(chances):
         return 0.0
     expected = {token: chance * len(seen) for token, chance in chances.items()}
@@ -178,7 +178,7 @@ def test_guesses_need_a_draft_layer(plain: Model) -> None:
 
 
 def test_a_prompt_without_a_draw_leaves_its_last_row_open(plain: Model) -> None:
-    """With `max_tokens = 0` nobody knows what follows the last prompt token."""
+    """With `max_tokens = 0` the token after the last prompt token is unknown."""
     cache = KvCache(plain.config, 4, 8, plain.dtype, num_layers=len(plain.config.layers) + 1)
     step = SequenceStep(SequenceId("s"), prompt(6, 3), 0, (BlockId(2),), None, next_drafts=0)
     TorchExecutor(plain, cache).execute(StepPlan(0, (step,)))

@@ -1,4 +1,4 @@
-"""The executors that compute: a mixed step gives each sequence what it would get alone."""
+"""The computing executors: each sequence of a mixed step gets its result of a separate run."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(folder: Path) -> dict[str, Model]:
-    """By the executor that they are for."""
+    """Models by executor."""
     found = {"torch": load_model(folder)}
     if library.load() is not None:
         found["native"] = load_model(folder, native=True)
@@ -44,7 +44,7 @@ MakeExecutor = Callable[[int], StepExecutor]
 
 @pytest.fixture(params=["torch", "native"])
 def make_executor(request: pytest.FixtureRequest, models: dict[str, Model]) -> MakeExecutor:
-    """Makes an executor over a cache of so many blocks."""
+    """Factory of executors over a cache of this many blocks."""
     model = models.get(request.param)
     if model is None:
         pytest.skip("there is no native library here")
@@ -159,7 +159,7 @@ def test_prompt_logprobs_in_chunks(make_executor: MakeExecutor, folder: Path, si
 
 
 def test_cached_prefix_of_another_sequence_is_used(executor: StepExecutor, folder: Path) -> None:
-    """Blocks filled by one sequence serve another with the same prefix, as prefix reuse does."""
+    """Blocks filled by one sequence serve another with the same prefix."""
     shared, tail = prompt(16, 7), prompt(5, 8)
     first = Runner("a", 0, shared, GREEDY)
     executor.execute(StepPlan(0, (first.step(16),)))

@@ -1,6 +1,6 @@
-"""Models with a sliding window whose blocks are freed while sequences run: the tokens are those of blocks that stay.
+"""Models with a sliding window whose blocks are freed while sequences run: the tokens equal those with all blocks.
 
-Whatever happens to a sequence: chunks, preemption, cached beginnings, a handoff.
+Tested with chunks, preemption, cached prefixes, and a handoff.
 """
 
 from dataclasses import replace
@@ -34,7 +34,7 @@ KINDS = ("torch", "native")
 
 
 def loaded(folder: Path, case: str, kind: str) -> tuple[Model, EngineSettings, MakeExecutor]:
-    """A case's model, settings with its split, and its kind of executor."""
+    """A case's model, settings with its split, and its executor class."""
     if kind == "native":
         native_or_skip()
     write_family(folder, case)
@@ -79,7 +79,7 @@ def test_no_bit_of_a_freed_block_matters(tmp_path: Path, case: str) -> None:
 
 
 def test_a_model_of_windows_only_keeps_its_window(tmp_path: Path) -> None:
-    """A sequence may be longer than what the whole arena holds at one time."""
+    """A sequence may be longer than the whole arena."""
     model, settings, make = loaded(tmp_path, "mistral beyond its window", "torch")
     settings = replace(settings, max_model_len=400)
     one = [SequenceSpec(SequenceId("a"), tuple(prompt(200, 5)), SamplingParams(temperature=0, max_tokens=60))]

@@ -35,7 +35,7 @@ class TorchSide:
         self.engine = EngineCalls(settings, blocks)
 
     def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineNews, ...]]:
-        """One action, with its step if there is one."""
+        """One action, with its step if it has one."""
         action = self.engine.next_action(now)
         if action.plan is not None:
             self.engine.step_finished(self.executor.execute(action.plan), now)
@@ -45,7 +45,7 @@ class TorchSide:
 
 @dataclass
 class Told:
-    """What came out of a run."""
+    """Outcome of a run."""
 
     output: dict[str, list[int]] = field(default_factory=dict)
     uses: list[DraftUse] = field(default_factory=list)
@@ -72,7 +72,7 @@ def run_alone(
     specs: list[SequenceSpec],
     make: MakeExecutor = TorchExecutor,
 ) -> Told:
-    """All sequences through one engine; each joins two steps after the one before."""
+    """All sequences through one engine; each joins two steps after the previous one."""
     side, told, waiting = TorchSide(model, settings, blocks, make), Told(), list(specs)
     for number in range(10_000):
         if waiting and number % 2 == 0:

@@ -1,4 +1,4 @@
-"""What tests of the pool's clients have in common: hashes, contents that follow from them, and put and get of both."""
+"""Shared helpers for tests of the pool's clients: hashes, contents that follow from them, put and get of both."""
 
 import contextlib
 import time
@@ -25,12 +25,12 @@ SOON_S = 60.0
 
 
 def chain(count: int, seed: str = "a") -> list[BlockHash]:
-    """Hashes as the prefix chain makes them: digests."""
+    """Hashes of a chain, as digests like the prefix chain's."""
     return [BlockHash(blake2b(f"{seed}/{i}".encode(), digest_size=16).digest()) for i in range(count)]
 
 
 def content(block: BlockHash, nbytes: int = BLOCK) -> bytes:
-    """The bytes of a block: others for each hash."""
+    """Bytes of a block, different for each hash."""
     return np.random.default_rng(int.from_bytes(block, "big")).bytes(nbytes)
 
 
@@ -54,7 +54,7 @@ def put(
 def get(
     client: PoolClient, hashes: Sequence[BlockHash], nbytes: int = BLOCK, deadline_s: float = SOON_S
 ) -> FetchReport:
-    """Looks up and reads; every block that is reported as good is compared."""
+    """Look up and read; asserts the content of every block that is reported as good."""
     deadline = soon(deadline_s)
     find = client.lookup(SPACE, hashes, soon(deadline_s / 2))
     places = targets(len(hashes), nbytes)
@@ -69,7 +69,7 @@ def get(
 def filled(
     servers: int, blocks: int = 10, **settings: Any
 ) -> Iterator[tuple[PoolCluster, PoolClient, list[BlockHash]]]:
-    """A pool, a client, and blocks that it has written."""
+    """A pool, a client, and the blocks that it has written."""
     hashes = chain(blocks)
     with PoolCluster(servers, **settings) as pool:
         client = pool.client()
@@ -78,7 +78,7 @@ def filled(
 
 
 def read(client: PoolClient, find: LeasedPrefix, deadline_s: float = SOON_S) -> tuple[int, int, MissReason | None]:
-    """What comes of a lookup: blocks, blocks lost, and why."""
+    """Outcome of a lookup and read: blocks, lost blocks, and reasons."""
     report = client.read(find, targets(len(find.found)), soon(deadline_s))
     return report.blocks, report.lost_blocks, report.reason
 
@@ -86,7 +86,7 @@ def read(client: PoolClient, find: LeasedPrefix, deadline_s: float = SOON_S) -> 
 def got(
     client: PoolClient, hashes: Sequence[BlockHash], deadline_s: float = SOON_S
 ) -> tuple[int, int, MissReason | None]:
-    """As `read`, with the lookup; all bytes are compared."""
+    """The same as `read`, together with the lookup; asserts all bytes."""
     report = get(client, hashes, deadline_s=deadline_s)
     return report.blocks, report.lost_blocks, report.reason
 
@@ -98,18 +98,18 @@ def entries_of(client: PoolClient, server: str) -> tuple[ListedEntry, ...]:
 
 
 def facts_of(client: PoolClient, server: str) -> dict[str, Any]:
-    """What one server counts."""
+    """Counters of one server."""
     client.placement.refresh()
     return client.placement.links[server].ask(Data, Stats(), soon()).value
 
 
 def targets(count: int, nbytes: int = BLOCK) -> list[memoryview]:
-    """Places for blocks that are read."""
+    """Targets for blocks to be read."""
     return [memoryview(bytearray(nbytes)) for _ in range(count)]
 
 
 def flip_bit(client: PoolClient, hashes: list, index: int) -> None:
-    """One bit of one block, in the memory of the server that has it."""
+    """Flip one bit of one block, in the memory of its server."""
     find = client.lookup(SPACE, hashes, soon())
     segment = UbSegment.attach(find.links[find.prefix.servers[index]].record.segment)
     (region,) = segment.regions()
@@ -119,7 +119,7 @@ def flip_bit(client: PoolClient, hashes: list, index: int) -> None:
 
 
 def put_all(client: PoolClient, hashes: Sequence[BlockHash], nbytes: int) -> None:
-    """Writes a few at a time until all are there: while the disk is busy the memory is full."""
+    """Write a few at a time until all are stored: while the disk is busy the memory is full."""
     for start in range(0, len(hashes), 4):
         until = soon()
         while (report := put(client, hashes[start : start + 4], nbytes)).dropped:

@@ -1,4 +1,4 @@
-"""Shared memory for servers under test; nothing of it may be left."""
+"""Shared memory for servers under test; asserts that none is left."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.kvpool.server_process import segment_folder
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no failure."""
+    """Long timeouts, since a busy machine is no failure."""
     be_patient(monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""Images of models: their content, and how they are made and loaded."""
+"""Images of models: their content, their creation and loading."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ SIZE = 5 * MIB + 700
 
 
 def content(seed: int, nbytes: int = SIZE) -> bytes:
-    """Bytes that no two seeds have in common."""
+    """Bytes that differ for each seed."""
     return bytes((seed + i) % 251 for i in range(1024)) * (nbytes // 1024) + bytes(nbytes % 1024)
 
 
@@ -23,7 +23,7 @@ def filling(seed: int) -> Callable[[memoryview], None]:
 
 
 def loaded(cache: ModelCache, key: str) -> MappedModel:
-    """An image that must be there."""
+    """An image that must exist."""
     image = cache.load(key)
     assert image is not None
     return image

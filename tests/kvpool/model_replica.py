@@ -1,9 +1,9 @@
-"""A replica's half that has to do with weights, in a process of its own: loads a model, and answers questions.
+"""The part of a replica that handles weights, in a separate process: loads a model, and responds to requests.
 
     with replica(folder, view=pool.view()) as one:
         one.seconds, one.ask("logits"), one.ask("memory")
 
-Run as a program it takes what to load as JSON, prints a line of JSON when the weights are ready and one per question,
+Run as a program it reads what to load as JSON, prints a line of JSON when the weights are ready and one per request,
 and ends with its standard input.
 """
 
@@ -37,8 +37,8 @@ class Replica:
     """A running child.
 
     Args:
-        seconds: from the call of `load_model` until the model was there.
-        private_bytes: memory of its own that this took.
+        seconds: duration of `load_model`.
+        private_bytes: private memory that this took.
         read: tensors that were read from the checkpoint.
     """
 
@@ -49,11 +49,13 @@ class Replica:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """Process id of the child."""
         return self.process.pid
 
     def ask(self, question: str) -> Any:
-        """`logits`: a digest of the logits of a prompt; `compute`: seconds of a forward pass, the best of five."""
+        """Send a request. `logits`: a digest of the logits of a prompt; `compute`: seconds of a forward pass, the best
+        of five.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(question + "\n")
         self.process.stdin.flush()
@@ -61,7 +63,7 @@ class Replica:
 
 
 def mapped_pss(pid: int, name: str) -> int:
-    """Bytes of files whose path contains `name` that a process maps, each page divided by how many map it."""
+    """Bytes of files whose path contains `name` that a process maps, each page divided by its number of mappings."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         first = line.split(maxsplit=1)[0]
@@ -74,7 +76,7 @@ def mapped_pss(pid: int, name: str) -> int:
 
 @contextlib.contextmanager
 def replica(folder: Path, view: PoolView | None = None, **settings: Any) -> Iterator[Replica]:
-    """Loads a model in a child; without a view from the disk alone.
+    """Load a model in a child; without a view from the disk alone.
 
     Args:
         settings: `dtype`, `version`, `node` (n0), `verify`, `native`.
@@ -118,7 +120,7 @@ def _anonymous_bytes() -> int:
 
 
 def main() -> None:
-    """The child."""
+    """Main function of the child."""
     import torch
 
     from serving.model.loader import load_model

@@ -1,6 +1,6 @@
-"""Clients and memory servers under test wait long for each other: a busy machine is no failure.
+"""Long timeouts of clients and memory servers under test: a busy machine is no failure.
 
-How short a live client waits is for the tests whose subject that is; they set it themselves.
+Tests of the timeouts themselves set them.
 """
 
 import pytest
@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lengthen, for one test, what a client of the pool waits for a server that lives."""
+    """Lengthen, for one test, the wait of a pool client for a living server."""
     monkeypatch.setattr(server_link, "CONNECT_S", PATIENCE_S)
     monkeypatch.setattr(model_peer, "REPLY_S", PATIENCE_S)
     monkeypatch.setattr(model_peer, "CHUNK_S", PATIENCE_S)

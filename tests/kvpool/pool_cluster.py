@@ -1,4 +1,4 @@
-"""Several memory servers in processes of their own and the view of them, as the controller would give it.
+"""Several memory servers in separate processes and their view, as the controller would publish it.
 
 with PoolCluster(servers=2, ssd_folder=tmp_path, ssd_bytes=...) as pool:
     client = pool.client()
@@ -19,10 +19,10 @@ from tests.kvpool.server_process import ServerProcess, start_server
 
 
 class PoolCluster:
-    """Memory servers that a test starts, kills and replaces; all of them are gone at the end.
+    """Memory servers that a test starts, kills and replaces; all have ended at the end.
 
     Args:
-        servers: to begin with.
+        servers: initial number.
         settings: of every server, see `start_server`.
     """
 
@@ -53,28 +53,28 @@ class PoolCluster:
 
     @property
     def segments(self) -> Path:
-        """Where the segments lie."""
+        """Folder of the segments."""
         return Path(self._folder.name)
 
     def view(self) -> PoolView:
-        """The pool now: every server that was not taken off the list, dead ones included until then."""
+        """Current view: every server that was not taken off the list, including dead ones."""
         return self._view
 
     def client(
         self, node: str = "n0", secret: str = "secret", view: Callable[[], PoolView] | None = None, **settings: Any
     ) -> PoolClient:
-        """A client in this process, closed at the end. `view`: if it sees another one than this pool's."""
+        """A client in this process, closed at the end. `view`: if it differs from this pool's."""
         self._clients.append(PoolClient("test", NodeId(node), secret, view or self.view, **settings))
         return self._clients[-1]
 
     def add(self, **changes: Any) -> int:
-        """One more server, with other settings where a test says so. Returns: its number."""
+        """Add a server, optionally with other settings. Returns: its number."""
         self.servers.append(self._start(len(self.servers), **changes))
         self.change()
         return len(self.servers) - 1
 
     def kill(self, number: int, *, listed: bool = False) -> None:
-        """As a crash. `listed` = the view does not know yet."""
+        """Kill a server, as in a crash. `listed` = the view does not know yet."""
         server = self.servers[number]
         assert server is not None
         server.kill()
@@ -84,12 +84,12 @@ class PoolCluster:
             self.change()
 
     def replace(self, number: int) -> None:
-        """What Ray does after a crash: a new process takes the dead one's place and name."""
+        """Start a new process with the dead one's place and name, as Ray does after a crash."""
         self.servers[number] = self._start(number)
         self.change()
 
     def stop(self, number: int) -> None:
-        """End a server as it should end."""
+        """End a server in an orderly way."""
         server, self.servers[number] = self.servers[number], None
         if server is not None:
             if server.running:
@@ -98,16 +98,16 @@ class PoolCluster:
         self.change()
 
     def drain(self, number: int) -> None:
-        """The view says that it leaves."""
+        """Mark a server as draining in the view."""
         self.draining.add(number)
         self.change()
 
     def alive(self) -> list[int]:
-        """Numbers of the servers that run."""
+        """Numbers of the running servers."""
         return [number for number, server in enumerate(self.servers) if server is not None]
 
     def process(self, number: int) -> ServerProcess:
-        """One running server."""
+        """Process of one running server."""
         server = self.servers[number]
         assert server is not None, f"server {number} does not run"
         return server
@@ -116,7 +116,7 @@ class PoolCluster:
         return start_server(self.segments, **{"name": f"kv-{number}", **self._settings, **changes})
 
     def change(self) -> None:
-        """The view is another one, of what there is now."""
+        """Publish a new view of the current servers."""
         self._changes += 1
         listed = []
         for number, server in enumerate(self.servers):

@@ -1,6 +1,6 @@
-"""The controller actor, announcers and followers on a real Ray; run in a process of its own by `test_pool_control`.
+"""The controller actor, announcers and followers on a real Ray; run in a separate process by `test_pool_control`.
 
-Ray reads its environment when it is imported, so that the session has to be entered first.
+Ray reads its environment when it is imported, so the session has to be entered first.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def controllers() -> list[int]:
 
 
 async def watched(follower: PoolViewFollower, expected: list[str], seconds: float) -> None:
-    """Whatever happens meanwhile, the follower's view has these servers."""
+    """Assert that the follower's view keeps these servers."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         assert names(follower.view) == expected, follower.view
@@ -151,7 +151,7 @@ async def main(session: str, directory: str) -> None:
 
 
 def run(session: SystemSession, directories: Sequence[str]) -> None:
-    """Everything, a pool for each directory, in a Ray of its own that is ended afterwards."""
+    """Run all cases, a pool for each directory, in a separate Ray that is ended afterwards."""
     try:
         ray.init(
             address="local",

@@ -7,7 +7,7 @@ from serving.values.pool_view import PoolView, ServerRecord, ServerState
 
 
 def server_record(name: str, incarnation: str = "first", **more: Any) -> ServerRecord:
-    """A server that has served for a second."""
+    """Record of a server that has served for a second."""
     fields: dict[str, Any] = {
         "node": NodeId("n0"),
         "host": "127.0.0.1",

@@ -1,4 +1,4 @@
-"""The least client of a memory server: frames in and out, bytes through the mapped segment. For tests of the server."""
+"""A minimal client of a memory server: frames in and out, bytes through the mapped segment. For tests of the server."""
 
 import socket
 from types import TracebackType
@@ -60,7 +60,7 @@ class RawClient:
         self.memory = self.segment.view(region)
 
     def ask(self, message: m.Message, answer: type[_M], payload: bytes = b"", into: memoryview | None = None) -> _M:
-        """Sends a request; the answer must be of this type."""
+        """Send a request; asserts the type of the response."""
         reply, self.payload = self.exchange(message, payload, into)
         assert isinstance(reply, answer), reply
         return reply
@@ -68,32 +68,32 @@ class RawClient:
     def exchange(
         self, message: m.Message, payload: bytes = b"", into: memoryview | None = None
     ) -> tuple[m.ToClient, memoryview]:
-        """Sends a request and gives whatever comes back."""
+        """Send a request and return any response."""
         send(self.sock, message, (payload,) if payload else ())
         return receive(self.sock, m.to_client, into)
 
     def lookup(self, *hashes: BlockHash, space: Space = SPACE) -> tuple[Found | None, ...]:
-        """What is there of these."""
+        """Look these hashes up."""
         return self.ask(m.Lookup(space, hashes, 5.0), m.Looked).found
 
     def reserve(self, *items: tuple[BlockHash, int], space: Space = SPACE, kind: Kind = Kind.CONTEXT) -> list[Grant]:
-        """Grants for these."""
+        """Reserve extents for these hashes."""
         return list(self.ask(m.Reserve(space, kind, items), m.Reserved).grants)
 
     def put(self, block_hash: BlockHash, data: bytes, space: Space = SPACE, kind: Kind = Kind.CONTEXT) -> GrantStatus:
-        """Stores bytes through the segment."""
+        """Store bytes through the segment."""
         (grant,) = self.reserve((block_hash, len(data)), space=space, kind=kind)
         if grant.status is GrantStatus.GRANTED:
             assert self.finish(grant, data)
         return grant.status
 
     def finish(self, grant: Grant, data: bytes) -> bool:
-        """Writes what was granted and commits it."""
+        """Write the granted extents and commit them."""
         digest = copy_checked(self.at(grant.offset, len(data)), data, hashed=Hashed.SOURCE)
         return self.ask(m.Commit(((grant.version, digest),)), m.Committed).ok == (True,)
 
     def get(self, block_hash: BlockHash, space: Space = SPACE, wait_s: float = 10.0) -> bytes | None:
-        """The bytes, verified; None if they are not there or wrong."""
+        """The verified bytes; None if they are missing or wrong."""
         (found,) = self.lookup(block_hash, space=space)
         if found is not None and found.tier is EntryTier.SSD:
             (found,) = self.ask(m.Promote((found.version,), wait_s), m.Promoted).found
@@ -108,15 +108,15 @@ class RawClient:
         return self.memory[offset - self.base : offset - self.base + nbytes]
 
     def stats(self) -> dict[str, Any]:
-        """The server's facts."""
+        """Counters of the server."""
         return self.ask(m.Stats(), m.Data).value
 
     def audit(self, repair: bool = False) -> dict[str, Any]:
-        """The server's proof."""
+        """Audit of the server."""
         return self.ask(m.Audit(repair), m.Data).value
 
     def close(self) -> None:
-        """Ends the connection and the mapping."""
+        """End the connection and the mapping."""
         self.sock.close()
         self.segment.close()
 

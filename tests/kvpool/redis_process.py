@@ -1,4 +1,4 @@
-"""A real Redis of the test's own: on a socket in its folder, without persistence unless asked for."""
+"""A real Redis for one test: on a socket in its folder, without persistence by default."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ needs_redis = pytest.mark.skipif(
 
 
 class RedisProcess:
-    """One `redis-server`; `kill` and `start` again as often as wanted. It listens on a UNIX socket only."""
+    """One `redis-server`; it may be killed and started repeatedly. It listens on a UNIX socket only."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,12 +34,12 @@ class RedisProcess:
 
     @property
     def pid(self) -> int:
-        """Of the running server."""
+        """Process id of the running server."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, empty, and wait until it answers."""
+        """Start it, empty, and wait until it responds."""
         assert REDIS_SERVER is not None, "CI must have redis-server"
         command = [REDIS_SERVER, "--port", "0", "--unixsocket", str(self._socket), "--dir", str(self._folder)]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no"]
@@ -53,17 +53,17 @@ class RedisProcess:
             time.sleep(0.02)
 
     def client(self) -> redis.Redis:
-        """A client of the test's own."""
+        """A client for the test."""
         return redis.Redis.from_url(self.url)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Send SIGKILL, like a crash."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(20)
             self._process = None
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """End it and remove its files."""
         self.kill()
         self._socket.unlink(missing_ok=True)

@@ -1,11 +1,11 @@
-"""A memory server in a process of its own, to be talked to, stopped, continued and killed.
+"""A memory server in a separate process, which tests query, stop, continue and kill.
 
     with running_server(tmp_path, secret="s") as server:
         server.record.port ...
         server.kill()
 
-All of them are forks of one process that has imported everything: a start takes milliseconds, not the second that a
-fresh interpreter needs. A server ends with its pipe, so that it never outlives a test that was killed.
+All servers are forks of one process that has imported all modules: a start takes milliseconds, not the second of a
+fresh interpreter. A server ends with its pipe, so it never outlives a killed test.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _FORKS.set_forkserver_preload(["tests.kvpool.server_process", "tests.kvpool.clie
 
 @dataclass(slots=True)
 class ServerProcess:
-    """A running child with what it announced at its start. Whoever closes `pipe` ends it."""
+    """A running child with its announcement at the start. It ends when `pipe` is closed."""
 
     process: multiprocessing.process.BaseProcess
     pipe: Connection
@@ -46,24 +46,24 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Not killed, and not ended; frozen counts as running."""
+        """Whether it was neither killed nor ended; frozen counts as running."""
         return self.process.is_alive()
 
     def kill(self) -> None:
-        """As a crash: no goodbye, nothing removed."""
+        """Kill it like a crash: no goodbye, no cleanup."""
         self.process.kill()
         self.process.join()
 
     def freeze(self) -> None:
-        """Stops it: its sockets stay open and nobody answers."""
+        """Stop it with SIGSTOP: its sockets stay open without responses."""
         stop_process(self.pid)
 
     def resume(self) -> None:
-        """Continues it."""
+        """Continue it."""
         os.kill(self.pid, signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ends it as it should end: connections closed, segment removed. It may have been killed before."""
+        """End it in an orderly way: connections closed, segment removed. It may have been killed before."""
         self.pipe.close()
         self.process.join(START_S)
         if self.running:
@@ -71,7 +71,7 @@ class ServerProcess:
 
 
 def forked(target: Callable[..., None], *arguments: object) -> multiprocessing.process.BaseProcess:
-    """A process that runs a function of a module, with the environment of this one."""
+    """A process that runs a function of a module, with this process's environment."""
     process = _FORKS.Process(target=_run, args=(dict(os.environ), target, arguments), daemon=True)
     process.start()
     return process
@@ -85,19 +85,19 @@ def _run(environment: dict[str, str], target: Callable[..., None], arguments: tu
 
 @contextlib.contextmanager
 def segment_folder() -> Iterator[Path]:
-    """A folder of shared memory, which is empty but for what killed servers left, and goes at the end."""
+    """A folder of shared memory, empty except for the segments of killed servers, removed at the end."""
     with tempfile.TemporaryDirectory(prefix="kvpool_test_", dir="/dev/shm") as folder:
         yield Path(folder)
 
 
 def settings_in(segments: Path, **changes: Any) -> ServerSettings:
-    """Settings of a server: its segment's folder, 4 MiB, and what a test says."""
+    """Settings of a server: its segment's folder, 4 MiB, and a test's own fields."""
     usual: dict[str, Any] = {"node": NodeId("n0"), "secret": "secret", "capacity_bytes": 4 * MIB}
     return ServerSettings(**{**usual, "segment_folder": segments, "segment_prefix": "kv_", **changes})
 
 
 def start_server(segments: Path, **settings: Any) -> ServerProcess:
-    """Starts one of 16 MiB.
+    """Start a server of 16 MiB.
 
     Args:
         segments: folder for its segment.
@@ -120,7 +120,7 @@ def start_server(segments: Path, **settings: Any) -> ServerProcess:
 
 @contextlib.contextmanager
 def running_server(segments: Path, **settings: Any) -> Iterator[ServerProcess]:
-    """A server for the time of a `with`; arguments as for `start_server`. It may be killed or stopped inside."""
+    """A server for the duration of a `with`; arguments as for `start_server`. It may be killed or stopped inside."""
     server = start_server(segments, **settings)
     try:
         yield server
@@ -132,7 +132,7 @@ def running_server(segments: Path, **settings: Any) -> Iterator[ServerProcess]:
 
 
 def _serve(pipe: Connection, segments: Path, settings: dict[str, Any]) -> None:
-    """The child: serve until the other end of the pipe is closed."""
+    """Serve in the child until the other end of the pipe is closed."""
     server = MemoryServer(settings_in(segments, **settings))
     server.start()
     pipe.send_bytes(msgspec.json.encode(server.record(ServerState.ACTIVE)))

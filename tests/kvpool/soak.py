@@ -1,11 +1,11 @@
-"""A soak of the KV-cache pool: clients that verify every byte while servers and clients die and bits flip.
+"""A soak test of the KV-cache pool: clients that verify every byte while servers and clients die and bits flip.
 
     python -m tests.kvpool.soak --minutes 10
 
-Every block's bytes follow from its hash, so that a wrong byte is seen whatever checksums say. At random: servers are
-killed and replaced, stopped and continued, added, drained; clients are killed in the middle of what they do, or give up
-early; bits flip in memory and on disk. In the end all chaos stops, one audit per server removes what the flips left,
-and a second one must find nothing. The exit code is 0 if no wrong byte was served and the audits were clean.
+Every block's bytes follow from its hash, so a wrong byte is detected independently of checksums. At random: servers
+are killed and replaced, stopped and continued, added, drained; clients are killed in the middle of an operation, or
+give up early; bits flip in memory and on disk. At the end all chaos stops, one audit per server removes what the flips
+left, and a second audit must be clean. The exit code is 0 if no wrong byte was served and the audits were clean.
 """
 
 import argparse
@@ -56,23 +56,23 @@ def chain(space: int, conversation: int) -> list[BlockHash]:
 
 
 def content(block: BlockHash) -> bytes:
-    """The one right content of a block."""
+    """The correct content of a block."""
     seed = int.from_bytes(block, "little")
     return np.random.Generator(np.random.PCG64(seed)).bytes(SIZES[seed % len(SIZES)])
 
 
 class WrongBytesError(Exception):
-    """The one thing that must never happen."""
+    """Raised when a client reads wrong bytes, the failure that must never happen."""
 
 
 @dataclass
 class Tally:
-    """What happened; one per client."""
+    """Counters of one client."""
 
     counts: Counter[str] = field(default_factory=Counter)
 
     def converse(self, client: PoolClient, rng: random.Random) -> None:
-        """Look a conversation up, read what is there, verify it, write the rest."""
+        """Look a conversation up, read the found blocks, verify them, write the rest."""
         index = rng.randrange(len(SPACES))
         space = SPACES[index]
         hashes = chain(index, int(CONVERSATIONS * rng.random() ** 3))[: rng.randrange(1, LENGTH + 1)]
@@ -102,7 +102,7 @@ class Tally:
 
 
 def run_client(view: Callable[[], PoolView], name: str, seed: int, stop: threading.Event, tally: Tally) -> None:
-    """One client until told to stop."""
+    """Run one client until it is stopped."""
     rng = random.Random(seed)
     client = PoolClient(name, NODE if seed % 3 else NodeId("elsewhere"), SECRET, view)
     while not stop.is_set():
@@ -111,7 +111,7 @@ def run_client(view: Callable[[], PoolView], name: str, seed: int, stop: threadi
 
 
 def child(view_file: Path, seed: int) -> None:
-    """A client in a process of its own, which lives until it is killed; exits with 3 on wrong bytes."""
+    """A client in a separate process, which runs until it is killed; exits with 3 on wrong bytes."""
 
     def view() -> PoolView:
         return msgspec.json.decode(view_file.read_bytes(), type=PoolView)
@@ -124,7 +124,7 @@ def child(view_file: Path, seed: int) -> None:
 
 
 class Chaos:
-    """Everything that goes wrong, by chance."""
+    """Random faults."""
 
     def __init__(self, pool: PoolCluster, ssd: Path, rng: random.Random) -> None:
         self.pool = pool
@@ -192,7 +192,7 @@ class Chaos:
 
 
 def audits(pool: PoolCluster, *, repair: bool) -> list[dict[str, object]]:
-    """Every server's own proof."""
+    """Audit of every server."""
     told = []
     for number in pool.alive():
         link = ServerLink(pool.process(number).record, hello_of("soak-audit", NODE, SECRET))
@@ -203,7 +203,7 @@ def audits(pool: PoolCluster, *, repair: bool) -> list[dict[str, object]]:
 
 
 def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tuple[Counter[str], list[str]]:
-    """Run it. Returns: what happened, and what must not have happened."""
+    """Run the test. Returns: counters, and detected errors."""
     rng = random.Random(seed)
     bad: list[str] = []
     tallies = [Tally(), Tally()]
@@ -258,7 +258,7 @@ def soak(seconds: float, seed: int, ssd: Path, say: Callable[[str], None]) -> tu
 
 
 def closing(pool: PoolCluster) -> list[str]:
-    """After all chaos: leases run out, one audit cleans up after the flips, the next one finds nothing."""
+    """Final phase: leases expire, one audit cleans up after the flips, the next one is clean."""
     bad = []
     time.sleep(1.2)
     try:
@@ -272,14 +272,14 @@ def closing(pool: PoolCluster) -> list[str]:
 
 
 def problems_of(told: dict[str, object]) -> list[object]:
-    """What an audit complains of."""
+    """Problems reported by an audit."""
     problems = told["problems"]
     assert isinstance(problems, list)
     return problems
 
 
 def main() -> int:
-    """The command."""
+    """Command line of the soak test."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default 10)")
     parser.add_argument("--seed", type=int, default=1, help="of all chance (default 1)")

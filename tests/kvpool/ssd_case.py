@@ -1,4 +1,4 @@
-"""Memory servers with a disk, blocks that they write there, and waits for them."""
+"""Memory servers with a disk, blocks that they write to it, and waits for them."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ SIZES = {"capacity_bytes": 8 * MIB, "ssd_bytes": 64 * MIB}
 
 
 class GatedDisk(SsdFiles):
-    """A disk that reads, writes and removes only while its gates are open, as they are at first.
+    """A disk that reads, writes and removes only while its gates are open, as initially.
 
     Attributes:
         unreadable: whether reads fail.
@@ -38,24 +38,24 @@ class GatedDisk(SsdFiles):
         self.unlink_s = 0.0
 
     def open(self) -> None:
-        """Let everything through."""
+        """Open all gates."""
         self.reads.set()
         self.writes.set()
 
     def read(self, entry: StoredEntry, target: memoryview) -> bool:
-        """As `SsdFiles.read`."""
+        """Read like `SsdFiles.read`."""
         assert self.reads.wait(100)
         if self.unreadable:
             raise SsdError(os.strerror(errno.EIO))
         return super().read(entry, target)
 
     def write(self, entry: StoredEntry, data: memoryview) -> None:
-        """As `SsdFiles.write`."""
+        """Write like `SsdFiles.write`."""
         assert self.writes.wait(100)
         super().write(entry, data)
 
     def unlink(self, path: str) -> None:
-        """As `SsdFiles.unlink`, after a while."""
+        """Unlink like `SsdFiles.unlink`, after a delay."""
         time.sleep(self.unlink_s)
         super().unlink(path)
 
@@ -83,25 +83,25 @@ def served(segments: Path, folder: Path, **changes: Any) -> Iterator[tuple[Memor
 
 @contextlib.contextmanager
 def served_apart(segments: Path, folder: Path, **changes: Any) -> Iterator[tuple[ServerProcess, RawClient]]:
-    """A server in a process of its own, and a client of it."""
+    """A server in a separate process, and a client of it."""
     with running_server(segments, **{"ssd_folder": folder, **SIZES, **changes}) as server:
         with RawClient(server.record) as client:
             yield server, client
 
 
 def data_of(number: int) -> bytes:
-    """A block of its own content."""
+    """A block with unique content."""
     return number.to_bytes(4, "big") * (BLOCK // 4)
 
 
 def put_patiently(client: RawClient, *numbers: int) -> None:
-    """Stores blocks, as often as the server says that it is full."""
+    """Store blocks, retrying while the server reports that it is full."""
     for number in numbers:
         wait_for(lambda n=number: client.put(hash_of(n), data_of(n)) is not GrantStatus.FULL, "full for ever")
 
 
 def wait_for_ssd(client: RawClient, entries: int) -> None:
-    """Until so many entries are on disk."""
+    """Wait until this many entries are on disk."""
 
     def there() -> bool:
         return sum(one.on_ssd for one in client.ask(m.List(0, 4096), m.Listed).entries) >= entries
@@ -110,13 +110,13 @@ def wait_for_ssd(client: RawClient, entries: int) -> None:
 
 
 def on_disk(client: RawClient, *numbers: int) -> None:
-    """Stores blocks and waits until they are on disk too; the server writes through."""
+    """Store blocks and wait until they are on disk too; the server writes through."""
     put_patiently(client, *numbers)
     wait_for_ssd(client, len(numbers))
 
 
 def release(client: RawClient, *numbers: int) -> list[Found | None]:
-    """What is there of these blocks, without keeping leases."""
+    """Found entries of these blocks, without keeping leases."""
     found = client.lookup(*map(hash_of, numbers))
     client.ask(m.ReleaseLeases(tuple(one.version for one in found if one is not None)), m.Done)
     return list(found)

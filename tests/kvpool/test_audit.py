@@ -1,4 +1,4 @@
-"""An audit while the server works: what merely changes is no fault."""
+"""An audit while the server works: normal changes are no faults."""
 
 import random
 import threading
@@ -17,12 +17,12 @@ SPACES = (Space("a", "l"), Space("b", "l"))
 
 
 def content(number: int) -> bytes:
-    """The one right content of a block; sizes differ."""
+    """The correct content of a block; sizes differ."""
     return number.to_bytes(4, "big") * (1000 + 7919 * (number % 7))
 
 
 def work(record: ServerRecord, seed: int, stop: threading.Event, wrong: list[BlockHash], done: list[int]) -> None:
-    """Puts, gets, drops and deletes at random; every byte is looked at."""
+    """Put, get, drop and delete at random; asserts every byte."""
     rng = random.Random(seed)
     with RawClient(record) as client:
         while not stop.is_set():

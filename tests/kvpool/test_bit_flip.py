@@ -1,4 +1,4 @@
-"""A turned bit is noticed by whoever reads the block, and nowhere else."""
+"""A flipped bit is detected by readers of its block, and only there."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""A client and servers that die, freeze, lie and come back: a miss with its reason, never wrong bytes, never a hang."""
+"""A client and servers that die, freeze, send wrong data and return: a miss with its reason, never wrong bytes, never a
+hang.
+"""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A client against real servers: the longest prefix, every byte, whoever holds it."""
+"""A client against real servers: the longest prefix, every byte, for any distribution of the blocks."""
 
 import threading
 from pathlib import Path

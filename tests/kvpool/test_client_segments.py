@@ -1,4 +1,4 @@
-"""Mapping servers' segments: once each, no longer than they live, and only the region that was meant."""
+"""Mappings of servers' segments: once each, no longer than the server lives, and only the intended region."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A memory server's entries follow the ring without anybody asking, and all of them go when it leaves."""
+"""A memory server's entries follow the ring automatically, and all of them move when it drains."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ def pool() -> Iterator[PoolCluster]:
 
 @pytest.fixture
 def settle(pool: PoolCluster) -> Iterator[Callable[..., CommitWorker]]:
-    """Makes settlers of the first server; they are ended with the test."""
+    """Factory of commit workers of the first server; they end with the test."""
     made: list[CommitWorker] = []
 
     def make(node: NodeId | None = None, **more: float) -> CommitWorker:

@@ -1,4 +1,4 @@
-"""An instance's view of the pool: arena blocks in and out, never an exception, everything counted."""
+"""An instance's view of the pool: arena blocks in and out, never an exception, all operations counted."""
 
 import logging
 import threading
@@ -32,7 +32,7 @@ class Instance:
         self.cache = PoolContextCache(self.clients[:1], self.clients[1], **options)
 
     def fill(self, hashes: Sequence[BlockHash], first: int = 0) -> list[BlockId]:
-        """The contents of these hashes into blocks from `first` on."""
+        """Write the contents of these hashes into blocks from `first` on."""
         blocks = [BlockId(first + i) for i in range(len(hashes))]
         for block, block_hash in zip(blocks, hashes, strict=True):
             self.arena[block * BLOCK : (block + 1) * BLOCK] = content(block_hash)
@@ -104,18 +104,18 @@ def test_a_silent_server_leaves_time_to_read_from_the_other() -> None:
 
 
 class Mirror:
-    """A device that only remembers what it was told."""
+    """A device that only records its calls."""
 
     def __init__(self) -> None:
         self.saved: list[BlockId] = []
         self.loaded: list[BlockId] = []
 
     def save(self, blocks: Sequence[BlockId]) -> None:
-        """Device to arena."""
+        """Copy device to arena."""
         self.saved += blocks
 
     def load(self, blocks: Sequence[BlockId]) -> None:
-        """Arena to device."""
+        """Copy arena to device."""
         self.loaded += blocks
 
 
@@ -164,14 +164,14 @@ def test_a_fetch_that_waits_holds_up_no_other_one() -> None:
 
 
 class Slow:
-    """A client whose disk takes its time."""
+    """A client with a slow disk."""
 
     def __init__(self) -> None:
         self.asked, self.answer = threading.Event(), threading.Event()
         self.segments = Segments()
 
     def lookup(self, *_: object) -> LeasedPrefix:
-        """Nothing, after a while."""
+        """Find nothing, after a delay."""
         self.asked.set()
         assert self.answer.wait(60)
         return LeasedPrefix()
@@ -181,7 +181,7 @@ class Broken:
     """A client with a bug."""
 
     def lookup(self, *_: object) -> None:
-        """Fails."""
+        """Raise an error."""
         raise RuntimeError("unforeseen")
 
 

@@ -1,4 +1,4 @@
-"""Mappings of single entries: what they show, how they are laid, when they end."""
+"""Mappings of single entries: contents, layout, lifetime."""
 
 import gc
 from pathlib import Path
@@ -21,7 +21,7 @@ def segment(segments: Path) -> UbSegment:
 
 
 def mappings(path: Path) -> int:
-    """How often this process maps a file."""
+    """Number of this process's mappings of a file."""
     return Path("/proc/self/maps").read_text().count(str(path))
 
 
@@ -77,7 +77,7 @@ def test_what_is_not_there_cannot_be_mapped(segment: UbSegment, segments: Path) 
 
 
 def test_parts_that_are_let_go_do_not_come_back_with_their_neighbours(segment: UbSegment) -> None:
-    """A huge page would bring them along."""
+    """A huge page would restore them."""
     region = segment.allocate(6 * MIB, "test")
     segment.view(region)[:] = bytes([1]) * region.nbytes
     writer = ExtentMap(str(segment.path), region.offset, region.nbytes, writable=True)

@@ -1,4 +1,4 @@
-"""The driver of operations does with links what it is told: all questions first, and nothing on a wrong connection."""
+"""The driver of operations executes their effects on links: all requests first, and nothing on a wrong connection."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ ANSWER = m.Listed(())
 
 
 class FakeLink:
-    """A link that writes down what it is asked for."""
+    """A link that records its requests."""
 
     def __init__(self, name: str, log: list[str], *, prompt: bool = True, fails: str = "") -> None:
         self.name, self.prompt = name, prompt
@@ -31,30 +31,30 @@ class FakeLink:
             raise PoolTimeoutError("too late") if what == "receive" else PoolUnreachableError("gone")
 
     def prepare(self, _until: float) -> None:
-        """Connects."""
+        """Connect."""
         self._do("prepare")
 
     def send(self, _message: m.Message, _until: float) -> None:
-        """Asks."""
+        """Send a request."""
         self._do("send")
 
     def receive(self, kind: type[m.Message], _until: float) -> m.Message:
-        """Answers."""
+        """Receive a response."""
         self._do("receive")
         assert kind is m.Listed
         return ANSWER
 
     def post(self, _message: m.Message, _until: float) -> None:
-        """Tells."""
+        """Post a message."""
         self._do("post")
 
     def close(self) -> None:
-        """Ends the connection."""
+        """End the connection."""
         self._do("close")
 
 
 class Script:
-    """An operation that wants these effects, and takes what comes of them."""
+    """An operation with fixed effects, which records the results."""
 
     def __init__(self, *effects: PoolEffect, then: Sequence[PoolEffect] = ()) -> None:
         self._effects = effects
@@ -67,7 +67,7 @@ class Script:
         return self._effects
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
-        """The rest, after the first event."""
+        """The remaining effects, after the first event."""
         del now
         self.events.append(event)
         then, self._then = self._then, ()

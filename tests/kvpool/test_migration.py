@@ -1,4 +1,4 @@
-"""A server's own entries move to whom they belong: after a join, and when it leaves. Nothing is lost on the way."""
+"""A server's own entries move to their owners: after a join, and when it drains. No entry is lost on the way."""
 
 import time
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.kvpool.pool_cluster import PoolCluster
 
 
 def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = False, rounds: int = 20) -> Settled:
-    """Rounds of one server's migrator until nothing is left, or nothing moves."""
+    """Run rounds of one server's migrator until it is done, or no entry moves."""
     client = pool.client(node=node)
     migrator = Migrator(client, f"kv-{number}")
     moved = nbytes = 0
@@ -28,7 +28,7 @@ def settle(pool: PoolCluster, number: int, node: str = "n0", leaving: bool = Fal
 
 
 def held(client: PoolClient, number: int) -> set[BlockHash]:
-    """Hashes that a server holds."""
+    """Hashes held by a server."""
     return {entry.hash for entry in entries_of(client, f"kv-{number}")}
 
 

@@ -30,7 +30,7 @@ N0, N1 = NodeId("n0"), NodeId("n1")
 
 @pytest.fixture
 def a_cache() -> Iterator[Open]:
-    """Opens caches, and closes them at the end."""
+    """Factory of caches, closed at the end."""
     made: list[ModelCache] = []
 
     def make(view: Callable[[], PoolView], node: NodeId = N0, scope: Scope = "pool", **more: Any) -> ModelCache:
@@ -55,7 +55,7 @@ def cache(pool: PoolCluster, a_cache: Open) -> ModelCache:
 
 
 def place(view: PoolView, key: str, node: NodeId = N0) -> str:
-    """The nearest place of an image, for a process of one node."""
+    """The nearest copy of an image, for a process of one node."""
     places = ["nowhere"]
     for record in (server.record for server in view.servers):
         with contextlib.closing(ServerLink(record, hello_of("observer", node, "secret"))) as link:
@@ -131,7 +131,7 @@ def test_an_image_that_its_user_distrusts_is_looked_at_by_its_server(pool: PoolC
 
 
 class SlowMaker:
-    """Makes an image once it may, in a thread of its own; `fails` = it raises then."""
+    """Makes an image when released, in a separate thread; `fails` = it then raises."""
 
     def __init__(self, cache: ModelCache, *, fails: bool = False) -> None:
         self.go_on = threading.Event()
@@ -149,7 +149,7 @@ class SlowMaker:
         assert begun.wait(60)
 
     def end(self, after_s: float = 0.0) -> None:
-        """Let it go on, after a while."""
+        """Release it, after a delay."""
         threading.Timer(after_s, self.go_on.set).start()
 
 

@@ -1,4 +1,4 @@
-"""Memory that weights keep when their server has gone."""
+"""Memory of weights that remains mapped after their server has ended."""
 
 import os
 from typing import Any

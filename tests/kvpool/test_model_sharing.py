@@ -1,4 +1,4 @@
-"""Replicas in processes of their own, a memory server in another: one copy of the weights for all of them."""
+"""Replicas and a memory server in separate processes: one copy of the weights for all replicas."""
 
 from pathlib import Path
 

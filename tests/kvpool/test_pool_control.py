@@ -1,4 +1,4 @@
-"""The controller on a real Ray, embedded and with a real Redis; and when a failure is worth a warning."""
+"""The controller on a real Ray, embedded and with a real Redis; and which failures cause a warning."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ print("all is well")
 
 
 def run_case(*directories: str) -> None:
-    """On one Ray, a pool for each directory, one after the other."""
+    """Run on one Ray, a pool for each directory, one after the other."""
     command = [sys.executable, "-c", CASE, *directories]
     environment = {**os.environ, "TMPDIR": "/tmp"}  # short: socket paths have a limit
     ended = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=240)
@@ -41,7 +41,7 @@ def run_case(*directories: str) -> None:
 @pytest.mark.slow
 @pytest.mark.nightly("tests/e2e/test_aggregated.py::test_the_gcs_dies_and_redis_remembers")
 def test_the_controller_embedded_and_with_a_redis(tmp_path: Path) -> None:
-    """Without a Redis here, the embedded one alone."""
+    """Without an installed Redis, only the embedded one."""
     if REDIS_SERVER is None:
         assert "CI" not in os.environ, "CI must have redis-server"
         run_case("embedded")

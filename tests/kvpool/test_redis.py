@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisProcess]:
 
 @pytest.fixture
 def server(running: RedisProcess) -> RedisProcess:
-    """Empty."""
+    """An empty Redis."""
     with running.client() as client:
         client.flushall()
     return running
@@ -183,7 +183,7 @@ def kept(store: RedisStore, namespace: str) -> bool:
 
 
 def test_a_controller_that_starts_without_its_redis_does_not_lose_what_it_holds(server: RedisProcess) -> None:
-    """The Redis hangs while the controller starts; what earlier starts kept there is in the view once it answers."""
+    """The Redis hangs while the controller starts; once it responds, the view has the entries of earlier starts."""
     with RedisStore(server.url, "earlier", PATIENCE_S) as before:
         before.save(ControlState("earlier", (), (NamespaceRecord("kept", 9),)), 5.0)
     stop_process(server.pid)

@@ -1,4 +1,4 @@
-"""A memory server in its own process: what clients of its node can do with it."""
+"""A memory server in a separate process: the operations of clients on its node."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Framing over a real socket pair: whole frames whatever the pieces, and an error for everything else."""
+"""Framing over a real socket pair: whole frames for any pieces, and an error for all other bytes."""
 
 import socket
 import threading

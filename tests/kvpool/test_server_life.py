@@ -1,4 +1,4 @@
-"""A memory server in this process: its start, its health and its end, also when something is in the way."""
+"""A memory server in this process: start, health and end, also with obstacles."""
 
 import contextlib
 import threading
@@ -150,7 +150,7 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
 
 
 def fill_beyond_memory(client: RawClient) -> list[Any]:
-    """Stores until some blocks are on SSD only, and returns the hashes of two of those."""
+    """Store until some blocks are on SSD only. Returns: the hashes of two of those."""
     for number in range(40):
         wait_for(lambda n=number: client.put(hash_of(n), bytes(BLOCK)).value != "full", "full for ever")
     for _ in range(200):

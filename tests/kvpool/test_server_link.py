@@ -1,4 +1,4 @@
-"""One link against scripted servers in this process: what is said when, and what becomes of the connection."""
+"""One link against scripted servers in this process: order of messages, and the fate of the connection."""
 
 import contextlib
 import socket
@@ -26,7 +26,7 @@ Answer = Callable[[socket.socket, m.ToServer], m.Message | None]
 
 
 class ScriptedServer:
-    """Answers each request as `answer` says: None = not at all. Counts connections."""
+    """Answers each request by `answer`: None = no response. Counts connections."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -38,20 +38,20 @@ class ScriptedServer:
         self._thread.start()
 
     def link(self, name: str = "kv-0", secret: str = "s") -> ServerLink:
-        """A link to it."""
+        """A link to the server."""
         host, port = self._listener.getsockname()
         record = ServerRecord(name, "i1", NODE, host, port, "/none", 1, 1, ServerState.ACTIVE, 0.0)
         return ServerLink(record, hello_of("test", NODE, secret))
 
     def stop_listening(self) -> None:
-        """Further connections are refused."""
+        """Refuse further connections."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join()
 
     def close(self) -> None:
-        """Ends everything."""
+        """Close all connections and the listener."""
         self.stop_listening()
         for sock in self._socks:
             with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ class ScriptedServer:
 
 @contextlib.contextmanager
 def serving(answer: Answer) -> Iterator[ScriptedServer]:
-    """A scripted server for the time of a `with`."""
+    """A scripted server for the duration of a `with`."""
     server = ScriptedServer(answer)
     try:
         yield server
@@ -91,12 +91,12 @@ def serving(answer: Answer) -> Iterator[ScriptedServer]:
 
 
 def welcome(name: str = "kv-0") -> m.Welcome:
-    """A good greeting."""
+    """A valid greeting."""
     return m.Welcome(name, "i1", NODE, "/none", 1, 7)
 
 
 def polite(_: socket.socket, message: m.ToServer) -> m.Message | None:
-    """Greets, answers Stats with Data and everything else with Done."""
+    """Respond with a greeting, to Stats with Data, and to all other requests with Done."""
     if isinstance(message, m.Hello):
         return welcome()
     return m.Data({"n": 1}) if isinstance(message, m.Stats) else m.Done()
@@ -158,7 +158,7 @@ def test_a_late_answer_is_never_taken_for_anothers() -> None:
 
 
 def after_greeting(link: ServerLink) -> m.Done:
-    """Asks until the server has greeted again."""
+    """Send requests until the server has greeted again."""
     until = soon()
     while True:
         try:

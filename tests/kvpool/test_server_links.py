@@ -1,4 +1,4 @@
-"""Who may talk to a memory server, and what becomes of those who talk nonsense."""
+"""Access to a memory server, and its treatment of malformed messages."""
 
 import contextlib
 import random
@@ -36,7 +36,7 @@ def works(server: ServerProcess) -> bool:
 
 
 def wait_until_alone(server: ServerProcess) -> None:
-    """Wait until the server has noticed that all others have gone; until then it may refuse one more."""
+    """Wait until the server has noticed the end of all other connections; until then it may refuse one more."""
     deadline = time.monotonic() + PATIENCE_S
     others = -1
     while others:
@@ -143,7 +143,7 @@ def test_one_client_too_many_is_told(server: ServerProcess) -> None:
 
 @pytest.mark.real_time
 def test_a_frozen_client_delays_nobody(server: ServerProcess) -> None:
-    """One that asks for much and never reads its answers blocks its own thread only."""
+    """A client that sends many requests and never reads the responses blocks only its own thread."""
     with RawClient(server.record) as rude, RawClient(server.record) as client:
         (grant,) = rude.reserve((hash_of(5), m.MAX_CHUNK_BYTES))
         rude.ask(m.Commit(((grant.version, 0),)), m.Committed)

@@ -1,4 +1,4 @@
-"""Files of the SSD tier: what was stored comes back, anything else is noticed, a full disk is an error, not damage."""
+"""Files of the SSD tier: stored data is returned, all other data is detected, a full disk is an error, not damage."""
 
 import errno
 import os
@@ -95,7 +95,7 @@ def test_a_file_in_the_wrong_place_is_no_entry(files: SsdFiles, tmp_path: Path) 
 
 @pytest.mark.parametrize("damage", ["broken text", "endless nesting"])
 def test_a_description_that_cannot_be_decoded_is_no_entry(files: SsdFiles, damage: str) -> None:
-    """msgspec has an error of its own for nonsense, but not for these; a server that met one did not start."""
+    """msgspec raises another error for these than for other malformed data; a server with such a file did not start."""
     entry = entry_of(b"data")
     files.write(entry, memoryview(b"data"))
     body = msgspec.msgpack.encode(entry)
@@ -125,7 +125,7 @@ def test_leftovers_are_seen_as_such(files: SsdFiles) -> None:
 
 @pytest.mark.timeout(20)
 def test_a_pipe_is_no_entry_and_nobody_waits_for_it(files: SsdFiles) -> None:
-    """Opening a named pipe waits until its other end is opened."""
+    """Opening a named pipe blocks until its other end is opened."""
     entry = entry_of(b"data")
     path = Path(files.path_of(entry.space, entry.hash, entry.kind))
     path.parent.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_pipe_is_no_entry_and_nobody_waits_for_it(files: SsdFiles) -> None:
 
 @pytest.mark.parametrize("link", ["slot-0", "slot-0/data"])
 def test_a_slot_that_leads_elsewhere_is_not_used(tmp_path: Path, link: str) -> None:
-    """All that is no entry is removed when a server starts."""
+    """A server removes all non-entries at its start."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -193,7 +193,7 @@ def test_reading_is_the_last_use_but_verifying_is_not(files: SsdFiles) -> None:
 
 
 def fail(patched: pytest.MonkeyPatch, number: int, *calls: str) -> None:
-    """These calls of the system fail."""
+    """Make these system calls fail."""
 
     def failing(*_: object) -> None:
         raise OSError(number, os.strerror(number))

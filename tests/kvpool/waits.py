@@ -1,4 +1,4 @@
-"""Waits for what happens in another thread."""
+"""Waits for events in another thread."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def wait_for(condition: object, what: str) -> None:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it holds within `PATIENCE_S`."""
+    """Whether the condition holds within `PATIENCE_S`."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""An agent of Ray's that dies is started again, and lives no longer than the raylet."""
+"""An agent of Ray's that dies is restarted, and never outlives the raylet."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Ended, or a zombie."""
+    """Whether a process has ended, or is a zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return True
@@ -40,7 +40,9 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def raylet() -> Iterator[subprocess.Popen[str]]:
-    """Starts a keeper, which starts an agent; whoever is an agent says who it is, and who it takes for the raylet."""
+    """Start a keeper, which starts an agent; every agent reports its own pid, and the pid that it considers the
+    raylet.
+    """
     keeper = [sys.executable, "-I", "-S", agent_keeper.__file__, sys.executable, "-c", AGENT]
     command = [sys.executable, "-c", RAYLET, *keeper]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

@@ -1,4 +1,4 @@
-"""What a newcomer is told to try has to work."""
+"""Commands that the banner suggests work."""
 
 from dataclasses import replace
 from pathlib import Path

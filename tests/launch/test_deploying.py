@@ -1,4 +1,4 @@
-"""A deployment that takes long says what it waits for."""
+"""A slow deployment reports what it waits for."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ def deployment(message: str = "", **states: int) -> Any:
 
 @pytest.fixture
 def status(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Deployments that Serve lists, to be filled; an error in place of one is raised."""
+    """Deployments listed by Serve, filled by the test; an exception in place of one is raised."""
     there: dict[str, Any] = {}
 
     def listed() -> Any:

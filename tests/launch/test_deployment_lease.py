@@ -1,4 +1,4 @@
-"""One deployment at a time: the next one waits and says for whom, but not for ever for one that has died."""
+"""One deployment at a time: the next one waits and names the current one, but not for ever for a dead one."""
 
 import msgspec
 import pytest
@@ -79,10 +79,10 @@ def test_a_deployer_that_died_is_replaced_and_a_sleeper_that_wakes_is_stopped(st
 
 
 def test_a_claim_made_with_an_old_number_does_not_hold(store: GcsStore) -> None:
-    """Between two looks of a slow deployer another one came and went, and its number is free again."""
+    """Between two polls of a slow deployer another one started and finished, and its number is free again."""
 
     class Slow(GcsStore):
-        """Another deployer goes before its first claim."""
+        """Another deployer claims before its first claim."""
 
         def put_if_absent(self, key: str, value: bytes) -> bytes:
             if not stale:

@@ -1,4 +1,4 @@
-"""A Ray that is there: what is said about it, which configuration runs on it, what a failure to reach it is called."""
+"""An existing Ray: the printed facts, the resulting configuration, and the message if it cannot be reached."""
 
 from dataclasses import replace
 from itertools import chain, repeat

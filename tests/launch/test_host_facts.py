@@ -1,4 +1,4 @@
-"""What a doctor finds wrong with a host, a line each with the way out."""
+"""Problems of a host that a doctor finds, one line each with the remedy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ SOUND = HostFacts("1.0", "3.11.2", "abc", 2048 * MIB, 4096 * MIB, (), tls=False,
 
 
 def found(offset: float = 0.0, looked_for: Path | None = MODEL, **changed: Any) -> list[str]:
-    """Problems where the right host differs so."""
+    """Problems when the right host differs in these facts."""
     hosts = {LEFT: SOUND, RIGHT: replace(SOUND, **changed)}
     return problems(SOUND, hosts, {LEFT: 0.0, RIGHT: offset}, looked_for)
 

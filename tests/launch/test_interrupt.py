@@ -1,4 +1,4 @@
-"""Signals that end a serving system, wherever they strike, as many and as quick as they like to come."""
+"""Signals that end a serving system, at any moment, in any number and frequency."""
 
 import os
 import signal
@@ -44,7 +44,9 @@ SENDER = "import os, signal, sys\nfor _ in range(4000): os.kill(int(sys.argv[1])
 
 @pytest.mark.timeout(60)
 def test_signals_in_a_burst_end_the_wait(interrupt: Interrupt) -> None:
-    """One handler may interrupt another, or whatever the wait is doing: nothing may wait for what it holds itself."""
+    """One handler may interrupt another, or any part of the wait: no handler may wait for a resource that it holds
+    itself.
+    """
     sender = subprocess.Popen([sys.executable, "-c", SENDER, str(os.getpid())])
     while sender.poll() is None:
         interrupt.__init__()  # type: ignore[misc] # not asked again; the handlers stay

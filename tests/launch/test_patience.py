@@ -1,4 +1,4 @@
-"""A start on a busy machine waits while anything moves, says what for, and ends on a cause only."""
+"""A start on a busy machine waits while there is progress, reports what for, and ends only for a known cause."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from serving.launch.ray_parts import patiently
 
 
 def wait(comes_after_s: float, *, moves: Callable[[float], int], ended: Callable[[float], str]) -> list[str]:
-    """Wait in virtual time. Returns: what was said."""
+    """Wait in virtual time. Returns: the printed lines."""
     now, said = [0.0], list[str]()
 
     def sleep(_: float) -> None:
@@ -35,7 +35,7 @@ def wait(comes_after_s: float, *, moves: Callable[[float], int], ended: Callable
 
 
 def moving(now: float) -> int:
-    """One tick a minute, as on a machine that is hopelessly busy."""
+    """One tick a minute, as on a hopelessly busy machine."""
     return int(now) // 60
 
 
@@ -137,7 +137,7 @@ def test_serve_s_alarm_about_slow_replicas_is_not_repeated() -> None:
 
 
 def test_whoever_has_left_ray_is_not_connected_again_behind_its_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread of Serve's that asks for something meanwhile would end this process with the node."""
+    """A thread of Serve that makes a call in that state would end this process with the node."""
     monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     ray_parts.leave_ray()

@@ -1,4 +1,4 @@
-"""A port that is going to be listened on: found taken, or kept from others until then."""
+"""A port for a later listener: reported as taken, or reserved until then."""
 
 import errno
 import socket
@@ -11,7 +11,7 @@ from tests.e2e.server import free_port
 
 
 def listening(port: int, *options: int, host: str = "127.0.0.1") -> socket.socket:
-    """Raises: OSError if it cannot."""
+    """Raises: OSError if the port is taken."""
     sock = socket.socket()
     try:
         for option in options:
@@ -32,7 +32,7 @@ def test_a_free_port_is_free_afterwards() -> None:
 
 
 def test_any_free_port_is_not_the_first_from_a_number_on() -> None:
-    """So that who starts next does not take the place of what has just died."""
+    """So that the next start does not take the port of a process that has just died."""
     found = [any_free_port("127.0.0.1") for _ in range(20)]
     assert len(set(found)) > 10
     require_free("127.0.0.1", found[0], "[x] port")

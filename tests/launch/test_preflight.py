@@ -1,4 +1,4 @@
-"""What is found out about the KV-cache pool before anything starts."""
+"""Checks of the KV-cache pool before any process starts."""
 
 import json
 import re
@@ -88,7 +88,7 @@ def test_weights_larger_than_the_machine(config: ServeConfig, monkeypatch: pytes
 
 @pytest.mark.parametrize(("stored", "dtype"), [("float32", "auto"), ("bfloat16", "auto"), ("float32", "bfloat16")])
 def test_a_model_is_refused_before_its_weights_are_fetched(tmp_path: Path, stored: Dtype, dtype: DType) -> None:
-    """By no more than it takes: what passes `preflight` passes here."""
+    """Refused for the minimum size only: a model that passes `preflight` passes this check."""
     folder = write_random_checkpoint(tmp_path / "model", dtype=stored)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     needed = weight_bytes(folder, 2 if "bfloat16" in (stored, dtype) else 4)

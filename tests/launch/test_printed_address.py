@@ -1,4 +1,4 @@
-"""The banner's address of the page `/pools`: it logs in once."""
+"""The banner's address of the page `/pools` logs in once."""
 
 import time
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What Ray is told about where its control plane keeps its state."""
+"""Arguments of Ray for the storage of its control plane's state."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Nothing of a start stays on the machine for longer than seconds, also if its launcher is killed."""
+"""All files and processes of a start are removed within seconds, also if its launcher is killed."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def test_a_reaper_that_was_killed_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_a_reaper_that_dies_is_replaced_and_leaves_no_zombie(tmp_path: Path) -> None:
-    """What it is there for still happens: the second one removes what a killed launcher leaves."""
+    """Its task is still done: the second one removes what a killed launcher leaves."""
     decode, *_ = left_by_a_start(tmp_path)
     command = [sys.executable, "-c", TENDING_LAUNCHER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:

@@ -1,4 +1,4 @@
-"""A deployment in stages: what each one orders, which targets it keeps, and that another's turn stops it."""
+"""A deployment in stages: the replicas of each stage, the kept targets, and the stop at another's turn."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ SECOND = replace(FIRST, decode=replace(FIRST.decode, max_sequences=7))
 
 
 class Case:
-    """A control store, Serve's targets, and a scaling board that may know others."""
+    """A control store, Serve's targets, and a scaling board that may have others."""
 
     def __init__(self) -> None:
         gcs = FakeGcs()

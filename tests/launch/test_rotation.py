@@ -1,4 +1,4 @@
-"""Rotation takes its turn among deployments: of two at once, the later would forget the secret of the other."""
+"""Rotation takes its turn among deployments: of two at once, the later would drop the secret of the other."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The builder for Serve's YAML: its arguments, and that nothing secret comes from them."""
+"""The builder for Serve's YAML: its arguments, and that they contain no secret."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def gcs() -> FakeGcs:
 
 @pytest.fixture
 def built(gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `application` is called with; the control store is a fake one."""
+    """Arguments of `application`; the control store is a fake one."""
     calls: list[Any] = []
     fakes = {
         "GcsStore": lambda: GcsStore(lambda: gcs),

@@ -1,4 +1,4 @@
-"""However serving ends, what it has started is ended too, and what it has left on the machine is removed."""
+"""However serving ends, its processes are ended, and its files are removed."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class FakeCluster:
-    """Notes how it was stopped."""
+    """Records how it was stopped."""
 
     def __init__(self) -> None:
         self.logs_kept: list[bool] = []
@@ -28,7 +28,7 @@ class FakeCluster:
         self.while_stopping: Callable[[], None] = lambda: None
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """As `LocalCluster.stop`."""
+        """Stop like `LocalCluster.stop`."""
         self.while_stopping()
         self.logs_kept.append(keep_logs)
 
@@ -51,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 
 def serve() -> int:
-    """Serve with whatever the test has put in place of starting and tending."""
+    """Serve with the test's replacements of starting and tending."""
     config = ServeConfig(ModelConfig(Path("somewhere")))
     return serve_forever(config, SystemSession("abc123", Path("nowhere"), "token"))
 
@@ -69,7 +69,7 @@ def test_an_end_that_was_asked_for(cluster: FakeCluster) -> None:
 
 
 def test_whoever_read_the_output_may_be_gone(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`cloudmatrix serve | tee log`: Ctrl-C ends `tee` too, and mostly before this process says that it stops."""
+    """`cloudmatrix serve | tee log`: Ctrl-C ends `tee` too, and mostly before this process reports that it stops."""
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as broken:
@@ -87,7 +87,7 @@ def test_an_error_that_nobody_thought_of(cluster: FakeCluster) -> None:
 
 
 def test_impatience_with_a_start_that_failed(cluster: FakeCluster) -> None:
-    """Ctrl-C while everything is being ended ends nothing but the patience."""
+    """Ctrl-C during the cleanup only ends the wait."""
 
     def start(_config: object, _cluster: object, interrupt: Interrupt) -> None:
         interrupt.raise_now()

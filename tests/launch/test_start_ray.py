@@ -1,4 +1,4 @@
-"""A start of Ray that a busy machine has kept from coming up is tried once again."""
+"""A start of Ray that failed on a busy machine is tried once more."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ SLOW = Exception(
 
 
 class FakeCluster:
-    """Fails to start with these errors, one after the other, then starts."""
+    """Fails to start with these errors in turn, then starts."""
 
     logs = "nowhere"
 
@@ -29,13 +29,13 @@ class FakeCluster:
         self.calls: list[str] = []
 
     def start(self) -> None:
-        """Stands for `LocalCluster.start`."""
+        """Replaces `LocalCluster.start`."""
         self.calls.append("start")
         if self.errors:
             raise self.errors.pop(0)
 
     def abandon(self) -> None:
-        """Stands for `LocalCluster.abandon`."""
+        """Replaces `LocalCluster.abandon`."""
         self.calls.append("abandon")
 
 
@@ -93,7 +93,7 @@ def test_how_a_busy_machine_is_known(error: Exception, slow: bool) -> None:
 
 
 def test_of_a_node_that_did_not_come_up_every_process_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows them: Ray's record of the node is made last."""
+    """No record of them exists: Ray writes the node's record last."""
     started = ray_parts._Started()
     monkeypatch.setattr(ray_parts, "_started", started)
     ended, running = (

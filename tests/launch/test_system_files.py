@@ -1,4 +1,4 @@
-"""Files that a deployed system leaves on a host go, and nobody else's."""
+"""Files of a deployed system on a host are removed, and no others."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the launcher starts again, on records of nodes like those that Ray keeps."""
+"""Processes that the launcher restarts, on records of nodes like Ray's."""
 
 import contextlib
 import subprocess
@@ -25,7 +25,7 @@ from serving.launch.ray_parts import HELPERS
 
 @dataclass
 class Process:
-    """As `subprocess.Popen`, as far as it is asked."""
+    """The used part of `subprocess.Popen`."""
 
     dead: bool = False
 
@@ -35,14 +35,14 @@ class Process:
 
 @dataclass
 class Info:
-    """What a node keeps of a process."""
+    """A node's record of a process."""
 
     process: Process
 
 
 @dataclass
 class Node:
-    """What Ray keeps of a node."""
+    """Ray's record of a node."""
 
     all_processes: dict[str, list[Info]] = field(default_factory=dict)
     node_id: str = "a node"
@@ -83,7 +83,7 @@ class Node:
 
 
 class Nodes:
-    """As `ray.cluster_utils.Cluster`."""
+    """Like `ray.cluster_utils.Cluster`."""
 
     def __init__(self) -> None:
         self.head_node = Node.make("raylet", "gcs_server", *HELPERS)
@@ -110,7 +110,7 @@ def cluster(**options: Any) -> tuple[LocalCluster, Nodes]:
 
 
 def lose(tended: LocalCluster, *nodes: str) -> None:
-    """Ray gives nodes up."""
+    """Make Ray declare nodes dead."""
     tended._lost_nodes = frozenset(nodes)
 
 
@@ -123,7 +123,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def broken(owner: object, name: str, error: Exception) -> Iterator[None]:
-    """For a while something cannot be started."""
+    """A process that cannot be started for a while."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(owner, name, failing(error))
         yield
@@ -146,7 +146,7 @@ def test_a_dead_gcs_is_started_again() -> None:
 
 @pytest.fixture
 def no_client() -> Iterator[None]:
-    """This process is not connected to Ray, as after the launcher has let go."""
+    """This process is not connected to Ray, as after the launcher has disconnected."""
     internal_kv._internal_kv_reset()
     yield
     internal_kv._internal_kv_reset()
@@ -195,7 +195,7 @@ def test_without_storage_a_dead_gcs_is_the_end() -> None:
 
 @pytest.fixture
 def again(monkeypatch: pytest.MonkeyPatch) -> list[Node]:
-    """Nodes that were given another raylet."""
+    """Nodes that got another raylet."""
     given: list[Node] = []
 
     def start(node: Node) -> None:
@@ -288,7 +288,7 @@ def test_a_node_that_does_not_come_up_is_tried_again() -> None:
 def test_memory_that_a_replica_leaves_after_its_replacement_has_started_is_freed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A frozen replica's segment stayed until the next replica of its kind started."""
+    """A frozen replica's segment remained until the next replica of its kind started."""
     monkeypatch.setattr("serving.cluster.nodes.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(cluster_module, "SWEEP_PERIOD_S", 0.0)
     made, _ = cluster()

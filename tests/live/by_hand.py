@@ -1,4 +1,4 @@
-"""Gateways' backends and instance servers whose links, engine loop and time are in a test's hands."""
+"""Gateways' backends and instance servers whose links, engine loop and time are controlled by a test."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,17 +15,17 @@ from serving.wire import messages as m
 
 
 def serve(server: InstanceServer, engine_loop: Any) -> None:
-    """Give a server its engine loop, without a port."""
+    """Attach an engine loop to a server, without a port."""
     server._engine_loop = engine_loop
 
 
 def greet(server: InstanceServer, connection: Any) -> None:
-    """Let a gateway have introduced itself."""
+    """Mark a gateway as introduced."""
     server._gateways[connection] = m.GatewayHello(GatewayId("g"))
 
 
 def own(server: InstanceServer, connection: Any, *names: str) -> None:
-    """Let a gateway have sent sequences."""
+    """Mark sequences as sent by a gateway."""
     server._owner.update(dict.fromkeys(map(SequenceId, names), connection))
 
 
@@ -35,17 +35,17 @@ def owned(server: InstanceServer) -> set[SequenceId]:
 
 
 def order(server: InstanceServer, connection: Any, body: bytes) -> None:
-    """Let a gateway's frame arrive."""
+    """Deliver a gateway's frame."""
     server._on_frame(connection, body)
 
 
 def hang_up(server: InstanceServer, connection: Any) -> None:
-    """Let a gateway's link end."""
+    """End a gateway's link."""
     server._on_closed(connection, "cut")
 
 
 def tell(server: InstanceServer, news: Iterable[LoopNews]) -> None:
-    """Send news to the gateways that own it."""
+    """Send events to the gateways that own their sequences."""
     server._dispatch(news)
 
 
@@ -55,13 +55,13 @@ def report(server: InstanceServer) -> None:
 
 
 def link_up(gate: LiveBackend, replica: Any, link: Any) -> None:
-    """Let a gateway have a link."""
+    """Give a gateway a link."""
     gate.links._links[replica] = link
     gate._on_up(link)
 
 
 def arrive(gate: LiveBackend, link: Any, message: m.ToGateway) -> None:
-    """Let an instance's frame or status arrive at a gateway."""
+    """Deliver an instance's frame or status to a gateway."""
     if isinstance(message, m.Frame):
         gate._on_frame(link, message)
     elif isinstance(message, Status):
@@ -69,21 +69,21 @@ def arrive(gate: LiveBackend, link: Any, message: m.ToGateway) -> None:
 
 
 def link_down(gate: LiveBackend, link: Any) -> None:
-    """Let a gateway's link end."""
+    """End a gateway's link."""
     gate.links._down(link, "cut")
 
 
 def happen(gate: LiveBackend, event: GatewayEvent) -> None:
-    """Tell a gateway of an event."""
+    """Deliver an event to a gateway."""
     gate._tell(event)
 
 
 def look(gate: LiveBackend) -> None:
-    """Have a gateway look at what time has brought."""
+    """Make a gateway process elapsed time."""
     happen(gate, Look())
 
 
 def without_waker(gate: LiveBackend) -> None:
-    """Let nothing but the test wake a gateway."""
+    """Disable a gateway's own wake-ups, so that only the test wakes it."""
     waker: Any = "woken by hand"
     gate._waker = waker

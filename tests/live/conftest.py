@@ -22,7 +22,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no failure."""
+    """Long timeouts, since a busy machine is no failure."""
     be_patient(monkeypatch)
 
 
@@ -34,7 +34,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reference(checkpoint: Path) -> Reference:
-    """What the model says without engine, pools and batches."""
+    """Expected output, computed without engine, pools and batches."""
     return Reference(checkpoint)
 
 
@@ -50,7 +50,7 @@ def shm() -> Iterator[Path]:
 async def started(checkpoint: Path, shm: Path) -> AsyncIterator[Start]:
     """Pools of some roles, with a link of the gateway to each instance.
 
-    Keywords are sections of `small_config`, `config` in its place, and what `Pools` takes.
+    Keywords are sections of `small_config`, or `config` in its place, and arguments of `Pools`.
     """
     async with contextlib.AsyncExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Shells of a world of fake ranks, in a time that a test makes."""
+"""Shells in a world of fake ranks, in a time that a test controls."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ class Scene:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, name: str) -> GroupShell:
-        """A new shell begins."""
+        """Start a new shell."""
         self.world.shells.add(name)
         shell = GroupShell(
             "5e55",
@@ -63,14 +63,14 @@ class Scene:
         self.world.shells.discard(name)
 
     async def ended(self, name: str) -> None:
-        """Wait until a shell ends by itself. Raises: what it raises."""
+        """Wait until a shell ends by itself. Raises: its exception."""
         await asyncio.wait_for(self._tasks[name], PATIENCE_S)
 
     def serving(self, group: str, size: int | None = None) -> list[int]:
-        """Processes of a group whose ranks all serve, and together; else none.
+        """Processes of a group whose ranks all serve together, else none.
 
         Args:
-            size: so many; as at first by default.
+            size: number of ranks; the initial one by default.
         """
         ranks = self.world.of(group)
         pids = [rank.pid for rank in ranks]

@@ -60,7 +60,7 @@ def small_config(model: Path, *, mode: str = "disaggregated", pool_mib: int = 4,
 
 
 class HookedExecutor:
-    """The real executor, with something done before each step. The hook may sleep, wait or raise."""
+    """The real executor with a hook before each step. The hook may sleep, wait or raise."""
 
     def __init__(self, executor: StepExecutor) -> None:
         self._executor = executor
@@ -75,7 +75,7 @@ class HookedExecutor:
         return self._executor.execute(plan)
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """Lay the step out; the hook runs when the step does. Its tokens are not known then."""
+        """Lay the step out; the hook runs with the step. Its tokens are not known at that time."""
         run = self._executor.prepare(plan) if isinstance(self._executor, PreparingExecutor) else None
         if run is None:
             return None
@@ -91,7 +91,7 @@ class HookedExecutor:
 
 @dataclass
 class Member:
-    """What membership would list."""
+    """An entry of the membership."""
 
     replica: ReplicaId
     pool: str
@@ -104,7 +104,7 @@ class Member:
 
 @dataclass
 class Told:
-    """What a client got: per choice the tokens and how it ended."""
+    """A client's result: per choice the tokens and the finish reason."""
 
     tokens: list[list[int]]
     finish: list[FinishReason | None]
@@ -118,7 +118,7 @@ Start = Callable[..., Awaitable["Pools"]]
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until `condition` holds; fail with `what` if it takes too long."""
+    """Wait until `condition` holds; on a timeout fail with `what`."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - the conditions look at objects that have no event
@@ -147,7 +147,7 @@ async def collect(generation: LiveGeneration) -> Told:
 
 
 def check_counters(instance: Instance) -> None:
-    """Counters of one family have counted the same events, whatever happened; nothing is under way."""
+    """Check that counters of one family have counted the same events, and that no request is in flight."""
     name, loop, snapshot = instance.place.replica, instance.loop, instance.engine.snapshot(0.0)
     steps, counts = snapshot.steps_total, snapshot.steps_by_tokens
     assert sum(counts) == steps == instance.npus.npus[0].counters.steps, name
@@ -201,13 +201,13 @@ class Pools:
             segment.unlink()
 
     async def start(self, *pools: str) -> None:
-        """Start instances and wait until the gateway has a link with news of each."""
+        """Start instances and wait until the gateway has a link and a report of each."""
         for pool in pools:
             await self.add(pool)
         await self.linked()
 
     async def add(self, pool: str, *, listed: bool = True) -> Instance:
-        """One more instance; nodes take turns."""
+        """Add an instance; nodes take turns."""
         number, self._made = self._made, self._made + 1
         node = self._nodes[number % len(self._nodes)]
         place = InstancePlace(
@@ -229,7 +229,7 @@ class Pools:
         return instance
 
     def gateway(self, name: str) -> LiveBackend:
-        """A gateway of its own; only the first one, `backend`, is closed and audited."""
+        """An additional gateway; only the first one, `backend`, is closed and audited."""
         return LiveBackend(GatewayId(name), SECRET, self.config, list(self.config.pools))
 
     async def linked(self, *backends: LiveBackend) -> None:
@@ -242,7 +242,7 @@ class Pools:
         await until(all_up, "every listed instance has a link")
 
     async def known_idle(self) -> None:
-        """Wait until the gateway has heard that every instance is at rest."""
+        """Wait until the gateway has received idle reports of every instance."""
 
         def idle() -> bool:
             links = self.backend.links.up()
@@ -252,21 +252,21 @@ class Pools:
         await until(idle, "the gateway knows of no load")
 
     def _reserved(self, replica: ReplicaId) -> int:
-        """Tokens that were sent there since the last report."""
+        """Tokens sent to it since the last report."""
         known = self.backend.core.instances.find(replica)
         return 0 if known is None or known.view is None else known.view.reserved_tokens
 
     def unlist(self, instance: Instance) -> None:
-        """Membership forgets an instance."""
+        """Remove an instance from the membership."""
         self.members.pop(instance.place.replica, None)
 
     def relist(self, instance: Instance) -> None:
-        """Membership tells of an instance that was started unlisted."""
+        """Add an instance that was started unlisted to the membership."""
         place, (host, port) = instance.place, instance.server.address
         self.members[place.replica] = Member(place.replica, place.pool, place.node, host, port)
 
     async def retire(self, instance: Instance, drain_s: float = 0.0) -> None:
-        """What a replica does that is to go: leave, then stop. Nothing must be left of it."""
+        """End a replica in an orderly way: drain, then stop. Asserts that it leaves no state."""
         await instance.server.leave(drain_s)
         self.unlist(instance)
         instance.engine.check()
@@ -275,7 +275,7 @@ class Pools:
         await instance.stop()
 
     async def kill(self, instance: Instance) -> None:
-        """What gateways see of a process that dies: connections break, nobody listens any more."""
+        """What gateways observe of a dying process: connections break, and the port refuses connections."""
         self.unlist(instance)
         await instance.server.stop()
 
@@ -284,11 +284,11 @@ class Pools:
         return [instance for instance in self.instances if instance.place.pool == pool]
 
     def submit(self, ask: Ask, time_left_s: float = 300.0, priority: int = 0) -> LiveGeneration:
-        """Hand a request to the gateway."""
+        """Submit a request to the gateway."""
         return self.backend.submit(self.job(ask, time_left_s, priority))
 
     def job(self, ask: Ask, time_left_s: float = 300.0, priority: int = 0) -> GenerationJob:
-        """A request as the HTTP side would give it."""
+        """A request as the HTTP side would submit it."""
         self._jobs += 1
         name = f"request-{self._jobs}"
         specs = [
@@ -306,11 +306,11 @@ class Pools:
         return GenerationJob(RequestId(name), tuple(specs))
 
     async def ask(self, ask: Ask) -> Told:
-        """One request, to its end."""
+        """Run one request to its end."""
         return await collect(self.submit(ask))
 
     async def audit(self) -> None:
-        """Wait until nothing is left to do; then everything must be given back and every ledger balance."""
+        """Wait until all work is done; then assert that all resources are released and every ledger balances."""
         await until(self._quiet, f"all at rest: {self._state()}")
         for instance in self.instances:
             instance.engine.check()

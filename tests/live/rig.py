@@ -1,4 +1,4 @@
-"""An engine's loop over fakes, and everything it delivered."""
+"""An engine's loop over fakes, and all its deliveries."""
 
 import time
 from collections.abc import Callable
@@ -22,7 +22,7 @@ NOBODY = Cancel(SequenceId("nobody"))
 
 
 class Rig:
-    """One loop over fakes, and everything it delivered."""
+    """One loop over fakes, and all its deliveries."""
 
     def __init__(self, role: EngineRole, fabric: FakeFabric, name: str) -> None:
         settings = EngineSettings(role=role, block_tokens=BLOCK_TOKENS, max_step_tokens=16, max_sequences=4)
@@ -63,17 +63,17 @@ class Rig:
         self.loop.post(Adopt(spec, ticket))
 
     def wait(self, kind: type[Any]) -> Any:
-        """The first piece of news of one kind."""
+        """The first event of one kind."""
         wait_for(lambda: any(isinstance(item, kind) for item in self.news), f"{kind.__name__} in {self.news}")
         return next(item for item in self.news if isinstance(item, kind))
 
     @property
     def ahead(self) -> Any:
-        """The step that is prepared, and what runs it."""
+        """The prepared step, and the running one."""
         return self.loop._ahead
 
     def assert_ended(self) -> None:
-        """Its threads end."""
+        """Assert that its threads end."""
         for thread in (self.loop._thread, self.loop._beside):
             thread.join(PATIENCE_S)
             assert not thread.is_alive()

@@ -1,4 +1,4 @@
-"""Pools whose steps last or wait, and four requests that must end right whatever happens to them."""
+"""Pools with slow or blocked steps, and four requests that must finish correctly in all cases."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ ASKS = [Ask(tuple(range(start, start + 180)), structs.replace(GREEDY, max_tokens
 
 
 def slowly(plan: StepPlan) -> None:
-    """A step long enough to do something meanwhile."""
+    """Make steps long enough for other actions during them."""
     time.sleep(0.02)
 
 
@@ -25,7 +25,7 @@ def slow_down(pools: Pools) -> None:
 
 
 def hold(instance: Instance, step: int) -> threading.Event:
-    """The instance's engine waits within that step until the event is set."""
+    """Block the instance's engine in that step until the event is set."""
     go_on = threading.Event()
 
     def wait(plan: StepPlan) -> None:
@@ -37,7 +37,7 @@ def hold(instance: Instance, step: int) -> threading.Event:
 
 
 async def finish(pools: Pools, jobs: list[asyncio.Task[Told]], reference: Reference) -> None:
-    """Every request ends as if nothing had happened; then all is at rest."""
+    """Assert that every request finishes as if undisturbed, and that all is idle then."""
     for instance in pools.instances:
         executor(instance).before = None
     told = await asyncio.wait_for(asyncio.gather(*jobs), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Facts of a memory server, scaled up to the system that is simulated."""
+"""Facts of a memory server, scaled up to the simulated system."""
 
 from serving.accounted_kv import AccountedKv
 

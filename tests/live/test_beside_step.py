@@ -1,4 +1,4 @@
-"""What comes in while a step runs does not wait for its end."""
+"""Requests that arrive while a step runs do not wait for its end."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.live.rig import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Gate:
-    """Holds an executor's steps until it is opened."""
+    """Blocks an executor's steps until it is opened."""
 
     def __init__(self, rig: Rig) -> None:
         self.inside = threading.Event()

@@ -1,4 +1,4 @@
-"""A request may end at any moment; whatever was held for it anywhere is given back."""
+"""A request may end at any moment; all its resources are released."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ LONG = Ask(tuple(range(200)), structs.replace(GREEDY, max_tokens=400))
 
 
 def slow(step_s: float) -> Callable[[StepPlan], None]:
-    """A hook that makes every step last at least so long."""
+    """A hook that makes every step last at least this long."""
     return lambda plan: time.sleep(step_s)
 
 
@@ -124,7 +124,7 @@ async def test_hundreds_of_requests_a_fifth_of_them_cancelled(checkpoint: Path, 
 
 
 class Client:
-    """One client of hundreds; a fifth leave early, at a random moment."""
+    """One of hundreds of clients; a fifth disconnect early, at a random moment."""
 
     def __init__(self, rng: random.Random) -> None:
         sampling = structs.replace(GREEDY, max_tokens=rng.randrange(1, 16), temperature=rng.choice((0.0, 1.0)))
@@ -134,7 +134,7 @@ class Client:
         self._after_s = rng.choice((0.0, rng.uniform(0, 0.3)))
 
     async def run(self, pools: Pools) -> Told | None:
-        """Be served, or leave."""
+        """Read the response, or disconnect."""
         generation = pools.submit(self.ask)
         if not self.leaves:
             return await collect(generation)

@@ -1,4 +1,4 @@
-"""What an instance computes with: memory that is booked, blocks that are accounted, words that are said."""
+"""Resources of an instance: booked memory, accounted blocks, reported texts."""
 
 import subprocess
 import sys

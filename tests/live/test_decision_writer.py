@@ -1,4 +1,4 @@
-"""The writer of decision logs: whole files, never in the way, honest when it has to give up."""
+"""The writer of decision logs: whole files, without delays, and an explicit end when it has to give up."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ HEADER = EngineHeader("x", SETTINGS, 8)
 
 
 def begun(folder: Path, name: str = "x") -> tuple[EngineOn, DecisionWriter]:
-    """An engine that is recorded."""
+    """A recorded engine."""
     engine = InstanceEngine(SETTINGS, 8)
     writer = writer_in(str(folder), "engine", name, header_of(name, engine))
     assert writer is not None
@@ -33,7 +33,7 @@ def begun(folder: Path, name: str = "x") -> tuple[EngineOn, DecisionWriter]:
 
 
 def await_end(writer: DecisionWriter) -> None:
-    """Wait until it writes no more."""
+    """Wait until it has stopped writing."""
     thread = writer._thread
     thread.join(60)
     assert not thread.is_alive()

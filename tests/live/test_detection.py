@@ -1,4 +1,4 @@
-"""Failures that no closed connection tells: engines that hang, paths on which nothing arrives."""
+"""Failures without a closed connection: engines that hang, paths on which no data arrives."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Blocks survive the way device -> arena -> another arena -> another device. Two CPU tensors stand for two devices."""
+"""Blocks survive the path device -> arena -> another arena -> another device. Two CPU tensors represent two devices."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Instances leave under load: what they have goes on elsewhere, or where it is; others stand in for an empty role.
+"""Instances drain under load: their sequences continue on other instances, or in place; other roles serve an empty one.
 
-Clients notice nothing: the same tokens, each once.
+Clients are unaffected: the same tokens, each once.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ CONSTRAINED = [
 
 
 def slowly(plan: StepPlan) -> None:
-    """A step long enough to do something meanwhile."""
+    """Make steps long enough for other actions during them."""
     time.sleep(0.02)
 
 
@@ -73,7 +73,7 @@ def begin(pools: Pools, asks: list[Ask] = ASKS) -> list[asyncio.Task[Told]]:
 
 
 async def finish(jobs: list[asyncio.Task[Told]], reference: Reference, asks: list[Ask] = ASKS) -> None:
-    """All is told as if nothing had happened."""
+    """Assert that all output is complete, as if undisturbed."""
     told = await asyncio.wait_for(asyncio.gather(*jobs), PATIENCE_S)
     for ask, answer in zip(asks, told, strict=True):
         assert answer.tokens == reference.outputs(ask), ask
@@ -178,7 +178,7 @@ async def test_without_decode_instances_prefill_does_it_all(started: Start, refe
 
 
 async def test_a_stand_in_that_leaves_gives_its_streams_to_another(started: Start, reference: Reference) -> None:
-    """Prefill instances adopt nothing: the other one computes the streams anew. The last one keeps them."""
+    """Prefill instances adopt no sequence: the other one recomputes the streams. The last one keeps them."""
     pools = await started("prefill", "prefill", engine={"empty_role_s": 0.1})
     slow_down(pools)
     jobs = begin(pools)
@@ -195,7 +195,7 @@ async def test_a_stand_in_that_leaves_gives_its_streams_to_another(started: Star
 
 
 async def test_what_a_draining_instance_gives_while_it_moves_is_told_once(started: Start, reference: Reference) -> None:
-    """From one instance to the next, each of which leaves as soon as it has given a token."""
+    """From one instance to the next, each of which leaves as soon as it has produced a token."""
     ask = Ask((1, 2, 3), structs.replace(GREEDY, max_tokens=200, logprobs=1))
     pools = await started("prefill", "decode")
     slow_down(pools)

@@ -1,4 +1,4 @@
-"""The thread around an engine: what it delivers, how it waits, and what it says when it does not move."""
+"""The thread around an engine: its deliveries, its waits, and its report when it is stuck."""
 
 import ctypes
 import threading

@@ -1,4 +1,4 @@
-"""Token-exact on every way to compute: torch or native, with guesses, INT8 weights, and both; disaggregated or not."""
+"""Token-exact for every engine: torch or native, with draft tokens, INT8 weights, and both; disaggregated or not."""
 
 import asyncio
 from dataclasses import replace
@@ -27,9 +27,9 @@ which logits differ by a hundredth. Between 2 and 10 % do; all of them do where 
 
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
-    """A random checkpoint in INT8, and what a plain process makes of it.
+    """A random checkpoint in INT8, and the output of a plain process for it.
 
-    Of round widths, at which torch's float32 products have the same bits in any batch.
+    Its widths are round, so that torch's float32 products have the same bits in any batch.
     """
     plain, folder = (tmp_path_factory.mktemp("int8") / name for name in ("plain", "model"))
     plain.mkdir()

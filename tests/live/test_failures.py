@@ -1,4 +1,4 @@
-"""Instances die, hang, corrupt and refuse; clients see a pause, each token once, and nothing is left behind."""
+"""Instances die, hang, corrupt and refuse; clients see a pause, each token once, and no state is leaked."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
 def told(pools: Pools, instance: Instance) -> int:
-    """How many tokens the gateway has of the streams on an instance: fewer than its engine by those under way."""
+    """Number of tokens that the gateway has received of an instance's streams: fewer than its engine has produced."""
     journals = [choice.journal for choice in pools.backend.core.choices.values()]
     return sum(len(journal.output) for journal in journals if journal.at == instance.place.replica)
 
@@ -106,7 +106,7 @@ def damage_once(instance: Instance) -> list[int]:
 
 
 def damage_copy_once(instance: Instance) -> list[int]:
-    """Change one byte of what the first pull reads."""
+    """Change one byte that the first pull reads."""
     transport = transport_of(instance)
     read = transport._read
     damaged: list[int] = []

@@ -1,4 +1,4 @@
-"""An instance's ports with faults in them."""
+"""An instance's ports with injected faults."""
 
 import time
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ RESULT = cast(StepResult, "result")
 
 @dataclass
 class Scene:
-    """A writer of faults, a reader that sees each at once, and the sleeps that were asked for."""
+    """A writer of faults, a reader that sees each immediately, and the requested sleeps."""
 
     folder: Path
     now: float = 10.0
@@ -59,7 +59,7 @@ def place(folder: Path) -> InstancePlace:
 
 
 class Steps:
-    """A `StepExecutor` of no time."""
+    """A `StepExecutor` that takes no time."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         return RESULT
@@ -88,7 +88,7 @@ class Cache:
 
 
 def transports() -> tuple[FakeTransport, FakeTransport]:
-    """A source that has registered nothing yet, and a target."""
+    """A source without registered blocks, and a target."""
     fabric = FakeFabric()
     source = FakeTransport(fabric, ReplicaId("prefill#1"), FakeExecutor(4, 2))
     return source, FakeTransport(fabric, ME, FakeExecutor(4, 2))

@@ -1,4 +1,4 @@
-"""The loop runs steps that were prepared beside the ones before, as long as nothing else is to be done."""
+"""The loop runs steps prepared during the previous ones, as long as there is no other work."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ from tests.live.rig import NOBODY, PATIENCE_S, Rig, spec, wait_for
 
 
 class Preparing:
-    """Counts what an executor prepares, and stops steps where a test wants to look."""
+    """Counts the prepared steps, and stops steps where a test needs to inspect."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -46,14 +46,14 @@ class Preparing:
         return self.inner(plan)
 
     def hold(self, when: Callable[[int], bool]) -> None:
-        """Stop in a step; one in which the loop stands now goes on."""
+        """Stop in the next step; a step in which the loop is blocked now continues."""
         before, self.go_on = self.go_on, threading.Event()
         self.held.clear()
         self.hold_at = when
         before.set()
 
     def release(self) -> None:
-        """Go on."""
+        """Continue."""
         self.hold_at = lambda step: False
         self.go_on.set()
 
@@ -80,7 +80,7 @@ def output(rig: Rig, name: str) -> tuple[int, ...]:
 
 
 def running_ahead(rig: Rig, steps: Preparing, *names: str) -> None:
-    """Sequences decode, the loop stands in a step, and the one behind it is prepared."""
+    """Sequences decode, the loop is blocked in a step, and the next step is prepared."""
     steps.hold(lambda step: step >= len(names) + 3)
     for name in names:
         rig.add(spec(name, max_tokens=40))

@@ -1,4 +1,4 @@
-"""A gateway's process freezes for so long that the kernel ends its links; then it goes on."""
+"""A gateway's process freezes until the kernel ends its links, then continues."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ CASE = "import sys, asyncio; from tests.live.test_frozen_gateway import play; as
 
 
 async def play(port: int) -> None:
-    """In a process of its own: a gateway's links to one instance, which say what happens to them."""
+    """Run in a separate process: a gateway's links to one instance, which report their events."""
 
     def say(what: str) -> None:
         print(what, flush=True)

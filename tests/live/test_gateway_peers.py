@@ -1,4 +1,4 @@
-"""Gateways exchange their numbers over real sockets."""
+"""Gateways exchange their metrics over real sockets."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine answers late: only the tests of a deadline have a short one."""
+    """A busy machine responds late: only the tests of a deadline have a short one."""
     monkeypatch.setattr(gateway_peers, "DEADLINE_S", 60.0)
 
 
@@ -45,7 +45,7 @@ class Gateway:
         self.metrics.request_started([tokens], 1, None, arrived=0.0).begun(0, 0.0, 0)
 
     async def shown(self) -> dict[str, float]:
-        """Prompt tokens by gateway, as a scraper of this one sees them."""
+        """Prompt tokens by gateway, as a scraper of this gateway sees them."""
         text = (await self.metrics.render_all()).decode()
         name = "vllm:prompt_tokens_total{"
         lines = [line for line in text.splitlines() if line.startswith(name)]

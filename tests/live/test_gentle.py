@@ -1,4 +1,4 @@
-"""Gentle work runs behind everybody else's, and leaves nothing of that behind."""
+"""Low-priority work yields to all other work, and leaves no thread at low priority."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def test_a_system_that_forbids_it_has_it_done_all_the_same(monkeypatch: pytest.M
 
 
 def test_a_rank_that_is_built_gently_starts_nothing_that_stays_slow(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its priority cannot be raised again: a thread that copies experts would be slow for ever."""
+    """Its priority cannot be raised again: a thread that copies experts would stay slow."""
     before, seen, left = niceness(), list[int](), set[threading.Thread]()
 
     def make(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:

@@ -1,6 +1,7 @@
-"""A model of GLM-4.7-Flash's shape as people would serve it: INT8, prefill and decode apart, with its draft layer.
+"""A model of GLM-4.7-Flash's shape in a typical deployment: INT8, separate prefill and decode, with its draft layer.
 
-Its tokens are those of one native process that neither hands off nor guesses; it calls tools and reasons in GLM's form.
+Its tokens equal those of one native process without handoffs and draft tokens; it calls tools and reasons in GLM's
+form.
 """
 
 import asyncio
@@ -85,7 +86,7 @@ class Alone:
         self._executor = native_executor(folder, blocks=1000, max_rows=64, matchers=matchers_of(folder))
 
     def outputs(self, specs: list[SequenceSpec]) -> list[tuple[int, ...]]:
-        """Tokens of sequences that come together."""
+        """Tokens of sequences that arrive together."""
         settings = EngineSettings(block_tokens=BLOCK_TOKENS, max_step_tokens=64, max_sequences=8, max_waiting=512)
         found, *_ = run_engine(self._executor, settings, 1000, specs, ahead=False)
         return [found[spec.sequence_id] for spec in specs]

@@ -1,4 +1,4 @@
-"""A shell moves experts: by load, or as an operator says; a loss or another shell ends that cleanly."""
+"""A shell moves experts: by load, or by an operator's command; a loss or another shell ends that cleanly."""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ NEVER_S = 1e9
 
 
 async def pass_time(scene: Scene, seconds: float, rows: Sequence[int] = HOT) -> None:
-    """Let time go by in which ranks have such rows."""
+    """Advance the time while ranks have these rows."""
     for _ in range(int(seconds * 2)):
         for rank in scene.world.ranks.values():
             rank.rows = (tuple(map(sum, zip(rank.rows[0], rows, strict=True))),)
@@ -38,7 +38,7 @@ async def pass_time(scene: Scene, seconds: float, rows: Sequence[int] = HOT) -> 
 
 
 async def ordered(scene: Scene, rank: FakeRank, order: OperatorOrder) -> OrderAnswer:
-    """Answer to an operator's order."""
+    """Response to an operator's command."""
     posted = PostedOrder(str(len(rank.answers)), order)
     rank.orders.append(posted)
     await scene.until(lambda: posted.id in rank.answers)
@@ -51,7 +51,7 @@ def newest(rank: FakeRank) -> ExpertMap:
 
 
 def well(scene: Scene, group: str) -> None:
-    """Every rank has the same map, and all slots of its own that it names hold the expert."""
+    """Whether every rank has the same map, and all its own slots that the map names hold their expert."""
     ranks = scene.world.of(group)
     (one,) = {newest(rank).version: newest(rank) for rank in ranks}.values()
     one.check()

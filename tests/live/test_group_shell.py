@@ -1,4 +1,4 @@
-"""A shell makes a group or takes one over, keeps it whole, and leaves nothing when it goes."""
+"""A shell creates a group or takes one over, keeps it complete, and leaves no process when it ends."""
 
 import asyncio
 from functools import partial
@@ -115,7 +115,7 @@ async def test_a_frozen_rank_is_replaced_when_it_has_been_silent_for_too_long() 
 
 
 async def test_a_regrouping_that_a_shell_left_half_done_is_done_by_the_next() -> None:
-    """It killed and told, and died before the epoch began: the ranks wait for the next shell."""
+    """It killed and sent the map, and died before the epoch started: the ranks wait for the next shell."""
     scene = Scene(ranks=3)
     await scene.formed("abc")
     await scene.killed("abc")

@@ -1,4 +1,4 @@
-"""How `[health]` becomes an instance's limits, in its own time."""
+"""Conversion of `[health]` to an instance's limits, in its own time."""
 
 from pathlib import Path
 

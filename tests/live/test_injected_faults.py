@@ -1,4 +1,4 @@
-"""The file through which a tester tells replicas which faults to have."""
+"""The file through which a tester gives replicas their faults."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an instance answers to a gateway, frame by frame, and whom it refuses."""
+"""Responses of an instance to a gateway, frame by frame, and its refusals."""
 
 import asyncio
 import dataclasses
@@ -49,7 +49,7 @@ def spec(name: str, sampling: SamplingParams = GREEDY, prompt: tuple[int, ...] =
 
 @pytest_asyncio.fixture
 async def pools(checkpoint: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pools]:
-    """One prefill and one decode instance; the tests speak to them directly."""
+    """One prefill and one decode instance; the tests talk to them directly."""
     monkeypatch.setattr(instance_server, "HELLO_DEADLINE_S", 60.0)
     small = {"max_waiting": 1}
     async with Pools(small_config(checkpoint, prefill=small, decode=small), shm) as assembled:
@@ -217,7 +217,7 @@ async def test_a_report_counts_what_arrives_while_a_step_runs(pools: Pools) -> N
 
 
 class _Frames:
-    """A gateway's connection that keeps what it is sent."""
+    """A gateway's connection that stores received frames."""
 
     def __init__(self) -> None:
         self.news: list[News] = []
@@ -256,7 +256,7 @@ async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
 
 
 async def test_a_handoff_of_too_many_blocks_is_refused_with_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The advice was to ask for fewer log-probabilities, of which there were none."""
+    """The advice was to request fewer log-probabilities, of which there were none."""
     monkeypatch.setattr(m, "MAX_FRAME_BYTES", 4000)
     server, frames = _served("long")
     extents = tuple(BlockExtent(4096 * i, i, 4096, BlockHash(b"h" * 16)) for i in range(100))
@@ -281,7 +281,7 @@ async def test_a_gateway_without_the_ticket_is_told_that_the_handoff_expired() -
 
 
 async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> None:
-    """Their seats are taken: an instance that pulls a lot must not look idle to all gateways."""
+    """They use capacity: an instance with many pulls must not look idle to all gateways."""
     server, frames = _served()
     inside = dataclasses.replace(Bench().engine.snapshot(0.0), waiting=1, running=2, pulling=3, fetching=4, held=5)
     loop = SimpleNamespace(
@@ -305,7 +305,7 @@ async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() 
 
 
 async def test_when_to_come_back_and_how_long_a_prompt_waited_are_told_in_the_gateways_time() -> None:
-    """Clients of a simulated system that runs twenty times as fast were sent away for twenty times as long."""
+    """Clients of a simulated system that runs twenty times as fast got a Retry-After twenty times as long."""
     server, frames = _served("a", "b")
     by_hand.serve(server, SimpleNamespace(time_scale=20.0))
     by_hand.tell(server, [refusal(SequenceId("b"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])

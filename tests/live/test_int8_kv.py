@@ -1,4 +1,4 @@
-"""KV blocks in int8: the pools give the tokens of one plain process that stores its KV the same way."""
+"""KV blocks in int8: the pools produce the tokens of one plain process that stores its KV the same way."""
 
 import asyncio
 from dataclasses import replace

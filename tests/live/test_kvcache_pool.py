@@ -1,4 +1,4 @@
-"""Real instances, real memory servers in processes of their own: what is reused, what is lost, never a wrong token."""
+"""Real instances, real memory servers in separate processes: reuse, losses, and never a wrong token."""
 
 import asyncio
 import mmap
@@ -58,7 +58,7 @@ async def turned(pools: Pools) -> None:
 
 
 def forget(pools: Pools) -> None:
-    """Empty the instances' own prefix caches, so that only the pool can help."""
+    """Empty the instances' own prefix caches, so that only the pool has the blocks."""
     for instance in pools.instances:
         with instance.loop._lock:
             pool = instance.engine.scheduler.blocks.pool
@@ -66,7 +66,7 @@ def forget(pools: Pools) -> None:
 
 
 def flip_all(server: ServerProcess) -> None:
-    """Turn one bit in every 64 bytes of a server's memory."""
+    """Flip one bit in every 64 bytes of a server's memory."""
     with UbSegment.attach(server.record.segment) as segment:
         region = next(r for r in segment.regions() if r.generation == server.record.generation)
         with open(segment.path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory_map:
@@ -98,7 +98,7 @@ async def test_another_prefill_instance_pulls_what_the_first_one_computed(
 async def converse(
     pools: Pools, reference: Reference, between: Callable[[int], None], turns: int = 10
 ) -> list[tuple[int, int]]:
-    """Ten turns of one conversation. Returns: per turn the tokens that could be reused, and those that were."""
+    """Ten turns of one conversation. Returns: per turn the reusable tokens, and the reused ones."""
     rng = random.Random(7)
     history: tuple[int, ...] = tokens(rng, 40)
     reused: list[tuple[int, int]] = []
@@ -220,7 +220,9 @@ async def test_a_reasoning_model_publishes_no_thoughts(config: ServeConfig, shm:
 
 @pytest.mark.nightly("tests/instance/test_windowed_models.py::test_tokens_are_those_of_blocks_that_stay")
 async def test_blocks_outside_a_sliding_window_are_not_missed(tmp_path: Path, shm: Path) -> None:
-    """Blocks outside the window go, and no token shows it: handed over, pulled from the pool in whole or in part."""
+    """Blocks outside the window are freed without effect on any token: handed over, pulled from the pool wholly or in
+    part.
+    """
     write_family(tmp_path, "gpt_oss")
     write_tokenizer(tmp_path, 320, 512)
     reference, rng = Reference(tmp_path), random.Random(4)

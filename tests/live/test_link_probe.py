@@ -1,4 +1,4 @@
-"""Dummies on real threads: what is late, what hangs, what is gone."""
+"""Probe reads on real threads: late, hanging, and failed ones."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Path:
-    """What reading a dummy does."""
+    """The result of a probe read."""
 
     def __init__(self) -> None:
         self.read: Callable[[], None] = lambda: None

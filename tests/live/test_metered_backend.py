@@ -1,4 +1,4 @@
-"""What goes through a gateway's backend is counted, and a sleeping system counts as ready."""
+"""All traffic through a gateway's backend is counted, and a system scaled to zero counts as ready."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ BEGUN = {"prefill": 1, "decode": 1}
 
 
 def metered(pools: Pools) -> MeteredBackend:
-    """Promises that a busy machine keeps, too."""
+    """Limits that a busy machine keeps, too."""
     return MeteredBackend(pools.backend, TrafficMeter("g", 60.0, 60.0), BEGUN, waits=True)
 
 
@@ -107,7 +107,7 @@ def too_large() -> dict[str, Any]:
 
 
 async def test_a_completion_that_was_read_is_counted_when_its_instances_are_asked(checkpoint: Path, shm: Path) -> None:
-    """However long ago they announced themselves, and while others keep their engines busy."""
+    """Whatever the age of their announcement, and while other requests keep their engines busy."""
     async with Pools(small_config(checkpoint), shm) as pools:
         await pools.start("prefill", "decode")
         links = {link.replica: link for link in pools.backend.links.up()}

@@ -1,4 +1,4 @@
-"""Workers of a thread that has done its part end, and come again when it needs them."""
+"""OpenMP workers of a thread that has finished end, and are created again on demand."""
 
 import threading
 from pathlib import Path

@@ -12,12 +12,12 @@ class Hands:
         self.now = 100.0
 
     def __call__(self) -> float:
-        """The time."""
+        """The current time."""
         return self.now
 
 
 def ended(pace: Pace) -> float:
-    """When the last step is over."""
+    """End time of the last step."""
     return pace._end
 
 

@@ -1,4 +1,4 @@
-"""A request that kills whatever works on it takes three instances down, and nobody else's request with it."""
+"""A request that kills every instance that computes it takes three instances down, but no other request."""
 
 import asyncio
 import functools
@@ -22,12 +22,12 @@ OTHERS = [Ask(tuple(range(start, start + 50)), structs.replace(GREEDY, max_token
 
 
 def computes_marker(plan: StepPlan) -> bool:
-    """The prompt is fed, or only its first token where a step has no room for more."""
+    """Whether the prompt is fed, or only its first token if a step has no space for more."""
     return any(step.start == 0 and step.tokens[0] == POISON.prompt[0] for step in plan.sequences)
 
 
 def decodes_marker(plan: StepPlan) -> bool:
-    """A token behind it is to be drawn from a single fed one."""
+    """Whether the token after it is to be sampled from a single fed one."""
     return any(
         step.sample is not None and tuple(step.sample.prompt) == POISON.prompt and len(step.tokens) == 1
         for step in plan.sequences
@@ -35,7 +35,7 @@ def decodes_marker(plan: StepPlan) -> bool:
 
 
 class Deadly:
-    """Pools whose instances die of what `deadly` says, and are replaced as Serve would."""
+    """Pools whose instances die under the condition `deadly`, and are replaced as Serve would."""
 
     def __init__(self, pools: Pools, deadly: Callable[[StepPlan], bool]) -> None:
         self.pools = pools
@@ -47,7 +47,7 @@ class Deadly:
         executor(instance).before = functools.partial(self._before, instance)
 
     def _before(self, instance: Instance, plan: StepPlan) -> None:
-        """On the engine's thread."""
+        """Hook on the engine's thread."""
         time.sleep(0.003)
         if self.deadly(plan) and instance not in self.died:
             asyncio.run_coroutine_threadsafe(self._die(instance), self._loop).result(PATIENCE_S)
@@ -88,7 +88,7 @@ async def test_three_instances_die_and_all_others_get_their_answers(
 
 
 async def test_instances_that_die_together_condemn_nobody(started: Start, reference: Reference) -> None:
-    """All of a host's instances die, one after the other, and what was theirs each time goes to the next of them."""
+    """All of a host's instances die, one after the other, and their sequences move to the next of them each time."""
     pools = await started("prefill", "prefill", "prefill", "decode", gateway={"role_wait_s": 0.2})
     for instance in pools.instances:
         executor(instance).before = lambda _: time.sleep(0.05)

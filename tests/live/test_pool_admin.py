@@ -1,4 +1,4 @@
-"""The gateway's questions to real memory servers, and what their announcements become on the way to a page."""
+"""The gateway's requests to real memory servers, and their announcements on the way to a page."""
 
 import asyncio
 import time
@@ -52,7 +52,7 @@ def hashes(count: int, start: int = 0) -> list[BlockHash]:
 
 
 def fill(cluster: PoolCluster, namespace: str, count: int, start: int = 0) -> None:
-    """Publish blocks in a namespace, on whichever server owns them."""
+    """Publish blocks in a namespace, on the servers that own them."""
     client = PoolClient("writer", NODE, "secret", cluster.view)
     items = [(one, memoryview(bytes([i % 251]) * BLOCK)) for i, one in enumerate(hashes(count, start))]
     report = client.write(Space(namespace, "layout"), items, time.monotonic() + 60)
@@ -61,7 +61,7 @@ def fill(cluster: PoolCluster, namespace: str, count: int, start: int = 0) -> No
 
 
 def with_facts(cluster: PoolCluster) -> PoolView:
-    """The view as a controller has it, with what each server says of itself now."""
+    """The view as a controller has it, with the current report of each server."""
     servers = []
     for server in cluster.view().servers:
         with RawClient(server.record) as client:

@@ -1,4 +1,4 @@
-"""A gateway's links: made from listings, ended by whatever ends them, never stuck."""
+"""A gateway's links: created from listings, ended for any reason, never stuck."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ REPLICA = WELCOME.replica
 
 
 class Gateway:
-    """Links, and what they told."""
+    """Links, and their reports."""
 
     def __init__(self, silence_s: float = 3.0) -> None:
         self.ups: list[InstanceLink] = []
@@ -107,9 +107,9 @@ async def test_an_instance_that_is_not_there_is_tried_again_when_listed_again() 
 
 
 async def left(gateway: Gateway) -> float:
-    """Look for silence as a gateway does, again and again, until it leaves an instance; returns after how long [s].
+    """Check for silence repeatedly, like a gateway, until it gives an instance up. Returns: after how long [s].
 
-    Each pause of the machine gives the instance the whole limit again, so how long is at least that.
+    Each pause of the machine restarts the whole limit, so the result is a lower bound.
     """
     begun = asyncio.get_running_loop().time()
 
@@ -195,7 +195,7 @@ async def test_an_engine_that_hangs_is_left_and_nothing_is_sent_there_before_it_
 
 
 def told(gateway: Gateway, status: Status) -> bool:
-    """Whether this is what the instance told last."""
+    """Whether this is the instance's last report."""
     return gateway.ups[0].status == status
 
 
@@ -225,7 +225,7 @@ async def test_closing_ends_attempts_under_way() -> None:
 
 
 async def test_closing_leaves_no_connection_behind_that_nobody_owns() -> None:
-    """An attempt that was under way kept its socket: the instance went on counting a gateway that had gone."""
+    """An attempt in progress kept its socket: the instance kept counting a gateway that had ended."""
     gateway = Gateway()
     came, gone = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""A rank does what its shell says, and tells how far it is."""
+"""A rank executes its shell's commands, and reports its progress."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ PLACE = InstancePlace(
 
 
 class FakeRankInstance:
-    """As much of an instance as a rank touches."""
+    """The part of an instance that a rank uses."""
 
     def __init__(self) -> None:
         self.server = self

@@ -1,4 +1,4 @@
-"""Places of a group's ranks, as they are asked of Ray."""
+"""Placement of a group's ranks, as requested from Ray."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +17,7 @@ FIRST = placement_group_name(SESSION, GROUP)
 
 @dataclass
 class FakeTable:
-    """Ray's table of placement groups: by name, bundles and their node."""
+    """Ray's table of placement groups: bundles and their node, by name."""
 
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
     made: list[tuple[str, int, Any]] = field(default_factory=list)
@@ -52,7 +52,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
 
 
 def place(rank: int, size: int) -> tuple[object, int]:
-    """Name of a rank's place, and its bundle there."""
+    """Name of a rank's placement group, and its bundle in it."""
     return placement(SESSION, GROUP, rank, size, RESOURCES)
 
 

@@ -1,4 +1,4 @@
-"""Ready means that a request sent now starts, whatever is up, drains or is silent."""
+"""Ready means that a request sent now starts, with any instances up, draining or silent."""
 
 from itertools import product
 from pathlib import Path

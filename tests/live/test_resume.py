@@ -1,8 +1,8 @@
-"""Instances are killed and freeze at random; whatever was asked for, clients get what an undisturbed run gives.
+"""Instances are killed and freeze at random; for any request, clients get the output of an undisturbed run.
 
-Tokens are those of the plain generator. Log-probabilities are those of the undisturbed run but for the last bits: a
-token that was decoded there may come from a longer pass here, over prompt and output, whose products are summed in
-another order.
+Tokens equal those of the plain generator. Log-probabilities equal the undisturbed run's up to the last bits: a token
+that was decoded in that run may come from a longer pass in this one, over prompt and output, whose products are summed
+in another order.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ ASKS = [
 
 @dataclass
 class Heard:
-    """All that a client of one choice got."""
+    """All that a client of one choice received."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Heard:
 
 
 async def listen(pools: Pools, ask: Ask) -> list[Heard]:
-    """One request to its end."""
+    """Read one request to its end."""
     generation = pools.submit(ask)
     heard = [Heard() for _ in range(ask.n)]
     async with asyncio.timeout(PATIENCE_S):
@@ -68,7 +68,7 @@ async def listen(pools: Pools, ask: Ask) -> list[Heard]:
 
 
 def assert_same(ask: Ask, heard: list[Heard], undisturbed: list[Heard], reference: Reference) -> None:
-    """Nothing is missing, nothing is told twice, nothing is different."""
+    """Assert that the output is complete, without duplicates or differences."""
     assert [one.tokens for one in heard] == reference.outputs(ask), ask
     for one, other in zip(heard, undisturbed, strict=True):
         assert one.finish == other.finish
@@ -83,17 +83,17 @@ def assert_same(ask: Ask, heard: list[Heard], undisturbed: list[Heard], referenc
 
 
 def slowly(plan: StepPlan) -> None:
-    """A step long enough to be killed in."""
+    """Make steps long enough for a kill."""
     time.sleep(0.004)
 
 
 def outputs(pools: Pools) -> dict[str, int]:
-    """Tokens so far of all that is not done."""
+    """Tokens so far of all unfinished choices."""
     return {name: len(choice.journal.output) for name, choice in pools.backend.core.choices.items()}
 
 
 async def freeze(pools: Pools, victim: Instance) -> None:
-    """Nothing goes out of it any more, and its port still answers; whoever watches replaces it in the end."""
+    """Freeze an instance: it sends nothing, and its port still accepts; its observers replace it in the end."""
     pools.unlist(victim)
     for connection in victim.server._gateways:
         connection.send = lambda message: True  # type: ignore[method-assign]

@@ -1,7 +1,8 @@
-"""A misfortune ends alike live and in virtual time: what is finished, failed, computed again, and how many tokens come.
+"""A fault has the same outcome live and in virtual time: finished, failed and recomputed requests, and number of
+tokens.
 
-Both sides have the same configuration and requests. The moment is the same by what has happened, not by the clock:
-every stream has begun, none is at its end.
+Both sides have the same configuration and requests. The moment is defined by events, not by the clock:
+every stream has started, none is near its end.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ SAMPLING = SamplingParams(max_tokens=ANSWER, min_tokens=ANSWER, temperature=0.0)
 
 @dataclass(frozen=True)
 class Seen:
-    """What the clients of one run got."""
+    """Results of one run's clients."""
 
     finished: int
     failed: int
@@ -51,12 +52,12 @@ class Seen:
 
 
 def calm(requests: int = REQUESTS) -> Seen:
-    """Outcome of a run in which nothing happens."""
+    """Outcome of a run without faults."""
     return Seen(requests, 0, 0, requests * ANSWER)
 
 
 def configuration(checkpoint: Path, prefills: int = 1, decodes: int = 1, **sections: Any) -> ServeConfig:
-    """Two hosts of eight NPUs for each instance: none shares a host with another one."""
+    """Two hosts of eight NPUs for each instance: no two instances share a host."""
     config = small_config(checkpoint, engine={"empty_role_s": 0.1}, autoscaler={"period_s": 0.1}, **sections)
     node = replace(config.cluster.nodes[0], npus=16 * (prefills + decodes))
     return replace(
@@ -76,7 +77,7 @@ def played(
     """One run in virtual time.
 
     Args:
-        late: when as many requests come again; None = they do not.
+        late: when as many requests arrive again; None = never.
     """
     result = simulate(_large(config), _load(late), faults=faults, scaler=scaler, check=True)
     rows, outcomes = result.requests, list(result.requests.outcome)
@@ -103,7 +104,7 @@ def _load(late: float | None = None) -> RequestStream:
 
 
 def while_all_decode(config: ServeConfig) -> float:
-    """A moment of the calm run at which every request has begun and none is near its end [s]."""
+    """A moment of the run without faults at which every request has started and none is near its end [s]."""
     rows = simulate(_large(config), _load()).requests
     begun, ended = max(rows.first_token_s), min(rows.finish_s)
     assert begun < ended
@@ -125,7 +126,7 @@ def asks(seed: int = 1) -> list[Ask]:
 
 
 async def _read(generation: LiveGeneration) -> tuple[bool, bool, int]:
-    """Returns: whether it was finished, and resumed, and its tokens."""
+    """Read a request. Returns: whether it finished, whether it was resumed, and its tokens."""
     count, resumed = 0, False
     try:
         while updates := await generation.next():
@@ -146,7 +147,7 @@ async def told(generations: Sequence[LiveGeneration]) -> Seen:
 
 
 async def met_live(pools: Pools, misfortune: Callable[[Pools], Awaitable[None]]) -> Seen:
-    """The misfortune comes while every stream is being decoded."""
+    """Inject the fault while every stream is being decoded."""
     _pace(pools, 0.01)
     generations = [pools.submit(ask) for ask in asks()]
     await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")

@@ -1,4 +1,4 @@
-"""A segment read over TCP, as another host does: bytes, bounds, deadlines, and which ends are taken."""
+"""A segment read over TCP, as by another host: bytes, bounds, deadlines, and accepted connections."""
 
 import contextlib
 import os
@@ -27,7 +27,7 @@ SECRETS = ClusterSecrets(("secret",))
 
 
 class Host:
-    """A segment with something in it, and its server."""
+    """A segment with contents, and its server."""
 
     def __init__(self, folder: Path) -> None:
         self.segment = UbSegment.create(folder / "ub-other-host", TOTAL, max_regions=1)
@@ -38,7 +38,7 @@ class Host:
         self.server.start("127.0.0.1")
 
     def place(self, generation: int | None = None) -> SegmentPlace:
-        """Its address."""
+        """Address of the segment."""
         path, own = str(self.segment.path), self.region.generation
         return SegmentPlace(*self.server.address, path, own if generation is None else generation)
 
@@ -51,7 +51,7 @@ class Host:
         return found
 
     def at(self, extent: tuple[int, int]) -> memoryview:
-        """The bytes of an extent."""
+        """Bytes of an extent."""
         start = extent[0] - self.region.offset
         return self.bytes[start : start + extent[1]]
 
@@ -72,7 +72,7 @@ def reader() -> Iterator[SegmentReader]:
 
 
 def kept(reader: SegmentReader) -> Sequence[tuple[object, socket.socket]]:
-    """Connections that it has no use for now."""
+    """Its unused open connections."""
     return reader._idle
 
 

@@ -1,4 +1,4 @@
-"""The engine's thread of a rank: idle, it serves its peers, and comes back at once for what concerns itself."""
+"""The engine's thread of a rank: when idle, it serves its peers, and returns immediately for its own events."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +15,7 @@ from tests.live.rig import NOBODY, Rig, spec, wait_for
 
 
 class GroupRig(Rig):
-    """A rank's loop on a clock that stands still."""
+    """A rank's loop on a clock that does not move."""
 
     def __init__(self) -> None:
         super().__init__(EngineRole.DECODE, FakeFabric(), "decode#1.r0")
@@ -48,7 +48,7 @@ def test_what_comes_in_ends_serving(rank: GroupRig) -> None:
 
 
 def test_what_comes_in_just_before_serving_is_not_missed(rank: GroupRig) -> None:
-    """Between the loop's last look and the wait, again and again: no other wake-up follows."""
+    """Between the loop's last check and the wait, repeatedly: no other wake-up follows."""
     for count in range(1, 51):
         assert rank.group.serving.wait(60)
         rank.group.before = once(rank)
@@ -82,7 +82,7 @@ def test_a_peers_long_step_is_no_hang_of_this_rank(rank: GroupRig) -> None:
 
 @pytest.mark.parametrize("at_work", [False, True])
 def test_a_rank_whose_group_cannot_go_on_says_so_at_once(rank: GroupRig, at_work: bool) -> None:
-    """Gateways send its streams elsewhere, and its shell replaces it: no request is failed for it."""
+    """Gateways move its streams, and its shell replaces it: no request fails."""
     assert rank.group.serving.wait(60)
     rank.group.lost = True
     if at_work:
@@ -94,7 +94,7 @@ def test_a_rank_whose_group_cannot_go_on_says_so_at_once(rank: GroupRig, at_work
 
 
 def test_a_rank_that_leaves_its_group_has_not_crashed(rank: GroupRig) -> None:
-    """What it waited for is void as soon as it is to stop."""
+    """Its waits end as soon as it is to stop."""
     assert rank.group.serving.wait(60)
     rank.loop.stop(release=lambda: setattr(rank.group, "lost", True))
     rank.assert_ended()

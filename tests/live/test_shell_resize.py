@@ -1,4 +1,6 @@
-"""A shell gives its group more or fewer ranks, replaces one without a loss, and leaves what it began to the next."""
+"""A shell gives its group more or fewer ranks, replaces one without a loss, and leaves unfinished work to the next
+shell.
+"""
 
 from itertools import count
 
@@ -19,7 +21,7 @@ IDS = count()
 
 
 async def ordered(scene: Scene, order: ResizeGroup | DrainRank, at: int = 0) -> OrderAnswer:
-    """Post an order at a rank, and wait for the answer."""
+    """Post a command at a rank, and wait for the response."""
     posted = PostedOrder(f"order-{next(IDS)}", order)
     rank = scene.world.of(GROUP)[at]
     rank.orders.append(posted)
@@ -28,7 +30,7 @@ async def ordered(scene: Scene, order: ResizeGroup | DrainRank, at: int = 0) -> 
 
 
 def epochs(scene: Scene, rank: int) -> list[tuple[int, ...]]:
-    """Members of the epochs that began for a rank."""
+    """Members of the epochs that a rank has started."""
     return [call.order.members for call in scene.world.of(GROUP)[rank].calls if isinstance(call, Begin)]
 
 

@@ -1,4 +1,4 @@
-"""A shell keeps spares: ranks that wait, loaded, to join where one is lost."""
+"""A shell keeps spares: loaded ranks that wait to replace a lost one."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def phases(scene: Scene) -> dict[int, RankPhase]:
 
 
 def epochs(scene: Scene) -> list[tuple[int, ...]]:
-    """Members of the epochs that began for the first rank."""
+    """Members of the epochs that the first rank has started."""
     return [call.order.members for call in scene.world.of(GROUP)[0].calls if isinstance(call, Begin)]
 
 

@@ -42,7 +42,7 @@ def simulated(pool_mib: int = 64, mode: str = "disaggregated", **simulation: Any
 
 
 def ask(tokens: int, **sampling: Any) -> Ask:
-    """A request for so many tokens."""
+    """A request for this many tokens."""
     return Ask(PROMPT, SamplingParams(**{"max_tokens": tokens, "seed": 11, **sampling}))
 
 
@@ -97,7 +97,7 @@ async def test_a_handoff_moves_stamps_and_counts_accounted_bytes(started: Start)
 
 
 async def test_a_dense_model_with_grouped_attention(started: Start, shm: Path) -> None:
-    """Qwen3-0.6B in the small: no experts, no drafts, keys and values of each KV head in a block."""
+    """A small Qwen3-0.6B: no experts, no drafts, keys and values of each KV head in a block."""
     folder = shm / "qwen3"
     keys = KNOWN["qwen3-0.6b"] | {"vocab_size": 3072, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096}
     folder.mkdir()

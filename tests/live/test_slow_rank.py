@@ -1,4 +1,4 @@
-"""A shell whose group has a slow rank: that gets less of the experts' rows, then fewer sequences, then is replaced."""
+"""A shell whose group has a slow rank: it gets fewer of the experts' rows, then fewer sequences, then is replaced."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def with_rules(straggler: StragglerMode) -> Scene:
 
 
 async def pass_time(scene: Scene, seconds: float, slow: Mapping[int, float]) -> None:
-    """Let time go by in which ranks compute, and wait for the one that is slow.
+    """Advance the time while ranks compute and wait for the slow one.
 
     Args:
         slow: by process: time for the same work.

@@ -1,4 +1,4 @@
-"""A rank that computes slowly is seen by what ranks count: the others only wait, and all tokens stay the same."""
+"""A slow rank is detected from the ranks' counters: the others only wait, and all tokens stay the same."""
 
 import tempfile
 from collections.abc import Iterator

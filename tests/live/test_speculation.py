@@ -1,4 +1,4 @@
-"""Pools whose engines guess: the tokens of one plain process, through handoffs, chunks, prefixes and failures."""
+"""Pools with draft tokens: the tokens of one plain process, through handoffs, chunks, prefixes and failures."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ def guessing(checkpoint: Path, drafts: int = 3, *, log: Path | None = None, pool
 
 
 def differences(folder: Path) -> list[Difference | None]:
-    """Of each log in a folder."""
+    """Differences of each log in a folder."""
     return [replay(path).difference for path in sorted(folder.iterdir())]
 
 
 async def test_random_weights_and_a_replay(checkpoint: Path, reference: Reference, shm: Path, tmp_path: Path) -> None:
-    """Few blocks, so that sequences are preempted; every decision is made again from the log, guesses included."""
+    """Few blocks, so that sequences are preempted; every decision is made again from the log, draft tokens included."""
     asks = varied_asks(block_tokens=16, step_tokens=64)[:60]
     async with Pools(guessing(checkpoint, log=tmp_path), shm) as pools:
         await pools.start("prefill", "decode")

@@ -1,4 +1,4 @@
-"""A start measures how fast it decodes, without anything being left of it."""
+"""A start measures its decode speed without leaving state."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.live.harness import Pools, small_config
 
 
 class Clock:
-    """Goes on by what each step is said to take."""
+    """Advances by the declared duration of each step."""
 
     def __init__(self, first_s: float, step_s: float) -> None:
         self._marks = iter([0.0, *(first_s + step_s * count for count in range(1_000))])

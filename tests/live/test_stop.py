@@ -1,4 +1,4 @@
-"""The end of an instance while something in it hangs."""
+"""The end of an instance while a part of it hangs."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 
 async def test_a_pull_that_hangs_blocks_neither_the_event_loop_nor_the_end(checkpoint: Path, shm: Path) -> None:
-    """The loop stood still until the pull ended: no health, no other link, and past every deadline of the stop."""
+    """The loop was blocked until the pull ended, past every deadline of the stop: no health checks, no other link."""
     go_on, hangs = threading.Event(), threading.Event()
 
     def hang(order: object) -> None:

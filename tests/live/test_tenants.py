@@ -1,4 +1,4 @@
-"""One tenant's flood in real instances, and another's short requests beside it, counted in steps of decode."""
+"""One tenant's flood in real instances, and another tenant's short requests, counted in decode steps."""
 
 import asyncio
 import time

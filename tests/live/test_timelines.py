@@ -1,4 +1,4 @@
-"""Time lines of real pools: every duration comes from where it happened, and the parts sum to the whole."""
+"""Time lines of real pools: every duration is measured where it happened, and the parts sum to the whole."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ PATIENT = {"link_misses": 600, "step_stall_s": PATIENCE_S}
 
 
 async def timed(pools: Pools, ask: Ask) -> RequestTimes:
-    """Ask, and read the time line as the HTTP side would have it kept."""
+    """Send a request, and read its time line as the HTTP side would store it."""
     loop = asyncio.get_running_loop()
     arrived = loop.time()
     generation = pools.submit(ask)
@@ -120,5 +120,5 @@ async def test_a_handoff_stays_on_its_host_where_that_is_preferred(
 
 
 def _is_idle(view: InstanceView) -> bool:
-    """Whether an instance has told that nothing is there, and nothing was sent there since."""
+    """Whether an instance has reported that it is idle, and nothing was sent to it since."""
     return view.sequences == view.reserved_sequences == 0 and view.kv_blocks_free == view.kv_blocks_total

@@ -1,4 +1,4 @@
-"""Whatever way a sequence takes through the pools, its tokens are those of one plain process."""
+"""On every path through the pools, a sequence's tokens equal those of one plain process."""
 
 import asyncio
 import random

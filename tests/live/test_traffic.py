@@ -1,4 +1,4 @@
-"""What a gateway counts of its traffic."""
+"""A gateway's counters of its traffic."""
 
 import pytest
 from hypothesis import given

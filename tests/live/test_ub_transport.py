@@ -1,4 +1,4 @@
-"""KV blocks through shared memory: moved whole, checked, refused when they cannot be right."""
+"""KV blocks through shared memory: moved whole, checked, refused if they cannot be valid."""
 
 import subprocess
 import sys
@@ -61,12 +61,12 @@ class End:
 
     @property
     def mapped(self) -> int:
-        """Segments of others that are mapped."""
+        """Mapped segments of other instances."""
         return len(self.transport._others)
 
     @property
     def paired(self) -> int:
-        """Sources that get dummies."""
+        """Sources that get probe reads."""
         return len(self.transport.probes._pairs)
 
     def fill(self, block: int, byte: int) -> None:
@@ -226,7 +226,7 @@ def test_what_the_reader_raises_passes_through(left: UbSegment, right: UbSegment
 
 
 class Way:
-    """A path with a delay, or none at all."""
+    """A path with a delay, or broken."""
 
     def __init__(self) -> None:
         self.delay_s: float | None = 0.0

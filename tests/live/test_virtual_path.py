@@ -1,4 +1,4 @@
-"""Whatever goes wrong in whatever order: each token comes once and right, every request ends, nothing is left."""
+"""For any faults in any order: each token arrives once and is correct, every request ends, no state is left."""
 
 import pytest
 
@@ -13,7 +13,7 @@ MAX_LEN = 64
 
 
 async def played(seed: int) -> VirtualPath:
-    """Eight seconds of requests and misfortunes, then health until all is at rest."""
+    """Eight seconds of requests and faults, then a healthy phase until all is idle."""
     path = VirtualPath(seed)
     for _ in range(400):
         if path.rng.random() < 0.25:
@@ -33,7 +33,7 @@ async def played(seed: int) -> VirtualPath:
 
 
 def judge(client: Client) -> None:
-    """What a client saw is what one undisturbed process says, as far as it came."""
+    """A client's output equals a prefix of one undisturbed process's."""
     assert client.reading.done(), "it hangs"
     client.reading.result()
     assert not isinstance(client.error, InvalidRequestError), client.error

@@ -1,4 +1,4 @@
-"""Requests that wait at the gateway: for their turn, for an instance, for as long as was said."""
+"""Requests that wait at the gateway: for their turn, for an instance, for as long as configured."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ ASKS = [Ask((n + 1, 7, 9, 11) * 6, SamplingParams(max_tokens=8, temperature=0.0)
 
 
 def starved(pools: Pools) -> bool:
-    """Asked anew each time."""
+    """Whether it is starved, evaluated on each call."""
     return pools.backend.starved
 
 

@@ -1,4 +1,4 @@
-"""What tests compare answers with, tested itself."""
+"""The expected outputs that tests compare with, tested themselves."""
 
 import random
 

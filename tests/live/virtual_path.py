@@ -1,7 +1,7 @@
 """The whole path of a request in one thread: real gateway backends, links' messages, instance servers and engines.
 
-Only what computes and copies is fake, and time stands still unless a test moves it. Messages wait on their wires for a
-random time; instances die, drain and come, links break, steps and pulls fail, clients leave, all by one seed.
+Only computation and copies are fake, and time stands still unless a test moves it. Messages wait on their wires for a
+random time; instances die, drain and join, links break, steps and pulls fail, clients disconnect, all by one seed.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ OFFER_S = 1.0
 
 
 class Wire:
-    """One link: the gateway's end, and what is on its way in both directions."""
+    """One link: the gateway's end, and the messages in transit in both directions."""
 
     up, used, hangs, still_since = True, False, False, None
 
@@ -61,7 +61,7 @@ class Wire:
         by_hand.report(node.server)
 
     def send(self, message: Value) -> bool:
-        """As `InstanceLink.send`."""
+        """Send like `InstanceLink.send`."""
         self.used = self.used or isinstance(message, Add | Adopt)
         if self.up:
             self._down.append(m.encode(message)[4:])
@@ -73,7 +73,7 @@ class Wire:
         return self.up
 
     def carry(self, share: float, rng: Random) -> None:
-        """Some of what is on its way arrives, or all of it with `share` 1."""
+        """Deliver some of the messages in transit, or all with `share` 1."""
         for line, arrive in ((self._down, self._at_instance), (self._up, self._at_gateway)):
             for _ in range(len(line) if share == 1.0 else rng.randrange(len(line) + 1)):
                 if line:  # else the link was cut by what arrived before
@@ -90,7 +90,7 @@ class Wire:
         by_hand.arrive(self.gate, self, message)
 
     def cut(self) -> None:
-        """The link is down, and both sides see it."""
+        """Break the link for both sides."""
         self.up = False
         self._down.clear()
         self._up.clear()
@@ -108,7 +108,7 @@ class _FarEnd:
 
 
 class Node:
-    """One instance: its server and its engine, moved by hand."""
+    """One instance: its server and its engine, stepped by hand."""
 
     def __init__(self, pool: str, number: int, path: "VirtualPath") -> None:
         rng = path.rng
@@ -133,31 +133,31 @@ class Node:
 
     @property
     def snapshot(self) -> Any:
-        """As `EngineLoop`, like all of these."""
+        """Snapshot, like `EngineLoop`; so are the following methods."""
         return self.inside.engine.snapshot(self.now())
 
     def progress_age_s(self) -> float:
-        """It never hangs."""
+        """Always zero: it never hangs."""
         return 0.0
 
     def step_limit_s(self) -> float:
-        """So it does not matter."""
+        """Limit, without effect."""
         return 1.0
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Prompts that were posted and not told yet."""
+        """Posted prompts that the engine has not received."""
         sizes = [len(one.spec.prompt) + len(one.spec.output) for one in self._posted if isinstance(one, Add)]
         return len(sizes), sum(sizes)
 
     def post(self, event: EngineEvent) -> None:
-        """Told at the next turn."""
+        """Deliver at the next turn."""
         self._posted.append(event)
 
     # ---- moving on
 
     def turn(self, rng: Random, faults: float) -> None:
-        """Orders, pulls and a step, some of which fail."""
+        """One turn: commands, pulls and a step, some of which fail."""
         inside, now = self.inside, self.now()
         self._tell()
         while inside.pulls and (not faults or rng.random() < 0.6):
@@ -175,7 +175,7 @@ class Node:
             self._tell()
 
     def _tell(self) -> None:
-        """Tell the engine what was posted, and send what comes of it."""
+        """Deliver the posted events to the engine, and send the resulting events."""
         inside = self.inside
         while self._posted:
             inside.engine.tell(self._posted.popleft(), self.now())
@@ -193,12 +193,12 @@ class Node:
 
     @property
     def at_rest(self) -> bool:
-        """Nothing is left to do here."""
+        """Whether no work is left."""
         return not (self._posted or self.inside.busy) and self.inside.engine.idle()
 
 
 class Client:
-    """One request and what is seen of it; may stop a choice, or leave, after some tokens."""
+    """One request and its received output; may stop a choice, or disconnect, after some tokens."""
 
     def __init__(self, gate: LiveBackend, job: GenerationJob, rng: Random) -> None:
         self.job = job
@@ -236,7 +236,7 @@ class Client:
 
 
 class VirtualPath:
-    """Gateways, instances and clients. Make it on a running event loop, whose time it takes over."""
+    """Gateways, instances and clients. Create it on a running event loop, whose time it controls."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = Random(seed)
@@ -263,11 +263,11 @@ class VirtualPath:
             self.join(pool)
 
     def now(self) -> float:
-        """The time of everything."""
+        """The shared time."""
         return self._time
 
     def join(self, pool: str) -> None:
-        """An instance comes."""
+        """Add an instance."""
         self._joined += 1
         node = Node(pool, self._joined, self)
         self.nodes.append(node)
@@ -275,7 +275,7 @@ class VirtualPath:
             Wire(gate, node)
 
     def lose(self, node: Node) -> None:
-        """An instance is gone."""
+        """Lose an instance."""
         node.alive = False
         self.nodes.remove(node)
         del self.fabric.transports[node.replica]
@@ -283,7 +283,7 @@ class VirtualPath:
             wire.cut()
 
     def submit(self) -> None:
-        """A request comes; it may be refused at the door."""
+        """Submit a request; admission may refuse it."""
         rng, start = self.rng, self.rng.randrange(5)
         prompt = tuple((start * 7 + i) % 50 for i in range(rng.randrange(1, 30)))
         specs = []
@@ -298,7 +298,7 @@ class VirtualPath:
             return
 
     def misfortune(self) -> None:
-        """Something of the cluster goes, or comes."""
+        """A random change of the cluster: a loss or a join."""
         rng, kind = self.rng, self.rng.random()
         if kind > 0.6 or not self.nodes:
             if len(self.nodes) < 6:
@@ -316,7 +316,7 @@ class VirtualPath:
             node.offers_at = self.now() + 2 * rng.random()
 
     async def step(self, faults: float = 0.0) -> None:
-        """A little time passes; without faults everything that is on its way arrives."""
+        """Advance the time a little; without faults all messages in transit arrive."""
         rng, share = self.rng, 0.5 if faults else 1.0
         self._time += 0.02
         for wire in [wire for node in self.nodes for wire in node.wires]:

@@ -1,4 +1,4 @@
-"""The other end of a link in the hands of a test: plain sockets, our frames."""
+"""The remote end of a link, controlled by a test: plain sockets, our frames."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ STATUS = Status(0, 0, 0, 100, draining=False, progress_age_s=0.0, tokens_per_s=0
 
 
 class RawGateway:
-    """A gateway's end: connects to an instance and speaks exactly what it is told to."""
+    """A gateway's end: connects to an instance and sends exactly the given frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -34,7 +34,7 @@ class RawGateway:
         return gateway
 
     async def prove(self, secret: str = SECRET, channel: Channel = m.LINK_CHANNEL) -> None:
-        """Prove the secret, and have it proved."""
+        """Prove the secret, and verify the peer's proof."""
         prover = Prover(channel, "gateway", ClusterSecrets((secret,)))
         self.writer.write(framed(prover.opening))
         self.writer.write(framed(prover.answer(await _body(self.reader))))
@@ -51,21 +51,21 @@ class RawGateway:
         return m.decode_to_gateway(await _body(self.reader))
 
     async def news(self) -> list[News]:
-        """News of the next frame that has any; reports of load are skipped."""
+        """Events of the next frame that has any; load reports are skipped."""
         while True:
             message = await self.read()
             if isinstance(message, m.Frame):
                 return list(message.news)
 
     async def news_until(self, done: Callable[[News], bool]) -> list[News]:
-        """All news up to the first item that is `done`, included."""
+        """All events up to the first item that is `done`, included."""
         news: list[News] = []
         while not any(done(item) for item in news):
             news += await self.news()
         return news
 
     async def closed(self) -> bool:
-        """True when the instance closed the link without another frame."""
+        """Whether the instance closed the link without another frame."""
         async with asyncio.timeout(60):
             try:
                 return await self.reader.read(1) == b""
@@ -73,7 +73,7 @@ class RawGateway:
                 return True
 
     async def ended(self) -> bool:
-        """True when the instance closed the link, whatever it said before."""
+        """Whether the instance closed the link, after any frames."""
         async with asyncio.timeout(60):
             try:
                 await self.reader.read()
@@ -82,7 +82,7 @@ class RawGateway:
             return True
 
     async def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self.writer.close()
         try:
             await self.writer.wait_closed()
@@ -91,7 +91,7 @@ class RawGateway:
 
 
 class RawInstance:
-    """An instance's end: a listener that answers every connection as `script` says."""
+    """An instance's end: a listener that answers every connection by `script`."""
 
     def __init__(self, script: Callable[[asyncio.StreamWriter], None]) -> None:
         self.connections = 0
@@ -112,7 +112,7 @@ class RawInstance:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port of the listener."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -133,5 +133,5 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
 
 
 def welcome(writer: asyncio.StreamWriter) -> None:
-    """A friendly instance that then says nothing more."""
+    """Greet, then send nothing more."""
     writer.write(m.encode(WELCOME) + m.encode(STATUS))

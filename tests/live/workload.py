@@ -1,4 +1,4 @@
-"""What is asked of the pools in these tests, and the answers of the plainest generator."""
+"""Requests of these tests, and the outputs of the plainest generator."""
 
 import random
 from dataclasses import dataclass
@@ -48,10 +48,11 @@ class Reference:
         return [self.output(ask.prompt, ask.choice(i)) for i in range(ask.n)]
 
     def confirms(self, prompt: tuple[int, ...], sampling: SamplingParams, told: list[int]) -> bool:
-        """Whether a greedy answer is what `output` would be, in a fraction of the time.
+        """Whether a greedy output equals `output`, in a fraction of the time.
 
-        One pass over all of it tells if each token is the best one after those before it. Only if it is not, in which
-        case last bits may have decided between two tokens, is the answer generated.
+        One pass over all of it shows whether each token is the best one after those before it. Only if it is not, in
+        which
+        case last bits may have decided between two tokens, the output is generated.
         """
         plain = sampling == replace(GREEDY, max_tokens=sampling.max_tokens)
         if plain and len(told) == sampling.max_tokens:
@@ -61,7 +62,7 @@ class Reference:
         return told == self.output(prompt, sampling)
 
     def finishes(self, ask: Ask) -> list[FinishReason]:
-        """How each choice ends."""
+        """Finish reason of each choice."""
         return [
             FinishReason.STOP if out[-1] in ask.sampling.stop_token_ids else FinishReason.LENGTH
             for out in self.outputs(ask)

@@ -1,4 +1,4 @@
-"""What a request body looks like, for both endpoints."""
+"""Request bodies of both endpoints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Progress of a long command: a bar on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Progress of a long command: a bar on a terminal, plain lines otherwise, no output when quiet."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from loadgen.progress_bar import ProgressBar, ProgressConsole
 
 
 class Lines(io.StringIO):
-    """A file that says when so many lines have been written."""
+    """A file that signals when this many lines have been written."""
 
     def __init__(self, wanted: int) -> None:
         super().__init__()

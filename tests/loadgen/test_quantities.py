@@ -115,7 +115,7 @@ def test_flags_and_their_help() -> None:
 
 
 class Known(msgspec.Struct):
-    """Skips what it does not declare."""
+    """Skips undeclared fields."""
 
     a: int
 

@@ -1,4 +1,4 @@
-"""The folder of a run: what is written can be read again, and every failure is one line."""
+"""The folder of a run: written results can be read again, and every failure is one line."""
 
 import json
 from array import array

@@ -9,28 +9,28 @@ from pathlib import Path
 
 @dataclass
 class ShelfImage:
-    """One image, read-only as a mapped one is."""
+    """One read-only image, like a mapped one."""
 
     data: memoryview
     released: int = 0
     distrusted: int = 0
 
     def release(self) -> None:
-        """Counts."""
+        """Count the call."""
         self.released += 1
 
     def distrust(self) -> None:
-        """Counts."""
+        """Count the call."""
         self.distrusted += 1
 
 
 @dataclass
 class ImageShelf:
-    """Keeps images in anonymous memory.
+    """Stores images in anonymous memory.
 
     Args:
-        full: nothing can be stored.
-        forgets: what is stored is gone at once.
+        full: no image can be stored.
+        forgets: stored images are lost immediately.
     """
 
     full: bool = False
@@ -39,11 +39,11 @@ class ImageShelf:
     stored: list[str] = field(default_factory=list)
 
     def load(self, key: str) -> ShelfImage | None:
-        """What `store` kept."""
+        """The stored image."""
         return self.images.get(key)
 
     def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
-        """Fills new memory."""
+        """Fill new memory."""
         if self.full:
             return False
         memory = memoryview(mmap.mmap(-1, nbytes))
@@ -71,16 +71,16 @@ class ImageShelf:
 
 @dataclass
 class FileShelf:
-    """Keeps images in files of a folder, mapped by each process that loads them, as the pool's are.
+    """Stores images in files of a folder, mapped by each process that loads them, like the pool's.
 
     Args:
-        folder: where; of one process at a time while an image is made.
+        folder: used by one process at a time while an image is made.
     """
 
     folder: Path
 
     def load(self, key: str) -> ShelfImage | None:
-        """The image, mapped."""
+        """Map the image."""
         path = self._path(key)
         if not path.exists():
             return None
@@ -88,7 +88,7 @@ class FileShelf:
             return ShelfImage(memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)))
 
     def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
-        """Fills a new file."""
+        """Fill a new file."""
         with self._path(key).open("w+b") as file:
             file.truncate(nbytes)
             fill(memoryview(mmap.mmap(file.fileno(), nbytes)))

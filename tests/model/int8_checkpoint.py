@@ -1,4 +1,4 @@
-"""A random checkpoint in INT8, each matrix rounded as it is: what the quantiser writes, without its care."""
+"""A random checkpoint in INT8, each matrix rounded directly: the quantiser's format, without its optimisations."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,10 @@ QUANTISED = (
 
 
 def round_to_int8(folder: Path) -> Path:
-    """Rewrite a folder of one file.
+    """Round the weights of a folder with one file.
 
     Returns: the folder.
-    Effects: every `*_proj.weight` becomes int8 with a scale per row, and config.json says so.
+    Effects: every `*_proj.weight` becomes int8 with a scale per row, and config.json declares it.
     """
     file = folder / "model.safetensors"
     tensors = load_file(file)
@@ -41,7 +41,7 @@ def round_to_int8(folder: Path) -> Path:
 
 
 def int8_checkpoint(folder: Path, names: list[str], *, write: bool = True) -> Path:
-    """A random checkpoint, or the one that is there, with some matrices in INT8, plainly rounded, as tools write it."""
+    """A random checkpoint, or the existing one, with some matrices in INT8, rounded directly as tools do."""
     if write:
         write_random_checkpoint(folder)
     raw = json.loads((folder / "config.json").read_text())
@@ -56,7 +56,7 @@ def int8_checkpoint(folder: Path, names: list[str], *, write: bool = True) -> Pa
 
 
 def quantised_checkpoint(folder: Path, **shape: Any) -> Path:
-    """A random checkpoint whose products, all but the gates, are INT8."""
+    """A random checkpoint whose products, except the gates, are INT8."""
     write_random_checkpoint(folder, **shape)
     names = [name for name in load_file(folder / "model.safetensors") if any(part in name for part in QUANTISED)]
     return int8_checkpoint(folder, [name for name in names if name.endswith("weight")], write=False)

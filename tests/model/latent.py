@@ -1,4 +1,4 @@
-"""What tests need of models with latent attention."""
+"""Shared helpers for models with latent attention."""
 
 from serving.model.architecture import Architecture, LatentShape
 from serving.model.block import Block
@@ -6,7 +6,7 @@ from serving.model.latent_attention import LatentWeights
 
 
 def latent_shape(config: Architecture) -> LatentShape:
-    """Attention of a model that has latents."""
+    """Attention of a model with latents."""
     assert isinstance(config.attention, LatentShape)
     return config.attention
 

@@ -1,7 +1,7 @@
 """Writes random checkpoints of the served architecture: small ones for tests, `tiny` and `small` for benchmarks.
 
-Deterministic by seed. A folder holds all that serving needs: config.json, safetensors (with an index when sharded),
-tokenizer.json, tokenizer_config.json with a chat template, generation_config.json.
+Deterministic by seed. A folder has all files that serving needs: config.json, safetensors (with an index when
+sharded), tokenizer.json, tokenizer_config.json with a chat template, generation_config.json.
 
     python -m tests.model.random_checkpoint --kind small DIR
 """
@@ -74,9 +74,9 @@ def write_random_checkpoint(
     """Write a random checkpoint.
 
     Args:
-        shards: safetensors files; None = as many as the size asks for. More than one come with an index.
-        fp8: store matrices as block-scaled FP8, 128 x 128, as the original checkpoints do.
-        own_draft_head: give draft layers an embedding and a head of their own.
+        shards: safetensors files; None = as many as the size requires. Several have an index.
+        fp8: store matrices as block-scaled FP8, 128 x 128, like the original checkpoints.
+        own_draft_head: give draft layers a separate embedding and head.
         overrides: keys of config.json; None removes nothing, it is written as null.
     Returns: the folder.
     Effects: writes files; deterministic in all arguments.
@@ -116,7 +116,7 @@ def _random_tensors(
 
 
 def _gain(name: str) -> float:
-    """Sharper attention and logits than unit size gives: near ties would make exact comparisons a matter of luck."""
+    """Sharper attention and logits than unit size gives: near ties would make exact comparisons unreliable."""
     if name.endswith(("q_b_proj.weight", "q_proj.weight")):
         return 2.0
     return 3.0 if "head" in name else 1.0

@@ -1,4 +1,4 @@
-"""The plainest generator that can be right: one sequence, one token at a time, no engine, no batching.
+"""The plainest correct generator: one sequence, one token at a time, no engine, no batching.
 
 It uses the model's *plain heads* only, even for single tokens, over one contiguous run of cache blocks, so that
 absorbed attention, block tables, chunking and scheduling are all on the other side of a comparison. The tests of the
@@ -26,7 +26,7 @@ class ReferenceGenerator:
     """Generates with a model in this process, alone.
 
     Args:
-        folder: checkpoint; with a tokenizer, where grammars are asked for.
+        folder: checkpoint; with a tokenizer if grammars are used.
         dtype: as in `load_model`.
         max_tokens: longest prompt plus output; default the model's context, at most 4096.
     """
@@ -44,7 +44,7 @@ class ReferenceGenerator:
         self._cache = KvCache(self.model.config, 1, self.capacity, self.model.dtype)
 
     def generate(self, prompt_ids: list[int], sampling: SamplingParams) -> list[int]:
-        """New tokens, the stop token that ended them included."""
+        """New tokens, including the stop token that ended them."""
         output: list[int] = []
         fed: list[int] = prompt_ids
         start = 0
@@ -61,7 +61,7 @@ class ReferenceGenerator:
         return output
 
     def _mask(self, sampling: SamplingParams, output: list[int]) -> Mask:
-        """Tokens that the grammar allows behind the output, found by a matcher that sees all of it anew."""
+        """Tokens that the grammar allows after the output, found by a new matcher that reads all of it."""
         size = self.model.config.vocab_size
         limits = permitted(sampling, output, size) if limits_tokens(sampling) else None
         if sampling.grammar is None:

@@ -1,4 +1,4 @@
-"""Shapes of random models that an implementation must get right."""
+"""Shapes of random models that an implementation must compute correctly."""
 
 from typing import Any
 

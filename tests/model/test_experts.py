@@ -75,7 +75,7 @@ def gate_of(config: Architecture) -> GateShape:
 
 
 def test_the_gate_keeps_to_the_best_groups_and_its_bias_chooses_but_does_not_weigh(config: Architecture) -> None:
-    """Expert 7 scores best of all, but its group's other expert is poor: two good ones elsewhere win."""
+    """Expert 7 has the best score, but its group's other expert is poor: two good ones in another group win."""
     shape = replace(gate_of(config), groups=4, kept_groups=1)
     scores = torch.tensor([0.1, 0.1, 0.8, 0.7, 0.1, 0.1, 0.01, 0.9])
     gate = Gate(shape, 2, PlainLinear(torch.logit(scores)[:, None]), torch.zeros(8))

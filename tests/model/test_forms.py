@@ -1,4 +1,4 @@
-"""What names the forms that torch computes with."""
+"""Identification of the forms that torch computes with."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from serving.model.shared_tensor import can_share_packed
 
 @pytest.mark.parametrize("kernels", [{torch.float32, torch.bfloat16}, {torch.float32}, set()], ids=len)
 def test_a_processor_is_named_by_what_it_packs(monkeypatch: pytest.MonkeyPatch, kernels: set[torch.dtype]) -> None:
-    """Without AVX-512 oneDNN raises at bfloat16; nothing may be packed there, not even to name the processor."""
+    """Without AVX-512 oneDNN raises at bfloat16; nothing may be packed on such a processor, not even to identify it."""
 
     def packing(weight: Tensor) -> Tensor:
         if weight.dtype not in kernels:

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub: what is fetched, and one line for everything that goes wrong."""
+"""Models of the Hugging Face Hub: fetched files, and one line for every failure."""
 
 import errno
 import re
@@ -35,7 +35,7 @@ ALIEN = ("pytorch_model.bin", "modeling_random.py", "README.md", "consolidated.s
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small checkpoint in two files, with what repositories hold beside it."""
+    """A small checkpoint in two files, with other files that repositories have."""
     folder = write_random_checkpoint(tmp_path_factory.mktemp("repository"), shards=2)
     for name in ALIEN:
         (folder / name).write_bytes(b"not to be asked for")
@@ -44,7 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A Hub, where the library looks for it, and an empty cache. Retries of the library do not wait."""
+    """A Hub at the library's address, and an empty cache. Retries of the library do not wait."""
     with fake_hub() as found:
         monkeypatch.setattr(constants, "ENDPOINT", found.url)
         template = f"{found.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
@@ -57,14 +57,14 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def fetched(part: Part = "all", name: str = NAME) -> HubFolder:
-    """The model, silently."""
+    """The model, fetched without output."""
     reference = HubReference.parse(name)
     assert reference is not None
     return fetch(reference, lambda _: None, part)
 
 
 def refusal(part: Part = "all", name: str = NAME) -> str:
-    """The line with which a fetch ends."""
+    """Error line of a fetch."""
     with pytest.raises((ModelError, ConfigError)) as caught:
         fetched(part, name)
     line = str(caught.value)

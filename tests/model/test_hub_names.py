@@ -1,4 +1,4 @@
-"""Names that a mirror of the Hub gives: none becomes a path on the disk."""
+"""Names from a mirror of the Hub: none becomes a path on the disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A mirror, where the library looks for it, and a cache in a folder of which every file is known."""
+    """A mirror at the library's address, and a cache in a folder whose files are all known."""
     (tmp_path / "outside").mkdir()
     with fake_hub() as found:
         monkeypatch.setattr(constants, "ENDPOINT", found.url)
@@ -38,7 +38,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 def written(tmp_path: Path) -> list[Path]:
-    """Files that lie anywhere around the cache but in its references, which hold only commits."""
+    """Files around the cache except its references, which hold only commits."""
     return [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "refs"]
 
 
@@ -69,7 +69,7 @@ def test_a_header_that_would_become_a_path_is_refused_before_anything_is_written
 
 
 def test_a_file_that_is_not_there_plants_none(hub: FakeHub, checkpoint: Path, tmp_path: Path) -> None:
-    """The library notes a 404 in a folder of the commit that the answer names."""
+    """The library records a 404 in a folder of the commit that the response names."""
     commit = hub.add(checkpoint)
     hub.headers["X-Repo-Commit"] = OUTSIDE
     with names_checked(), pytest.raises(ModelError, match="x-repo-commit"):
@@ -97,7 +97,7 @@ def test_digests_in_every_form_are_names(hub: FakeHub, checkpoint: Path, tmp_pat
 
 
 def test_a_redirect_s_own_tag_names_no_file(hub: FakeHub, checkpoint: Path) -> None:
-    """Web servers tag the empty pages of redirects as they like; the file's name comes with the last answer."""
+    """Web servers tag the empty pages of redirects arbitrarily; the file's name comes with the last response."""
     hub.add(checkpoint)
     hub.redirects = {"ETag": 'W/"0-2jmj7l5rSw0yVb/vlWAYkK/YBwk"'}
     assert fetch(HubReference(NAME), lambda _: None, "config").path.is_dir()

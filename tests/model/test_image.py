@@ -1,4 +1,4 @@
-"""The image format: keys, versions, and manifests that cannot be right."""
+"""The image format: keys, versions, and invalid manifests."""
 
 import os
 import zlib
@@ -29,7 +29,7 @@ def manifest(*entries: ImageEntry, layouts: tuple[bytes, ...] = (), tensor_bytes
 
 
 def aligned(content: bytes, skip: int = 0) -> memoryview:
-    """The bytes in memory, `skip` bytes behind a multiple of 64."""
+    """The bytes in memory, `skip` bytes after a multiple of 64."""
     memory = memoryview(bytearray(len(content) + 128))
     start = -address_of(memory) % 64 + skip
     memory[start : start + len(content)] = content
@@ -105,7 +105,9 @@ def test_a_manifest_of_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("damage", ["broken text", "endless nesting"])
 def test_a_manifest_that_cannot_be_decoded_is_refused(damage: str) -> None:
-    """msgspec has an error of its own for nonsense, but not for these; whole checksums do not mean good bytes."""
+    """msgspec raises another error for these than for other malformed data; a valid checksum does not imply valid
+    bytes.
+    """
     body = msgspec.msgpack.encode(manifest(GOOD))
     if damage == "broken text":
         body = body.replace(b"config", b"\xff" * 6)

@@ -1,4 +1,4 @@
-"""Models on an image: the same bits as fresh ones, without a checkpoint; and what happens when an image is no good."""
+"""Models on an image: the same bits as fresh ones, without a checkpoint; and the handling of invalid images."""
 
 import logging
 import mmap
@@ -61,19 +61,19 @@ def outputs(model: Model) -> tuple[Tensor, ...]:
 
 
 def assert_equal(model: Model, other: Model | tuple[Tensor, ...]) -> None:
-    """Both compute the same bits; or it computes those that another one did."""
+    """Assert that both compute the same bits, or that a model computes the given ones."""
     expected = outputs(other) if isinstance(other, Model) else other
     assert all(torch.equal(one, two) for one, two in zip(outputs(model), expected, strict=True))
 
 
 def remove_weights(folder: Path) -> None:
-    """From here on nothing can be read."""
+    """Make all weight files unreadable from now on."""
     for path in folder.glob("*.safetensors*"):
         path.unlink()
 
 
 def load_twice(folder: Path, shelf: ImageShelf, dtype: DtypeName) -> tuple[Model, Model]:
-    """A model whose image is made, and one that finds it after the checkpoint is gone."""
+    """A model whose image is made, and one that finds it after the checkpoint was removed."""
     first = load_model(folder, dtype=dtype, images=shelf, version="1")
     remove_weights(folder)
     return first, load_model(folder, dtype=dtype, images=shelf, version="1")
@@ -98,7 +98,7 @@ def test_same_bits_as_a_fresh_model(tmp_path: Path, shape: str, dtype: DtypeName
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", ["draft layer with its own head", "rope halves and bias", "tied embedding"])
 def test_same_bits_in_int8(tmp_path: Path, shape: str, dtype: DtypeName) -> None:
-    """Weights and scales lie plain in the image, a byte an element."""
+    """Weights and scales are stored plainly in the image, a byte per element."""
     folder = round_to_int8(write_random_checkpoint(tmp_path, **SHAPES[shape]))
     expected = outputs(load_model(folder, dtype=dtype))
     shelf = ImageShelf()
@@ -204,7 +204,7 @@ def made(folder: Path, device: str) -> tuple[Architecture, memoryview, ImagePlan
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> None:
-    """The logic of CUDA, with the meta device in its place: plain tensors, copied, shared ones once."""
+    """The logic for CUDA, with the meta device in its place: plain tensors, copied, shared ones once."""
     folder = write_random_checkpoint(tmp_path, tie_word_embeddings=tied)
     config, memory, plan = made(folder, "cuda")
     assert plan.manifest.layouts == ()
@@ -217,7 +217,7 @@ def test_an_image_for_another_device_is_plain(tmp_path: Path, tied: bool) -> Non
 
 
 def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
-    """Some shapes are packed otherwise by many threads than by one; then nothing is written under the wrong key."""
+    """Some shapes are packed differently by many threads than by one; then no image is written under the wrong key."""
     folder = write_random_checkpoint(tmp_path)
     threads = torch.get_num_threads()
     try:

@@ -1,4 +1,4 @@
-"""Reading INT8 checkpoints (compressed-tensors, int-quantized): what is taken, and what is refused in one line."""
+"""Reading INT8 checkpoints (compressed-tensors, int-quantized): accepted forms, and refusals in one line."""
 
 import json
 from pathlib import Path

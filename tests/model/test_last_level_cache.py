@@ -1,4 +1,4 @@
-"""Reading the sizes of caches that Linux tells."""
+"""Reading the cache sizes that Linux reports."""
 
 from pathlib import Path
 

@@ -46,7 +46,7 @@ assert all(torch.equal(linear(rows[:n]), together[:n]) for n in (1, 2, 5, 17))
 
 
 def test_bfloat16_is_computed_where_onednn_cannot_pack_it() -> None:
-    """A processor with AVX2 at most, as oneDNN takes this one for: it reads the variable once per process."""
+    """A processor with AVX2 at most, as oneDNN is made to believe: it reads the variable once per process."""
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
     child = subprocess.run(
         [sys.executable, "-c", WITHOUT_AVX512], env=environment, capture_output=True, text=True, timeout=120
@@ -107,7 +107,7 @@ def test_int8_scales_are_fused_and_rows_quantised_each_by_its_largest() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_int8_sums_are_exact(monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
-    """Also where the CPU's integer product is not, and for an inner dimension of one, which torch gets wrong."""
+    """Also where the CPU's integer product is not, and for an inner dimension of one, which torch computes wrongly."""
     monkeypatch.setattr(int8_linear, "_cpu_is_exact", lambda: exact)
     for features in (1, 2, 33, 1024):
         x = torch.randint(-128, 128, (5, features), generator=GENERATOR, dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""Loading: shards, FP8, draft layers, and what a broken folder says."""
+"""Loading: shards, FP8, draft layers, and the messages for broken folders."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def logits(model: Model) -> Tensor:
 
 
 def rewrite(folder: Path, **changes: Tensor | None) -> None:
-    """Replace (or, with None, remove) tensors of a single-file checkpoint; dots are written as __."""
+    """Replace (or, with None, remove) tensors of a single-file checkpoint; `__` represents a dot."""
     file = folder / "model.safetensors"
     tensors = load_file(file)
     for name, value in changes.items():
@@ -80,7 +80,7 @@ def test_fp8_without_scales_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1,), (2, 1), (96, 1), (2, 2), (1, 1, 1)])
 def test_fp8_scales_of_other_blocks_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """One scale a row, or blocks of another size: read as if they fitted, they would give other weights."""
+    """One scale per row, or blocks of another size: read as if they fitted, they would give other weights."""
     folder = write_random_checkpoint(tmp_path, fp8=True)
     rewrite(folder, model__layers__0__mlp__gate_proj__weight_scale_inv=torch.ones(shape))
     with pytest.raises(ModelError, match=r"gate_proj\.weight has scales of .* not one for each block of 128 x 128"):
@@ -99,7 +99,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float, n
 
 
 def test_large_weights_are_numbers_bfloat16_is_close_and_progress_counts(tmp_path: Path) -> None:
-    """Their sum is beyond what the type can hold."""
+    """Their sum exceeds the range of the type."""
     folder = write_random_checkpoint(tmp_path)
     rewrite(folder, model__norm__weight=torch.full((64,), 3e38))
     assert bool((load_model(folder).norm.weight == 3e38).all())

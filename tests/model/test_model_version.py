@@ -1,4 +1,4 @@
-"""Weights are known by their content: in images, KV, fingerprints, upgrades, and on every host."""
+"""Weights are identified by their content: in images, KV, fingerprints, upgrades, and on every host."""
 
 import os
 import shutil
@@ -29,19 +29,19 @@ ONE_TIME = 1_000_000_000
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint in two files, as layers of images have it: all of one time."""
+    """A checkpoint in two files with equal times, as in layers of container images."""
     return dated(write_random_checkpoint(tmp_path / "model", shards=2))
 
 
 def dated(folder: Path) -> Path:
-    """The folder, its files all of one time."""
+    """The folder, with equal times of its files."""
     for path in folder.iterdir():
         os.utime(path, ns=(ONE_TIME, ONE_TIME))
     return folder
 
 
 def trained_further(folder: Path, to: Path, tensor: int = 0) -> Path:
-    """A copy with one tensor changed, of equal names, sizes and times."""
+    """A copy with one changed tensor, and equal names, sizes and times."""
     copy = shutil.copytree(folder, to)
     path = sorted(copy.glob("*.safetensors"))[-1]
     tensors = load_file(path)

@@ -1,4 +1,6 @@
-"""A model folder that travels without its weights: what is the same there, and that nobody computes with a hole."""
+"""A model folder that is sent without its weights: what stays the same, and that no model with missing weights
+computes.
+"""
 
 import shutil
 import socket

@@ -69,7 +69,7 @@ def test_chunks_of_any_size(shape: str, case: Callable[[str], Case]) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_mix_of_sequences_and_chunks(data: st.DataObject, case: Callable[[str], Case]) -> None:
-    """Several sequences advance by different amounts in the same steps; every logit stays that of the lone run."""
+    """Several sequences advance by different amounts in the same steps; every logit equals that of the lone run."""
     folder, tokens, expected = case("v3")
     block_tokens = data.draw(st.sampled_from([1, 4, 16]))
     runner = PagedRunner(load_model(folder), num_blocks=256, block_tokens=block_tokens)

@@ -25,7 +25,7 @@ def draw(logits: Sequence[float], **sampling: Any) -> int:
 
 
 def drawn_set(logits: Sequence[float], **sampling: Any) -> set[int]:
-    """Everything that 400 positions bring up."""
+    """Tokens drawn at 400 positions."""
     rows = torch.tensor([logits]).expand(400, -1)
     orders = [order(output=[0] * i, **sampling) for i in range(400)]
     return {s.token for s in sample(rows, orders)}

@@ -25,7 +25,7 @@ GENERATOR = torch.Generator().manual_seed(2)
 
 
 def copied(data: memoryview) -> tuple[memoryview, mmap.mmap]:
-    """The bytes somewhere else, and what owns them."""
+    """A copy of the bytes, and its owner."""
     memory = mmap.mmap(-1, data.nbytes)
     view = memoryview(memory)
     view[:] = data
@@ -65,7 +65,7 @@ def test_a_linear_keeps_the_memory_of_its_weight() -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def few_objects() -> Iterator[None]:
-    """`gc.collect` looks through what these tests make, and not through all that the process has loaded."""
+    """`gc.collect` only examines objects of these tests, not all objects of the process."""
     gc.freeze()
     yield
     gc.unfreeze()

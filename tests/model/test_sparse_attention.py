@@ -1,4 +1,4 @@
-"""Sparse attention: which tokens are chosen, and that nothing changes while all are. With transformers: `families/`."""
+"""Sparse attention: the chosen tokens, and no change while all are chosen. With transformers: `families/`."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def test_no_bit_differs_while_a_context_is_read_whole(dtype: Dtype, tmp_path: Pa
     ids=["equal scores", "shared", "a context shorter than is chosen in wider tables"],
 )
 def test_a_choice_does_not_depend_on_how_a_prompt_was_cut(kv_dtype: Any, shape: dict[str, Any], tmp_path: Path) -> None:
-    """With one head every second score is zero: were equals not ordered, other tokens would be read."""
+    """With one head every second score is zero: without an order of equals, other tokens would be read."""
     runner = PagedRunner(load_model(write_random_checkpoint(tmp_path, **shape)), num_blocks=96, kv_dtype=kv_dtype)
     whole = runner.run("whole", tokens(), [LENGTH])
     for name, pieces in {

@@ -1,4 +1,4 @@
-"""Checkpoints that say more than they hold, or lead elsewhere: a clear error, and nothing allocated for them."""
+"""Checkpoints that declare more than they hold, or link elsewhere: a clear error, and no allocation for them."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good checkpoint, which was loaded once: whatever is imported or cached at first is."""
+    """A valid checkpoint, loaded once, so that first-time imports and caches are done."""
     path = write_random_checkpoint(tmp_path_factory.mktemp("good") / "model")
     load_model(path)
     return path
@@ -31,7 +31,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(good: Path, tmp_path: Path) -> Iterator[Path]:
-    """A copy of it; what is done to it must not cost memory."""
+    """A copy of it; modifications of it must not cost memory."""
     path = shutil.copytree(good, tmp_path / "model")
     tracemalloc.start()
     yield path

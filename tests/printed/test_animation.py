@@ -1,4 +1,4 @@
-"""The animation: the committed picture is what the committed run draws, and moves without anything from outside."""
+"""The animation: the committed picture is drawn from the committed run, and needs no external resources."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""What READMEs show is what the programs print. What needs a running system is compared in tests/e2e."""
+"""Output shown in READMEs equals the programs' output. Output that needs a running system is compared in tests/e2e."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The references of docs/ are what the program knows, and complete."""
+"""The generated references of docs/ are up to date and complete."""
 
 from dataclasses import fields
 

@@ -37,7 +37,7 @@ class Authority:
         return str(self.folder / f"{self.name}.pem")
 
     def issue(self, host: str, days: float = 1.0) -> dict[str, str]:
-        """Ray's variables for a host with a new certificate. `days`: for which it is valid; negative = it was."""
+        """Ray's variables for a host with a new certificate. `days`: validity; negative = expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         own = serialization.load_pem_private_key((self.folder / f"{self.name}.key").read_bytes(), None)
         assert isinstance(own, ec.EllipticCurvePrivateKey)

@@ -1,10 +1,10 @@
-"""The end of a connection as its other side sees it."""
+"""The end of a connection as seen by its other side."""
 
 import socket
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Read until the other side has ended the connection, with or without a word.
+    """Read until the other side has ended the connection, with or without data.
 
     Returns: False if it has not within the socket's timeout.
     """

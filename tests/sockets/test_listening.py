@@ -1,4 +1,4 @@
-"""Ports within a range, and what is said when there is none."""
+"""Ports within a range, and the error if there is none."""
 
 import socket
 
@@ -10,7 +10,7 @@ from serving.sockets.listening import listen
 
 
 def free_ports(count: int) -> PortRange:
-    """A run of ports that nothing listens on."""
+    """A run of ports without listeners."""
     for first in range(20000, 32000, count):
         try:
             for port in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Proof of the secret: who is taken, who is not, and that nothing recorded is worth anything."""
+"""Proof of the secret: accepted and refused peers, and that a recording is worthless."""
 
 import contextlib
 
@@ -27,7 +27,7 @@ SECRET = ClusterSecrets(("the secret",))
 
 
 def exchange(prover: Prover, verifier: Verifier) -> list[bytes]:
-    """A whole handshake; all bodies that went over the wire."""
+    """A whole handshake. Returns: all bodies that were sent."""
     opening = prover.opening
     challenge = verifier.on_frame(opening)
     proof = prover.answer(challenge)

@@ -1,4 +1,4 @@
-"""Mutual TLS with Ray's files, on all kinds of sockets of ours; who has no certificate of the CA is not taken."""
+"""Mutual TLS with Ray's files, on all kinds of our sockets; a peer without a certificate of the CA is refused."""
 
 import asyncio
 import shutil
@@ -43,7 +43,7 @@ def use(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
 
 @pytest.fixture
 def segment(tmp_path: Path) -> Iterator[tuple[SegmentServer, SegmentPlace, memoryview]]:
-    """A served segment with something in it."""
+    """A served segment with contents."""
     with UbSegment.create(tmp_path / "ub-tls", 4 << 20, max_regions=1) as segment:
         region = segment.allocate(3 << 20, owner="prefill")
         view = segment.view(region)

@@ -32,5 +32,5 @@ def queries() -> dict[str, str]:
 
 
 def series() -> set[str]:
-    """Series that the board asks for."""
+    """Series that the board queries."""
     return {name for query in queries().values() for name in _SERIES.findall(query)}

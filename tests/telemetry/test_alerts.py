@@ -1,4 +1,4 @@
-"""The alerts in deploy/prometheus, judged by Prometheus' own tool, and against the series that gateways show."""
+"""The alerts in deploy/prometheus, checked by Prometheus' own tool, and against the series that gateways export."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def test_each_fires_on_what_it_is_for(kind: str) -> None:
 
 
 def test_their_series_are_shown_with_these_labels() -> None:
-    """A rule about a series that nobody makes never fires."""
+    """A rule about a series without a source never fires."""
     metrics = GatewayMetrics("m")
     facts = ExpertFacts(
         epoch=1, map_version=1, members=(0, 1), ranks=2, experts=4, to_ranks=((1, 2),),
@@ -54,7 +54,7 @@ def test_their_series_are_shown_with_these_labels() -> None:
 
 
 def test_counts_begin_at_zero() -> None:
-    """`increase` of a series that begins at one is zero: the first loss would not be seen."""
+    """`increase` of a series that starts at one is zero: the first loss would be missed."""
     group = {
         "group": "decode#a", "pool": "decode", "epoch": 1, "told_s": 0.0, "balancedness": [], "rank_layer_rows": [],
         "moved": 0, "outcomes": {"done": 3}, "losses": {}, "rebalances": [], "not_grown": 0, "spares": [],

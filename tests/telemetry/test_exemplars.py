@@ -33,7 +33,7 @@ PROMETHEUS = (
 
 
 class Sent:
-    """As `Others`: numbers as they come over the wire."""
+    """Like `Others`: numbers as they are sent."""
 
     def __init__(self, *others: GatewayMetrics) -> None:
         self._others = others
@@ -54,7 +54,7 @@ def served(engine: str, *first_tokens_s: float) -> GatewayMetrics:
 
 
 def exemplars(text: bytes) -> dict[tuple[str, str], tuple[str, float, float]]:
-    """Those of a page, trace, value and time, by the engine and limit of their bucket."""
+    """Exemplars of a page: trace, value and time, by the engine and limit of their bucket."""
     found = {}
     for family in text_string_to_metric_families(text.decode()):
         for sample in family.samples:
@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: nobody reads it."""
+        """Suppress log output."""
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ def test_a_rank_shows_its_rows_and_its_group() -> None:
 
 
 def shown(facts: ExpertFacts, name: str) -> dict[tuple[str, ...], float]:
-    """Series of that name of one rank, by the labels that no other series of it shares."""
+    """Series of that name of one rank, by the labels that distinguish them."""
     metrics = GatewayMetrics("m")
     metrics.publish_instance(replace(stats("decode#a.r1"), rank=1, experts=facts))
     common = {"model_name", "engine", "pool", "rank"}
@@ -44,7 +44,7 @@ def test_a_large_model_has_one_series_of_rows_a_rank() -> None:
 
 
 def test_the_exchange_is_counted_by_peer() -> None:
-    """Rank 2 has left, and is still told of; window and lists have room for rank 3, which never came."""
+    """Rank 2 has left, and is still reported; window and lists have space for rank 3, which never joined."""
     facts = structs.replace(
         FACTS, members=(0, 1), exchange=ExchangeFacts((70, 0, 9, 0), (30, 0, 1, 0), (1.5, 0.0, 0.25, 0.0), 4.0)
     )

@@ -1,4 +1,4 @@
-"""Handoffs are counted by the pair of nodes that they go between."""
+"""Handoffs are counted by source and target node."""
 
 from serving.ids import ReplicaId
 from serving.instance.live.handoff_counts import HandoffPathCounts

@@ -1,4 +1,4 @@
-"""Series of hosts: a dead one is down and offers nothing."""
+"""Series of hosts: a dead one is down and has no resources."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 

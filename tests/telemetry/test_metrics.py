@@ -134,7 +134,7 @@ def test_one_request_from_arrival_to_end() -> None:
 
 @dataclass
 class Line:
-    """Requests that wait, by their prompt tokens."""
+    """Queued requests, by their prompt tokens."""
 
     requests: list[int]
 

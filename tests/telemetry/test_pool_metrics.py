@@ -52,7 +52,7 @@ def test_what_an_instance_got_from_the_pool() -> None:
 
 
 def test_a_memory_server_whose_numbers_are_unknown_has_no_series_rather_than_zeros() -> None:
-    """When the pool's controller was started anew, all counters fell to zero for a second and came back."""
+    """When the pool's controller was restarted, all counters fell to zero for a second and returned."""
     metrics = GatewayMetrics("m")
     metrics.publish_servers([SERVER])
     assert value(metrics, "cloudmatrix:memory_server_misses_total", server="kv-0") == 3

@@ -1,4 +1,4 @@
-"""Ray's board for Serve LLM has an answer to everything that has a meaning here, and the rest is named."""
+"""Ray's board for Serve LLM gets every series that has an equivalent in this system, and the rest is listed."""
 
 import re
 from collections.abc import Iterable

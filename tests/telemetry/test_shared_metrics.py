@@ -13,7 +13,7 @@ from tests.telemetry.samples import Page, by_engine, samples, stats
 
 
 class Known:
-    """As `Others`."""
+    """Like `Others`."""
 
     def __init__(self, *others: GatewayMetrics) -> None:
         self._others = others
@@ -26,7 +26,7 @@ class Known:
 
 
 def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
-    """What a scraper gets, each family and each series once."""
+    """A scraper's page; asserts that each family and each series is unique."""
     text = asyncio.run(metrics.render_all(namespaces=namespaces)).decode()
     families = list(text_string_to_metric_families(text))
     names = [family.name for family in families]
@@ -40,7 +40,7 @@ def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
 
 
 def begin(metrics: GatewayMetrics, prompts: list[int], namespace: str = "default") -> None:
-    """A request that is being computed."""
+    """A running request."""
     timeline = metrics.request_started(prompts, 1, None, arrived=0.0, namespace=namespace)
     for index in range(len(prompts)):
         timeline.begun(index, 0.0, 0)
@@ -112,7 +112,7 @@ def test_what_is_known_is_published_when_somebody_looks() -> None:
 
 
 def test_pages_of_single_gateways_have_each_series_once_between_them() -> None:
-    """A scraper that finds both gateways adds their pages up."""
+    """A scraper of both gateways adds their pages up."""
     one, other = two()
     for gateway in (one, other):
         gateway.publish_instance(stats("d#a", steps_total=90))

@@ -1,1 +1,1 @@
-"""The tutorials of docs/, run as a reader runs them."""
+"""The tutorials of docs/, run like a reader does."""

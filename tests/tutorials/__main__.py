@@ -1,4 +1,4 @@
-"""Runs tutorials and writes what their commands print into them: `python -m tests.tutorials [NAME ...]`."""
+"""Runs tutorials and writes the output of their commands into them: `python -m tests.tutorials [NAME ...]`."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.tutorials.reader import Reader, work_folder
 
 
 def main() -> None:
-    """Each of them with systems of its own."""
+    """Run each of them with its own systems."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as serve; default: all")
     names = parser.parse_args().names

@@ -1,9 +1,9 @@
-"""A tutorial as a list of what its reader does: commands to run, and what they print.
+"""A tutorial as a list of its reader's actions: commands to run, and their output.
 
-Blocks marked `bash` are run, one after the other in one shell, unless a comment before them says
+Blocks marked `bash` are run, one after the other in one shell, unless a comment before them is
 `<!-- by hand: why -->`.
-A block of `cloudmatrix serve` or `make serve` starts a system. A block marked `text` behind one shows what it prints;
-the comment before it says how far that is compared: `<!-- prints -->` to the letter, `<!-- prints about -->` with other
+A block of `cloudmatrix serve` or `make serve` starts a system. A block marked `text` after a command shows its output;
+the comment before it defines the comparison: `<!-- prints -->` exactly, `<!-- prints about -->` with other
 figures and names of replicas, `<!-- prints something like -->` not at all.
 """
 
@@ -33,12 +33,12 @@ _SAME = (
 
 @dataclass(frozen=True)
 class Block:
-    """Something that the reader types.
+    """A block that the reader types.
 
     Args:
-        shown: what the page says it prints; None = nothing is said.
-        how: it is compared; "" = to the letter, "about" = but for figures, "something like" = not.
-        by_hand: it is not run, for a reason that the page gives.
+        shown: output shown by the page; None = none.
+        how: it is compared; "" = exactly, "about" = except figures, "something like" = not.
+        by_hand: it is not run, for a reason given by the page.
     """
 
     commands: str
@@ -48,18 +48,18 @@ class Block:
 
     @property
     def serves(self) -> bool:
-        """Whether it starts a system, which goes on until Ctrl-C."""
+        """Whether it starts a system, which runs until Ctrl-C."""
         return _SERVE.search(self.commands) is not None
 
     def agrees(self, printed: str) -> bool:
-        """Whether this is what the page shows."""
+        """Whether this matches the page."""
         if self.shown is None or self.how == "something like":
             return True
         return alike(self.shown) == alike(printed) if self.how == "about" else self.shown == printed
 
 
 def blocks(page: Path) -> list[Block]:
-    """All that the reader types, in order."""
+    """All blocks that the reader types, in order."""
     return [
         Block(found["commands"], found["shown"], (found["how"] or "").strip(), found["why"] is not None)
         for found in _BLOCK.finditer(page.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ def alike(text: str) -> str:
 
 
 def rewrite(page: Path, printed: list[str | None]) -> None:
-    """Put new output in place of what the page shows.
+    """Replace the output on the page.
 
     Args:
         printed: for each block; None = it was not run.

@@ -1,4 +1,4 @@
-"""A reader: one shell that runs a tutorial's commands, and the system that they speak to."""
+"""A reader: one shell that runs a tutorial's commands, and the system that they use."""
 
 import os
 import shlex
@@ -39,17 +39,17 @@ deploy/hosts/hosts.py() { command deploy/hosts/hosts.py --network "$NETWORK" "$@
 
 
 def work_folder(name: str) -> tempfile.TemporaryDirectory[str]:
-    """An empty folder for a tutorial; hosts made of namespaces each have a /tmp of their own."""
+    """An empty folder for a tutorial; hosts made of namespaces each have a separate /tmp."""
     return tempfile.TemporaryDirectory(dir="/var/tmp" if name == "hosts" else None)
 
 
 class Reader:
-    """Runs blocks, each when it is given one. A folder stands for the checkout, so that nothing is written there.
+    """Runs blocks as they are given. A folder replaces the checkout, so that no files are written there.
 
     Args:
-        folder: where commands run; it gets links to what the repository has at its top.
+        folder: where commands run; it gets links to the repository's top-level entries.
         system: a running one, for `make serve`; None = one is started.
-        network: of hosts made of namespaces, beside others on this machine.
+        network: of hosts made of namespaces, next to others on this machine.
         patience_s: for one block.
     """
 
@@ -96,7 +96,7 @@ class Reader:
         )
 
     def _run(self, commands: str) -> str:
-        """Functions and variables of blocks before are there, as they are in a terminal."""
+        """Run a command with the functions and variables of earlier blocks, as in a terminal."""
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"}
         environment |= {"COLUMNS": "120", "PYTHONPATH": str(ROOT), "SYSTEM": PRINTED_URL, "NO_COLOR": "1"}
         environment["NETWORK"] = self._network
@@ -124,19 +124,19 @@ class Reader:
         return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
     def _logs(self) -> str:
-        """Ends of what its commands wrote into files, for a failure."""
+        """Last lines of the files that its commands wrote, for a failure."""
         files = sorted(self._folder.glob("*.log"))
         return "".join(f"\n--- {one.name}\n{one.read_text(errors='replace')[-_LOG_TAIL:]}" for one in files)
 
 
 def _is_definition(line: str) -> bool:
-    """Variables, those of a command's output among them, or a function of one line."""
+    """Whether it defines only variables, including those from a command's output, or a function of one line."""
     name, equals, _ = line.partition("=")
     return (bool(equals) and name.isidentifier()) or line.startswith("eval ") or ("() {" in line and line.endswith("}"))
 
 
 def go_through(name: str, system: Server | None = None, network: str = "") -> None:
-    """Do all that a tutorial says, and compare."""
+    """Run all blocks of a tutorial, and compare."""
     with work_folder(name) as folder, Reader(Path(folder), system, network) as reader:
         for block in blocks(FOLDER / f"{name}.md"):
             printed = reader.do(block)

@@ -1,4 +1,4 @@
-"""The tutorials as pages: complete, read as they are meant, and no longer than ten minutes."""
+"""The tutorials as pages: complete, parsed as intended, and no longer than ten minutes."""
 
 import re
 from pathlib import Path
@@ -77,7 +77,7 @@ _NO_PROSE = re.compile(r"<!--.*?-->|\]\([^)]*\)|`[^`]*`", re.DOTALL)
 
 
 def strange_figures(text: str) -> set[str]:
-    """Figures of a page's prose that are in none of its commands, their output and the files that these name."""
+    """Figures of a page's prose that occur in none of its commands, their output and the files that these name."""
     text = re.sub(r"(?<=\d)[,_](?=\d{3})", "", text)
     code = "".join(_CODE.findall(text))
     files = [ROOT / name for name in re.findall(r"[\w./-]+\.(?:toml|py|sh)", code)]
@@ -87,7 +87,7 @@ def strange_figures(text: str) -> set[str]:
 
 @pytest.mark.parametrize("name", [name for name in TUTORIALS if name not in ("serve", "your-model")])
 def test_figures_of_the_prose_are_those_of_commands_and_output(name: str) -> None:
-    """The two others tell of what they do not run: versions of Python, other models."""
+    """The two other pages describe things that they do not run: versions of Python, other models."""
     assert strange_figures((FOLDER / f"{name}.md").read_text(encoding="utf-8")) == set()
 
 

@@ -1,4 +1,4 @@
-"""What the reader says of commands that go wrong."""
+"""The reader's report of commands that fail."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The tutorial that needs no running system does what it says."""
+"""The tutorial that needs no running system works as printed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Outcomes in plain values, and a gateway's events handled again by a fresh core."""
+"""Outcomes as plain values, and a gateway's events handled again by a fresh core."""
 
 from enum import Enum
 from typing import NoReturn, get_args
@@ -37,7 +37,7 @@ P, Q, D = ReplicaId("p"), ReplicaId("q"), ReplicaId("d")
 
 
 class Colour(Enum):
-    """Something with a value."""
+    """An object with a value."""
 
     RED = "red"
 
@@ -72,7 +72,7 @@ class RouteDecode(CallRecord, frozen=True):
     """A call that cannot be carried out."""
 
     def on(self, machine: object) -> NoReturn:
-        """Nobody is there."""
+        """Do nothing: there is no instance."""
         raise UnavailableError("no decode instance is up")
 
 
@@ -90,7 +90,7 @@ SETTINGS = GatewaySettings(
 
 
 def status(**changed: object) -> Status:
-    """Of an idle instance, but for what was `changed`."""
+    """Status of an idle instance, with `changed` fields."""
     return replace(Status(0, 0, 0, 10, False, 0.0, 0.0), **changed)
 
 
@@ -101,7 +101,7 @@ def job(prompt: tuple[int, ...] = (1, 2, 3), choices: int = 1, time_left_s: floa
 
 
 def handoff(name: str, ticket_id: str, *tokens: int) -> Prefilled:
-    """A prompt that is computed."""
+    """A computed prompt."""
     blocks = (BlockExtent(0, 2**64 - 1, 512, BlockHash(b"h")),)
     first = Tokens(SequenceId(name), 0, tokens, (TokenLogprobs(5, -0.25),), (), 16, None, PoolUse(12, 4), None, 0.5)
     return Prefilled(first, replace(TICKET, ticket_id=ticket_id, blocks=blocks))
@@ -149,7 +149,7 @@ LIFE: tuple[tuple[e.GatewayEvent, float], ...] = (
 
 
 def calls(*life: tuple[e.GatewayEvent, float]) -> list[GatewayCall]:
-    """Events as they are written."""
+    """Events as they are recorded."""
     return [GatewayCall(noted(event), now) for event, now in life]
 
 

@@ -1,4 +1,4 @@
-"""What a step may take, and whose silence it is."""
+"""Limits of a step's duration, and attribution of silence."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Saturated is not lost; who is avoided, and who is not although he is in trouble."""
+"""Link states: saturated is not lost; which peers are avoided, and which troubled ones are not."""
 
 from collections.abc import Sequence
 
@@ -67,7 +67,7 @@ def test_what_arrives_tells_the_state(arrivals: Sequence[str], states: Sequence[
 
 
 class LinkMachine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, states change only after enough of the same in a row."""
+    """For any order of results, states change only after enough equal results in a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LinkMachine(RuleBasedStateMachine):
         self.health.blocks_arrived(self.now)
 
     def _run(self, what: str, count: int, others: tuple[str, ...] = ()) -> bool:
-        """Whether `what` came so often lately, with nothing but `others` in between."""
+        """Whether `what` occurred this often lately, with only `others` in between."""
         found = 0
         for one in reversed(self.recent):
             if one == what:

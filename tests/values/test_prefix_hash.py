@@ -42,5 +42,5 @@ def test_a_block_does_not_match_at_another_place() -> None:
 
 
 def test_hashes_are_pinned() -> None:
-    """They are shared between hosts and releases; a change here is a protocol change."""
+    """Hosts and releases share the hashes; a change is a protocol change."""
     assert block_hash(chain_root(b""), [1, 2, 3, 4]).hex() == "4d2b4c1f81a970999a9645b66650893f"

@@ -1,4 +1,4 @@
-"""How fast an instance has been, and for how long that says something."""
+"""Measured speed of an instance, and its validity over time."""
 
 import pytest
 

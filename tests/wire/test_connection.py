@@ -1,4 +1,4 @@
-"""The connection cuts frames right whatever the chunks, and drops peers that misbehave."""
+"""The connection cuts frames correctly for any chunks, and drops peers that misbehave."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from serving.wire import messages as m
 
 
 class FakeTransport(asyncio.Transport):
-    """Collects what is written; `unread` is what a peer has left in the buffer."""
+    """Collects written bytes; `unread` is what the peer has left in the buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Peer:
-    """A connection with a fake transport and what it reported."""
+    """A connection with a fake transport and its recorded events."""
 
     def __init__(self, on_body: Callable[[bytes], None] | None = None) -> None:
         self.bodies: list[bytes] = []
@@ -114,7 +114,7 @@ def test_a_peer_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.asyncio
 async def test_a_host_that_vanishes_is_given_up_though_something_is_always_on_its_way_to_it() -> None:
-    """An instance reports several times a second, so that the kernel never asked; it waited a quarter of an hour."""
+    """An instance reports several times a second, so the kernel never probed; it waited a quarter of an hour."""
     made: asyncio.Queue[asyncio.Transport] = asyncio.Queue()
 
     class Noting(c.Connection):

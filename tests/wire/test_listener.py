@@ -1,4 +1,4 @@
-"""A listener serves who connects, and whoever it accepted before it closes meets its protocol."""
+"""A listener serves its clients; connections accepted before its close still get their protocol."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Host:
-    """What stands behind a listener: keeps connections and echoes nothing."""
+    """The listener's host: keeps connections and sends no reply."""
 
     def __init__(self) -> None:
         self.made: list[Connection] = []

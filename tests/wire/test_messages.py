@@ -1,4 +1,4 @@
-"""Frames survive the wire as equal values, and nothing else is accepted."""
+"""Frames survive the wire as equal values, and no other bytes are accepted."""
 
 from typing import get_args
 
@@ -85,7 +85,7 @@ def test_garbage_is_a_link_error_never_a_message(garbage: bytes) -> None:
     ids=["not UTF-8", "nested too deep"],
 )
 def test_garbage_inside_of_a_frame_is_a_link_error_too(garbage: bytes) -> None:
-    """Both went past whoever waits for a link error: a stranger had a traceback logged for each frame."""
+    """Both exceptions bypassed the handler of link errors: a stranger had a traceback logged for each frame."""
     with pytest.raises(LinkError):
         m.decode_to_instance(garbage)
     with pytest.raises(LinkError):

@@ -1,6 +1,6 @@
-"""A gateway of this release and an instance of another one: each is told which protocol the other speaks.
+"""A gateway of this release and an instance of another one: each gets an error with the other's protocol.
 
-The other release is this package in a folder of its own, with another number in the file that holds it.
+The other release is this package in a separate folder, with another number in the file that holds it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ asyncio.run(main())
 
 
 def release(folder: Path, protocol: int) -> Path:
-    """This package with another number, by links to all other files."""
+    """This package with another number, as links to all other files."""
     (folder / "hardware").symlink_to(ROOT / "hardware")
     (folder / "loadgen").symlink_to(ROOT / "loadgen")
     for place in ("serving", "serving/wire"):

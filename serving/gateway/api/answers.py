@@ -138,7 +138,7 @@ class Times(Answer):
     )
     generation_time_ms: float = Field(description="From the first token to the last.")
     queue_time_ms: float | None = Field(
-        None, description="Of the wait before the first token: until an instance began with the prompt."
+        None, description="Part of the time to the first token: until an instance started the prompt."
     )
     mean_itl_ms: float | None = Field(None, description="Mean time between two tokens; with two tokens or more.")
     tokens_per_second: float | None = Field(

@@ -41,7 +41,7 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         ),
     )
     async def messages(request: Request) -> Response:
-        """Continue a conversation, as Anthropic's clients ask for it."""
+        """Continue a conversation, by Anthropic's Messages API."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, MessagesRequest)
         asked = await endpoint.translated(request, lambda: messages_chat(body))

@@ -31,11 +31,11 @@ _MEANING = {
     408: "The time of the request is over",
     413: "The body is too large",
     415: "The body is not declared as JSON",
-    429: "Too much at once; try again after the time told",
+    429: "Overload; retry after the time in Retry-After",
     431: "Headers that are too large",
     500: "The server's own fault",
-    503: "Nobody can serve this now; try again after the time told",
-    529: "Too much at once; try again after the time told",
+    503: "No instance can serve this now; retry after the time in Retry-After",
+    529: "Overload; retry after the time in Retry-After",
 }
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {"description": "seconds", "schema": {"type": "string", "pattern": "^[0-9]+$"}}
@@ -47,7 +47,7 @@ _HEADERS: dict[int, dict[str, Any]] = {
     529: _RETRY_AFTER,
 }
 _REQUEST_ID = {"description": "the client's own, else a new one", "schema": {"type": "string"}}
-_IGNORED = {"description": "fields of the body that mean nothing here", "schema": {"type": "string"}}
+_IGNORED = {"description": "fields of the body without effect on this server", "schema": {"type": "string"}}
 _KEY = {"type": "http", "scheme": "bearer"}
 _REF = "#/components/schemas/{model}"
 BODY_PARTS = (

@@ -43,7 +43,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
 
     @router.get("", responses=answers(Pool, 404))
     async def show(request: Request) -> Response:
-        """Ring, servers with their fill and hits, and namespaces with what they hold."""
+        """Ring, servers with their usage and hits, and namespaces with their usage."""
         there, tenant = _there(pool), tenant_of(request)
         usage = await there.usage()
         await metrics.ask()
@@ -53,10 +53,10 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
 
     @router.delete("/namespaces/{name:path}", responses=answers(PoolDeleted, 403, 404, 503))
     async def forget(request: Request, name: str) -> Response:
-        """Delete all that a namespace has on the pool's servers.
+        """Delete all blocks of a namespace on the pool's servers.
 
-        What instances hold in their own memory ages out by itself, and a server that is down keeps its SSD folder until
-        it is back: ask again then. A namespace that is no longer configured leaves the list as well.
+        Blocks in the instances' own memory age out. A server that is down keeps its SSD folder: repeat the request when
+        it is back. A namespace that is no longer configured is also removed from the list.
         """
         there, tenant = _there(pool), tenant_of(request)
         if not tenant.may_manage(name):
@@ -80,7 +80,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         "/audit", openapi_extra=request_body("PoolAuditRequest"), responses=answers(PoolAudit, 403, 404, *BODY_ERRORS)
     )
     async def audit(request: Request) -> Response:
-        """Let every server compare its ledger, its memory and its SSD folder."""
+        """Compare ledger, memory and SSD folder on every server."""
         there = _there(pool)
         if not tenant_of(request).admin:
             raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
@@ -102,7 +102,7 @@ def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset
     async def change(request: Request, name: str) -> Response:
         """Change a namespace's quota and weight while the system runs.
 
-        The pool's directory keeps them; they win over the configuration file until that says something else.
+        The pool's directory stores them; they override the configuration file until the file changes them.
         """
         there = _there(pool)
         if not tenant_of(request).admin:

@@ -53,7 +53,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         responses=answers(ResponseAnswer, *_ERRORS, content=named_event_stream(*RESPONSE_EVENTS)),
     )
     async def responses(request: Request) -> Response:
-        """Answer an input of text or of items, as OpenAI's newer clients ask for it."""
+        """Create a response to text or items, by OpenAI's Responses API."""
         arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
         body = await endpoint.read(request, ResponsesRequest)
         earlier, given, asked, text = await _conversation(endpoint, shelf, request, body)

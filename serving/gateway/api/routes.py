@@ -212,17 +212,17 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
     @router.get("/ping", response_class=Response, responses=answers(None))
     @router.post("/ping", response_class=Response, responses=answers(None))
     async def health() -> Response:
-        """The process answers."""
+        """The process is alive."""
         return Response()
 
     @router.get("/-/healthz", response_class=Response, responses=answers(None, content=text_content("text/plain")))
     async def takes_requests() -> Response:
-        """`success` while new requests are taken: what KubeRay asks each pod, by the path of Ray Serve's proxy."""
+        """`success` while new requests are accepted: KubeRay's probe of each pod, at the path of Ray Serve's proxy."""
         return Response("success", media_type="text/plain")
 
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
-        """A request sent now could be served."""
+        """Whether a request sent now would be served."""
         if not endpoint.backend.ready():
             raise UnavailableError("no instance can serve yet; try again shortly")
         return json_response({"status": "ready"})
@@ -236,9 +236,9 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
     async def metrics(request: Request, scope: Literal["all", "gateway"] = "all") -> Response:
         """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server.
 
-        `scope=gateway` is for scrapers that find each gateway by itself, such as a PodMonitor: a page then has the
-        series of its own gateway, and those of instances are on one gateway's page only. OpenMetrics, with exemplars of
-        first tokens where requests are traced, if `Accept` asks for it.
+        `scope=gateway` is for scrapers that discover each gateway, such as a PodMonitor: a page then has the series of
+        its own gateway, and those of instances are on one gateway's page only. With a suitable `Accept` the page is
+        OpenMetrics, with exemplars of first tokens for traced requests.
         """
         render = endpoint.metrics.render_own if scope == "gateway" else endpoint.metrics.render_all
         openmetrics = wants_openmetrics(request.headers.get("accept", ""))

@@ -49,7 +49,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedRequest, *_RENDER_ERRORS),
     )
     async def render_chat(request: Request) -> Response:
-        """Render a chat as the request that /inference/v1/generate takes in its place. Nothing is generated."""
+        """Render a chat as the equivalent request for /inference/v1/generate, without generating output."""
         body, order = await endpoint.chat_order(request)
         return json_response(rendered_requests(order, body, model)[0])
 
@@ -59,7 +59,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedPrompts, *_RENDER_ERRORS),
     )
     async def render_completion(request: Request) -> Response:
-        """Render a completion as requests for /inference/v1/generate, one for each prompt. Nothing is generated."""
+        """Render a completion as requests for /inference/v1/generate, one per prompt, without generating output."""
         body, order = await endpoint.completion_order(request)
         return json_response(rendered_requests(order, body, model))
 

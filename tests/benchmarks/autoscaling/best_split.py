@@ -1,5 +1,7 @@
-"""The best static split of a load, by simulation: the fewest NPUs that attain what is asked from the first to the last
-request. It knows in advance what no autoscaler knows: the whole load."""
+"""The best static split of a load, by simulation: the fewest NPUs that reach the required attainment from the first to
+the
+last request. Unlike an autoscaler it knows the whole load in advance.
+"""
 
 from collections.abc import Callable
 
@@ -14,11 +16,11 @@ Probe = Callable[[Split], Trial]
 def best_split(probe: Probe, first: Split, sizes: Split, npus: int, needed: float) -> tuple[Trial | None, int]:
     """Search decode next to a generous prefill pool, then prefill next to that decode pool.
 
-    More instances never attain less (a test of the simulator), so that each pool's fewest can be found by itself.
+    More instances never attain less (a test of the simulator), so each pool's minimum can be found separately.
 
     Args:
-        first: a guess. sizes: NPUs of one instance. npus: that there are. needed: attainment.
-    Returns: the trial, None if nothing that fits attains it; and the number of simulations.
+        first: an estimate. sizes: NPUs of one instance. npus: available ones. needed: attainment.
+    Returns: the trial, None if no split that fits reaches it; and the number of simulations.
     """
     seen: dict[Split, Trial] = {}
 
@@ -40,7 +42,7 @@ def best_split(probe: Probe, first: Split, sizes: Split, npus: int, needed: floa
 
 
 def _fewest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
-    """The fewest that holds, looked for around a guess, one by one: a good guess costs two questions."""
+    """The minimum that suffices, searched step by step from an estimate: a good estimate costs two trials."""
     count = min(max(1, guess), most)
     if holds(count):
         while count > 1 and holds(count - 1):

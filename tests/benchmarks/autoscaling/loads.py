@@ -1,4 +1,4 @@
-"""The loads that the autoscaler is tried on: how each trace is played, and on which pools."""
+"""The loads on which the autoscaler is tried: how each trace is played, and on which pools."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ def trace_loads(traces: Path, *, day_speed: float, day_sample: int, day_volume: 
 
 
 def file_load(path: Path, block_tokens: int | None) -> Load:
-    """Any trace as it stands, with a KV-cache pool if it says what prompts share."""
+    """Any unmodified trace, with a KV-cache pool if it states shared prefixes."""
     config = load_config(CONFIG)
     reading = Reading(block_tokens)
     opened = partial(open_workload, path, block_tokens=block_tokens)
@@ -74,7 +74,7 @@ def steady_load(hours: float) -> Load:
 
 
 def resized(load: Load, decode_npus: int) -> Load:
-    """The same with decode instances of another size, as many at most as fit beside one of prefill."""
+    """The same with decode instances of another size, with as many as fit next to one of prefill."""
     config = load.config
     most = min(config.autoscaler.max_decode, (config.cluster.npus - config.prefill.npus_per_instance) // decode_npus)
     scaler = replace(config.autoscaler, max_decode=most)
@@ -83,7 +83,7 @@ def resized(load: Load, decode_npus: int) -> Load:
 
 
 def without_prefixes(config: ServeConfig) -> ServeConfig:
-    """For traces that say nothing of prefixes: no KV-cache pool, whose servers would only store."""
+    """For traces without prefixes: no KV-cache pool, whose servers would only store."""
     return replace(
         config, kvcache=replace(config.kvcache, replicas=0), engine=replace(config.engine, prefix_reuse=False)
     )

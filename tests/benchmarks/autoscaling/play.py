@@ -1,4 +1,4 @@
-"""Every load of the autoscaler's benchmark, played all ways, and what is printed of it."""
+"""Every load of the autoscaler's benchmark, played in all ways, and its printed results."""
 
 import argparse
 import dataclasses
@@ -27,7 +27,7 @@ def play_all(loads: list[Load], *, baseline: bool) -> dict[str, object]:
 
 
 def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
-    """Those that the command line asks for."""
+    """Loads selected on the command line."""
     if arguments.trace is not None:
         return [resized(file_load(arguments.trace, arguments.block_tokens), arguments.decode_npus)]
     loads: list[Load] = []
@@ -45,7 +45,7 @@ def chosen_loads(arguments: argparse.Namespace) -> list[Load]:
 
 
 def _play(load: Load, baseline: bool) -> list[Trial]:
-    """Everything about one load."""
+    """All runs of one load."""
     progress(f"{load.name}: slo")
     slo, result = autoscaled(load, "slo")
     print_trial(load, slo)
@@ -64,7 +64,7 @@ def _play(load: Load, baseline: bool) -> list[Trial]:
 
 
 def _search(load: Load, result: SimResult, needed: float) -> Trial | None:
-    """The best static split; sizes that the autoscaler hardly ever exceeded are a good guess."""
+    """The best static split, starting from the sizes that the autoscaler rarely exceeded."""
     sizes = Split(load.config.prefill.npus_per_instance, load.config.decode.npus_per_instance)
     prefill = np.percentile([point.prefill_npus for point in result.timeline], _MOSTLY) / sizes.prefill
     decode = np.percentile([point.decode_npus for point in result.timeline], _MOSTLY) / sizes.decode

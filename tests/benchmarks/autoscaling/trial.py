@@ -20,7 +20,7 @@ _REQUESTS = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Instances that stay."""
+    """Fixed numbers of instances."""
 
     prefill: int
     decode: int
@@ -28,14 +28,14 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The figures of a run.
+    """Results of a run.
 
     Attributes:
         attainment: requests that finished within both SLOs, of all that arrived, 0..1; ttft, tpot: within each.
         npu_hours: of instances that served, started or drained, while requests arrived.
         changes_per_hour: changed targets, of all pools together.
         sizes: smallest and largest instance counts of prefill and decode.
-        given_up: stopped as soon as it could not attain what was asked; the figures end there.
+        given_up: stopped as soon as the required attainment was out of reach; the results end at that point.
     """
 
     way: str
@@ -51,7 +51,7 @@ class Trial:
 
 
 class Hopeless(Exception):
-    """Too many requests have missed their promises already."""
+    """Raised when too many requests have missed their SLOs."""
 
 
 class Judge:
@@ -70,14 +70,14 @@ class Judge:
 
 
 def autoscaled(load: Load, policy: str) -> tuple[Trial, SimResult]:
-    """Under `[autoscaler] policy`. Returns: also everything that happened."""
+    """Run under `[autoscaler] policy`. Returns: the trial, and the full result."""
     scaler = replace(load.config.autoscaler, policy=policy, requests_per_instance=_REQUESTS)  # type: ignore[arg-type] # a name from the command line
     result = simulate(replace(load.config, autoscaler=scaler), load.open(), timeline_step_s=_PART_S)
     return judged(policy, load, result), result
 
 
 def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimResult | None]:
-    """With pools that stay; a run that can no longer reach the attainment `needed` ends early."""
+    """Run with fixed pools; a run that can no longer reach the attainment `needed` ends early."""
     config, workload = load.config, load.open()
     config = replace(
         config, prefill=replace(config.prefill, replicas=split.prefill),
@@ -93,7 +93,7 @@ def static(load: Load, split: Split, needed: float = 0.0) -> tuple[Trial, SimRes
 
 
 def judged(way: str, load: Load, result: SimResult) -> Trial:
-    """The figures of one run."""
+    """Results of one run."""
     times, slo = latencies(result.requests), load.config.slo
     with np.errstate(invalid="ignore"):
         in_time = times.ttft_s <= slo.ttft_s

@@ -1,1 +1,1 @@
-"""Both ends of `bench_between_hosts`, each in a host of its own."""
+"""Both ends of `bench_between_hosts`, each on a separate host."""

@@ -1,4 +1,4 @@
-"""The host that reads and writes: rates in MB/s beside iperf3's in the same seconds, as one line of JSON.
+"""The host that reads and writes: rates in MB/s next to iperf3's in the same seconds, as one line of JSON.
 
 python -m tests.benchmarks.between_hosts.puller ADDRESS REPEATS TLS TOTAL     the source's offer on standard input
 """
@@ -35,7 +35,7 @@ FIRSTS = 7
 
 
 class Puller:
-    """Memory of this host, and its ways to the other."""
+    """Memory of this host, and its connections to the other."""
 
     def __init__(self, offer: Offer, total: int) -> None:
         self.offer = offer

@@ -30,7 +30,7 @@ SHM = Path("/dev/shm")
 
 
 class Offer(msgspec.Struct):
-    """Places that the other host may read and write. `tickets` by size of block."""
+    """Addresses that the other host may read and write. `tickets` by size of block."""
 
     tickets: dict[int, HandoffTicket]
     server: ServerRecord
@@ -38,7 +38,7 @@ class Offer(msgspec.Struct):
 
 
 def serve_plain(listener: socket.socket, data: memoryview) -> None:
-    """Send all bytes for each byte that comes, as a Python program would."""
+    """Send all bytes for each received byte, like a Python program would."""
     while True:
         raw, _ = listener.accept()
         sock, _ = secured(raw)

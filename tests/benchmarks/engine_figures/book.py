@@ -1,7 +1,7 @@
-"""What was measured: samples by engine and shape, and the Markdown tables of them. A figure is the best of its samples.
+"""Measurements: samples by engine and shape, and the Markdown tables of them. A figure is the best of its samples.
 
-Whatever else runs on a machine only ever slows a stretch down, so the best of several stretches, taken in turns with
-the other engines', says most about an engine.
+Other programs only ever slow an interval down, so the best of several intervals, taken in turns with
+the other engines', describes an engine best.
 """
 
 from collections.abc import Iterable
@@ -26,13 +26,13 @@ class Shape:
 
 @dataclass(slots=True)
 class Book:
-    """Tokens per second of every engine in every shape. `absent`: engine -> what keeps it from being measured."""
+    """Tokens per second of every engine in every shape. `absent`: engine -> why it is not measured."""
 
     samples: dict[tuple[str, Shape], list[float]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
 
     def add(self, engine: str, shape: Shape, values: Iterable[float]) -> None:
-        """Note samples [tokens/s]."""
+        """Record samples [tokens/s]."""
         self.samples.setdefault((engine, shape), []).extend(values)
 
     def best(self, engine: str, shape: Shape) -> float | None:
@@ -41,7 +41,7 @@ class Book:
         return max(values) if values else None
 
     def engines(self) -> list[str]:
-        """Names, in the order in which they were first noted, then the absent ones."""
+        """Names, in the order in which they were first recorded, then the absent ones."""
         return list(dict.fromkeys([*(engine for engine, _ in self.samples), *self.absent]))
 
     def shapes(self) -> list[Shape]:
@@ -55,7 +55,7 @@ class Book:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """The book that `as_json` was taken of."""
+        """The book from the output of `as_json`."""
         book = cls(absent=dict(plain["absent"]))
         for entry in plain["samples"]:
             book.add(entry["engine"], Shape(entry["model"], entry["phase"], entry["size"]), entry["tokens_per_s"])

@@ -29,7 +29,7 @@ NOT_FOR_CPU = ("torchvision", "torchaudio", "torchcodec")
 
 
 def main() -> None:
-    """Build what is missing."""
+    """Build the missing peers."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.engine_figures.build_peers",
         description=__doc__,

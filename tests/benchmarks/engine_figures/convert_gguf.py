@@ -2,8 +2,8 @@
 
     PYTHON convert_gguf.py SCRIPT ARGUMENTS-OF-THE-SCRIPT...
 
-The scripts know pre-tokenizers by a hash of what a published tokenizer gives, and refuse any other. The random
-checkpoints' tokenizer splits text as GPT-2's does, so that is what the script is told; all else is its own. Needs
+The scripts recognise pre-tokenizers by a hash of a published tokenizer's output, and refuse any other. The random
+checkpoints' tokenizer splits text as GPT-2's does, so the script gets that name; all else is its own. Needs
 torch, transformers and sentencepiece, which an interpreter with vLLM has; imports nothing of this project.
 """
 
@@ -29,7 +29,7 @@ def load_script(path: Path) -> ModuleType:
 
 
 def answer_pre_tokenizer() -> int:
-    """Make every converter class use `PRE_TOKENIZER`. Returns: how many; 0 when the script is unlike what we know."""
+    """Make every converter class use `PRE_TOKENIZER`. Returns: how many; 0 when the script has an unknown structure."""
 
     def answer(_self: Any, _tokenizer: Any) -> str:
         return PRE_TOKENIZER

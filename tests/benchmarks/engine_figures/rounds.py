@@ -1,7 +1,7 @@
-"""Engines in turns: every shape is asked of every engine before the next shape, and all of that several times.
+"""Engines in turns: every shape is measured on every engine before the next shape, and all of that several times.
 
-Whatever else the machine does then falls on all engines alike. Every other round goes through the engines backwards, so
-that none always follows the same neighbour.
+Other load on the machine then affects all engines alike. Every other round takes the engines in reverse, so that
+none always follows the same neighbour.
 """
 
 import subprocess
@@ -17,7 +17,7 @@ _SETTLE_S = 0.1
 
 
 def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, samples: int, book: Book) -> None:
-    """Start engines, ask all of them for all shapes of one model, end them. Those that fail are noted as absent."""
+    """Start engines, measure all shapes of one model on all of them, end them. Failed ones are recorded as absent."""
     engines = _start(openers, book)
     try:
         for number in range(rounds):
@@ -60,6 +60,6 @@ def _ask(engines: dict[str, Engine], name: str, shape: Shape, samples: int, book
 
 
 def one_line(error: BaseException) -> str:
-    """The end of what an error says, without line breaks."""
+    """The end of an error message, without line breaks."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[-300:]

@@ -27,7 +27,9 @@ _INT8_FORMS: dict[str, KvDtype] = {goals.OURS_INT8: "auto", goals.OURS_INT8_KV: 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How long to measure: `samples` of one shape per round and engine; `prompts` and `repeats` of guessing."""
+    """Duration of a measurement: `samples` of one shape per round and engine; `prompts` and `repeats` for draft
+    tokens.
+    """
 
     rounds: int = 3
     samples: int = 2
@@ -40,11 +42,11 @@ QUICK = Extent(rounds=1, samples=1, prompts=2, repeats=1)
 
 @dataclass(slots=True)
 class Run:
-    """What is measured with, and what was found.
+    """Settings of a run, and its results.
 
     Args:
         models: folder of the checkpoints.
-        corpus: folder of the demo model's corpus; None = the line that needs held-out text says so.
+        corpus: folder of the demo model's corpus; None = the line that needs held-out text is marked.
         executor: of `ours bf16` and `ours INT8`.
         torch_too: measure the torch executor as well.
     """
@@ -93,7 +95,7 @@ class Run:
         return openers
 
     def speculation(self) -> None:
-        """Tokens per second with guesses against none."""
+        """Tokens per second with draft tokens and without."""
         if self.corpus is None:
             self.rows.append(Row(goals.SPECULATION, None, "no --corpus given: there is no held-out text"))
             return
@@ -106,7 +108,7 @@ class Run:
         self.rows.append(speculation.speculation_row(speeds))
 
     def _llamas(self, forms: Checkpoints) -> list[tuple[str, Llama, Path | None]]:
-        """llama.cpp's and its fork's engines with their checkpoints; None for one that cannot take part."""
+        """llama.cpp's and its fork's engines with their checkpoints; None for an absent one."""
         peers = self.peers
         found = [
             (goals.LLAMA_BF16, peers.llama, forms.gguf_bf16),
@@ -117,7 +119,7 @@ class Run:
         return [(n, peer, g if self._present(n, peer.absent or forms.no_gguf(g)) else None) for n, peer, g in found]
 
     def _present(self, name: str, absent: str) -> bool:
-        """Whether an engine can take part; the reason why not goes into the book."""
+        """Whether an engine can be measured; otherwise the reason is recorded in the book."""
         if absent:
             progress(f"{name} is absent: {absent}")
             self.book.absent[name] = absent

@@ -1,7 +1,7 @@
-"""What guessing with the multi-token-prediction layer gives: one sequence of the demo model, greedy.
+"""Gain from drafting with the multi-token-prediction layer: one sequence of the demo model, greedy.
 
-Prompts are beginnings of stories that the model was never trained on; for each one, every k decodes the same number of
-tokens, in turns, so that other load on the machine falls on all alike.
+Prompts are the starts of stories that the model was never trained on; for each one, every k decodes the same number of
+tokens, in turns, so that other load on the machine affects all alike.
 """
 
 import importlib.util
@@ -24,12 +24,12 @@ DRAFTS = (0, 1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What one k reached over all prompts, of the fastest repeat of each.
+    """Result of one k over all prompts, of the fastest repeat of each.
 
     Args:
-        k: most guesses of a step; the engine makes fewer where they do not pay.
-        accepted: share of the guesses verified that were right.
-        by_position: accepted guesses per verification, first guess first.
+        k: most draft tokens of a step; the engine makes fewer if they do not pay.
+        accepted: share of the verified draft tokens that were accepted.
+        by_position: accepted draft tokens per verification, first one first.
     """
 
     k: int

@@ -1,4 +1,4 @@
-"""The figures as Markdown: the goals with what was reached, the rates behind them, the conditions."""
+"""The figures as Markdown: the goals with the results, the rates behind them, the conditions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from tests.benchmarks.engine_figures.goals import Row, shorten
 
 
 def goals_table(rows: Sequence[Row]) -> str:
-    """One line per figure: what, measured, goal, verdict, where it comes from."""
+    """One line per figure: what, measured, goal, verdict, origin."""
     lines = ["| what | measured | goal | | how |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         value = "" if row.value is None else f"{row.value:#.4g}"
@@ -38,7 +38,7 @@ def conditions_list(found: Mapping[str, Any]) -> str:
 
 
 def as_json(rows: Sequence[Row], book: Book, found: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything as plain values."""
+    """All figures as plain values."""
     figures = [
         {
             "what": one.goal.what,

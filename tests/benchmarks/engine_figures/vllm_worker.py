@@ -3,9 +3,9 @@
     PYTHON vllm_worker.py --model DIR --threads N
 
 Imports nothing of this project. Reads one JSON object per line, `{"do": "decode", "batch": 4, "context": 160, "steps":
-32}` or `{"do": "prefill", "tokens": 512}`, and answers each with `{"tokens_per_s": 123.4}` on the standard output that
-it was started with; whatever vLLM prints goes to the standard error. Steps are timed inside the engine's own process,
-so that its scheduling and sampling count, as ours do, and HTTP does not.
+32}` or `{"do": "prefill", "tokens": 512}`, and responds to each with `{"tokens_per_s": 123.4}` on the standard output
+that it was started with; vLLM's own output is sent to the standard error. Steps are timed inside the engine's own
+process, so that its scheduling and sampling count, as ours do, and HTTP does not.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The live half: the shipped simulated system as it is, and a replay of the trace against its endpoint.
+"""The live half: the shipped simulated system, and a replay of the trace against its endpoint.
 
-All times that leave this file are virtual: what a client measured, times the time scale.
+All times that leave this module are virtual: a client's measurement, multiplied by the time scale.
 """
 
 import contextlib
@@ -25,7 +25,9 @@ PROBES, PROBE_TOKENS = 12, 4000
 
 @dataclass(frozen=True, slots=True)
 class LiveSetup(Setup):
-    """What is varied of `deploy/cloudmatrix384-live.toml`: virtual seconds per real one; instances, 0 = as shipped."""
+    """Variable settings of `deploy/cloudmatrix384-live.toml`: virtual seconds per real one; instances, 0 = as
+    shipped.
+    """
 
     time_scale: float = 0.2
     prefill_instances: int = 0
@@ -52,15 +54,15 @@ def live_setup(time_scale: float, prefill_instances: int) -> LiveSetup:
 
 
 def warm_up(url: str, folder: Path) -> None:
-    """Let every instance do everything once: the first request opens connections and imports modules."""
+    """Use every instance once: the first request opens connections and imports modules."""
     flags = ["--dataset-name", "random", "--input-len", "uniform:700-3000", "--output-len", "12", "--num-prompts", "48"]
     _run(url, folder, [*flags, "--concurrency", "12", "--seed", "77"])
 
 
 def real_overhead_s(url: str, folder: Path, cost: CostModel, dies: int, time_scale: float) -> float:
-    """Real time that a request takes beyond what is predicted of it, on an idle system [s]; median.
+    """Real time of a request beyond its predicted time, on an idle system [s]; median.
 
-    HTTP on both sides, JSON, the links' hops, waking threads: whatever the machine does, not the simulated system.
+    HTTP on both sides, JSON, the links' hops, thread wake-ups: the machine's share, not the simulated system's.
     """
     flags = ["--dataset-name", "random", "--input-len", str(PROBE_TOKENS), "--output-len", "2"]
     _run(url, folder, [*flags, "--num-prompts", str(PROBES), "--concurrency", "1", "--seed", "78"])
@@ -72,7 +74,7 @@ def real_overhead_s(url: str, folder: Path, cost: CostModel, dies: int, time_sca
 def replay(url: str, folder: Path, trace: Path, requests: int, time_scale: float) -> tuple[list[Row], str]:
     """Send the trace in real time, slowed down by the time scale.
 
-    Returns: rows in order of the trace, and the load generator's verdict on itself.
+    Returns: rows in the trace's order, and the load generator's verdict on itself.
     """
     flags = ["--dataset-name", "mooncake", "--dataset-path", str(trace), "--arrival", "trace"]
     flags += ["--rate-scale", f"{time_scale:g}", "--num-prompts", str(requests), "--drain", "10m", "--seed", "1"]
@@ -89,7 +91,7 @@ def replay(url: str, folder: Path, trace: Path, requests: int, time_scale: float
 
 
 def _run(url: str, folder: Path, flags: list[str]) -> None:
-    """One run of the load generator with token ids as prompts, so that the server counts what the trace says."""
+    """One run of the load generator with token ids as prompts, so that the server counts exactly the trace's tokens."""
     fixed = ["run", "--url", url, "--model", "deepseek-r1", "--prompt-kind", "ids", "--ignore-eos"]
     fixed += ["--tokenizer", str(STORYTELLER), "--no-report", "--no-scrape", "--no-save-prompts", "--quiet"]
     said = io.StringIO()

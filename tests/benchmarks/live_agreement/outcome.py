@@ -1,4 +1,4 @@
-"""What each side says of each request, and how far apart they are."""
+"""Results of each side per request, and their differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ LEAST_TOKENS, LEAST_ANSWER_TOKENS = 64, 8
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is asked for.
+    """Parameters of a trace.
 
     Args:
         rate: requests per second, in virtual time.

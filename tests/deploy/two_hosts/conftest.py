@@ -1,4 +1,4 @@
-"""One Ray on two hosts for the whole folder; each test deploys on it, and takes away what it has deployed."""
+"""One Ray on two hosts for the whole folder; each test deploys on it, and removes its deployment."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,6 @@
-"""A range of ports and a new secret on two hosts whose Ray was started by hand: nothing restarts, all goes on."""
+"""A range of ports and a new secret on two hosts whose Ray was started by hand: no process restarts, all requests
+continue.
+"""
 
 import json
 import time
@@ -20,7 +22,7 @@ LISTENING = "cat /proc/net/tcp"
 
 
 def answer(on: RayHosts, host: str) -> str:
-    """Text that the gateway gives a client on a host."""
+    """Text of the gateway's response to a client on a host."""
     body = ("-H", "Content-Type: application/json", "-d", json.dumps(PROMPT))
     said = on.hosts.run(host, "curl", "-sS", "--max-time", "120", f"{on.url('left')}/v1/completions", *body)
     text: str = json.loads(said)["choices"][0]["text"]
@@ -28,7 +30,7 @@ def answer(on: RayHosts, host: str) -> str:
 
 
 def ports(on: RayHosts, host: str) -> set[int]:
-    """Ports of the range on which something listens, on any address of a host."""
+    """Ports of the range with a listener on any address of a host."""
     rows = [line.split() for line in on.hosts.run(host, "sh", "-c", LISTENING).splitlines()[1:]]
     found = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
     return {port for port in found if FIRST <= port <= LAST}

@@ -39,7 +39,7 @@ def expected() -> str:
 
 
 def answer(on: RayHosts, host: str) -> str:
-    """Text that the gateway gives a client on a host."""
+    """Text of the gateway's response to a client on a host."""
     body = ("-H", "Content-Type: application/json", "-d", json.dumps(PROMPT))
     said = on.hosts.run(host, "curl", "-sS", "--max-time", "120", f"{on.url(on.gateway_host())}/v1/completions", *body)
     text: str = json.loads(said)["choices"][0]["text"]
@@ -48,7 +48,7 @@ def answer(on: RayHosts, host: str) -> str:
 
 @contextmanager
 def hub_on(on: RayHosts, host: str) -> Iterator[str]:
-    """A stand-in of the Hugging Face Hub that only one host reaches, with the bundled model. Yields: its URL."""
+    """A fake Hugging Face Hub that only one host reaches, with the bundled model. Yields: its URL."""
     command = on.hosts.command(host, sys.executable, "-m", "tests.fakes.hub", str(MODEL))
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=DEPLOY.parent) as process:
         assert process.stdout is not None
@@ -59,17 +59,17 @@ def hub_on(on: RayHosts, host: str) -> Iterator[str]:
 
 
 def wait(condition: Callable[[], bool], what: str, state: Callable[[], object] = str) -> None:
-    """Wait for what takes a process to look at."""
+    """Wait for a condition whose poll starts a process."""
     wait_for(condition, what, state=state, pause_s=0.5)
 
 
 def session_of(on: RayHosts) -> str:
-    """The session as the name of the folder says it."""
+    """Session in the folder's name."""
     return on.hosts.run("left", "sh", "-c", "ls -d /tmp/cloudmatrix.*").strip()
 
 
 def pools_of(on: RayHosts) -> dict[str, Any]:
-    """State of the pools, as the scaling board tells it at Ray's dashboard."""
+    """State of the pools, as the scaling board reports it at Ray's dashboard."""
     url = f"http://{on.hosts.addresses['left']}:8265/api/pools"
     found: dict[str, Any] = json.loads(on.run("right", "curl", "-sS", "-H", f"Authorization: Bearer {TOKEN}", url))
     return found
@@ -127,7 +127,7 @@ def test_the_doctor_finds_what_is_wrong_on_a_host(two_hosts: RayHosts) -> None:
 
 
 def test_a_host_that_the_doctor_finds_without_the_model_serves_all_the_same(two_hosts: RayHosts, expected: str) -> None:
-    """Prefill and decode are on different hosts, so that one of them has no folder, and nothing of the Hub's."""
+    """Prefill and decode are on different hosts, so one of them has no folder, and no files of the Hub."""
     two_hosts.hosts.run("right", "mount", "-t", "tmpfs", "none", str(MODEL.parent))
     try:
         with hub_on(two_hosts, "left") as url:

@@ -1,6 +1,6 @@
 """One system for the whole folder, from start to Ctrl-C: one node, a prefill and a decode instance, a memory server.
 
-Files run in the order of their names: what fills the pool comes after what counts its entries.
+Files run in the order of their names: files that fill the pool run after those that count its entries.
 """
 
 from collections.abc import Iterator

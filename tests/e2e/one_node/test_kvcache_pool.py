@@ -1,6 +1,6 @@
-"""The pool of memory servers as a user sees it: up, growing, shrinking, losing a server or its controller, and gone.
+"""The pool of memory servers from a user's view: start, growth, shrinking, loss of a server or of its controller, end.
 
-Each test leaves one memory server behind, and room in it for what the next one stores.
+Each test leaves one memory server running, with space for the blocks of the next test.
 """
 
 import os
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def servers(server: Server) -> list[dict[str, Any]]:
-    """The memory servers that the gateway sees."""
+    """Memory servers listed by the gateway."""
     listed: list[dict[str, Any]] = server.cluster()["kvcache"]["servers"]
     return listed
 
@@ -37,12 +37,12 @@ def entries(server: Server) -> int:
 
 
 def replicas(server: Server) -> list[int]:
-    """Process ids of memory servers, those that are starting or leaving included."""
+    """Process ids of memory servers, including starting and draining ones."""
     return [pid for pid, title in server.processes().items() if title == "ray::ServeReplica:cloudmatrix:kvcache"]
 
 
 def scale(server: Server, to: int) -> None:
-    """Ask Ray's dashboard for another number of memory servers."""
+    """Request another number of memory servers from Ray's dashboard."""
     server.post(
         "/api/v1/applications/cloudmatrix/deployments/kvcache/scale",
         {"target_num_replicas": to},
@@ -52,7 +52,7 @@ def scale(server: Server, to: int) -> None:
 
 
 def fill(server: Server, seed: int) -> None:
-    """Prompts nobody has seen; their blocks reach the pool in the background."""
+    """Send new prompts; their blocks reach the pool in the background."""
     rng, before = random.Random(seed), entries(server)
 
     def more() -> bool:
@@ -64,7 +64,7 @@ def fill(server: Server, seed: int) -> None:
 
 
 def settled(server: Server) -> int:
-    """Entries, once two listings that were announced apart agree."""
+    """Entries, once two listings from separate announcements agree."""
     before = -1
     while before != (before := entries(server)):
         time.sleep(2.5)

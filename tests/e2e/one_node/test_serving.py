@@ -1,4 +1,4 @@
-"""One node with a prefill and a decode instance as its users meet it; then its decode pool grows and shrinks."""
+"""One node with a prefill and a decode instance from its users' view; then its decode pool grows and shrinks."""
 
 import asyncio
 import json
@@ -167,7 +167,7 @@ def test_a_thousand_requests_a_fifth_of_the_clients_leave(server: Server) -> Non
 
 
 def scale(server: Server, replicas: int) -> None:
-    """Ask Ray's dashboard for another size of the decode pool."""
+    """Request another size of the decode pool from Ray's dashboard."""
     server.post(
         "/api/v1/applications/cloudmatrix/deployments/decode/scale",
         {"target_num_replicas": replicas},
@@ -195,7 +195,7 @@ def test_the_decode_pool_grows_and_shrinks_under_load(server: Server, reference:
 
 
 async def shrink_while_streaming(server: Server, streams: Streams, reference: Reference) -> None:
-    """Streams run on both instances; then one of them is told to leave, and every stream goes on to its end."""
+    """Streams run on both instances; then one instance is drained, and every stream finishes."""
     running = await streams.start()
     await asyncio.to_thread(scale, server, 1)
     assert not streams.done, "too late: nothing ran any more"

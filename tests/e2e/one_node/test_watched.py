@@ -1,4 +1,4 @@
-"""A real Prometheus watches the system by deploy/prometheus: every query of every board and rule has an answer."""
+"""A real Prometheus scrapes the system with deploy/prometheus: every query of every board and rule returns series."""
 
 import contextlib
 import json
@@ -36,7 +36,7 @@ FOR_OTHERS = {
 
 
 class Prometheus:
-    """A Prometheus with the configuration of deploy/prometheus, that asks more often."""
+    """A Prometheus with the configuration of deploy/prometheus and a shorter scrape interval."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -48,7 +48,7 @@ class Prometheus:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Run it."""
+        """Run it for the duration of the block."""
         assert PROGRAM is not None, "prometheus is not installed"
         command = [PROGRAM, f"--config.file={self._folder}/prometheus.yml", f"--storage.tsdb.path={self._folder}/data"]
         address = f"--web.listen-address={self.url.removeprefix('http://')}"
@@ -59,9 +59,9 @@ class Prometheus:
                 process.terminate()
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """The series that a query gives now.
+        """Current series of a query.
 
-        Raises: urllib.error.HTTPError if it is none.
+        Raises: urllib.error.HTTPError if the query is invalid.
         """
         url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
         with urllib.request.urlopen(url, timeout=30) as reply:
@@ -69,7 +69,7 @@ class Prometheus:
         return found
 
     def sees(self, job: str) -> bool:
-        """Whether every target of a job answers."""
+        """Whether every target of a job responds."""
         with contextlib.suppress(OSError):
             up = self.ask(f'up{{job="{job}"}}')
             return bool(up) and all(one["value"][1] == "1" for one in up)
@@ -117,12 +117,14 @@ def _boards() -> dict[str, str]:
 
 
 def _of_ray() -> dict[str, str]:
-    """Queries of Ray's own boards. A subquery's steps end with whole minutes: this test would wait for the next."""
+    """Queries of Ray's own boards. Steps of a subquery end at whole minutes, for which this test would have to wait."""
     return {where: query.replace("[24h:1m]", "[1h:1s]") for where, query in queries().items()}
 
 
 def _rules() -> dict[str, str]:
-    """Every expression of the rules; of an alert's both sides of each comparison: that it does not fire is no lack."""
+    """Every expression of the rules; of an alert, both sides of each comparison, since an alert that does not fire is
+    fine.
+    """
     found: dict[str, str] = {}
     for path in sorted((DEPLOY / "prometheus").glob("*.rules.yaml")):
         for rule in (rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]):

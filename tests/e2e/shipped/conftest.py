@@ -1,6 +1,6 @@
 """One system for the whole folder: `deploy/small.toml` as `make serve` starts it.
 
-Files run in the order of their names: README's answers need a fresh system, and the last file kills it.
+Files run in the order of their names: README's responses need a fresh system, and the last file kills it.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The bundled model answers as READMEs show, and draft tokens change nothing but usage and metrics."""
+"""The bundled model responds as the READMEs show, and draft tokens change only usage and metrics."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def test_readmes_show_what_a_fresh_system_answers(server: Server) -> None:
 
 @pytest.fixture
 def drafting() -> Iterator[Server]:
-    """The same with speculation, as a user switches it on."""
+    """The same with speculation, enabled as a user does."""
     settings = ("--set", "cluster.dashboard_port=0", "--set", "engine.threads=1", "--set", "engine.draft_tokens=3")
     with Server(DEPLOY / "small.toml", *settings) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Each tutorial does what it says, run from its first command to its last by a reader of its own."""
+"""Every tutorial works as printed, run from its first command to its last in a separate reader process."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A start that is interrupted leaves nothing, and removes what a killed system has left."""
+"""An interrupted start leaves no files or processes, and removes those of a killed system."""
 
 import os
 import secrets
@@ -21,7 +21,7 @@ def config(tmp_path: Path, checkpoint: Path) -> Path:
 
 
 def interrupted_during_start(config: Path, moment: str, within_s: float) -> None:
-    """Start, and interrupt when that moment is announced."""
+    """Start, and interrupt when this phase is announced."""
     server = Server(config)
     try:
         server.launch()
@@ -39,14 +39,14 @@ def interrupted_during_start(config: Path, moment: str, within_s: float) -> None
 
 @pytest.mark.nightly("tests/e2e/shipped/test_unclean_end.py::test_the_next_start_removes_what_a_killed_system_leaves")
 def test_interrupted_while_ray_starts(config: Path) -> None:
-    """An interrupt waits for Ray: a half-started one could not be ended. So that takes what a start takes."""
+    """An interrupt waits for Ray, since a half-started Ray could not be stopped; so this takes as long as a start."""
     interrupted_during_start(config, "starting Ray", PATIENCE_S)
 
 
 def test_the_next_start_removes_what_a_killed_system_leaves(server: Server, config: Path) -> None:
-    """The launcher's reaper was killed, too. The next start is interrupted when it has begun to deploy.
+    """The launcher's reaper was killed, too. The next start is interrupted once it has started to deploy.
 
-    Replicas that end last may have removed the memory of the first. A segment that none of them knows stays.
+    The last replicas to end may have removed the memory of the first. A segment unknown to all of them remains.
     """
     (reaper,) = (pid for pid, title in server.processes().items() if "reaper.py" in title)
     server.process.send_signal(signal.SIGSTOP)  # it would start another one

@@ -1,4 +1,4 @@
-"""A backend that plays given batches of updates."""
+"""A backend that replays given batches of updates."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from serving.values.jobs import GenerationJob, SequenceUpdate
 
 
 class Batches:
-    """Plays whole batches of updates; an empty one at the end."""
+    """Replays whole batches of updates, then an empty one."""
 
     def __init__(self, *batches: Sequence[SequenceUpdate]) -> None:
         self.batches = list(batches)
@@ -35,7 +35,7 @@ class Batches:
         self.cancelled += 1
 
     def answered(self, answered: object) -> None:
-        """Ignore: time lines are not kept here."""
+        """Do nothing: this backend keeps no time lines."""
 
 
 def play(served: ServedModel, *batches: Sequence[SequenceUpdate]) -> tuple[FastAPI, Batches]:

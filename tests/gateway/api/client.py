@@ -1,4 +1,4 @@
-"""A raw ASGI driver: full control over what the server receives and when the client leaves."""
+"""A raw ASGI driver with full control over the received bytes and the time of the disconnect."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 @dataclass
 class Exchange:
-    """One request in progress. `messages` is all that the application sent."""
+    """One request in progress. `messages` has all messages that the application sent."""
 
     messages: list[Message] = field(default_factory=list)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,7 +44,7 @@ def start(
     headers: dict[str, str] | None = None,
     slow_send: Callable[[], Awaitable[object]] | None = None,
 ) -> tuple[Exchange, "asyncio.Task[None]"]:
-    """Send a POST; the client stays until `exchange.gone` is set. `chunks` = 0 never sends the body.
+    """Send a POST; the client stays connected until `exchange.gone` is set. `chunks` = 0 never sends the body.
 
     Args:
         stop_at: how many of the chunks are sent; None = all.

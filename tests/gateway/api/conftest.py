@@ -21,26 +21,26 @@ def served(model_folder: Path) -> ServedModel:
 
 @pytest.fixture(scope="session")
 def application(served: ServedModel) -> Harness:
-    """One application for many tests. To build one takes longer than most of them."""
+    """One application for many tests, since building one takes longer than most tests."""
     return Harness(served)
 
 
 @pytest.fixture
 def harness(application: Harness) -> Harness:
-    """An application of which nothing was asked yet, except that its metrics and its log remember."""
+    """A shared application without pending requests; its metrics and its log persist between tests."""
     return application.renewed()
 
 
 @pytest.fixture
 def refusing(application: Harness) -> Harness:
-    """The same for many requests that are refused: they leave nothing in it."""
+    """The same, for tests whose requests are refused and leave no state."""
     application.backend.jobs.clear()
     return application
 
 
 @pytest.fixture
 def fresh(served: ServedModel) -> Harness:
-    """An application of its own, for tests of what it remembers."""
+    """A new application, for tests of its state."""
     return Harness(served)
 
 

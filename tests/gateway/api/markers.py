@@ -19,7 +19,7 @@ NOT_SPECIAL = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 
 
 def tokenizer() -> RawTokenizer:
-    """With markers of many kinds: in the model's vocabulary and beside it, special or not, one that eats spaces."""
+    """A tokenizer with markers of many kinds: in the vocabulary or added, special or not, one that strips spaces."""
     raw = train_tokenizer()
     raw.add_special_tokens([*MARKERS, AddedToken("<pad>", lstrip=True, rstrip=True, normalized=False)])
     raw.add_tokens([AddedToken(text, normalized=False) for text in NOT_SPECIAL])

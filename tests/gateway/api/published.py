@@ -1,4 +1,4 @@
-"""Answers against the schemas that OpenAI publishes, and against our own document."""
+"""Responses against the schemas that OpenAI publishes, and against our own document."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ EVENTS = {
 
 
 def check(name: str, value: Any) -> None:
-    """Raises: AssertionError if a value does not hold a published schema."""
+    """Raises: AssertionError if a value does not match a published schema."""
     if name == "ResponseStreamEvent":  # its alternatives are told apart by their types
         name = EVENTS[value["type"]]
     schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
@@ -29,7 +29,7 @@ def check(name: str, value: Any) -> None:
 
 
 def described(shown: Any) -> bool:
-    """Whether an event is as one of those that the document describes."""
+    """Whether an event matches one of the documented events."""
     for model in RESPONSE_EVENTS:
         with contextlib.suppress(ValidationError):
             model.model_validate(shown)

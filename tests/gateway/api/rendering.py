@@ -1,4 +1,4 @@
-"""A chat template's text, made in this process: for templates of our own, of which tests render very many."""
+"""A chat template rendered in this process: for tests that render very many of our own templates."""
 
 import marshal
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from serving.gateway.api.template_text import TextTemplate
 
 
 def render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-    """The text of a conversation, by `ChatTemplate.prepare` and `render`. Raises: InvalidRequestError."""
+    """Render a conversation by `ChatTemplate.prepare` and `render`. Raises: InvalidRequestError."""
     job = template.prepare(messages, **options)
     try:
         text = TextTemplate(template.source).render(marshal.loads(job.frame), 1 << 30)

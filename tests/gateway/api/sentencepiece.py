@@ -1,4 +1,4 @@
-"""A tokenizer of SentencePiece's kind."""
+"""A tokenizer like SentencePiece's."""
 
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models
@@ -7,7 +7,7 @@ from serving.gateway.api.tokenizer import Tokenizer
 
 
 def sentencepiece_like() -> Tokenizer:
-    """Metaspace pieces with byte fallback, as Llama's: a decoder that strips, fuses and assembles characters."""
+    """Metaspace pieces with byte fallback, like Llama's: the decoder strips, fuses and assembles characters."""
     words = ["▁the", "▁cat", "s", "▁", "e", "▁你", "好"]
     vocab = {f"<0x{b:02X}>": b for b in range(256)} | {word: 256 + i for i, word in enumerate(words)}
     vocab |= {"<s>": 256 + len(words)}

@@ -68,7 +68,7 @@ def write_model_folder(folder: Path) -> Path:
 
 
 class Harness:
-    """An application over a fake backend, with the parts that tests look at."""
+    """An application over a fake backend, with the parts that tests inspect."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Harness:
         return self
 
     def prompt(self) -> str:
-        """The prompt of the last sequence that the backend was given, as text."""
+        """The prompt text of the last sequence that the backend received."""
         return self.model.tokenizer.decode(self.backend.jobs[-1].sequences[0].prompt, skip_special_tokens=False)
 
     def say(self, text: str, *, end: bool = True, **more: Any) -> Script:
@@ -122,7 +122,7 @@ def running_server(app: FastAPI) -> Iterator[str]:
 
 
 def events(body: str) -> list[Any]:
-    """Payloads of a stream's events, the end mark included as a string."""
+    """Payloads of a stream's events, including the end mark as a string."""
     lines = [line for line in body.split("\n") if line]
     assert all(line.startswith(("data: ", ":")) for line in lines), lines
     payloads = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
@@ -130,7 +130,7 @@ def events(body: str) -> list[Any]:
 
 
 def named_events(body: str) -> list[Any]:
-    """Payloads of a stream whose events have names, each the one that its `type` says."""
+    """Payloads of a stream with named events; asserts that each name equals the payload's `type`."""
     shown = []
     for block in body.split("\n\n")[:-1]:
         name, data = block.split("\n")
@@ -148,33 +148,33 @@ def post(app: FastAPI, path: str, body: Any, **kwargs: Any) -> httpx.Response:
 
 
 def request(app: FastAPI, method: str, path: str, **kwargs: Any) -> httpx.Response:
-    """One request in process, with an event loop of its own; errors of the application as responses."""
+    """One request in process, with its own event loop; application errors become responses."""
     return asyncio.run(requested(app, method, path, **kwargs))
 
 
 async def requested(app: FastAPI, method: str, path: str, **kwargs: Any) -> httpx.Response:
-    """`request` within a loop."""
+    """`request`, inside a running event loop."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         return await client.request(method, path, **kwargs)
 
 
 def chat(app: FastAPI, **fields: Any) -> httpx.Response:
-    """A chat request with sensible rest."""
+    """A chat request with sensible defaults."""
     return post(
         app, "/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
     )
 
 
 def complete(app: FastAPI, **fields: Any) -> httpx.Response:
-    """A completion request with sensible rest."""
+    """A completion request with sensible defaults."""
     return post(app, "/v1/completions", {"model": "tiny", "prompt": "The dog", **fields})
 
 
 def check(
     reply: httpx.Response, status: int, param: str | None = None, code: str | None = None, text: str = ""
 ) -> None:
-    """The object that every error is."""
+    """Check the error object of a response."""
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/json"
     assert reply.headers["x-request-id"]
@@ -191,5 +191,5 @@ def check(
 
 
 def bearer(key: str | None) -> dict[str, str]:
-    """The header for a key."""
+    """Authorization header for a key."""
     return {} if key is None else {"authorization": f"Bearer {key}"}

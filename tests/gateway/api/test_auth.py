@@ -1,4 +1,4 @@
-"""API keys and request ids; and a proxy that shows the server under a path, whether it takes the path off or not."""
+"""API keys and request ids; and a proxy that serves the endpoint under a path, stripped or not."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Claude Code's billing line changes with every request: no prompt has it, and nothing beside it is lost."""
+"""Claude Code's billing line changes with every request: it is removed from prompts, and all other text is kept."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def block(text: str) -> dict[str, str]:
 
 
 def bodies(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Requests of every route and form whose instructions are this text."""
+    """Requests of every route and form with this text as instructions."""
     chat: list[dict[str, Any]] = [
         {"messages": [{"role": role, "content": text}, HI]} for role in ("system", "developer")
     ]

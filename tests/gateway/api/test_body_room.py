@@ -1,4 +1,4 @@
-"""All bodies that arrive slowly share one room; those that arrive at once need none."""
+"""Slowly arriving bodies share one memory budget; bodies that arrive at once need none."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How many answers, log-probabilities and lists of tokens a request may ask for."""
+"""Limits on choices, log-probabilities and lists of tokens per request."""
 
 from typing import Any
 

@@ -83,7 +83,7 @@ def test_stream_usage(harness: Harness) -> None:
 def test_running_usage_counts_what_was_sent(
     harness: Harness, ask: Callable[..., Response], text: str, per_update: int
 ) -> None:
-    """The other choices' tokens came with the same news, but stand in later chunks."""
+    """The other choices' tokens arrived in the same event, but are sent in later chunks."""
     harness.script_of = lambda _: harness.say(text, per_update=per_update)
     options = {"include_usage": True, "continuous_usage_stats": True}
     reply = ask(harness.app, n=3, stream=True, stream_options=options, return_token_ids=True, max_tokens=60)

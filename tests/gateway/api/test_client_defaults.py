@@ -1,4 +1,4 @@
-"""Requests as other servers' clients send them untouched: what changes nothing here passes, and is named if ignored."""
+"""Unmodified requests of other servers' clients: fields without effect are accepted, and named if ignored."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_a_name_of_something_else_is_no_misspelling(harness: Harness, name: str)
 
 
 def test_a_conversation_with_tools_and_thoughts_comes_back(harness: Harness) -> None:
-    """Our own names of a message's keys are no misspelt ones."""
+    """Our own names of a message's keys are not reported as misspelt."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "hi"},
@@ -175,7 +175,7 @@ def test_numbers_that_are_no_json(harness: Harness, number: str) -> None:
 
 @pytest.mark.parametrize("mark", [r"\udfff", r"\udffe", r"\ud800", r"\udfff\ud83d"])
 def test_no_text_holds_half_a_surrogate(harness: Harness, mark: str) -> None:
-    """The marks of `control_tokens` are such halves, so this keeps them the server's own."""
+    """The marks of `control_tokens` are such surrogates, so only the server can produce them."""
     whole = '"messages": [{"role": "user", "content": "x"}]'
     for body in (
         '"messages": [{"role": "user", "content": "%s"}]',

@@ -1,4 +1,4 @@
-"""What a schema of `response_format` leaves open: what `strict` makes of it, on every route."""
+"""Objects that a schema of `response_format` leaves open: the effect of `strict`, on every route."""
 
 import json
 from typing import Any

@@ -152,7 +152,9 @@ def test_best_of_equal_to_n_is_allowed(harness: Harness) -> None:
 def test_a_text_that_goes_on_keeps_the_space_before_its_first_word(
     served: ServedModel, stream: bool, logprobs: int | None
 ) -> None:
-    """Decoders of SentencePiece strip a first space, which here is not the first: `the` and `cat` are `the cat`."""
+    """SentencePiece decoders strip a leading space, which is not at the start of the text: `the` and `cat` are `the
+    cat`.
+    """
     harness = Harness(replace(served, tokenizer=SENTENCEPIECE, vocab_size=SENTENCEPIECE.vocab_size))
     prompt, more = [256], [257, 0xF0, 0x9F, 0x99, 0x82, 256]
     harness.script_of = lambda _: Script(tuple(more), finish=FinishReason.LENGTH)

@@ -1,4 +1,4 @@
-"""Requests whose prompt nearly fills, or fills, the context: a default gives way, what was asked for does not."""
+"""Requests whose prompt nearly or completely fills the context: defaults are reduced, explicit values are not."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Messages cannot forge the markers of a chat template, whatever they spell; all else is encoded as ever."""
+"""Messages cannot forge the markers of a chat template; all other text is encoded as usual."""
 
 import json
 from collections import Counter
@@ -60,7 +60,7 @@ def test_ordinary_content_is_encoded_as_by_transformers(name: str, contents: tup
     "text", ["a <", "<", "> quoted", "x <|", "a|>", "<h1>    Title", "end", "<|not a token|>", "1 ※"]
 )
 def test_half_a_marker_changes_nothing(text: str) -> None:
-    """Marked for what might follow it; the ids are the same as without."""
+    """Text is marked for its possible continuation; the ids are the same as without."""
     messages = turns("Be brief.", text.replace("※", "$"), "c")
     assert ids_of(CHATML, messages) == ids_of_transformers(CHATML, messages)
 
@@ -74,7 +74,9 @@ def test_neighbours_cannot_complete_each_other() -> None:
 
 
 def test_a_models_own_markers_come_back_as_such() -> None:
-    """Templates look for them, and a cached answer is found again; special tokens are refused to it as to all."""
+    """Templates search for them, and a cached response must match again; special tokens are refused to the model as to
+    all.
+    """
     answer = {"role": "assistant", "content": "<think>long</think>Yes<|end|>"}
     ids = ids_of(THINKING, [answer])
     assert WRAPPED.decode(ids, skip_special_tokens=False) == "<|assistant|>Yes<|end|><|assistant|>"
@@ -96,7 +98,7 @@ def test_variables_of_the_request_are_text_as_well() -> None:
 
 
 def test_a_model_that_knows_its_markers_without_being_told() -> None:
-    """Unigram takes a whole piece of its vocabulary wherever it is spelled; holes in ids confuse nobody."""
+    """Unigram takes a whole piece of its vocabulary wherever it is spelled; gaps in ids are handled."""
     vocabulary = [("<unk>", 0.0), ("<|end|>", 0.0), *((char, -5.0) for char in "<|end>Hi x"), ("▁", -5.0)]
     raw = RawTokenizer(models.Unigram(vocabulary, unk_id=0, byte_fallback=False))
     raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")

@@ -1,4 +1,4 @@
-"""Pages of allowed origins may call and read everything; for all others, and by default, nothing is said."""
+"""Pages of allowed origins may call and read every route; for all others, and by default, no CORS header is sent."""
 
 import json
 import queue
@@ -115,7 +115,7 @@ _SCRIPT = """<!DOCTYPE html><script>
 
 
 class _Pages(ThreadingHTTPServer):
-    """Serves one page, and takes what the page tells of itself."""
+    """Serves one page, and receives the page's report."""
 
     page = ""
 
@@ -165,7 +165,7 @@ def test_a_page_in_a_browser(served: ServedModel, tmp_path: Path, allowed: bool)
 
 
 def _open(pages: _Pages, origin: str, folder: Path) -> dict[str, str]:
-    """Run the page in a browser. Returns: what it tells."""
+    """Run the page in a browser. Returns: its report."""
     flags = [flag for flag in FLAGS if flag not in ("--dump-dom", "--virtual-time-budget=5000")]
     command = [chromium(), *flags, "--remote-debugging-port=0", f"--user-data-dir={folder / 'profile'}", origin]
     browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

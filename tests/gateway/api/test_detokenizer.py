@@ -9,7 +9,9 @@ from tests.gateway.api.support import SENTENCES, SPECIAL, train_tokenizer
 
 
 def byte_level() -> Tokenizer:
-    """With added tokens outside the byte alphabet, as DeepSeek's full-width bars are, and one that looks like bytes."""
+    """Byte-level, with added tokens outside the byte alphabet, such as DeepSeek's full-width bars, and one that looks
+    like bytes.
+    """
     raw = train_tokenizer()
     raw.add_special_tokens(["<｜User｜>"])
     raw.add_tokens(["<tool call>", "Ġ你", "¡¢"])
@@ -53,7 +55,7 @@ def test_own_decode_equals_the_library(tokens: list[int], skip: bool) -> None:
 
 @given(st.text(max_size=40), st.booleans())
 def test_window_pieces_equal_the_full_decode_of_real_text(text: str, byte_level: bool) -> None:
-    """Texts, not arbitrary tokens: the window is exact for valid UTF-8."""
+    """Uses texts, not arbitrary tokens: the window is exact for valid UTF-8."""
     tokenizer = BYTE_LEVEL if byte_level else SENTENCEPIECE
     if byte_level:
         tokens = tokenizer.encode(text, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""A client that leaves frees its work, at every stage; nothing is left running."""
+"""A client that disconnects frees its work, at every stage; no task keeps running."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,7 +15,7 @@ PATH = "/v1/chat/completions"
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine; afterwards no task may be left."""
+    """Run a coroutine, then assert that no task is left."""
 
     async def checked() -> None:
         async with asyncio.timeout(60):
@@ -45,7 +45,7 @@ def test_client_leaves_while_tokens_are_awaited(harness: Harness, stream: bool, 
 
 
 def test_client_leaves_while_a_chunk_is_being_sent(harness: Harness) -> None:
-    """A reader that stopped reading blocks `send`; its disconnect must end that as well."""
+    """A reader that stopped reading blocks `send`; its disconnect must end that, too."""
 
     async def test() -> None:
         harness.script_of = lambda _: harness.say("Once upon a time")
@@ -73,7 +73,7 @@ def test_client_leaves_before_its_body_is_complete(harness: Harness) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_server_that_cancels_the_request_frees_it_too(harness: Harness, stream: bool) -> None:
-    """As a server's shutdown, or Ray Serve's request cancellation, does."""
+    """A server's shutdown and Ray Serve's request cancellation do this."""
     backend = harness.backend
 
     async def test() -> None:
@@ -100,7 +100,7 @@ def test_a_client_that_stays_is_not_cancelled(harness: Harness) -> None:
 
 
 def test_body_limit_holds_while_reading(served: ServedModel) -> None:
-    """No Content-Length: the size is only known as it arrives."""
+    """Without Content-Length the size is known only as the body arrives."""
     harness = Harness(served, ApiSettings(max_body_bytes=1000))
 
     async def test() -> None:
@@ -123,7 +123,7 @@ def test_announced_size_is_refused_before_anything_is_read(served: ServedModel) 
 
 
 def test_updates_that_waited_go_out_in_one_message(harness: Harness) -> None:
-    """A slow client gets everything that arrived meanwhile in one send."""
+    """A slow client gets all updates since its last read in one send."""
 
     async def test() -> None:
         harness.script_of = lambda _: harness.say("Once upon a time")

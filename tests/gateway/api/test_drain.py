@@ -1,4 +1,4 @@
-"""A gateway that leaves refuses what is new, ends nothing that runs, and says so where anybody asks."""
+"""A draining gateway refuses new requests, completes running ones, and reports its state on every route."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Slow:
-    """An application that answers when it may."""
+    """An application that responds only when released."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()

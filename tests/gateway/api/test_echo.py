@@ -1,4 +1,4 @@
-"""`echo` gives the prompt as it was sent: its special tokens are text, and offsets of tokens point into that text."""
+"""`echo` returns the prompt as it was sent: special tokens as text, and token offsets into that text."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ SENT = [
 
 
 def choice(harness: Harness, *, stream: bool = False, **fields: Any) -> tuple[str, list[str], list[int]]:
-    """Text, tokens and offsets of an answer."""
+    """Text, tokens and offsets of a response."""
     reply = complete(harness.app, echo=True, stream=stream, **fields)
     assert reply.status_code == 200, reply.text
     chunks = [one["choices"][0] for one in (events(reply.text)[:-1] if stream else [reply.json()]) if one["choices"]]

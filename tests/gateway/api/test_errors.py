@@ -1,4 +1,4 @@
-"""Every error a client can cause or meet: its status, its object, its headers."""
+"""Every error that a client can cause or meet: status, object, headers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -130,7 +130,7 @@ def test_hopeless_prompts_are_not_even_encoded(served: ServedModel) -> None:
 
 
 def test_texts_with_tokens_that_the_model_does_not_know(served: ServedModel) -> None:
-    """A tokenizer with added tokens: in the engine such a one would fail everybody's step."""
+    """A tokenizer with added tokens: in the engine, such a token would fail the step of the whole batch."""
     ids = served.tokenizer.encode("The dog", add_special_tokens=True)
     harness = Harness(replace(served, vocab_size=max(ids)))
     check(complete(harness.app, prompt="The dog"), 400, "prompt", "invalid_value", "outside the vocabulary of")

@@ -1,4 +1,4 @@
-"""Orders to groups of ranks: who may give them, to which group they go, and what comes back."""
+"""Commands to groups of ranks: permissions, routing to the group, and the response."""
 
 import pytest
 from httpx import Response
@@ -17,7 +17,7 @@ MOVE = {"layer": 0, "expert": 3, "rank": 1}
 
 
 class Groups:
-    """Groups that answer as they are told to."""
+    """Groups with scripted responses."""
 
     def __init__(self, served: ServedModel) -> None:
         self.asked: list[tuple[str | None, OperatorOrder]] = []

@@ -1,4 +1,4 @@
-"""Fields that this server does not have: refused where they would change the answer, else ignored aloud."""
+"""Fields that this server does not support: refused if they would change the response, else ignored with a warning."""
 
 import logging
 from typing import Any

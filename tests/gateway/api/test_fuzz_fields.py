@@ -1,4 +1,4 @@
-"""Fields that a route does not have may hold anything, and so may its own: no value makes the server fail."""
+"""Any value is accepted in fields of other routes, and no value of a field makes the server fail."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Constraints of requests: every spelling becomes one grammar; what is wrong with one is told before it is queued."""
+"""Constraints of requests: every spelling becomes one grammar; errors are reported before the request is queued."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ TAG = {"structures": [{"begin": "<f>", "schema": SCHEMA, "end": "</f>"}], "trigg
 
 
 def grammar_in(harness: Harness) -> Grammar | None:
-    """The grammar of the one job that was sent."""
+    """Grammar of the one job that was sent."""
     (job,) = harness.backend.jobs
     (grammar,) = {sequence.sampling.grammar for sequence in job.sequences}
     return grammar

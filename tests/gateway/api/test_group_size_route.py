@@ -1,4 +1,4 @@
-"""Sizes of groups over HTTP: who may, what is refused, and how the command line says it."""
+"""Sizes of groups over HTTP: permissions, refusals, and the command line's messages."""
 
 import pytest
 
@@ -13,7 +13,7 @@ DONE = OrderAnswer(True, "done", detail={"before": 2, "ranks": 4})
 
 
 class Shells:
-    """Shells that answer as they are told to."""
+    """Shells with scripted responses."""
 
     def __init__(self, served: ServedModel) -> None:
         self.asked: list[tuple[str, SizeOrder]] = []

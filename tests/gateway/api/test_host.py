@@ -1,4 +1,4 @@
-"""A page whose name was rebound to this server reads nothing; who asks by a name of this server is answered."""
+"""A page whose DNS name was rebound to this server gets no data; requests by a name of this server are served."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ def test_loopback_is_always_this_server_and_another_name_is_not() -> None:
     ["192.168.7.5:8000", "[fd00::1]:8000", "[fe80::2]", "llm.example.com", "a.pool.example:1", "Llm.Example.Com."],
 )
 def test_what_listens_for_others_has_more_names(host: str) -> None:
-    """An address cannot be rebound, and behind a forwarded port it may be any."""
+    """An address cannot be rebound, and behind a forwarded port it may be any address."""
     assert EVERYWHERE.allow(host)
     assert not LOOPBACK.allow(host)
 

@@ -1,4 +1,4 @@
-"""POST /v1/responses/input_tokens counts what the same request would take; /compact is no route, and no response."""
+"""POST /v1/responses/input_tokens counts the tokens of the same request; /compact is neither a route nor a response."""
 
 from typing import Any
 

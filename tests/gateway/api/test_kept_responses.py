@@ -1,4 +1,4 @@
-"""Responses between requests: gone on with, read, listed, deleted; bounded, forgotten, and each tenant's own."""
+"""Stored responses: continued, read, listed, deleted; bounded, expired, and separate per tenant."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ UNKNOWN = f"resp_{0:032x}"
 
 
 def ask(harness: Harness, **fields: Any) -> str:
-    """Returns: the response's id."""
+    """Create a response. Returns: its id."""
     reply = post(harness.app, PATH, {"input": "hi", **fields})
     assert reply.status_code == 200, reply.text
     return str(reply.json()["id"])
@@ -144,7 +144,7 @@ def test_another_tenants_response_is_not_there_for_any_key(served: ServedModel) 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_clients_are_told_to_send_the_whole_conversation(served: ServedModel, stream: bool) -> None:
-    """Whether it was evicted, deleted, not to be kept or never there; a missing item is no missing route either."""
+    """For evicted, deleted, unstored and unknown responses alike; a missing item is not a missing route either."""
     harness = Harness(served, ApiSettings(keep=KeepLimits(responses=1)))
     evicted = ask(harness)
     item = get(harness, evicted).json()["output"][0]["id"]

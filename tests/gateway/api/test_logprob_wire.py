@@ -1,4 +1,4 @@
-"""Tokens in log-probabilities give back the text, half characters included, and no two of them share a name."""
+"""Tokens in log-probabilities reproduce the text, partial characters included, and have distinct names."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ ORDINARY = st.integers(len(SPECIAL), WRAPPED.vocab_size - 1)
 
 
 def rebuilt(names: Sequence[str]) -> str:
-    """The text, as a client puts it together from the names of all tokens."""
+    """The text that a client assembles from the names of all tokens."""
     raw = b""
     for name in names:
         if name.startswith("bytes:"):

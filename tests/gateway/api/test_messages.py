@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: translation, event order, counts, errors. Their own types are the oracle of every shape."""
+"""Anthropic's Messages API: translation, event order, counts, errors. Anthropic's types check every shape."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
 def ask(harness: Harness, path: str = "/v1/messages", **fields: Any) -> httpx.Response:
-    """A request with sensible rest; None takes a field away."""
+    """Send a request with sensible defaults; None removes a field."""
     body = {"model": "tiny", "max_tokens": 50, "messages": [{"role": "user", "content": "hi"}], **fields}
     return post(harness.app, path, {key: value for key, value in body.items() if value is not None})
 

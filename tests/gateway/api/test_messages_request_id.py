@@ -1,4 +1,4 @@
-"""Anthropic's clients read `request-id` and an error's `request_id`: every answer below /v1/messages has them."""
+"""Anthropic's clients read `request-id` and an error's `request_id`: every response below /v1/messages has them."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_answers_have_it(harness: Harness, stream: bool) -> None:
 
 
 def test_errors_have_it_twice(harness: Harness, served: ServedModel) -> None:
-    """Whoever gives them: the route, the body's reader, the application, the keys, the backend, a bug."""
+    """For errors of the route, the body's reader, the application, the keys, the backend, and a bug."""
     closed = Harness(served, ApiSettings(api_key_hashes=(hash_api_key("one"),)))
     replies = [
         post(harness.app, PATH, {**HI, "model": "no"}),

@@ -1,4 +1,4 @@
-"""Series of one family count the same events, whatever becomes of the requests."""
+"""All series of one family count the same events, whatever the outcome of the requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ USE = PoolUse(2, 3, "timeout")
 
 @dataclass(frozen=True)
 class Expected:
-    """How often each kind of event happened. What is not named has its reason in the names beside it."""
+    """Expected number of each kind of event. Series without an entry have their reason in the names next to it."""
 
     prompts: int = 0
     """That an instance began to compute."""
@@ -33,7 +33,7 @@ class Expected:
 
 
 def leave(harness: Harness, after: int) -> None:
-    """A client that is gone after so many tokens of each of two choices."""
+    """A client that disconnects after this many tokens of each of two choices."""
     harness.script_of = lambda _: harness.say("Once upon a time", hang_after=after, cached_tokens=2, pool=USE)
 
     async def go() -> None:
@@ -83,13 +83,13 @@ CASES: dict[str, tuple[Callable[[Harness], object], Expected]] = {
 
 
 class Series:
-    """All series of an application, as they are now."""
+    """Current values of all series of an application."""
 
     def __init__(self, harness: Harness) -> None:
         self.found = samples(harness.metrics)
 
     def total(self, name: str, **labels: str) -> float:
-        """Sum over all series of that name that have these labels."""
+        """Sum of all series with that name and these labels."""
         return sum(value for (of, own), value in self.found.items() if of == name and frozenset(labels.items()) <= own)
 
     def count(self, name: str) -> float:

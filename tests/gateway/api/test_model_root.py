@@ -1,4 +1,4 @@
-"""No answer tells a tenant where on the server's disks the model lies."""
+"""No response reveals the model's path on the server's disks."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -138,7 +138,7 @@ def test_a_large_upload_is_read_whole(client: openai.OpenAI) -> None:
 
 
 class Answer(BaseModel):
-    """What a structured output is read as."""
+    """Model into which a structured output is parsed."""
 
     name: str
     age: int

@@ -1,4 +1,4 @@
-"""`/openapi.json` describes every answer: asked at random by schemathesis, and with everything on by hand."""
+"""`/openapi.json` describes every response: random requests by schemathesis, and manual ones with all options."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -50,13 +50,13 @@ def application(served: ServedModel) -> Harness:
 
 @pytest.fixture
 def whole(application: Harness) -> Harness:
-    """With all that there can be: a pool, and times of requests."""
+    """With all options: a pool, and times of requests."""
     return application.renewed()
 
 
 @pytest.fixture(scope="module")
 def schema(application: Harness) -> BaseSchema:
-    """What schemathesis makes of the document, which takes it longer than to ask ten questions."""
+    """The document parsed by schemathesis, which takes longer than ten requests."""
     return schemathesis.openapi.from_asgi("/openapi.json", application.app)
 
 
@@ -72,7 +72,7 @@ def document(application: Harness) -> dict[str, Any]:
 
 
 def conforms(document: Mapping[str, Any], name: str, value: object) -> None:
-    """Raises: ValidationError if `value` is not as component `name` has it."""
+    """Raises: ValidationError if `value` does not match the component `name`."""
     jsonschema_rs.validate({"$ref": f"#/components/schemas/{name}", "components": document["components"]}, value)
 
 
@@ -97,7 +97,7 @@ BODIES = [path for method, path in ROUTES if method == "POST" and path != "/ping
 def test_whatever_is_asked_is_answered_as_described(
     schema: BaseSchema, method: str, path: str, mode: GenerationMode
 ) -> None:
-    """In the negative mode with what the document forbids, which must be refused."""
+    """The negative mode sends what the document forbids, which must be refused."""
     operation = schema[path][method]
     more = [] if mode.is_positive else [checks.negative_data_rejection]
 
@@ -112,7 +112,7 @@ def test_whatever_is_asked_is_answered_as_described(
 
 
 def fails_then(whole: Harness) -> Iterator[int | None]:
-    """A model that ends well, then one that fails after two tokens. Yields: after how many it fails."""
+    """A model that ends well, then one that fails after two tokens. Yields: the number of tokens before its failure."""
     for fail_after in (None, 2):
         script = Script(whole.say("Once upon a").tokens, fail_after=fail_after, error=EngineError("broken"))
         whole.script_of = partial(lambda script, _: script, script)

@@ -1,4 +1,4 @@
-"""Pages for people: the chat box at `/` and the API at `/docs`, as they are sent."""
+"""Pages for people: the chat box at `/` and the API at `/docs`, as sent."""
 
 import base64
 import html

@@ -57,7 +57,7 @@ async def stop_and_fail(harness: Harness, page: Page) -> None:
 
 
 def test_a_conversation_with_the_key_that_was_entered(browser: Chromium, served: ServedModel) -> None:
-    """The key goes along with all that the page asks for."""
+    """The page sends the key with every request."""
     closed = Harness(served, ApiSettings(version="1.2.3", api_key_hashes=(hash_api_key("one"),)))
 
     async def play(url: str) -> None:

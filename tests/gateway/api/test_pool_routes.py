@@ -1,4 +1,4 @@
-"""The pool over HTTP: what is shown to whom, who may delete what, and what happens when a server is silent."""
+"""The pool over HTTP: visibility, permission to delete, and servers that do not respond."""
 
 from typing import Any
 

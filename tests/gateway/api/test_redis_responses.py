@@ -1,4 +1,4 @@
-"""Responses in a real Redis: shared by gateways, bounded, expiring; a Redis that is away is a 503."""
+"""Responses in a real Redis: shared by gateways, bounded, expiring; an unreachable Redis is a 503."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The encoder of responses, fed with parts of every kind: OpenAI's own types and its stream helper are the oracle."""
+"""The encoder of responses, fed with parts of every kind; OpenAI's own types and stream helper check it."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def frame(kept: list[Any], *, sealed: bool = False) -> ResponseFrame:
 
 @st.composite
 def outputs(draw: st.DrawFn) -> list[list[Part]]:
-    """Pieces of an output in the order of a model: it thinks, says and calls, and may do so again; cut anywhere."""
+    """Pieces of a model's output in order: reasoning, text and calls, possibly repeated, cut at any point."""
     parts: list[Part] = []
     calls = 0
     for kind in draw(st.lists(st.sampled_from(["think", "say", "call"]), max_size=5)):

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: translation, bad input, and requests in the very form in which agents send them."""
+"""OpenAI's Responses API: translation, bad input, and requests exactly as agents send them."""
 
 from typing import Any
 
@@ -220,7 +220,7 @@ def test_errors_before_and_within_a_stream(harness: Harness) -> None:
 
 
 def test_events_fill_silence(served: ServedModel) -> None:
-    """Before the first output, too; clients count the events of a stream, and not its comments."""
+    """Also before the first output; clients count the events of a stream, but not its comments."""
     harness = Harness(served, ApiSettings(event_silence_s=0.01))
     harness.script_of = lambda _: harness.say("a dog", delay_s=0.05)
     shown = named_events(ask(harness, stream=True).text)
@@ -240,7 +240,7 @@ def test_an_error_behind_the_first_silence_ends_the_stream(served: ServedModel) 
 
 
 def test_a_full_context_is_a_failure_where_no_limit_was_set(harness: Harness) -> None:
-    """Agents shorten their conversation then; an incomplete response is an error to them."""
+    """Agents then shorten their conversation; they treat an incomplete response as an error."""
     harness.script_of = lambda spec: Script((40,) * spec.sampling.max_tokens)
     long = "a dog " * 100
     for stream in (False, True):

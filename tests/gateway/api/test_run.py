@@ -1,4 +1,4 @@
-"""Backends at the edges of their contract, and what `usage` says about guessed tokens."""
+"""Backends at the edges of their contract, and the draft tokens in `usage`."""
 
 from serving.gateway.api.settings import ServedModel
 from serving.values.jobs import SequenceUpdate

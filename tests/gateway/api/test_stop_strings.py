@@ -10,7 +10,7 @@ STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, ma
 
 
 def naive(text: str, stops: tuple[str, ...], include: bool) -> tuple[str, str | None]:
-    """The definition, literally: the first moment at which the text ends with a stop string; the longest counts."""
+    """The literal definition: the first moment at which the text ends with a stop string; the longest counts."""
     for end in range(1, len(text) + 1):
         found = [stop for stop in stops if text[:end].endswith(stop)]
         if found:
@@ -43,8 +43,9 @@ def test_any_chunking_equals_the_naive_search(
 
 @given(TEXT, STOPS)
 def test_nothing_of_a_stop_string_leaks_and_nothing_else_is_held(text: str, stops: tuple[str, ...]) -> None:
-    """Character by character: what is out so far is always a prefix of the final text, and what is held back is
-    always the start of some stop string."""
+    """Character by character: the released text is always a prefix of the final text, and the held-back text is always
+    the start of some stop string.
+    """
     final, _ = naive(text, stops, include=False)
     matcher = StopStrings(StopSet(stops))
     out = ""

@@ -1,4 +1,4 @@
-"""A chat template is foreign code: whatever it does, the server goes on, and its process is ended or replaced."""
+"""A chat template is foreign code: the server survives whatever it does, and its process is ended or replaced."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a process that the kernel ends takes its time."""
+    """On a busy machine a process that the kernel kills takes its time to end."""
     monkeypatch.setattr(template_pool, "LAST_BREATH_S", 60.0)
 
 
@@ -71,7 +71,7 @@ def run(scene: Coroutine[Any, Any, Any]) -> Any:
 
 
 def children() -> set[int]:
-    """Children of this process that run templates, other tests' among them."""
+    """Template processes of this process, including those of other tests."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -87,7 +87,7 @@ def command_of(pid: int) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process is there no more; one that nobody has waited for is."""
+    """Whether a process has ended; a zombie counts as ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -116,7 +116,7 @@ def test_a_template_that_takes_too_much_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", FOLDED)
 def test_constants_are_not_computed_in_this_process(name: str) -> None:
-    """Jinja2 folds them where it compiles; to read a template must not."""
+    """Jinja2 folds constants when it compiles; parsing a template must not."""
     begun = time.process_time()
     template = ChatTemplate(FOLDED[name], {})
     assert time.process_time() - begun < 1
@@ -153,7 +153,7 @@ def test_texts_are_as_if_rendered_here(served: ServedModel) -> None:
 
 @pytest.mark.asyncio
 async def test_our_own_templates_are_spared_the_way_while_a_conversation_is_short() -> None:
-    """And give the same text, or refusal, here as there."""
+    """They give the same text, or refusal, in this process."""
     model = ServedModel.from_folder(STORYTELLER, names=("tiny",), max_model_len=64, created=1)
     template = model.chat_template
     assert template is not None
@@ -190,7 +190,7 @@ async def test_one_process_does_for_all_and_is_replaced_when_it_is_lost() -> Non
 
 @pytest.mark.asyncio
 async def test_a_long_conversation_has_a_process_of_its_own() -> None:
-    """Its memory is given back with it, and the process for short ones stays ready."""
+    """Its memory is freed with it, and the process for short conversations stays available."""
     pool = TemplatePool("{{ messages[0].content }}")
     await pool.warm()
     (ready,) = pids(pool)
@@ -205,7 +205,7 @@ async def test_a_long_conversation_has_a_process_of_its_own() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [1, 8 << 20])
 async def test_nothing_stays_of_an_answer_that_nobody_waits_for(size: int) -> None:
-    """Cancelled while it is written, or awaited."""
+    """Cancelled while the request is written, or while its response is awaited."""
     pool = TemplatePool("{{ messages[0].content }}")
     await pool.warm()
     renderer = pool._idle.pop()
@@ -284,7 +284,7 @@ async def test_a_few_at_a_time_and_a_bounded_queue(monkeypatch: pytest.MonkeyPat
 
 
 def test_others_go_on_while_a_template_computes(model_folder: Path, tmp_path: Path) -> None:
-    """The server's loop is free, and the answer is an error object."""
+    """The server's loop stays free, and the response is an error object."""
     folder = tmp_path / "model"
     folder.mkdir()
     for path in model_folder.iterdir():

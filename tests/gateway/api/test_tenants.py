@@ -1,4 +1,4 @@
-"""API keys belong to namespaces: who is who, and what their equal prompts share (nothing)."""
+"""API keys belong to namespaces: the mapping, and the isolation of equal prompts."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def tenants(served: ServedModel) -> Harness:
 
 
 def spec_of(harness: Harness, key: str | None, **fields: object) -> SequenceSpec:
-    """What the backend is told when `key` asks, always with the same prompt."""
+    """What the backend receives for a request with `key`, always with the same prompt."""
     body = {"model": "tiny", "prompt": list(range(4, 40)), **fields}
     answer = post(harness.app, "/v1/completions", body, headers=bearer(key))
     assert answer.status_code == 200, answer.text
@@ -61,7 +61,7 @@ async def no_pools() -> dict[str, Any]:
 
 
 def test_tenants_do_not_see_the_system(served: ServedModel) -> None:
-    """Replicas, processes and load tell one tenant of the others."""
+    """Replicas, processes and load would reveal other tenants."""
     app = Harness(served, SETTINGS).app
     app.include_router(cluster_router(no_pools, lambda: {"groups": []}))
     for path in ("/cluster", "/experts"):
@@ -73,7 +73,7 @@ def test_tenants_do_not_see_the_system(served: ServedModel) -> None:
 
 
 def test_who_is_alone_sees_the_system() -> None:
-    """Without tenants the key that the banner asks for is enough for `cloudmatrix status`."""
+    """Without tenants the key that the banner shows is enough for `cloudmatrix status`."""
     assert KeyRing(ApiSettings(api_key_hashes=(hash_api_key("k"),))).identify("Bearer k").may_see_system
     assert KeyRing(ApiSettings()).identify(None).may_see_system
 

@@ -1,4 +1,4 @@
-"""Texts are worked on a few at a time, whoever sends how many; what is hopeless is refused without work."""
+"""A few texts are processed at a time, for any number of clients; hopeless ones are refused without work."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ ALL = UNITS * UNIT_BYTES
 
 
 class Counted:
-    """Work that waits for a signal and counts how much of it there is at once."""
+    """Work that waits for a signal and counts its concurrency."""
 
     def __init__(self) -> None:
         self.go = threading.Event()

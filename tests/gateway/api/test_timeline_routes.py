@@ -1,4 +1,4 @@
-"""`/v1/requests`: who finds which time lines."""
+"""`/v1/requests`: which time lines a key may see."""
 
 import pytest
 from fastapi import FastAPI

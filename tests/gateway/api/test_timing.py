@@ -1,4 +1,4 @@
-"""vLLM's `metrics` object: each field by hand-made stamps, and where it is sent."""
+"""vLLM's `metrics` object: each field from constructed time stamps, and where it is sent."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_backend_with_a_coarser_clock_gives_no_negative_times() -> None:
 
 
 class Stamped(Batches):
-    """Two updates of one token each; the gateway's clock moves by 1/4 s with each of them."""
+    """Two updates of one token each; the gateway's clock moves by 1/4 s with each."""
 
     now = 100.0
 

@@ -73,7 +73,7 @@ def test_served_model_joins_all_end_tokens(model_folder: Path, tmp_path: Path) -
 
 
 def test_no_end_token_may_be_written_as_minus_one(model_folder: Path, tmp_path: Path) -> None:
-    """Taken for an id, it hid the vocabulary's last token from who asked for `min_tokens`."""
+    """Read as an id, it hid the vocabulary's last token from requests with `min_tokens`."""
     shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": -1}))
     assert ServedModel.from_folder(tmp_path, names=("m",), max_model_len=8, created=0).eos_ids == (EOS,)
@@ -94,7 +94,7 @@ def test_no_end_token_may_be_written_as_minus_one(model_folder: Path, tmp_path: 
 def test_defaults_that_no_request_may_have_are_refused_at_start(
     model_folder: Path, tmp_path: Path, values: dict[str, object], name: str
 ) -> None:
-    """They would fail every request that is silent about them, or the engine's whole step."""
+    """They would fail every request that does not set them, or the engine's whole step."""
     shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
     with pytest.raises(ModelError, match=rf"generation_config\.json: invalid '{name}'"):

@@ -1,4 +1,4 @@
-"""Fields of a request to what the backend is told."""
+"""Request fields translated to the backend's job."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `usage` says about the prompt's cached tokens, and what requests leave in the metrics."""
+"""Cached prompt tokens in `usage`, and the effect of requests on the metrics."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A gateway's core at a bench: instances that only note what they are sent, clients that note what they get."""
+"""A test bench for a gateway's core: instances record their commands, clients record their output."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BLOCK_TOKENS = 16
 
 
 def settings(*pools: str, **changes: Any) -> GatewaySettings:
-    """One gateway over some pools; both roles in two of them if none is named."""
+    """One gateway over some pools; both roles in two pools by default."""
     small = GatewaySettings("g", pools or ("prefill", "decode"), max_age_s=2.5, block_tokens=BLOCK_TOKENS)
     return replace(small, **changes)
 
@@ -38,9 +38,9 @@ class GatewayBench:
 
     Attributes:
         now: time of the next event [s].
-        sent: orders by instance.
+        sent: commands by instance.
         updates: output by job.
-        failures: by job. over: jobs, in the order of their ends.
+        failures: by job. over: finished jobs, in order.
     """
 
     def __init__(self, *pools: str, **changes: Any) -> None:
@@ -57,7 +57,7 @@ class GatewayBench:
         self._jobs = 0
 
     def tell(self, event: e.GatewayEvent) -> None:
-        """Deliver an event, carry out its effects, and prove that all ledgers balance."""
+        """Deliver an event, carry out its effects, and check that all ledgers balance."""
         for effect in self.core.on(event, self.now):
             match effect:
                 case Send(replica=replica, order=order):
@@ -80,7 +80,7 @@ class GatewayBench:
         self.core.check()
 
     def up(self, pool: str, number: int = 0, *, kv_blocks: int = 100, status: Status | None = IDLE) -> ReplicaId:
-        """An instance comes, and reports its load unless `status` is None."""
+        """Register an instance; it reports its load unless `status` is None."""
         replica = ReplicaId(f"{pool}#{number}")
         self.tell(e.InstanceUp(replica, pool, NodeId("n"), kv_blocks))
         if status is not None:
@@ -88,17 +88,17 @@ class GatewayBench:
         return replica
 
     def submit(self, request: GenerationJob) -> int:
-        """A request comes. Returns: its number."""
+        """Submit a request. Returns: its number."""
         self._jobs += 1
         self.tell(e.Submit(self._jobs, request))
         return self._jobs
 
     def say(self, replica: ReplicaId, *news: News) -> None:
-        """An instance says something."""
+        """Deliver a message of an instance."""
         self.tell(e.InstanceSays(replica, news))
 
     def look_at(self, now: float) -> None:
-        """Time passes until then. Effects: the core is woken, if it asked for it."""
+        """Advance the time, and wake the core if it requested that."""
         self.now = now
         if self.core.next_wake() <= now:
             self.tell(e.Look())
@@ -114,11 +114,11 @@ class GatewayBench:
         return [(update.index, *update.news.tokens) for update in self.updates[number]]
 
     def counts(self) -> tuple[int, int, int]:
-        """Jobs that run and that wait, sequences."""
+        """Numbers of running jobs, queued jobs, and sequences."""
         return self.core.running, len(self.core.room), len(self.core.choices)
 
 
 def ended(order: Order, position: int, *tokens: int) -> Tokens:
-    """The last news of a submission."""
+    """The last event of a submission."""
     assert isinstance(order, Add | Adopt)
     return Tokens(order.spec.sequence_id, position, tokens, cached_tokens=0, finish_reason=FinishReason.STOP)

@@ -1,4 +1,4 @@
-"""The client of one job at a gateway's core: what it has got, and that it was right."""
+"""The client of one job at a gateway's core: it records and checks the output."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from tests.fakes.executor import reference_output
 
 @dataclass
 class Client:
-    """What one job's client knows."""
+    """State of one job's client."""
 
     work: GenerationJob
     submitted: float
@@ -29,7 +29,7 @@ class Client:
         return self.submitted + min(spec.time_left_s for spec in self.work.sequences)
 
     def hear(self, update: SequenceUpdate) -> None:
-        """New output of one choice."""
+        """Receive new output of one choice."""
         index, news = update.index, update.news
         told = self.told[index]
         assert not self.over

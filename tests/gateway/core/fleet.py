@@ -1,4 +1,4 @@
-"""Instances as a gateway meets them, without engines: they work when they are told to, and their news wait."""
+"""Instances as a gateway sees them, without engines: they work on command, and their events wait for delivery."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,12 +27,12 @@ class Work:
 
     @property
     def spec(self) -> SequenceSpec:
-        """What is to be done."""
+        """The sequence to compute."""
         return self.order.spec
 
     @property
     def begun(self) -> bool:
-        """It has given tokens here, or its KV is here."""
+        """Whether it has produced tokens on this instance, or its KV has arrived."""
         return self.adopted or len(self.output) > len(self.spec.output)
 
     def sample(self) -> tuple[int, FinishReason | None]:
@@ -46,7 +46,7 @@ class Work:
 
 
 class Fleet:
-    """All of them, up or not."""
+    """All instances, up or not."""
 
     def __init__(self, pools: Iterable[str]) -> None:
         self.instances = [
@@ -56,35 +56,35 @@ class Fleet:
         self.made = 0
 
     def up(self) -> list["FakeInstance"]:
-        """Those with a link that is usable, as far as the gateway knows."""
+        """Instances with a usable link, as far as the gateway is informed."""
         return [one for one in self.instances if one.up]
 
     def working(self) -> list[tuple["FakeInstance", Work]]:
-        """Submissions under way, everywhere."""
+        """Running submissions of all instances."""
         return [(one, work) for one in self.instances for work in one.works.values()]
 
     def sound(self, pool: str, since: float) -> list["FakeInstance"]:
-        """Those of a pool that have reported since then, and that nothing was wrong."""
+        """Instances of a pool that have reported healthy since then."""
         return [one for one in self.up() if one.pool == pool and one.sound_at >= since]
 
     def works_on(self, name: SequenceId | None) -> bool:
-        """Whether an instance that can be reached computes a submission, for who sent it."""
+        """Whether a reachable instance computes a submission for its sender."""
         at = [(one, work) for one, work in self.working() if work.spec.sequence_id == name]
         return any(one.up and not one.cut and not work.orphaned for one, work in at)
 
     def speaking(self) -> list["FakeInstance"]:
-        """Those whose news wait to be delivered."""
+        """Instances with undelivered events."""
         return [one for one in self.instances if one.frames]
 
 
 class FakeInstance:
-    """One of them.
+    """A fake instance.
 
     Attributes:
-        up: its link is usable. cut: orders do not get through, and the gateway does not know yet.
-        works, held: what it computes, and the blocks that wait to be pulled.
-        frames: news on their way to the gateway.
-        sound_at: when it last reported that nothing is wrong.
+        up: its link is usable. cut: commands are lost, and the gateway has not noticed yet.
+        works, held: running submissions, and blocks that wait to be pulled.
+        frames: events in transit to the gateway.
+        sound_at: time of its last healthy report.
     """
 
     def __init__(self, fleet: Fleet, replica: ReplicaId, pool: str) -> None:
@@ -98,7 +98,7 @@ class FakeInstance:
         self.frames: list[News] = []
 
     def status(self, *, stuck: bool = False) -> Status:
-        """Its load."""
+        """Current load."""
         queued = sum(len(work.spec.prompt) for work in self.works.values() if not work.begun)
         age, limit = (9.0, 5.0) if stuck else (0.0, 5.0)
         # Where keys share, the gateway keeps to so few seats, so that some requests wait for them.
@@ -106,19 +106,19 @@ class FakeInstance:
         return Status(*load, max_sequences=1, max_step_tokens=8)
 
     def lose_link(self) -> None:
-        """What it has it goes on with, and what it says may still arrive."""
+        """Lose the link: the instance keeps working, and its sent events may still arrive."""
         self.up = self.cut = False
         for work in self.works.values():
             work.orphaned = True
 
     def die(self) -> None:
-        """It forgets what it had. Effects: news that it has sent may still arrive."""
+        """Lose all state. Effects: events already sent may still arrive."""
         self.draining = self.full = False
         self.works.clear()
         self.held.clear()
 
     def take(self, order: Order) -> None:
-        """An order arrives."""
+        """Receive a command."""
         match order:
             case Add() | Adopt():
                 self._submit(order)
@@ -140,7 +140,7 @@ class FakeInstance:
             self.works[spec.sequence_id] = Work(order, decodes, output=list(spec.output))
 
     def work(self, work: Work, count: int) -> None:
-        """A step for one sequence: its KV arrives, or it gets up to so many tokens."""
+        """One step for one sequence: its KV arrives, or it gets up to this many tokens."""
         spec, name = work.spec, work.spec.sequence_id
         if isinstance(work.order, Adopt) and not work.adopted:
             self._pull(work, work.order.ticket)
@@ -173,7 +173,7 @@ class FakeInstance:
         self.frames.append(Adopted(work.spec.sequence_id, ticket.ticket_id))
 
     def _hold(self, first: Tokens) -> None:
-        """Blocks wait to be pulled."""
+        """Keep blocks until they are pulled."""
         self.fleet.made += 1
         name = f"t{self.fleet.made}"
         del self.works[first.sequence_id]
@@ -182,16 +182,16 @@ class FakeInstance:
         self.frames.append(Prefilled(first, ticket))
 
     def expire(self, ticket_id: str) -> None:
-        """A lease ends."""
+        """Expire a lease."""
         self.frames.append(Lost(self.held.pop(ticket_id), "its handoff expired"))
 
     def fail(self, work: Work, news: News) -> None:
-        """It gives a sequence up."""
+        """Fail a sequence."""
         del self.works[work.spec.sequence_id]
         self.frames.append(news)
 
     def drain(self) -> None:
-        """It is to go: streams are held, everything else is offered."""
+        """Drain: hold streams, and offer all other sequences."""
         self.draining = True
         for name, work in list(self.works.items()):
             taken_back = isinstance(work.order, Adopt) and work.order.ticket.source == self.replica

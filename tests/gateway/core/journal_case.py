@@ -1,4 +1,4 @@
-"""A journal at each point of its plain path."""
+"""A journal at each stage of its normal path."""
 
 from msgspec.structs import replace
 
@@ -23,7 +23,7 @@ def ticket(name: str = "t1", source: ReplicaId = P0) -> HandoffTicket:
 
 
 def prefill(commands: Commands) -> tuple[ReplicaId, SequenceSpec]:
-    """Where a prompt is sent: that is all there is to do."""
+    """Target of the prefill; asserts that this is the only effect."""
     (command,) = commands
     assert isinstance(command, Send)
     assert isinstance(command.order, Add)
@@ -31,7 +31,7 @@ def prefill(commands: Commands) -> tuple[ReplicaId, SequenceSpec]:
 
 
 def adoption(commands: Commands) -> tuple[ReplicaId, Adopt]:
-    """Where a handoff is sent: that is all there is to do."""
+    """Target of the handoff; asserts that this is the only effect."""
     (command,) = commands
     assert isinstance(command, Send)
     assert isinstance(command.order, Adopt)

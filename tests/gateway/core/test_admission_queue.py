@@ -1,4 +1,4 @@
-"""Who may wait, who starts next, and what the others are told."""
+"""Admission: which requests may wait, which starts next, and the Retry-After of the others."""
 
 import re
 from collections import Counter
@@ -24,7 +24,7 @@ def asks(number: int, tokens: int = 100, sequences: int = 1, deadline: float = 1
 
 
 def full(limits: AdmissionLimits = LIMITS, **more: Any) -> AdmissionQueue:
-    """As many as may wait do, and nothing was measured."""
+    """A queue at its limit, before any measurement."""
     queue = AdmissionQueue(limits)
     for number in range(limits.max_queued_requests):
         assert queue.offer(asks(number, **more), 2, 0.0).accepted

@@ -1,4 +1,4 @@
-"""What counts against a sequence, and what it is forgiven."""
+"""Which failures count against a sequence, and which are reset."""
 
 import pytest
 
@@ -10,7 +10,7 @@ D0, D1 = ReplicaId("d0"), ReplicaId("d1")
 
 
 def play(attempts: Attempts, events: str) -> None:
-    """Events of a sequence, none of which tells that an instance was its own."""
+    """Events of a sequence; none of them implies that the instance was at fault."""
     for event in events.split():
         match event:
             case "sent":

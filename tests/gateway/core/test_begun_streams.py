@@ -1,4 +1,4 @@
-"""A stream that has begun waits for the replacement of its instance as long as its own deadline, others not so long."""
+"""A stream that has started waits for a replacement until its own deadline; other requests wait less."""
 
 from serving.gateway.core import events as e
 from serving.ids import ReplicaId
@@ -10,7 +10,7 @@ ROLE_WAIT_S = 30.0
 
 
 def begin(bench: GatewayBench, replica: ReplicaId) -> int:
-    """A request of which the instance gives two tokens."""
+    """A request for which the instance produces two tokens."""
     number = bench.submit(job(time_left_s=600.0))
     add = bench.sent[replica][-1]
     assert isinstance(add, Add)
@@ -19,7 +19,7 @@ def begin(bench: GatewayBench, replica: ReplicaId) -> int:
 
 
 def look_until(bench: GatewayBench, now: float) -> None:
-    """Time passes, a second at a time."""
+    """Advance the time in steps of a second."""
     while bench.now < now:
         bench.look_at(min(now, bench.now + 1.0))
 

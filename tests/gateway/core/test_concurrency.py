@@ -1,4 +1,4 @@
-"""Seats of the instances where several keys share the system: what the pools cannot run yet waits at the gateway."""
+"""Concurrency limits with several keys: sequences beyond the pools' capacity wait at the gateway."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ POOLS = PoolSeats(64, 1024, 512, 100_000, 100_000, apart=False)
 
 
 def status(sequences: int = 64, step_tokens: int = 512, **changes: Any) -> Any:
-    """Of an instance that tells what it runs at once."""
+    """Status of an instance that reports its concurrency."""
     told = replace(IDLE, max_sequences=sequences, max_step_tokens=step_tokens, blocks_free=10_000)
     return replace(told, **changes)
 
 
 def bench(*pools: str, limits: AdmissionLimits = SHARED, **changes: Any) -> GatewayBench:
-    """One instance a pool, with seats."""
+    """One instance per pool, with concurrency limits."""
     made, told = GatewayBench(*pools, limits=limits), status(**changes)
     for pool in pools or ("prefill", "decode"):
         made.up(pool, kv_blocks=told.blocks_free, status=told)
@@ -36,7 +36,7 @@ def flood(made: GatewayBench, key: str, requests: int, **fields: Any) -> list[in
 
 
 def work_off(made: GatewayBench, replica: ReplicaId) -> None:
-    """Every prompt that was sent there is computed: its first token is there."""
+    """Complete every prompt that was sent to it, with its first token."""
     for order in list(made.sent[replica]):
         if isinstance(order, Add) and order.spec.sequence_id.rpartition("@")[0] in made.core.choices:
             made.say(replica, replace(ended(order, 0, 7), finish_reason=None))

@@ -1,4 +1,4 @@
-"""Who died beside whom, and that only what kills by itself is condemned."""
+"""Attribution of instance losses to requests: only a request that causes losses alone is condemned."""
 
 from dataclasses import dataclass, field
 
@@ -49,7 +49,7 @@ def test_a_name_is_judged_by_its_last_death() -> None:
 
 @dataclass
 class World:
-    """Requests and instances, all of one role; each poisonous request kills where it is computed."""
+    """Requests and instances of one role; each poisonous request kills the instance that computes it."""
 
     instances: int
     poison: list[bool]
@@ -80,7 +80,7 @@ class World:
                 self.failures[number] = command.kind
 
     def die(self, gone: list[ReplicaId]) -> None:
-        """One after the other; what an instance had goes on as it can before the next one dies."""
+        """Instances die one after the other; sequences of each are rerouted before the next one dies."""
         for replica in gone:
             at = [number for number, journal in enumerate(self.journals) if journal.at == replica]
             self.alive[self.alive.index(replica)] = self.make()
@@ -91,7 +91,7 @@ class World:
             self.now += 0.01
 
     def route(self, among: list[ReplicaId]) -> None:
-        """To `among` if there are any: what is about to die looks as good as anything else."""
+        """Route to `among` if it is not empty: an instance that is about to die looks as good as any."""
         for number, need in sorted(self.needs.items()):
             journal = self.journals[number]
             if isinstance(need, NeedPrefill):
@@ -100,7 +100,7 @@ class World:
                 self.carry_out(number, journal.prefill_routed(places[number % len(places)], self.now))
 
     def tries(self) -> None:
-        """A trial at a time, alone; the others of this world wait so long."""
+        """One trial at a time, alone; the other requests wait."""
         for number, need in sorted(self.needs.items()):
             journal = self.journals[number]
             if not isinstance(need, NeedTrial) or not self.deaths.settled(self.now):
@@ -117,7 +117,7 @@ class World:
             self.work(empty[0])
 
     def work(self, replica: ReplicaId) -> None:
-        """The instance computes what it has, or dies of it."""
+        """The instance computes its sequences, or dies of one."""
         at = [number for number, journal in enumerate(self.journals) if journal.at == replica]
         if any(self.poison[number] for number in at):
             self.killed += 1

@@ -1,4 +1,4 @@
-"""One gateway's core: what no real instance does at will."""
+"""One gateway's core, in situations that a real instance does not produce on demand."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -19,12 +19,12 @@ from tests.gateway.core.bench import IDLE, GatewayBench, ended, job
 
 
 def limits(**changes: int) -> AdmissionLimits:
-    """Bounds of the queue."""
+    """Limits of the queue."""
     return replace(AdmissionLimits(512, 1_000_000, 256), **changes)
 
 
 def refuse(bench: GatewayBench, replica: ReplicaId, says: Iterator[float]) -> None:
-    """The instance is full, for the last order and whatever comes of that."""
+    """The instance is full, for the last command and every later one."""
     asked = 0
     while len(bench.sent[replica]) > asked:
         asked, order = len(bench.sent[replica]), bench.sent[replica][-1]
@@ -61,7 +61,7 @@ def test_a_choice_that_is_stopped_while_its_handoff_waits_no_longer_asks_for_an_
 
 
 def test_a_request_that_every_instance_refuses_is_told_what_they_say_of_when_to_come_back() -> None:
-    """It was told one second, whatever they said."""
+    """The client got one second, whatever the instances reported."""
     bench = GatewayBench("aggregated")
     replica = bench.up("aggregated")
     number = bench.submit(job())
@@ -71,7 +71,7 @@ def test_a_request_that_every_instance_refuses_is_told_what_they_say_of_when_to_
 
 
 def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not() -> None:
-    """It asked three times within a millisecond, and the client was told 429 in mid-stream."""
+    """It retried three times within a millisecond, and the client got 429 in mid-stream."""
     bench = GatewayBench()
     prefill, decode = bench.up("prefill"), bench.up("decode")
     number = bench.submit(job())
@@ -88,7 +88,7 @@ def test_a_stream_whose_decode_instances_are_full_waits_until_one_is_not() -> No
 
 
 def test_a_choice_that_all_instances_refuse_waits_once_another_choice_is_streamed() -> None:
-    """The whole request ended with 429 in mid-stream, for the want of room for one of its choices."""
+    """The whole request failed with 429 in mid-stream because one of its choices found no capacity."""
     bench = GatewayBench("aggregated")
     replica = bench.up("aggregated")
     number = bench.submit(job(2))
@@ -104,7 +104,7 @@ def test_a_choice_that_all_instances_refuse_waits_once_another_choice_is_streame
 
 
 def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_for_the_cause() -> None:
-    """It was sent before the gateway heard that the instance drains, and the refusal was lost as the link closed."""
+    """It was sent before the gateway learned of the drain, and the refusal was lost as the link closed."""
     bench = GatewayBench("aggregated")
     replica = bench.up("aggregated")
     number = bench.submit(job())
@@ -120,7 +120,7 @@ def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_
 
 @pytest.mark.parametrize(("tokens", "pool"), [(20 * 16 - 5, "prefill"), (20 * 16 - 4, "decode")])
 def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_instance(tokens: int, pool: str) -> None:
-    """The prefill instance refused it as too long, and the client was told to shorten its prompt in mid-stream."""
+    """The prefill instance refused it as too long: an error about the prompt length in mid-stream."""
     bench = GatewayBench()
     first = bench.up("prefill", kv_blocks=20)
     bench.submit(job(max_tokens=9999))
@@ -139,7 +139,7 @@ def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_instanc
 def test_a_prompt_that_no_prefill_instance_can_hand_on_is_computed_where_it_goes_on(
     room: int, max_tokens: int, pool: str
 ) -> None:
-    """One that left room for a single token ended with that one; a longer one was refused."""
+    """A prompt with space for one more token ended with that token; a longer one was refused."""
     bench = GatewayBench()
     replicas = {"prefill": bench.up("prefill", kv_blocks=20), "decode": bench.up("decode")}
     bench.submit(job(max_tokens=max_tokens, prompt=range(20 * 16 - room)))
@@ -147,7 +147,7 @@ def test_a_prompt_that_no_prefill_instance_can_hand_on_is_computed_where_it_goes
 
 
 def test_an_instance_that_is_too_small_for_one_prompt_is_still_known_for_the_others() -> None:
-    """A long prompt, for which it was no choice, made the gateway forget all that it had been sent."""
+    """A long prompt that it could not take made the gateway forget all prefixes of that instance."""
     bench = GatewayBench(history_blocks=100, rule="locality")
 
     def reason(blocks: int) -> str:
@@ -172,7 +172,7 @@ def test_a_prompt_that_fills_every_instance_is_computed_all_the_same() -> None:
 
 
 def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_others_end() -> None:
-    """Both were kept for the whole request: others waited for seats that nobody took."""
+    """Both were held for the whole request: others waited for unused capacity."""
     bench = GatewayBench(limits=limits(max_running_sequences=2, max_queued_requests=1))
     prefill, decode = bench.up("prefill"), bench.up("decode")
     first = bench.submit(job(2, max_tokens=64))
@@ -196,7 +196,7 @@ def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_others_end
 
 @pytest.mark.parametrize("met", ["start", "on_news", "instance_lost"])
 def test_a_bug_that_a_job_meets_ends_that_job_alone(met: str) -> None:
-    """Its request stood for its whole time where it was, and a newcomer was told of a failure that was not its own."""
+    """Its request stayed open for its whole time limit, and a later request got the failure."""
     bench = GatewayBench("aggregated")
     right = getattr(SequenceJournal, met)
 
@@ -227,7 +227,7 @@ def test_a_bug_that_a_job_meets_ends_that_job_alone(met: str) -> None:
 
 
 def test_a_request_that_fits_no_frame_is_told_what_helps() -> None:
-    """It was told that the gateway had failed on it."""
+    """The client was told that the gateway had failed."""
     bench = GatewayBench()
     prefill, decode = bench.up("prefill"), bench.up("decode")
     number = bench.submit(job())
@@ -255,7 +255,7 @@ def test_an_order_that_could_not_be_sent_goes_elsewhere() -> None:
 
 
 def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
-    """It went to the decode instance with the most free blocks, was refused as too long, and ended in mid-stream."""
+    """It was sent to the decode instance with most free blocks, refused as too long, and ended in mid-stream."""
     bench = GatewayBench()
     prefill, small = bench.up("prefill"), bench.up("decode", kv_blocks=20)
     bench.submit(job(max_tokens=9999, prompt=range(20 * 16 - 1)))
@@ -269,7 +269,7 @@ def test_a_handoff_goes_only_where_it_can_ever_fit() -> None:
 
 @pytest.mark.parametrize("mode", ["aggregated", "disaggregated"])
 def test_waiting_in_the_instance_counts_as_queueing(mode: str) -> None:
-    """A loaded instance's queue was told as time of the prompt's computation, and queueing as nothing."""
+    """A loaded instance's queue was counted as compute time of the prompt, and queueing as zero."""
     pools = ("aggregated",) if mode == "aggregated" else ("prefill", "decode")
     bench = GatewayBench(*pools)
     replica, *_ = [bench.up(pool) for pool in pools]

@@ -1,7 +1,7 @@
-"""A gateway's core in a hostile world: any event at any time, news late, doubled, out of order or lost.
+"""A gateway's core under arbitrary events: at any time, late, duplicated, out of order or lost.
 
-Whatever happens, each job ends once, each token of a choice is delivered once and in order, and nothing waits for
-longer than it may. A twin hears the events as a decision log keeps them, and must do the same.
+In all cases each job ends once, each token of a choice is delivered once and in order, and no wait exceeds its limit.
+A twin receives the events as a decision log stores them, and must act identically.
 """
 
 import math
@@ -27,7 +27,7 @@ ROLE_WAIT_S, EMPTY_ROLE_S, MAX_AGE_S = 4.0, 1.0, 2.5
 
 
 class GatewayMachine(RuleBasedStateMachine):
-    """Time moves by rules only."""
+    """State machine; only its rules advance the time."""
 
     @initialize(
         split=st.booleans(),
@@ -83,7 +83,7 @@ class GatewayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.gateway.clients)
     @rule(which=st.integers(0, 1000), how=st.sampled_from(["cancel", "cancel late", "stop", "end all"]))
     def clients_leave(self, which: int, how: str) -> None:
-        """Perhaps when all is over anyway."""
+        """Clients disconnect, possibly after the end."""
         told = [(n, i) for n, client in self.gateway.clients.items() for i, tokens in enumerate(client.told) if tokens]
         if how.startswith("cancel"):
             numbers = list(
@@ -142,7 +142,9 @@ class GatewayMachine(RuleBasedStateMachine):
         silent_s=st.sampled_from([None, None, 0.0, 1.0]),
     )
     def instance_goes(self, which: int, how: str, silent_s: float | None) -> None:
-        """It drains; or dies, of a prompt perhaps, which one replaces at once; or its pool goes; or only its link."""
+        """An instance drains, dies (perhaps of a prompt, with an immediate replacement), loses its pool, or loses only
+        its link.
+        """
         instance = self.fleet.up()[which % len(self.fleet.up())]
         still_since = None if silent_s is None else self.gateway.now - silent_s
         match how:
@@ -171,7 +173,7 @@ class GatewayMachine(RuleBasedStateMachine):
         how=st.sampled_from(["fill", "empty", "cut", "stuck", "unknown", "too large", "coming", "not coming"]),
     )
     def trouble(self, which: int, how: str) -> None:
-        """What an instance is in, or what the gateway is told of instances."""
+        """Faults of an instance, or false reports about instances."""
         instance = self.fleet.up()[which % len(self.fleet.up())]
         match how:
             case "fill" | "empty":
@@ -195,7 +197,7 @@ class GatewayMachine(RuleBasedStateMachine):
         how=st.sampled_from(["all", "all", "all, doubled", "all, unheard", "one", "one, unheard", "one, unheard"]),
     )
     def work(self, which: int, count: int, how: str) -> None:
-        """One step, everywhere or for one sequence; its news arrive at once, or when `news_arrive` says so."""
+        """One step, for all or for one sequence; its events arrive at once, or with the rule `news_arrive`."""
         working = self.fleet.working()
         if working and how.startswith("one"):
             working = [working[which % len(working)]]
@@ -224,7 +226,7 @@ class GatewayMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.fleet.working() or any(one.held for one in self.fleet.instances))
     @rule(which=st.integers(0, 1000), how=st.sampled_from(["lost", "engine", "invalid", "abort", "deadline", "lease"]))
     def goes_wrong(self, which: int, how: str) -> None:
-        """With a sequence; or a lease ends."""
+        """A sequence fails, or a lease expires."""
         held = [(one, ticket) for one in self.fleet.instances for ticket in one.held]
         if how == "lease" and held:
             instance, ticket = held[which % len(held)]
@@ -259,7 +261,7 @@ class GatewayMachine(RuleBasedStateMachine):
         how=st.sampled_from(["reports", "reports", "work", "work", "silence", "stopped"]),
     )
     def time_passes(self, seconds: float, how: str) -> None:
-        """The core is woken when it asked for it; or late, since its process was stopped."""
+        """The core is woken when requested, or late, as after a pause of the process."""
         gateway = self.gateway
         end, report_at = gateway.now + seconds, gateway.now
         while how != "stopped" and (wake := max(gateway.now, gateway.core.next_wake())) <= end:
@@ -286,7 +288,7 @@ class GatewayMachine(RuleBasedStateMachine):
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """With sound instances and a quiet network everything ends, and nothing is left."""
+        """With healthy instances and a quiet network all jobs end, and all ledgers are empty."""
         if not hasattr(self, "gateway"):
             return
         self.gateway.oversized = 0

@@ -1,7 +1,7 @@
-"""Several gateways decide on the same stale views: nobody may herd.
+"""Several gateways decide on the same stale views, without herding.
 
-Four gateways get 200 requests at once, before any of them hears of what the others did. Each sees the same old views
-and knows only what it sent itself.
+Four gateways get 200 requests at once, before any of them receives the effects of the others. Each has the same old
+views and the record of its own routes.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ Choice = Callable[[Sequence[InstanceView]], ReplicaId]
 
 
 def views(*queued: int) -> list[InstanceView]:
-    """Prefill or decode instances with so many tokens waiting, and a sequence for every thousand of them."""
+    """Prefill or decode instances with this many queued tokens, and one sequence per thousand of them."""
     return [
         InstanceView(
             ReplicaId(f"i{n}"), "p", NodeId("n"), q, q // TOKENS, 10_000 - q // 16, 10_000, gateways=GATEWAYS,
@@ -33,12 +33,12 @@ def views(*queued: int) -> list[InstanceView]:
 
 
 def naive(stale: Sequence[InstanceView]) -> ReplicaId:
-    """The least loaded one, as the last report has it."""
+    """The least loaded instance by the last report."""
     return min(stale, key=lambda view: (view.queued_tokens, view.replica)).replica
 
 
 def spread(start: Sequence[InstanceView], choose: list[Choice], own: bool = True) -> dict[ReplicaId, int]:
-    """How many each instance gets; `own`: gateways remember what they sent themselves."""
+    """Number of requests per instance; `own`: gateways count their own routes."""
     known = [list(start) for _ in range(GATEWAYS)]
     got: Counter[ReplicaId] = Counter({view.replica: 0 for view in start})
     for request in range(BURST):
@@ -68,7 +68,7 @@ def gateways(rule: Rule, role: str) -> list[Choice]:
 
 
 def worst(start: Sequence[InstanceView], got: dict[ReplicaId, int]) -> float:
-    """The fullest instance after the burst, over the mean."""
+    """The fullest instance after the burst, relative to the mean."""
     loads = [view.queued_tokens + got[view.replica] * TOKENS for view in start]
     return max(loads) / (sum(loads) / len(loads))
 
@@ -89,7 +89,7 @@ def test_equal_instances_get_equal_shares(rule: Rule, role: str, instances: int)
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_an_instance_that_looks_idle_is_filled_by_all_together(role: str) -> None:
-    """One has just come up: everybody sees it at zero, and would fill it four times over."""
+    """An instance has just started: every gateway sees zero load, and together they would fill it four times over."""
     start = views(0, *[30_000] * 7)
     got = spread(start, gateways("load", role))
     assert worst(start, got) <= 1.15

@@ -1,4 +1,4 @@
-"""Responses come, are read, deleted and grow old; a plain list of all that was ever kept says what must be there."""
+"""Responses are stored, read, deleted and expire; a plain list of all stored responses defines the expected state."""
 
 import pytest
 from hypothesis import settings
@@ -13,7 +13,7 @@ IDS = st.sampled_from("abcdefg")
 
 
 class KeptMachine(RuleBasedStateMachine):
-    """Two namespaces within one store."""
+    """Two namespaces in one store."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class KeptMachine(RuleBasedStateMachine):
         """By namespace, oldest first."""
 
     def there(self, name: str) -> dict[str, bytes]:
-        """Responses that the limits leave, the newest first."""
+        """Responses that the limits keep, the latest first."""
         kept: dict[str, bytes] = {}
         for response_id, value, at in reversed(self.model[name]):
             if at + LIMITS.seconds <= self.now or len(kept) == LIMITS.responses:

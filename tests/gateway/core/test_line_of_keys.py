@@ -1,4 +1,4 @@
-"""What instances are told of keys: which sequences are of one, and their own priorities."""
+"""Keys as sent to instances: which sequences belong to one key, and their own priorities."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""What a gateway notes of instances that it loses."""
+"""The gateway's record of lost instances."""
 
 from serving.gateway.core.losses import MOST_NOTICES, Losses
 from serving.ids import ReplicaId

@@ -1,4 +1,4 @@
-"""Room that running answers will still want: booked, used up, given back."""
+"""Capacity reserved for the remaining output of running sequences: booked, used, released."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a prompt costs, and draws that can be drawn again."""
+"""Costs of prompts, and reproducible draws."""
 
 from collections import Counter
 

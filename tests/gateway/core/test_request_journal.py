@@ -102,7 +102,7 @@ def test_a_source_lost_during_the_move_is_for_the_pull_to_tell() -> None:
 
 
 def test_a_source_whose_blocks_did_not_arrive_is_not_asked_again_while_there_are_others() -> None:
-    """Else a path that breaks on its side fails the request at one target after the other, until it is given up."""
+    """Otherwise a path that fails at the source makes the request fail at one target after the other."""
     journal = moving()
     (_, need) = journal.on_news(Lost(sid(2), "HandoffError: nothing came"))
     assert isinstance(need, NeedPrefill)
@@ -141,7 +141,7 @@ def test_a_handoff_that_an_instance_fails_to_take_for_the_last_time() -> None:
 
 
 def test_a_stream_that_finds_all_instances_full_waits() -> None:
-    """It failed as soon as it had asked as often as it may fail, within milliseconds."""
+    """It failed within milliseconds, after its maximum number of attempts."""
     journal = moving(max_attempts=1)
     assert journal.on_news(Refused(sid(2), FailKind.OVERLOADED, "full")) == (NeedDecode(ticket(), (D0,)),)
     journal.decode_routed(D1, 121.0)

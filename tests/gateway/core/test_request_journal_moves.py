@@ -1,4 +1,4 @@
-"""The journal's commands when instances drain, die with a request, or stand in for others."""
+"""The journal's commands when instances drain, die with a request, or serve another role."""
 
 from msgspec.structs import replace
 
@@ -55,7 +55,7 @@ def test_what_a_draining_instance_is_to_be_rid_of_goes_elsewhere() -> None:
 
 
 def moved_out() -> SequenceJournal:
-    """A stream whose decode instance drains, held there."""
+    """A stream whose decode instance drains and holds it."""
     journal = decoding(max_attempts=2)
     journal.on_news(Tokens(sid(2), 1, (12, 13)))
     moved = ticket("t2", D0)
@@ -149,7 +149,7 @@ def test_a_host_that_takes_its_instances_along_is_one_failure() -> None:
 
 
 def on_trial(max_attempts: int = 3) -> SequenceJournal:
-    """A prompt that two instances were lost with, at a third."""
+    """A prompt during which two instances were lost, on a third one."""
     journal = at_prefill(max_attempts)
     assert journal.instance_lost(P0) == (NeedPrefill(3, (P0,), alone=True),)
     journal.prefill_routed(P1, 111.0)

@@ -1,4 +1,4 @@
-"""Is Retry-After true? A gateway with seats in virtual time, and clients that do as they are told."""
+"""Accuracy of Retry-After: a gateway with concurrency limits in virtual time, and clients that honour it."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ FULL_S = 16 * 120.0
 
 @dataclass
 class Door:
-    """One gateway, its seats, and everybody who wants in."""
+    """One gateway, its concurrency limits, and all clients."""
 
     rng: random.Random
     obedient: float = 1.0
@@ -55,7 +55,7 @@ class Door:
             what(arg)
 
     def arrive(self, before: QueuedRequest | str | None) -> None:
-        """Somebody comes: back, or for the first time, with a key or without."""
+        """A client arrives: a retry or a new one, with or without a key."""
         self._serial += 1
         if isinstance(before, QueuedRequest):
             key, mark, tokens = before.key, before.mark, before.tokens
@@ -103,7 +103,7 @@ def test_after_a_burst_those_who_come_back_are_let_in(seed: int, burst: int) -> 
 
 
 def overload(**clients: Any) -> Door:
-    """Half as much again as can be served, for two minutes."""
+    """Load of 1.5 times the capacity, for two minutes."""
     door = Door(random.Random(0), **clients)
     for n in range(1200):
         door.at(n * 0.1, door.arrive, None)

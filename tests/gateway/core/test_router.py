@@ -1,4 +1,4 @@
-"""Instance choice: least work, most room, fair ties, never a dead one."""
+"""Instance choice: least work, most capacity, fair ties, never a dead one."""
 
 from collections import Counter
 
@@ -88,7 +88,7 @@ def test_a_slow_instance_gets_less_but_never_nothing() -> None:
 
 
 def test_who_asks_for_fewer_sequences_gets_them_but_never_none() -> None:
-    """Ranks that are slower than their peers ask so."""
+    """Ranks that are slower than their peers request fewer."""
     inside, free = {"a": 0, "b": 0, "c": 0}, {"a": 100, "b": 100, "c": 100}
     for turn in range(50):
         views = [
@@ -175,7 +175,7 @@ instances = st.builds(
 def test_a_preferred_host_changes_nothing_but_which_of_the_equals(
     views: list[InstanceView], blocks: int, turn: int, host: NodeId, rule: Rule
 ) -> None:
-    """Whatever is chosen for its host could have been chosen in another turn."""
+    """Every instance chosen for its host could have been chosen in another turn."""
     preferred = route_decode(views, blocks, turn, 5.0, (), rule, host)
     plain = [route_decode(views, blocks, other, 5.0, (), rule) for other in range(turn, turn + len(views))]
     assert preferred.replica in {one.replica for one in plain}

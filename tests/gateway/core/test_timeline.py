@@ -1,4 +1,4 @@
-"""Parts of a time line lie end to end, whatever instances tell and in whatever order things happen."""
+"""Parts of a time line are contiguous, for any reports of instances and any order of events."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def answered(ended: float, outcome: t.Outcome = "stop", *names: str, arrived: fl
 
 
 def assert_whole(times: t.RequestTimes) -> None:
-    """Every choice's parts cover the request without gap or overlap."""
+    """Assert that every choice's parts cover the request without gap or overlap."""
     for choice in times.choices:
         assert sum(part.seconds for part in choice.parts) == pytest.approx(times.total_s, abs=1e-6)
         at = 0.0

@@ -1,4 +1,4 @@
-"""Spans of time lines: the same parts under other names, in the caller's trace."""
+"""Spans of time lines: the same parts under their span names, in the caller's trace."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""What a live gateway cannot send, in the midst of what it is to do."""
+"""Commands that a live gateway cannot send, in the middle of other effects."""
 
 import itertools
 from collections.abc import Container
@@ -23,10 +23,10 @@ PREFILL, DECODE = ReplicaId("prefill#0"), ReplicaId("decode#0")
 
 
 class Wire:
-    """A gateway's links, and the orders that got through, in order.
+    """A gateway's links, and the delivered commands, in order.
 
     Args:
-        lost: those that do not, by number. too_large: handoffs do not fit into a frame.
+        lost: numbers of the lost commands. too_large: handoffs do not fit into a frame.
     """
 
     def __init__(self, *, lost: Container[int] = (), too_large: bool = False) -> None:
@@ -44,7 +44,7 @@ class Wire:
             self.backend._tell(e.InstanceStatus(replica, IDLE))
 
     def send(self, replica: ReplicaId, order: Order) -> bool:
-        """Send as a link does."""
+        """Send like a link."""
         if self.too_large and isinstance(order, Adopt):
             raise LinkError("40 MiB")
         if next(self._numbers) in self._lost:
@@ -53,7 +53,7 @@ class Wire:
         return True
 
     def prefilled(self, generation: LiveGeneration) -> None:
-        """Both prompts are computed; the news come in one frame."""
+        """Both prompts are computed; the events arrive in one frame."""
         adds = [order for _, order in self.sent if isinstance(order, Add)]
         tickets = [
             HandoffTicket(f"t{place}", PREFILL, NodeId("n"), "/s", "l", len(add.spec.prompt), ())
@@ -67,7 +67,7 @@ class Wire:
 
 @pytest.mark.asyncio
 async def test_a_handoff_too_large_to_be_sent_fails_its_request_after_the_other_choices_tokens() -> None:
-    """The frame's other tokens were delivered to a request that was over by then: a KeyError closed the link."""
+    """The frame's other tokens were delivered to a finished request: a KeyError closed the link."""
     wire = Wire(too_large=True)
     generation = wire.backend.submit(job(2))
     wire.prefilled(generation)
@@ -81,7 +81,7 @@ async def test_a_handoff_too_large_to_be_sent_fails_its_request_after_the_other_
 
 @pytest.mark.asyncio
 async def test_a_request_that_fails_for_what_was_not_sent_leaves_nothing_at_the_instances() -> None:
-    """Its other choice was cancelled before it was sent: an instance computed it for nobody."""
+    """Its other choice was cancelled before it was sent: an instance computed it for no client."""
     wire = Wire(lost={0, 2, 3})
     generation = wire.backend.submit(
         job(2)

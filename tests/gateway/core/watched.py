@@ -1,4 +1,4 @@
-"""A gateway's core under watch: whatever it is told and does, what a gateway promises is proved after each event."""
+"""A gateway's core under observation: its guarantees are checked after each event."""
 
 import math
 from collections import deque
@@ -22,13 +22,13 @@ TRIAL_S = 4 * TOGETHER_S
 
 
 class WatchedGateway:
-    """The core, a twin that hears the same as a decision log keeps it, and a driver that carries effects out.
+    """The core, a twin that receives the events as a decision log stores them, and a driver that carries effects out.
 
     Attributes:
-        now: gateway time [s]; its owner moves it.
-        oversized: so many of the next submissions do not fit into a frame.
-        losses: instances that were lost. invalid: jobs that may be told so.
-        untold: tickets of which the gateway was not told, or whose release was lost: their leases end by themselves.
+        now: gateway time [s]; set by the owner.
+        oversized: this many of the next submissions do not fit into a frame.
+        losses: lost instances. invalid: jobs that may be refused as invalid.
+        untold: tickets unknown to the gateway, or whose release was lost: their leases expire.
         empty_since: since when there has been no instance, and the core was woken in time [s].
     """
 
@@ -53,7 +53,7 @@ class WatchedGateway:
         self.released: set[str] = set()
 
     def tell(self, event: e.GatewayEvent) -> None:
-        """Deliver an event and what comes of it."""
+        """Deliver an event and its consequences."""
         self.pending.append(event)
         while self.pending:
             event = self.pending.popleft()
@@ -69,7 +69,7 @@ class WatchedGateway:
             self.is_bounded()
 
     def is_heeded(self, event: e.GatewayEvent) -> None:
-        """Who speaks of a submission that is not wanted is told to stop; what was not sent is not waited for."""
+        """A sender of unwanted output gets a cancel; unsent commands are not waited for."""
         match event:
             case e.InstanceSays(replica=replica, news=news):
                 reached = self.fleet.named[replica].up and not self.fleet.named[replica].cut
@@ -148,7 +148,7 @@ class WatchedGateway:
             instance.take(order)
 
     def judge(self, number: int, client: Client, failure: Fail) -> None:
-        """Nothing fails without a reason."""
+        """Every failure has a reason."""
         match failure.kind:
             case FailKind.DEADLINE:
                 assert self.now >= client.deadline or "at the instance" in failure.reason
@@ -185,7 +185,7 @@ class WatchedGateway:
             assert wake <= self.now + LATER_S
 
     def look(self) -> None:
-        """The driver woke the core."""
+        """The driver wakes the core."""
         self.tell(e.Look())
         assert self.core.next_wake() > self.now, "else it would be woken again and again"
         for number, client in self.alive().items():
@@ -197,12 +197,12 @@ class WatchedGateway:
             assert client.begun or waits <= patience_s, "nobody is there, and nobody came"
 
     def suspected(self, number: int) -> bool:
-        """Whether instances died with a sequence of a job."""
+        """Whether instances were lost during a sequence of a job."""
         choices = [choice for name, choice in self.core.choices.items() if self.whose(name)[0] == number]
         return any(choice.journal.attempts.losses for choice in choices)
 
     def is_bounded(self) -> None:
-        """No more waits and runs than may, and who is served is served to the end."""
+        """Queue and concurrency stay within their limits, and admitted requests are served to the end."""
         limits = self.core.settings.limits
         may_wait = limits.max_queued_requests
         if limits.shared:  # what the instances cannot run yet waits here

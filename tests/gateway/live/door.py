@@ -1,4 +1,4 @@
-"""A front door before a small application, and raw HTTP at it."""
+"""An HTTP server in front of a small application, and raw HTTP requests."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ POST = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 async def app(
     scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
 ) -> None:
-    """Reads the body and says how long it was; under /refuse answers 413 at once, under /stream in pieces."""
+    """Returns the length of the body; under /refuse 413 immediately, under /stream in pieces."""
     size, headers, status = 0, [], 200
     if scope["path"] == "/refuse":
         status, headers = 413, [(b"connection", b"close")]
@@ -45,7 +45,7 @@ async def app(
 
 @contextlib.asynccontextmanager
 async def behind(limits: ConnectionLimits) -> AsyncIterator[int]:
-    """A front door with these limits while the block runs, which has a minute. Yields: its port."""
+    """An HTTP server with these limits for the block, at most a minute. Yields: its port."""
     port = free_port()
     door = GatewayHttpServer(app, "127.0.0.1", port, leave_s=0.1, limits=limits)
     serving = asyncio.create_task(door.serve())
@@ -59,7 +59,7 @@ async def behind(limits: ConnectionLimits) -> AsyncIterator[int]:
 
 
 async def answer_to(port: int, *pieces: bytes) -> bytes:
-    """Everything that comes back until the server closes."""
+    """All bytes received until the server closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for piece in pieces:

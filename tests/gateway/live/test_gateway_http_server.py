@@ -1,4 +1,4 @@
-"""A front door that leaves: closed for newcomers at once, open for streams until they have ended, but not for ever."""
+"""A draining HTTP server: closed for new connections at once, open for streams until they finish, within a limit."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Streaming:
-    """An ASGI application whose one answer goes on until it is told to end."""
+    """An ASGI application whose response continues until it is released."""
 
     def __init__(self) -> None:
         self.end = asyncio.Event()
@@ -29,7 +29,7 @@ class Streaming:
 
 
 class Client:
-    """One connection with a request on it, of whose answer something has come."""
+    """One connection with a request whose response has started."""
 
     async def begin(self, port: int) -> None:
         while True:
@@ -48,7 +48,7 @@ class Client:
 
 
 async def refused(port: int) -> None:
-    """Wait until nobody listens there any more."""
+    """Wait until the port refuses connections."""
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -93,14 +93,14 @@ async def test_leaving_before_it_listens() -> None:
 
 
 async def answer_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """One request, and its answer up to the end of the body."""
+    """One request, and its response up to the end of the body."""
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     return await asyncio.wait_for(reader.readuntil(b"ended\r\n0\r\n\r\n"), PATIENCE_S)
 
 
 @contextlib.asynccontextmanager
 async def open_door() -> AsyncIterator[tuple[GatewayHttpServer, int]]:
-    """A door that takes connections, and its port. The block has it leave."""
+    """A server that accepts connections, and its port. The block makes it drain."""
     app, port = Streaming(), free_port()
     app.end.set()
     door = GatewayHttpServer(app, "127.0.0.1", port, leave_s=PATIENCE_S)

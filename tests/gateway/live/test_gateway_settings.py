@@ -1,4 +1,4 @@
-"""From the configuration's keys to who may enter a gateway, and as whom."""
+"""From configuration keys to access to a gateway, and its identity."""
 
 import pickle
 import re
@@ -47,7 +47,7 @@ def test_every_kind_of_key_arrives(model: ModelConfig) -> None:
 
 
 def test_nothing_that_opens_a_door_is_handed_on(model: ModelConfig) -> None:
-    """Ray keeps what replicas are made of, perhaps on disk."""
+    """Ray stores the arguments of replicas, perhaps on disk."""
     gateway = GatewayConfig(api_keys=("hide-1",), admin_keys=("hide-2",))
     tenants = (NamespaceConfig("acme", ("hide-3",)), NamespaceConfig("idle"))
     plain = ServeConfig(model=model, gateway=gateway, namespaces=tenants, kvcache=KvCacheConfig(salt="hide-4"))
@@ -91,7 +91,7 @@ def test_names_of_this_server_where_no_key_proves_anything(
 
 @pytest.mark.parametrize(("executor", "known"), [("auto", 320), ("simulated", 276)])
 def test_the_model_says_which_tokens_there_are(tmp_path: Path, executor: Executor, known: int) -> None:
-    """A tokenizer folder of its own may know more of them, or fewer; a simulated model says words of the tokenizer."""
+    """A separate tokenizer folder may have more or fewer tokens; a simulated model uses the tokenizer's words."""
     checkpoint = write_random_checkpoint(tmp_path / "model")
     (tmp_path / "tokenizer").mkdir()
     write_tokenizer(tmp_path / "tokenizer", 276, 1024)

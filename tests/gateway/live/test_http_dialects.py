@@ -1,4 +1,4 @@
-"""HTTP as all kinds of clients speak it: what a door answers by itself, old versions, offers of other protocols."""
+"""HTTP of all kinds of clients: responses of the server itself, old versions, offers of other protocols."""
 
 import asyncio
 

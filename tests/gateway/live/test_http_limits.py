@@ -1,4 +1,4 @@
-"""What a client may do to a front door: send too much, too slowly, too often, and never finish. Real sockets."""
+"""Limits on clients of the HTTP server: too much, too slow, too often, never complete. Real sockets."""
 
 import asyncio
 
@@ -86,7 +86,7 @@ async def test_a_body_that_stands_still_is_408(body: bytes) -> None:
 
 @pytest.mark.asyncio
 async def test_a_refusal_reaches_whoever_goes_on_sending() -> None:
-    """As much as this does not fit into the buffers of the two sockets: the client reads only when all is sent."""
+    """This much does not fit into the buffers of the two sockets: the client reads only after sending all of it."""
     async with behind(ConnectionLimits()) as port:
         size = 20 << 20
         answer = await answer_to(port, POST % (b"refuse", size), b"b" * size)

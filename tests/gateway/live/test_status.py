@@ -1,4 +1,4 @@
-"""What `cloudmatrix status` says of an instance's life."""
+"""The state of an instance's life in `cloudmatrix status`."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Spans go out as OTLP, to a receiver that parses them; nobody waits for it."""
+"""Spans are exported as OTLP, to a receiver that parses them, without delaying requests."""
 
 import queue
 import threading
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 
 
 class Receiver(ThreadingHTTPServer):
-    """A collector: keeps what it was sent."""
+    """A collector that stores the received spans."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.got.put(ExportTraceServiceRequest.FromString(body))
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Suppress log output."""
 
 
 @pytest.fixture

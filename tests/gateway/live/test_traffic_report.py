@@ -1,4 +1,4 @@
-"""A gateway tells the board what it counts, and whether a board has heard of it before."""
+"""A gateway reports its counters to the board, and whether a board has received a report of it before."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from serving.values.traffic import BoardNews, GatewayReport
 
 
 class Gateway:
-    """As `MeteredBackend`, as far as it is asked."""
+    """The used part of `MeteredBackend`."""
 
     def __init__(self) -> None:
         self.targets: dict[str, int] = {}
@@ -36,7 +36,7 @@ class Gateway:
 
 
 class Board:
-    """As `BoardClient`; silent the first time."""
+    """The used part of `BoardClient`; unreachable the first time."""
 
     def __init__(self) -> None:
         self.heard: list[bool] = []

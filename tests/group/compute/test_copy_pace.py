@@ -1,4 +1,4 @@
-"""The pace of copies: no stretch of time has more bytes than the rate, but for one piece."""
+"""The pace of copies: no interval has more bytes than the rate, plus one piece."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The native table says what the map says."""
+"""The native table equals the map."""
 
 import numpy as np
 import pytest

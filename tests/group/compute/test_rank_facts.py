@@ -1,4 +1,4 @@
-"""What a rank announces about experts: exact, and small whatever the model."""
+"""Facts about experts that a rank announces: exact, and small for any model."""
 
 import pickle
 

@@ -1,4 +1,6 @@
-"""Experts move between ranks while steps go on: no token ever meets wrong weights, and every order is answered."""
+"""Experts move between ranks while steps run: no token is computed with wrong weights, and every command gets a
+response.
+"""
 
 import subprocess
 import sys
@@ -42,7 +44,7 @@ FAST = 1e12
 
 @pytest.fixture
 def groups(shm: Path) -> Iterator[Group]:
-    """Makes groups that end with the test."""
+    """Factory of groups, which are closed after the test."""
     made = list[RanksWithSlots]()
 
     def make(first: ExpertMap, **how: Any) -> RanksWithSlots:
@@ -160,7 +162,7 @@ def test_fetches_that_are_given_up_are_answered_at_once(one_rank: tuple) -> None
 
 
 def test_the_end_of_moves_says_what_lies_where(one_rank: tuple) -> None:
-    """What was loaded is known to the native step by then, although that has not come to look for it."""
+    """The native step already has the loaded experts, although it has not polled for them."""
     mover, slots, events = one_rank
     busy = IdleRank(slots)
     busy.wake = lambda: None  # type: ignore[method-assign] # it computes all the time
@@ -211,7 +213,7 @@ def test_a_load_without_its_fetch_fails_and_empties_the_slot(one_rank: tuple) ->
 
 
 def test_experts_of_a_rank_in_another_process(shm: Path) -> None:
-    """They come over whole, or not at all; a rank that died without a word can still be read."""
+    """They are copied completely or not at all; the memory of a dead rank can still be read."""
     own = make_slots("copied", MadeExperts(1), 2, shm / "own")
     events: SimpleQueue[MoverEvent] = SimpleQueue()
     mover = SlotMover(0, own, ((None, None),), events.put, FAST)

@@ -28,7 +28,7 @@ RULES = ExpertRules(policy="none", bytes_per_s=1e12)
 
 
 class Process:
-    """One rank's process: real contents of its slots, and what it was asked for and has not done."""
+    """One rank's process: real contents of its slots, and commands that it has received but not done."""
 
     def __init__(self, rank: int, pid: int, held: list[list[int | None]]) -> None:
         self.rank, self.pid, self.held = rank, pid, held
@@ -45,7 +45,7 @@ class Process:
 
 
 class GroupLife(RuleBasedStateMachine):
-    """Two to four ranks, some of which may be missing. No token ever meets wrong weights."""
+    """Two to four ranks, some of which may be missing. No token is computed with wrong weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.stopping)
     @rule(layer=st.integers(0, LAYERS - 1))
     def order_what_is_not_there(self, layer: int) -> None:
-        """Moves that are under way are no reason to call an unknown expert a conflict."""
+        """An unknown expert is not reported as a conflict, even while moves are running."""
         self.confirm()
         plan = self.core.plan_order(MoveOneExpert(layer, EXPERTS, 0), self.now)
         assert isinstance(plan, Refusal)
@@ -130,7 +130,7 @@ class GroupLife(RuleBasedStateMachine):
     @precondition(lambda self: not self.stopping)
     @rule(chance=st.integers(0, 3))
     def shell_dies(self, chance: int) -> None:
-        """The next one asks all; the group goes on meanwhile."""
+        """The next shell queries all ranks; the group continues in between."""
         if chance:
             return
         self.core = GroupExperts(RULES)
@@ -151,7 +151,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule(turns=st.lists(st.integers(0, 3), max_size=12), fails=st.integers(0, 9))
     def work(self, turns: list[int], fails: int) -> None:
-        """Ranks do the next things, in any order; a load is done in two steps."""
+        """Ranks execute their next commands, in any order; a load takes two steps."""
         for turn in turns:
             busy = [rank for rank in self.members if self.ranks[rank].asked or self.ranks[rank].loading]
             if busy:
@@ -160,14 +160,14 @@ class GroupLife(RuleBasedStateMachine):
 
     @rule()
     def go_on(self) -> None:
-        """All do what they are asked to, and take up maps."""
+        """Ranks execute all commands, and adopt maps."""
         for turn in range(8):
             self.work([turn] * 4, 1)
             self.take_up_map()
 
     @rule()
     def take_up_map(self) -> None:
-        """All use the newest map that all have, and say so."""
+        """All ranks adopt the latest map that all have, and report it."""
         if self.used is None or self.next is not None:
             return
         common = set.intersection(*(set(self.ranks[rank].maps) for rank in self.members))
@@ -195,7 +195,7 @@ class GroupLife(RuleBasedStateMachine):
                     assert found == expert, (self.used.version, layer, home)
 
     def teardown(self) -> None:
-        """Left alone, moves end, and another one can be made."""
+        """Without further events, moves finish, and another one can be made."""
         if not self.members:
             return
         for _ in range(200):
@@ -236,7 +236,7 @@ class GroupLife(RuleBasedStateMachine):
             self.ranks[rank].maps[new.version] = new
 
     def _learn(self) -> None:
-        """A shell that does not know what lies where is told before it makes a map."""
+        """A shell that does not know the contents of slots receives them before it makes a map."""
         while self.stopping and any(self.ranks[one].asked for one in self.members if one in self.ranks):
             for rank in [one for one in self.members if one in self.ranks]:
                 if self.ranks[rank].asked or self.ranks[rank].loading:

@@ -1,4 +1,4 @@
-"""Ranks as a shell sees them."""
+"""Ranks from a shell's point of view."""
 
 from serving.group.core.group_course import RankSnapshot
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
@@ -23,7 +23,7 @@ def report(
 
 
 def sights(*phases: RankPhase) -> dict[int, RankSnapshot]:
-    """Ranks of which those that serve do so in the first epoch."""
+    """Snapshots of ranks; the serving ones are in the first epoch."""
     order = first_order(len(phases))
     serving = RankPhase.SERVING
     return {

@@ -1,4 +1,6 @@
-"""A group of ranks that carries out what movers ask, in any order, and checks that no token meets wrong weights."""
+"""A group of ranks that executes a mover's commands in any order, and checks that no token is computed with wrong
+weights.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +20,7 @@ from serving.values.expert_moves import (
 
 
 class RankGroup:
-    """Real contents of all slots, kept apart from the ledger, and what has been asked but not done."""
+    """Real contents of all slots, independent of the ledger, and commands received but not executed."""
 
     def __init__(self, ledger: SlotLedger) -> None:
         self.map = ledger.map
@@ -32,7 +34,7 @@ class RankGroup:
         self.ended: list[MovesEnded] = []
 
     def take(self, effects: Iterable[MoverEffect], now: float) -> None:
-        """Note what a mover wants."""
+        """Record the mover's commands."""
         for effect in effects:
             if isinstance(effect, MovesEnded):
                 self.ended.append(effect)
@@ -45,7 +47,7 @@ class RankGroup:
         self.check()
 
     def do(self, index: int) -> MoverEvent:
-        """Carry out one thing that was asked."""
+        """Execute one command."""
         effect = self.asked.pop(index)
         match effect:
             case FetchExpert(move):
@@ -66,7 +68,7 @@ class RankGroup:
         raise AssertionError(effect)
 
     def check(self) -> None:
-        """The map in use is good, and every slot that it names holds the expert."""
+        """Check that the current map is valid, and that every slot it names holds its expert."""
         self.map.check()
         for layer, one in enumerate(self.map.layers):
             for expert, homes in enumerate(one.homes):
@@ -74,7 +76,7 @@ class RankGroup:
 
 
 def check_rate(fetches: Sequence[tuple[float, ExpertMove]], seconds_each: float) -> None:
-    """In any stretch of time no more is fetched than its bytes, and one expert."""
+    """Check that no interval has more fetched bytes than the rate, plus one expert."""
     times = [at for at, _ in fetches]
     for first in range(len(times)):
         for last in range(first + 1, len(times)):

@@ -16,7 +16,7 @@ POLICIES: dict[str, PlacementPolicy] = {
 
 @st.composite
 def groups(draw: st.DrawFn, most_ranks: int = 6) -> GroupShape:
-    """Groups whose ranks may differ in slots, may have none, and lie on up to three nodes."""
+    """Groups whose ranks may differ in slots, may have none, and are on up to three nodes."""
     ranks = draw(st.integers(1, most_ranks))
     slots = draw(st.lists(st.integers(0, 4), min_size=ranks, max_size=ranks).filter(any))
     return GroupShape(tuple(slots), tuple(sorted(draw(st.lists(st.integers(0, 2), min_size=ranks, max_size=ranks)))))
@@ -24,7 +24,7 @@ def groups(draw: st.DrawFn, most_ranks: int = 6) -> GroupShape:
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[GroupShape, int, tuple[tuple[int, ...], ...]]:
-    """A group, a number of experts that it has room for, and their tokens by slice."""
+    """A group, a number of experts that fits, and their tokens by slice."""
     shape = draw(groups())
     experts = draw(st.integers(1, sum(shape.slots)))
     row = st.tuples(*[st.integers(0, 1000)] * experts)

@@ -13,7 +13,7 @@ from tests.group.core.strategies import layers
 
 
 def home(rank: int, slot: int, weight: int = PARTS) -> ExpertHome:
-    """A home by its numbers."""
+    """A home from its numbers."""
     return ExpertHome(ExpertSlot(rank, slot), weight)
 
 

@@ -1,4 +1,4 @@
-"""Experts of a group, from what its ranks announce, and as `cloudmatrix experts` prints them."""
+"""Experts of a group, from its ranks' announcements, and as `cloudmatrix experts` prints them."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def test_a_lost_rank_does_not_count_and_its_experts_are_borrowed() -> None:
 
 
 def test_ranks_that_say_it_of_another_size_count_as_far_as_they_can() -> None:
-    """Amid a resize: one has not announced itself since."""
+    """During a resize one rank has not announced itself since."""
     larger = opening_map(4, 3, 0, layers=2)
     new, old = RankFacts(larger, 0, 2, (0, 1, 2)), RankFacts(OPENING, 1, 2, (0, 1))
     (group,) = expert_status({"decode": 2}, [member(0, new, epoch=2), member(1, old)])["groups"]

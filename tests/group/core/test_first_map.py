@@ -1,4 +1,4 @@
-"""The map that a group begins with, for any number of experts and ranks."""
+"""The initial map of a group, for any number of experts and ranks."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""A shell makes its group whole, whatever happens to the ranks, and takes over what another one has left."""
+"""A shell completes its group, whatever happens to the ranks, and takes over the state of another shell."""
 
 from dataclasses import dataclass
 
@@ -75,7 +75,7 @@ def test_an_epoch_that_has_not_begun_is_asked_for_anew() -> None:
 
 
 def test_a_rank_that_was_not_told_of_the_first_epoch_is_asked_for_anew() -> None:
-    """Its peer was, whose window is in that epoch from the beginning."""
+    """Its peer received the epoch, and has its window in that epoch from the start."""
     one = {
         0: RankSnapshot(report=report(0, RankPhase.SERVING, 0, first_order(2), 1)),
         1: sights(*[RankPhase.OFFERED] * 2)[1],
@@ -109,7 +109,7 @@ def test_losses_are_counted_by_kind() -> None:
 
 
 def late(rank: int, peer: int | None, silent_s: float = 0.0) -> RankSnapshot:
-    """A rank of three that waits for a peer for too long."""
+    """One of three ranks that waits for a peer for too long."""
     told = report(rank, RankPhase.SERVING, rank, first_order(3), 1)
     return RankSnapshot(silent_s=silent_s, report=msgspec.structs.replace(told, late_peer=peer))
 
@@ -143,7 +143,7 @@ def test_a_group_grows_by_all_newcomers_at_once() -> None:
 
 
 def test_newcomers_start_one_by_one() -> None:
-    """A start takes the processor from those that compute."""
+    """A start takes processor time from the ranks that compute."""
     group = sights(RankPhase.SERVING, RankPhase.SERVING)
     assert mend(group, 4, SILENCE_S, former=2) == [Make(2)]
     assert mend(group | {2: RankSnapshot()}, 4, SILENCE_S, former=2) == [], "it has not answered yet"
@@ -223,7 +223,7 @@ class Played:
 
 
 class Group(RuleBasedStateMachine):
-    """A group whose ranks die, freeze, fail and drain at any time, and whose size changes, between a shell's orders."""
+    """A group that is resized, and whose ranks die, freeze, fail and drain at any time between a shell's commands."""
 
     @initialize(size=st.integers(1, 4), spares=st.integers(0, 2))
     def begin(self, size: int, spares: int) -> None:
@@ -266,14 +266,14 @@ class Group(RuleBasedStateMachine):
         self._go_on(self.ranks[data.draw(st.sampled_from(sorted(self.ranks)))])
 
     def _go_on(self, one: Played) -> None:
-        """It is built, or has drained."""
+        """The rank is built, or has drained."""
         after = {RankPhase.LOADING: RankPhase.OFFERED, RankPhase.LEAVING: RankPhase.LEFT}
         if one.trouble not in ("die", "freeze"):
             one.phase = after.get(one.phase, one.phase)
 
     @rule(told=st.integers(0, 5), begun=st.integers(0, 5))
     def obey(self, told: int, begun: int) -> None:
-        """Carry out orders; of a regrouping so many ranks are told and begin, then the shell dies."""
+        """Execute commands; of a regroup, so many ranks receive and start it, then the shell dies."""
         for order in mend(self.sights(), self.size, SILENCE_S, former=self.former, spares=self.spares):
             match order:
                 case Make(rank):
@@ -330,7 +330,7 @@ class Group(RuleBasedStateMachine):
         assert all(len(members) == 1 for members in epochs.values())
 
     def teardown(self) -> None:
-        """Left alone, it gets whole, and has no rank too many."""
+        """Without further events, the group becomes complete, without surplus ranks."""
         if not hasattr(self, "ranks"):
             return
         for _ in range(24):

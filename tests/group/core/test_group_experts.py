@@ -1,4 +1,4 @@
-"""No token ever meets wrong weights, whatever happens to a group; and faults that are planted are found."""
+"""No token is computed with wrong weights, whatever happens to a group; and planted faults are found."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,14 +27,14 @@ def is_borrowed(of: ExpertMap, home: ExpertHome) -> bool:
 
 
 def moved(of: ExpertMap, expert: int, at: ExpertSlot) -> ExpertMap:
-    """A map whose first layer sends an expert's rows elsewhere."""
+    """A map whose first layer sends an expert's rows to another slot."""
     homes = list(of.layers[0].homes)
     homes[expert] = tuple(msgspec.structs.replace(one, at=at) for one in homes[expert][:1])
     return msgspec.structs.replace(of, layers=(LayerMap(tuple(homes), of.layers[0].masked), *of.layers[1:]))
 
 
 def lost_on_leave(of: ExpertMap) -> ExpertMap:
-    """An expert whose rank has gone is not borrowed: its rows go to a slot that holds another one."""
+    """An expert whose rank has left is not borrowed: its rows are sent to a slot with another expert."""
     for expert, homes in enumerate(of.layers[0].homes):
         if is_borrowed(of, homes[0]):
             return moved(of, expert, ExpertSlot(homes[0].at.rank, 0))
@@ -42,7 +42,7 @@ def lost_on_leave(of: ExpertMap) -> ExpertMap:
 
 
 def given_twice(of: ExpertMap) -> ExpertMap:
-    """Two experts get the same slot of a reserve."""
+    """Two experts get the same reserve slot."""
     borrowed = [expert for expert, homes in enumerate(of.layers[0].homes) if is_borrowed(of, homes[0])]
     return moved(of, borrowed[1], of.layers[0].homes[borrowed[0]][0].at) if len(borrowed) > 1 else of
 

@@ -1,4 +1,4 @@
-"""A group that grows falls back to what it was if it cannot."""
+"""A group that cannot grow returns to its former state."""
 
 import pytest
 

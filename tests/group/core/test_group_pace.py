@@ -1,4 +1,4 @@
-"""Which rank is slow, from what ranks count: never one that waits, or has much to do, or had a bad moment."""
+"""Detection of slow ranks from their counters: never a rank that waits, is loaded, or was slow only briefly."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ ROW_S = 2e-5
 
 
 class FakeGroup:
-    """Ranks that take steps together on cores that others use, too.
+    """Ranks that take steps together on shared cores.
 
     Args:
         noise: spread of the time of each step's work: the standard deviation of its logarithm.
@@ -34,10 +34,10 @@ class FakeGroup:
         self.taken: list[tuple[int, str]] = []
 
     def run(self, seconds: float, heeds: bool = False) -> None:
-        """Time goes by.
+        """Advance the time.
 
         Args:
-            heeds: whether a rank gets as much less to do as it is to.
+            heeds: whether a rank's work is reduced as requested.
         """
         for _ in range(round(seconds / SLICE_S)):
             self.now += SLICE_S
@@ -47,7 +47,7 @@ class FakeGroup:
             self.taken += [(one.rank, one.measure.value) for one in self.pace.look(self.now)]
 
     def _steps(self, heeds: bool) -> None:
-        """Steps of a slice; neighbours are at work for some of them."""
+        """Steps of a slice; other programs use the cores during some of them."""
         speeds = self.pace.speeds()
         for _ in range(12):
             neighbour = self.rng.randrange(2 * RANKS)
@@ -70,7 +70,7 @@ class FakeGroup:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_noise_alone_is_no_reason_for_anything(seed: int) -> None:
-    """Half an hour on cores that others use half of the time."""
+    """Half an hour on cores that are busy with other work half of the time."""
     group = FakeGroup("drain", seed)
     group.run(1800.0)
     assert group.taken == []

@@ -9,7 +9,7 @@ from tests.group.core.strategies import POLICIES, layers
 
 
 def after(now: Slots, rounds: tuple) -> Slots:
-    """Slots after all rounds. Every expert keeps a home in each, and sources hold what is fetched."""
+    """Slots after all rounds. Every expert keeps a home in each, and sources hold the fetched experts."""
     now = dict(now)
     experts = {expert for expert in now.values() if expert is not None}
     for one in rounds:
@@ -78,7 +78,7 @@ def test_moves_end_at_the_target_and_nobody_is_homeless(layer: tuple, before: st
 
 
 def test_a_lent_slot_is_not_taken_back_before_it_has_served() -> None:
-    """Rank 0 lends the slot of expert 1, which has a copy, to break the circle of 2 and 0; it went round for ever."""
+    """Rank 0 lends the slot of expert 1, which has a copy, to break the cycle of 2 and 0; it looped for ever."""
     slots = [ExpertSlot(0, 0), ExpertSlot(0, 1), ExpertSlot(1, 0), ExpertSlot(1, 1)]
     current: Slots = dict(zip(slots, (1, 2, 0, None), strict=True))
     target: Slots = dict(zip(slots, (1, 0, 2, 1), strict=True))

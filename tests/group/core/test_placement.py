@@ -1,4 +1,4 @@
-"""Placement policies: known answers, and what holds for any layer and group."""
+"""Placement policies: known results, and properties of any layer and group."""
 
 from collections import Counter
 
@@ -46,7 +46,7 @@ def test_the_example_as_one_node_never_doubles_an_expert_on_a_rank() -> None:
 
 
 def test_time_slices_choose_whoever_is_hottest_at_some_time() -> None:
-    """Worked by hand from xDeepServe's rule: the sum of peaks falls 270, 215, 165, 135, 115."""
+    """Computed by hand from xDeepServe's rule: the sum of peaks falls 270, 215, 165, 135, 115."""
     by_expert = ((90, 80, 10), (10, 10, 100), (30, 70, 30), (20, 20, 20))
     load = tuple(zip(*by_expert, strict=True))
     assert choose_copies(load, 4, 4, most=4) == [0, 1, 2, 0]

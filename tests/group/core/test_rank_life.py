@@ -39,7 +39,7 @@ def test_no_term_is_ever_held_by_two(asked: list[tuple[str, int]]) -> None:
 
 
 def look_until(life: RankLife, start: float, end: float) -> bool:
-    """Look once a second. Returns: whether it had lapsed at the end."""
+    """Poll once a second. Returns: whether the lease had lapsed at the end."""
     lapsed = False
     for second in range(int(start), int(end) + 1):
         lapsed = life.lapsed(float(second))

@@ -1,4 +1,4 @@
-"""When experts move, and that they do so without a wrong token, within the rate, and to an end."""
+"""Expert moves: when they start, and that they finish within the rate without a wrong token."""
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -31,7 +31,7 @@ def rebalancer(layers: int = 1, rules: RebalanceSettings = RULES) -> tuple[Rebal
 
 
 def finish(one: Rebalancer, group: RankGroup, now: float) -> float:
-    """Carry out everything in order; returns when it ended."""
+    """Execute all commands in order, until the end."""
     while one.ledger.busy:
         if group.asked:
             group.take(one.on(group.do(0), now), now)
@@ -72,7 +72,7 @@ def test_a_gain_that_was_seen_once_is_forgotten() -> None:
 
 
 def test_a_plan_that_fits_only_what_it_has_seen_is_not_made() -> None:
-    """Each slice has another hot expert: what every other slice teaches does not hold for the rest."""
+    """Each slice has another hot expert: a plan from every other slice does not hold for the rest."""
     load = ((90, *[10] * 7), (10, 10, 10, 90, *[10] * 4))
     plan = plan_rebalance(rebalancer()[0].ledger, [load], TimeSlicedPlacement(), FOUR.nodes, RULES)
     assert plan.layers == ()
@@ -89,7 +89,7 @@ def test_the_hottest_layer_is_first_and_late_ones_must_pay_for_the_wait() -> Non
 
 
 def test_weights_alone_change_where_they_are_enough() -> None:
-    """A copy is there already: nothing is fetched."""
+    """A copy already exists, so no expert is fetched."""
     ledger = SlotLedger(ExpertMap(1, (2, 2), (split(((0, 1), (1, 2)), (1, 1, 60)),)))
     load = ((10, 60, 10),) * 2
     plan = plan_rebalance(ledger, [load], TimeSlicedPlacement(), (0, 0), RULES)
@@ -121,7 +121,7 @@ def test_a_masked_expert_without_room_stays_masked() -> None:
 
 
 def begun() -> tuple[Rebalancer, RankGroup]:
-    """A rebalance whose weights are all staged: the first slots are about to be loaded."""
+    """A rebalance whose weights are all staged; the first slots are about to be loaded."""
     one, group = rebalancer()
     plan = plan_rebalance(one.ledger, [SKEWED], one.policy, one.nodes, RULES)
     group.take(one.start(plan, 0.0), 0.0)
@@ -207,7 +207,7 @@ def test_the_ledger_refuses_what_would_give_wrong_tokens() -> None:
 
 
 class RebalanceMachine(RuleBasedStateMachine):
-    """Loads change, moves go on, fail or come late, in any order."""
+    """Loads change; moves continue, fail or are late, in any order."""
 
     @initialize(policy=st.sampled_from(sorted(POLICIES)), slots=st.lists(st.integers(1, 3), min_size=2, max_size=4))
     def begin(self, policy: str, slots: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Whatever lies where, a regrouped map has a home for every expert, and uses what is there."""
+"""For any contents of slots, a regrouped map has a home for every expert, and uses existing copies."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from serving.values.expert_moves import Held
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[int, Held], int, int, tuple[tuple[float, ...], ...]]:
-    """Members with any contents, ranks, experts, loads: two layers; slots of ranks differ in number."""
+    """Members with any contents, ranks, experts, loads: two layers; ranks differ in their number of slots."""
     experts, ranks = draw(st.integers(1, 9)), draw(st.integers(1, 5))
     members = draw(st.sets(st.integers(0, ranks - 1), min_size=1))
     expert = st.none() | st.integers(0, experts - 1)
@@ -66,7 +66,7 @@ def test_a_group_of_nobody_or_of_several_models_has_no_map() -> None:
 
 
 def ledger_of(*held: Held) -> SlotLedger:
-    """Four experts, one layer; one that lies nowhere is borrowed."""
+    """Four experts, one layer; an expert without a slot is borrowed."""
     contents = dict(enumerate(held))
     ledger = SlotLedger(regroup_map(contents, len(held), 4, 1), reserve=4)
     ledger.regroup(ledger.map, contents)

@@ -1,4 +1,4 @@
-"""Routing traces: what is recorded is read back, and placement policies are tried on it."""
+"""Routing traces: written traces are read back, and placement policies are tried on them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Weights of replicas."""
+"""Weights of copies."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from serving.values.expert_map import PARTS
 
 
 def test_a_copy_beside_a_busy_expert_gets_little() -> None:
-    """Evenly split, rank 0 would have 120 of 160; the water stands at 80."""
+    """Evenly split, rank 0 would have 120 of 160; the water level is 80."""
     one = split(((0, 1), (1,)), (60, 100))
     assert [home.weight for home in one.homes[1]] == [3, 13]
     assert rank_loads(one, (60, 100), 2) == [78.75, 81.25]
@@ -38,7 +38,7 @@ def test_balancedness_is_mean_over_largest() -> None:
     loads=st.tuples(*[st.integers(0, 100)] * 3),
 )
 def test_no_other_weights_of_one_expert_would_be_better(placement: list, loads: tuple[int, ...]) -> None:
-    """A fixed point: no expert can be dealt out anew so that the busiest rank has less."""
+    """A fixed point: no other division of one expert gives the busiest rank less."""
     ranks = len(placement)
     one = split(tuple(placement), loads)
     peak = max(rank_loads(one, loads, ranks))

@@ -7,7 +7,7 @@ SLOW_BUT_NOT_AWAITED = RankPace(2.0, 0.05)
 
 
 def looks(one: Stragglers, pace: RankPace, start: float, count: int) -> list[tuple[float, str, float, float]]:
-    """Changes of rank 3 in as many looks, 10 s apart."""
+    """Changes of rank 3 in this many polls, 10 s apart."""
     found = []
     for number in range(count):
         now = start + 10.0 * number

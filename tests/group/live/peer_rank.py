@@ -1,6 +1,6 @@
-"""A rank in a process of its own, whose slots others read: `python -m tests.group.live.peer_rank SEGMENT`.
+"""A rank in a separate process, whose slots others read: `python -m tests.group.live.peer_rank SEGMENT`.
 
-Prints its offer, then reads lines: a number damages that slot's record; the end ends it.
+Prints its offer, then reads lines: a number damages that slot's record; end of input ends it.
 """
 
 import sys
@@ -13,7 +13,7 @@ from tests.model.slots.experts import MadeExperts
 
 
 def main() -> None:
-    """Two slots in one layer, with experts 4 and 5. Effects: as said above."""
+    """Run two slots in one layer, with experts 4 and 5. Effects: as in the module's text."""
     slots = make_slots("copied", MadeExperts(1), 2, Path(sys.argv[1]))
     fill_all(slots, [[4, 5]])
     print(msgspec.json.encode(slots.offer).decode(), flush=True)

@@ -1,4 +1,4 @@
-"""Ranks with real slots in one process, whose native step is a look at what the tables say."""
+"""Ranks with real slots in one process, whose native step only reads the tables."""
 
 import ctypes
 import time
@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 class Rank:
-    """One rank: slots, the mover of them, and maps as the native step has them."""
+    """One rank: slots, their mover, and maps as the native step has them."""
 
     def __init__(
         self, rank: int, slots: ExpertSlots, held: Held, events: "SimpleQueue[MoverEvent]", bytes_per_s: float
@@ -38,7 +38,7 @@ class Rank:
         self.map_version = 0
 
     def set_map(self, version: int, expert_map: Table) -> None:
-        """As the native step's."""
+        """Set the map, like the native step."""
         assert version > self.map_version
         for entry in np.unique(expert_map).tolist():
             if entry >> 16 == self.mover.rank:
@@ -46,10 +46,10 @@ class Rank:
         self.next = version, expert_map
 
     def wake(self) -> None:
-        """Steps go on all the time."""
+        """Do nothing: steps run all the time."""
 
     def bytes_at(self, number: int) -> tuple[int, int]:
-        """Checksums of what a slot's structs point to."""
+        """Checksums of the memory that a slot's structs point to."""
         return _seen(self.slots.table.gate_up[number]), _seen(self.slots.table.down[number])
 
 
@@ -62,19 +62,19 @@ class IdleRank:
         self._slots = slots
 
     def set_map(self, version: int, expert_map: Table) -> None:
-        """Refused: this one is alone."""
+        """Refuse the map: this rank is alone."""
         raise EngineError("no group")
 
     def wake(self) -> None:
-        """As the native step's, which then begins anew."""
+        """Wake like the native step, which then restarts."""
         self._slots.table.publish()
 
 
 class RanksWithSlots:
-    """A group that carries out what a mover asks, and steps between any two things that happen.
+    """A group that executes a mover's commands, with a step between any two events.
 
     Args:
-        first: the map that it begins with.
+        first: the initial map.
         mapped: ranks whose slots are mapped; those of the others are copied.
     """
 
@@ -106,13 +106,13 @@ class RanksWithSlots:
         self.step()
 
     def close(self) -> None:
-        """End threads, remove regions."""
+        """End threads, and remove regions."""
         for one in self.ranks:
             one.mover.close()
             one.slots.close()
 
     def run(self, mover: ExpertMover) -> None:
-        """Drive a mover to its end."""
+        """Drive a mover until it has finished."""
         self.take(mover.start(time.monotonic()))
         end = time.monotonic() + PATIENCE_S
         while not self.ended:
@@ -129,7 +129,7 @@ class RanksWithSlots:
             self.step()
 
     def take(self, effects: Iterable[MoverEffect]) -> None:
-        """Pass on what the mover asks."""
+        """Pass on the mover's commands."""
         for effect in effects:
             if isinstance(effect, MovesEnded):
                 self.ended.append(effect)
@@ -141,7 +141,7 @@ class RanksWithSlots:
         return self._switched[event.version] == len(self.ranks)
 
     def step(self) -> None:
-        """Publish, use the newest map that all have, and see that every slot which it names holds that expert."""
+        """Publish, use the latest map that all have, and check that every slot it names holds its expert."""
         for one in self.ranks:
             one.slots.table.publish()
         versions = [one.next[0] if one.next else one.map_version for one in self.ranks]

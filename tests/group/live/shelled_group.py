@@ -1,4 +1,4 @@
-"""Ranks as threads, with the experts of real ranks, and what their shell does: it moves experts, and regroups."""
+"""Ranks as threads, with real experts, and the work of their shell: it moves experts, and regroups."""
 
 import threading
 import time
@@ -27,14 +27,14 @@ RULES = ExpertRules(policy="none", window_s=0.2, slices=2, bytes_per_s=1e12)
 
 
 class LostError(Exception):
-    """A rank ends amid its work."""
+    """Raised to end a rank during its work."""
 
 
 class ShelledGroup:
     """A group whose experts move all the time.
 
     Args:
-        group: joined with other slots before; takes these instead.
+        group: joined with other slots before; gets these instead.
         config: of slots.
     """
 
@@ -65,7 +65,7 @@ class ShelledGroup:
     def run(
         self, work: Sequence[Sequence[SequenceSpec]], between: Callable[[int, int], None]
     ) -> list[dict[SequenceId, Answer]]:
-        """Answers of the ranks, each to its own requests, while experts move.
+        """Results of the ranks, each for its own requests, while experts move.
 
         Args:
             between: called by each rank's thread before its steps, with rank and number of step; may raise `LostError`.
@@ -107,18 +107,18 @@ class ShelledGroup:
 
     @property
     def busy(self) -> bool:
-        """Whether experts are being moved."""
+        """Whether experts are moving."""
         return self.core.ledger is None or self.core.ledger.busy
 
     @property
     def borrowed(self) -> int:
-        """Experts that the map in use has in reserves."""
+        """Experts that the current map has in reserves."""
         ledger = self.core.ledger
         assert ledger is not None
         return sum(len(ledger.borrowed(layer)) for layer in range(self._group.layers))
 
     def reserve(self, rank: int) -> int:
-        """Slots of a rank's reserve that hold something."""
+        """Non-empty slots of a rank's reserve."""
         experts = self.ranks[rank]
         of_layer = experts.own + experts.experts
         numbers = [
@@ -127,7 +127,7 @@ class ShelledGroup:
         return sum(experts.table.gate_up[number].out_features > 0 for number in numbers)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait."""
+        """Wait for a condition."""
         deadline = time.monotonic() + LIMIT_S
         while not condition():
             assert not self._failures, self._failures
@@ -135,12 +135,12 @@ class ShelledGroup:
             time.sleep(0.001)
 
     def close(self) -> None:
-        """Give all back. Nothing computes any more."""
+        """Release all resources, once no rank computes."""
         for experts in self.ranks:
             experts.close()
 
     def _come_home(self) -> None:
-        """Have what is borrowed moved into own slots, if there is room, and what reserves held given back."""
+        """Move borrowed experts into own slots, if there is space, and release the contents of reserves."""
         ledger = self.core.ledger
         assert ledger is not None
         self._orders = [RebalanceExperts("global")]
@@ -197,7 +197,7 @@ class ShelledGroup:
         )
 
     def _regroup(self, lost: int) -> None:
-        """Regroup as a shell and ranks do: end moves, give the others a map without the lost one, begin an epoch."""
+        """Regroup like a shell and its ranks: end moves, send a map without the lost rank, start an epoch."""
         now, library = time.monotonic(), load()
         assert library is not None
         self._take(self.core.abandon("a rank was lost", now))

@@ -1,4 +1,4 @@
-"""A shell moves experts all the time, and a rank is lost amid a move: every token is the single process's."""
+"""A shell moves experts all the time, and a rank is lost during a move: every token equals the single process's."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The shipped Ascend model, and a calibration of it; both take time and change nothing, so all tests share them."""
+"""The shipped Ascend model, and a calibration of it; both are slow and immutable, so all tests share them."""
 
 import pytest
 

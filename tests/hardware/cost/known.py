@@ -1,4 +1,4 @@
-"""Configurations of published models, as far as the cost model reads them. Source: their `config.json`."""
+"""Configurations of published models, with the keys that the cost model reads. Source: their `config.json`."""
 
 from typing import Any
 
@@ -125,5 +125,5 @@ KNOWN = {name: {"quantization_config": INT8, **config} for name, config in KNOWN
 
 
 def known(name: str) -> ModelShape:
-    """The shape of a published model. Effects: none."""
+    """Shape of a published model."""
     return shape_from_config(KNOWN[name], name)

@@ -1,4 +1,4 @@
-"""Calibration finds what the device files say, from wherever it starts; the README holds what it prints."""
+"""Calibration finds the values of the device files, from any start; the README has its output."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Device files: the shipped ones agree with the catalogue, and every mistake gets one clear line."""
+"""Device files: the shipped ones agree with the catalogue, and every error is reported in one clear line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Attention and experts on different dies: xDeepServe's iteration, what sets the pace, and what each die holds."""
+"""Attention and experts on different dies: xDeepServe's iteration, its bottleneck, and the contents of each die."""
 
 from functools import lru_cache
 
@@ -31,7 +31,7 @@ def iteration(model: CostModel, batch: float, context: float, dies: int, drafts:
 
 
 def measured(model: CostModel, domains: int = 3) -> DisaggregatedStep:
-    """With the published stage times."""
+    """A model with the published stage times."""
     step = ApartDecodeStep(model.device, model.shape, Parallelism(expert_dies=288, domains=domains))
     return step.stages(LOAD, 2, 0.7e-3, 0.12e-3)
 

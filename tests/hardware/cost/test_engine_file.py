@@ -1,4 +1,4 @@
-"""Engine profiles are read strictly: each mistake gets one line that names it."""
+"""Engine profiles are read strictly: each error is reported in one line that names it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A fit finds what made the rows, counts what it found, and says how good it is for rows that it did not see."""
+"""A fit finds the parameters that produced the rows, counts them, and states its error for unseen rows."""
 
 import random
 from dataclasses import fields, replace

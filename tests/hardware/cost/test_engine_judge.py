@@ -1,4 +1,4 @@
-"""A profile beside rows that it was not fitted to: what is printed as its error is, and contains what it was."""
+"""A profile compared with rows outside its fit: the printed error is correct, and the stated one contains it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An engine's steps: the paper's engine changes no bit, another one's take as much longer as its profile says."""
+"""An engine's steps: the paper's engine changes no bit, another one's take longer by the factor of its profile."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def test_the_paper_s_engine_changes_no_bit() -> None:
 
 @pytest.fixture
 def other() -> CostModel:
-    """An engine with every kind of time of its own."""
+    """An engine with every kind of additional time."""
     profile = load_engine("vllm-ascend")
     assert profile.decode is not None
     assert profile.prefill is not None

@@ -1,4 +1,4 @@
-"""What an engine's owner states of its steps: host, captured graphs, sampling; each a term of its own."""
+"""Values that an engine's owner states: host time, captured graphs, sampling; each a separate term."""
 
 from dataclasses import replace
 from typing import Any
@@ -136,7 +136,7 @@ def test_mistakes_in_them_are_told_in_one_line(lines: str, kind: str, told: str)
 
 # --- fits that keep what is stated ---------------------------------------------------------------------------------
 def measured(cost: CostModel, batches: tuple[float, ...]) -> list[MeasuredRow]:
-    """Decode steps that a model says, as if they had been measured."""
+    """Decode steps predicted by a model, as if they had been measured."""
     usual = {"dies": 32.0, "context_tokens": 4096.0, "drafts": 1.0, "acceptance": 0.7}
     return [
         MeasuredRow(f"row {batch}", "decode", usual | {"batch_per_npu": batch, "tpot_ms": tpot(cost, batch) * 1e3}, "")

@@ -1,4 +1,4 @@
-"""The busiest die of an expert-parallel group, against drawing tokens; what follows for small batches and degrees."""
+"""The busiest die of an expert-parallel group, against drawn tokens; and the effect for small batches and degrees."""
 
 import itertools
 
@@ -54,7 +54,7 @@ def test_a_single_die_has_what_there_is_and_few_experts_are_all_there_are() -> N
 
 
 def test_one_sequence_reads_the_experts_that_it_visits() -> None:
-    """On EP32: a die holds ten, and all ten were read, which took 24 ms a token."""
+    """On EP32 a die holds ten, and all ten were read, which took 24 ms a token."""
     load = DecodeLoad(1, 4096, 1 / 32, 32)
     assert group_terms(ASCEND, MODEL.shape, 32).experts == 10
     assert 1.5 < MODEL.decode.group(32).read(2) < 3
@@ -91,9 +91,9 @@ def test_a_larger_degree_decodes_faster_and_its_busiest_die_has_more_above_the_m
 
 
 def test_what_a_die_of_a_small_instance_holds() -> None:
-    """DeepSeek-R1 in INT8 on 16 dies, the commonest deployment, was refused: 20 experts on a die and none shared.
+    """DeepSeek-R1 in INT8 on 16 dies, the most common deployment, was refused: 20 experts on a die and none shared.
 
-    Sixteen routed experts and the shared one, in 59 layers: 44.2 GB beside 16 GB of what every die has.
+    Sixteen routed experts and the shared one, in 59 layers: 44.2 GB in addition to 16 GB of every die.
     """
     group, shape = MODEL.decode.group(16), MODEL.shape
     assert (group.slots, group.everywhere) == (16, 1)
@@ -114,7 +114,7 @@ def test_what_a_die_of_a_small_instance_holds() -> None:
     [(8, 32, 1), (16, 16, 1), (32, 9, 1), (64, 5, 1), (160, 2, 1), (288, 2, 0), (320, 1, 0)],
 )
 def test_where_experts_lie(dies: int, slots: int, everywhere: int) -> None:
-    """Shared experts have dies of their own where there is a die for each routed one; copies from 32 dies on."""
+    """Shared experts have separate dies if there is a die for each routed one; copies from 32 dies on."""
     group = MODEL.decode.group(dies)
     assert (group.slots, group.everywhere) == (slots, everywhere)
 

@@ -1,4 +1,4 @@
-"""The solver finds what can be found, and leaves at the prior what cannot."""
+"""The solver finds identifiable parameters, and keeps the others at the prior."""
 
 import math
 
@@ -33,7 +33,7 @@ def test_parameters_that_no_row_tells_stay_at_their_priors() -> None:
 
 
 def test_several_starts_leave_a_local_minimum() -> None:
-    """Two valleys in log a: a shallow one at the prior, a deep one that a start reaches."""
+    """Two valleys in log a: a shallow one at the prior, a deep one that another start reaches."""
 
     def errors(p: tuple[float, ...]) -> list[float]:
         x = math.log(p[0])

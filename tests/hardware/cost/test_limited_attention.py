@@ -1,4 +1,6 @@
-"""Attention that does not read whole contexts: what an indexer chose, or a window; by hand, and against reading all."""
+"""Attention that does not read whole contexts: the choice of an indexer, or a window; by hand, and against reading
+all.
+"""
 
 import math
 from dataclasses import replace
@@ -22,14 +24,14 @@ limited = st.sampled_from(["deepseek-v3.2", "glm-5", "gpt-oss-20b", "mistral-7b-
 
 
 def parts(model: CostModel, load: DecodeLoad | PrefillLoad) -> dict[str, float]:
-    """Seconds by operator, once."""
+    """Seconds by operator, once each."""
     cost = model.decode_step(load) if isinstance(load, DecodeLoad) else model.prefill_step(load)
     return {part.name: part.time_s / part.runs for part in cost.parts}
 
 
 @given(st.integers(1, 5000), st.integers(0, 9000), st.integers(1, 9000))
 def test_a_prompt_reads_the_sum_over_its_rows(limit: int, first: int, tokens: int) -> None:
-    """Against adding up what each token reads."""
+    """Compared with the sum over the tokens' own reads."""
     rows = range(first, first + tokens)
     by_hand = sum(min(row + 0.5, limit) for row in rows) / tokens
     found = ContextReach(limit).prompt_tokens(first + tokens / 2, first)
@@ -126,7 +128,7 @@ def without_window(shape: ModelShape) -> ModelShape:
 
 
 def test_a_window_by_hand() -> None:
-    """gpt-oss-20b: every other layer sees 128 tokens, so that a layer reads (128 + context) / 2 on average."""
+    """gpt-oss-20b: every other layer sees 128 tokens, so a layer reads (128 + context) / 2 on average."""
     shape = known("gpt-oss-20b")
     model, whole = CostModel(ASCEND, shape), CostModel(ASCEND, without_window(shape))
     load = DecodeLoad(16, 16 * 8192, None, 32, 0, False)

@@ -1,4 +1,4 @@
-"""A step that computes prompts beside running decodes: its two ends, its bounds, and what it shares."""
+"""A step that computes prompts together with running decodes: its two limits, its bounds, and its shared parts."""
 
 import pytest
 from hypothesis import given

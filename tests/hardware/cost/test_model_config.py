@@ -1,4 +1,4 @@
-"""Reading a config.json: every architecture that is known, by its own keys, and one line about all that is wrong."""
+"""Reading a config.json: every supported architecture, by its own keys, and one line about all errors."""
 
 import json
 import os
@@ -169,7 +169,7 @@ def test_how_far_attention_reaches(name: str, change: dict[str, Any], limit: int
     ],
 )
 def test_which_layers_choose(change: dict[str, Any], choosing: int) -> None:
-    """The others take an earlier layer's choice; each has a key's place in its rows all the same."""
+    """The others use an earlier layer's choice; each has a key's place in its rows anyway."""
     shape = shape_from_config({**KNOWN["glm-5"], **change}, "m")
     assert shape.indexer == IndexerSizes(heads=64, dim=128, top_k=2048, layers=choosing)
     assert shape.kv_token_bytes() == known("glm-5").kv_token_bytes()

@@ -1,4 +1,4 @@
-"""Sizes of models as the literature derives them: DeepSeek-R1 to the last weight, dense and grouped ones beside it."""
+"""Sizes of models as the literature derives them: DeepSeek-R1 to the last weight, and dense and grouped models."""
 
 from dataclasses import astuple, replace
 from typing import Any
@@ -47,7 +47,7 @@ def test_cache_and_messages() -> None:
 
 
 def test_the_terms_of_deepseek_r1_are_what_the_published_rows_were_fitted_with() -> None:
-    """To the last bit: how other models are described must not move them."""
+    """To the last bit: descriptions of other models must not change them."""
     model = CostModel(load_device("ascend-910c"))
     assert model.decode.terms.indexer is None
     assert astuple(model.decode.terms)[:-1] == (

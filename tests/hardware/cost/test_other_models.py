@@ -1,4 +1,4 @@
-"""Dense models and grouped attention: what only DeepSeek-R1 has costs nothing, the rest is priced alike."""
+"""Dense models and grouped attention: parts specific to DeepSeek-R1 cost nothing, the rest has the same price."""
 
 import math
 from dataclasses import astuple, replace
@@ -57,7 +57,7 @@ def test_prefill_parts_cover_the_step(model: CostModel, tokens: int, seen: int, 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if known(name).experts == 0])
 def test_a_dense_model_does_not_know_how_many_dies_its_group_has(name: str) -> None:
-    """Each die decodes its own sequences, and nobody waits for others."""
+    """Each die decodes its own sequences, without waiting for others."""
     model = CostModel(ASCEND, known(name))
     assert len({float(model.decode_step_s(DecodeLoad(8, 8 * 1000, None, dies, 0))) for dies in (1, 2, 32, 320)}) == 1
     assert set(astuple(model.decode.group(320))) == {0}
@@ -65,7 +65,7 @@ def test_a_dense_model_does_not_know_how_many_dies_its_group_has(name: str) -> N
 
 
 def test_grouped_attention_s_kernels_are_as_good_as_those_measured_and_a_small_batch_waits_for_memory() -> None:
-    """The same shares of the peaks: nothing was fitted to grouped attention."""
+    """The same shares of the peaks: no row of grouped attention was fitted."""
     latent, grouped = CostModel(ASCEND).decode.terms, CostModel(ASCEND, known("llama-3.1-8b")).decode.terms
     ours, theirs = known("llama-3.1-8b").attention, DEEPSEEK_R1.attention
     assert grouped.core_t / ours.decode_core_flops == pytest.approx(latent.core_t / theirs.decode_core_flops)

@@ -68,7 +68,7 @@ def test_what_a_group_holds_of_the_cache() -> None:
 
 
 def attention_s(model: CostModel, batch: float, context: float) -> float:
-    """Attention of one layer, without what the group exchanges."""
+    """Attention of one layer, without the group's exchange."""
     half = model.decode.half_batch(model.even_load(batch, context, dies=64, drafts=0), 1)
     return model.decode.attention_s(half, 1.0) - half.collective
 

@@ -1,4 +1,4 @@
-"""Tables answer as the model does, within one per cent (decode) or half of one."""
+"""Tables agree with the model within one per cent (decode) or half of one."""
 
 import pytest
 from hypothesis import given

@@ -39,7 +39,7 @@ prefill_loads = st.builds(
 
 @given(models, decode_loads, st.floats(1.0, 3.0), st.integers(1, 32))
 def test_more_decode_work_is_never_faster(model: CostModel, load: DecodeLoad, factor: float, more: int) -> None:
-    """Drafts from one on; the first one also gives core attention a second row to fill its tiles with."""
+    """Drafts from one on; the first one also gives core attention a second row to fill its tiles."""
     everywhere, drafting = replace(load, mean_requests=None), replace(load, drafts=max(1, load.drafts))
     for less, larger in (
         (load, replace(load, context_tokens=load.context_tokens * factor)),
@@ -54,7 +54,7 @@ def test_more_decode_work_is_never_faster(model: CostModel, load: DecodeLoad, fa
 def test_twice_the_dies_never_make_a_step_much_slower(load: DecodeLoad) -> None:
     """Fewer experts per die; dispatch and combine grow a little with the degree, as measured.
 
-    From 160 to 320 dies shared experts get dies of their own, so that a token is sent to nine instead of eight.
+    From 160 to 320 dies shared experts get separate dies, so a token is sent to nine instead of eight.
     """
     for dies, most in ((40, 1.02), (80, 1.02), (160, 1.06)):
         small, large = replace(load, dies=dies), replace(load, dies=2 * dies)
@@ -63,7 +63,7 @@ def test_twice_the_dies_never_make_a_step_much_slower(load: DecodeLoad) -> None:
 
 @given(models, prefill_loads, st.floats(1.0, 4.0), st.integers(1, 50_000))
 def test_more_prefill_work_is_never_faster(model: CostModel, load: PrefillLoad, factor: float, more: int) -> None:
-    """More tokens, more that they see; neither balance nor overlap costs."""
+    """More tokens, longer contexts; balance and overlap do not cost."""
     plain = replace(load, perfect_balance=False, microbatch=False)
     for less, larger in (
         (load, replace(load, tokens=load.tokens + more, attended_tokens=load.attended_tokens + more)),
@@ -162,7 +162,7 @@ def test_published_batches_hold_their_targets_and_memory_limits_where_time_does_
 
 @pytest.mark.parametrize("context", [1_000, 4096, 131_072, 400_000, 1_000_000])
 def test_a_sequence_lies_whole_on_one_die(context: int) -> None:
-    """So an NPU has room for twice what one die holds, and what is left on both together holds nobody."""
+    """So an NPU fits twice the sequences of one die, and the remainders of both together fit none."""
     on_a_die = ASCEND.hbm_plan("decode", 320).kv_tokens // context
     assert ASCEND.max_batch(1e9, context) == ASCEND.batch_that_fits(context) == 2 * on_a_die
 

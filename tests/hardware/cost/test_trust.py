@@ -1,4 +1,4 @@
-"""Five per cent are promised where the model was fitted, and nowhere else: at both ends of everything."""
+"""An error of five per cent is stated only inside the fitted range, tested at both ends of every parameter."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ SMALL, LARGE = PREFILL["tokens_per_die"]
 def fitted_loads(
     monkeypatch: pytest.MonkeyPatch, rows: tuple[PublishedRow, ...]
 ) -> tuple[list[DecodeLoad], list[PrefillLoad]]:
-    """Every step that the fitted rows ask about."""
+    """Every step of the fitted rows."""
     decodes: list[DecodeLoad] = []
     prefills: list[PrefillLoad] = []
     half_batch, layer = DecodeStep.half_batch, PrefillStep.layer
@@ -146,7 +146,7 @@ def test_prefill_outside(chunk: float, prompt: float, dies: int, reuse: float, n
 
 @pytest.mark.parametrize("name", ["ascend-910c", "h100", "h800"])
 def test_a_file_of_one_s_own_promises_nothing_by_its_name(name: str, tmp_path: Path) -> None:
-    """A device that was changed was promised within 5 % as long as its file was called ascend-910c.toml."""
+    """A modified device was stated to be within 5 % as long as its file was called ascend-910c.toml."""
     mine = tmp_path / f"{name}.toml"
     text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
     mine.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Formats of weights and KV: what is read of a checkpoint, what a format changes in a step, what is refused by name."""
+"""Formats of weights and KV: values read from a checkpoint, effects on a step, refusals by name."""
 
 from dataclasses import replace
 from typing import Any

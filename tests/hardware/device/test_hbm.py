@@ -14,7 +14,7 @@ sizes = st.integers(min_value=0, max_value=CAPACITY + 200)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """The ledger against a plain dictionary."""
+    """Compares the ledger with a plain dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

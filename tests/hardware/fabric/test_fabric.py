@@ -20,7 +20,7 @@ def fabric(**rates: float) -> Fabric:
 
 
 def drain(fabric: Fabric) -> list[tuple[float, TransferId]]:
-    """Finishes everything; when and in which order."""
+    """Finish all transfers. Returns: times and order."""
     ends: list[tuple[float, TransferId]] = []
     while (first := fabric.next_end()) is not None:
         fabric.finish(*first)
@@ -30,7 +30,7 @@ def drain(fabric: Fabric) -> list[tuple[float, TransferId]]:
 
 
 def next_end(fabric: Fabric) -> tuple[float, str]:
-    """The next end, which there is."""
+    """The next end; asserts that there is one."""
     first = fabric.next_end()
     assert first is not None
     return first
@@ -67,7 +67,7 @@ def test_shares_are_fair_on_one_link_and_across_links() -> None:
 
 
 def test_a_start_reaches_others_over_shared_links_only() -> None:
-    """`middle` loses on link a to the newcomer, and what it leaves on link b goes to `right`."""
+    """`middle` loses on link a to the new transfer, and the rate it frees on link b is used by `right`."""
     links = fabric(a=10, b=10)
     links.start(0, TransferId("middle"), (A, B), 100)
     links.start(0, TransferId("right"), (B,), 100)
@@ -182,7 +182,7 @@ def test_the_order_in_which_equal_times_are_told_makes_no_difference_to_the_last
 
 
 def test_links_that_are_equally_full_are_taken_in_one_order_however_they_were_reached() -> None:
-    """Many ties between links: without an order of their own, one case in twenty-five ends a bit earlier or later."""
+    """Many ties between links: without a total order, one case in twenty-five ends slightly earlier or later."""
     rng = random.Random(1)
     third = 1e8 / 3
     for _ in range(400):

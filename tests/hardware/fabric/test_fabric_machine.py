@@ -21,7 +21,7 @@ caps = st.one_of(st.none(), st.floats(0.1, 200.0))
 
 
 class FabricMachine(RuleBasedStateMachine):
-    """Against a plain record of what was asked and what came of it."""
+    """Compares the fabric with a plain record of requests and outcomes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class FabricMachine(RuleBasedStateMachine):
             assert (self.fabric.rate(transfer) == 0) == broken
 
     def teardown(self) -> None:
-        """Repairs every link: then nothing may be stuck, and every byte that was asked for arrives."""
+        """Repair every link: then no transfer may be stuck, and every requested byte arrives."""
         for plane in Plane:
             self.scale_a_plane(plane, 1.0)
         for link, rate in RATES.items():

@@ -22,6 +22,6 @@ def shm() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
-    """Starts and kills children; none is left afterwards."""
+    """Factory of child processes, which are killed at the end."""
     with Processes() as helper:
         yield helper

@@ -1,7 +1,7 @@
-"""Search through everything that can happen between two ends of a lane, which are those of `hardware.ub.eight_step`.
+"""Search through all states of the two ends of a lane, which are those of `hardware.ub.eight_step`.
 
-A chunk in the ring is two halves, each stored and read by itself, so a chunk can be seen torn. Either end may give up
-after any of its actions, and then goes on with the next event; a death is an end that does nothing any more.
+A chunk in the ring is two halves, each stored and read separately, so a chunk can be seen torn. Either end may give up
+after any of its actions, and then continues with the next event; a dead end takes no further action.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ EPOCH = 1
 
 
 class Mistake(Enum):
-    """A way to get the protocol wrong."""
+    """An error in the protocol that the search must find."""
 
     WORD_BEFORE_CHUNK = auto()
     NO_CREDIT = auto()
@@ -25,7 +25,7 @@ class Mistake(Enum):
 
 
 class WordBeforeChunk(SendLane):
-    """Says that a chunk is there, then copies it."""
+    """Publishes a chunk, then copies it."""
 
     def next(self, word: int) -> tuple[LaneStep, "WordBeforeChunk"]:
         if self.said is not None and self.said > self.copied:
@@ -35,7 +35,7 @@ class WordBeforeChunk(SendLane):
 
 
 class NoCredit(SendLane):
-    """Fills the ring whatever was taken."""
+    """Fills the ring without regard to free slots."""
 
     def next(self, word: int) -> tuple[LaneStep, "NoCredit"]:
         if self.said == self.copied and self.copied < self.transfer.chunks:
@@ -44,14 +44,14 @@ class NoCredit(SendLane):
 
 
 class NoFirstWord(SendLane):
-    """Begins with a chunk."""
+    """Starts with a chunk."""
 
     def next(self, word: int) -> tuple[LaneStep, "NoFirstWord"]:
         return super(NoFirstWord, replace(self, said=self.said or 0)).next(word)
 
 
 class NoSecondLook(ReceiveLane):
-    """Takes what it copied for what was meant."""
+    """Accepts the copied data without a second check."""
 
     def next(self, word: int) -> tuple[LaneStep, "NoSecondLook"]:
         if self.copied > (self.said or 0):
@@ -60,7 +60,7 @@ class NoSecondLook(ReceiveLane):
 
 
 class TakenBeforeCopy(ReceiveLane):
-    """Gives the slot back, then copies the chunk."""
+    """Frees the slot, then copies the chunk."""
 
     def next(self, word: int) -> tuple[LaneStep, "TakenBeforeCopy"]:
         if self.said is not None and self.said > self.copied:
@@ -79,7 +79,7 @@ _RECEIVERS = {Mistake.NO_SECOND_LOOK: NoSecondLook, Mistake.TAKEN_BEFORE_COPY: T
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one search is about.
+    """Parameters of one search.
 
     Attributes:
         chunks: of each event, in order.
@@ -94,10 +94,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end.
+    """State of one end.
 
     Attributes:
-        event: it is at; as many as there are = it has done all.
+        event: current event; the number of events = finished.
         half: the first half of a chunk that it has read, or that it has written; None between chunks.
         got: values that the receiver has copied.
     """
@@ -110,7 +110,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Both words, the ring's halves, both ends, and events that the receiver has got whole."""
+    """Both words, the ring's halves, both ends, and events that the receiver has received completely."""
 
     data: int
     ack: int
@@ -121,20 +121,20 @@ class State:
 
 
 class ProtocolError(Exception):
-    """The protocol let something happen that must not."""
+    """Raised when the protocol permits a forbidden outcome."""
 
 
 def value(event: int, chunk: int) -> int:
-    """What a chunk's halves hold."""
+    """Contents of a chunk's halves."""
     return 10 * event + chunk + 1
 
 
 def search(setting: Setting) -> tuple[int, frozenset[frozenset[int]]]:
     """Visit every state.
 
-    Returns: number of states, and sets of events that came over where nothing moves any more.
-    Raises: ProtocolError if something else is received than was sent, an end is told that all is well and it is not,
-        or an end waits for ever.
+    Returns: number of states, and sets of events that were delivered in states without a further move.
+    Raises: ProtocolError if received data differs from sent data, an end reports success wrongly, or an end waits for
+        ever.
     """
     first = State(0, 0, (0,) * 2 * setting.slots, _begin(setting, 0, True), _begin(setting, 0, False))
     seen, todo, endings = {first}, [first], set[frozenset[int]]()
@@ -218,7 +218,7 @@ def _receive(state: State, setting: Setting) -> Iterator[State]:
 
 
 def _failed(state: State, setting: Setting, sends: bool) -> State:
-    """An end that learns that the other one is elsewhere goes on with the next event."""
+    """An end that learns that the other one is at another event continues with the next event."""
     if not setting.give_up:
         raise ProtocolError(f"an end gives up although nobody did: {state}")
     if sends:

@@ -1,11 +1,11 @@
-"""Pure model of the exchange between ranks, and a search through everything that can happen in it.
+"""Pure model of the exchange between ranks, and a search through all its states.
 
-A rank is a list of actions, each one store or one look at memory. The search runs every order in which the ranks'
-actions can follow one another, lets any one rank die between any two of them, and lets the shell raise the epoch after
-that. A payload in memory is the moment that it was written for, or `TORN` while it is being written.
+A rank is a list of actions, each one store or one read of memory. The search runs every order of the ranks' actions,
+lets any one rank die between any two of them, and lets the shell raise the epoch after that. A payload in memory is
+the moment that it was written for, or `TORN` while it is being written.
 
-A step is one announcement of all to all, then layers of dispatch and combine, then a dispatch of nothing. The words of
-successive rounds go to the two columns in turns, from step to step as well.
+A step is one announcement of all to all, then layers of dispatch and combine, then an empty dispatch. The words of
+successive rounds alternate between the two columns, from step to step as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ EMPTY = 0
 
 
 class Mistake(Enum):
-    """A way to get the protocol wrong."""
+    """An error in the protocol that the search must find."""
 
     SIGNAL_BEFORE_PAYLOAD = auto()
     ONE_AREA = auto()  # rows and results lie in the same place
@@ -28,7 +28,7 @@ class Mistake(Enum):
 
 
 class ActionKind(Enum):
-    """What an action does."""
+    """Kind of an action."""
 
     TEAR = auto()  # first store of a payload
     FILL = auto()  # last one: the payload is whole
@@ -43,7 +43,7 @@ class Action:
 
     Attributes:
         cell: index into memory.
-        value: stored, or that must be found.
+        value: stored, or expected.
         peer: whose word is awaited.
     """
 
@@ -55,7 +55,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one search is about."""
+    """Parameters of one search."""
 
     steps: int = 2
     layers: int = 1
@@ -77,7 +77,7 @@ def _word(column: int, source: int, at: int) -> int:
 
 
 def _program(rank: int, members: Sequence[int], epoch: int, setting: Setting) -> Iterator[Action]:
-    """Actions of one rank in one epoch. A word's or payload's value is its moment, ever rising within an epoch."""
+    """Actions of one rank in one epoch. A word's or payload's value is its moment, increasing within an epoch."""
     mistake = setting.mistake
     peers = [peer for peer in members if peer != rank]
     moment = epoch * 100
@@ -130,12 +130,14 @@ def _program(rank: int, members: Sequence[int], epoch: int, setting: Setting) ->
 
 
 class ProtocolError(Exception):
-    """The protocol let something happen that must not."""
+    """Raised when the protocol permits a forbidden outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visited:
-    """Size of a search, and how ranks ended where nothing moves any more: `peer lost`, or done, in which epoch."""
+    """Size of a search, and the ends of ranks in states without a further move: `peer lost`, or done, in which
+    epoch.
+    """
 
     states: int
     endings: frozenset[str]
@@ -144,8 +146,8 @@ class Visited:
 def search(setting: Setting) -> Visited:
     """Visit every state.
 
-    Raises: ProtocolError if a rank reads what is not whole or not of its round, finds a word of a later round, or waits
-        for ever.
+    Raises: ProtocolError if a rank reads data that is incomplete or of another round, finds a word of a later round, or
+        waits for ever.
     """
     programs = {
         (rank, epoch, dead): list(_program(rank, [r for r in range(RANKS) if r != dead], epoch, setting))
@@ -223,7 +225,7 @@ def _act(state: State, rank: int, action: Action, setting: Setting) -> Iterator[
 
 
 def _enter(state: State, rank: int, epoch: int) -> State:
-    """The rank begins the new epoch without the dead."""
+    """Start the new epoch without the dead rank."""
     memory, places, epochs, dead = state
     return memory, _put(places, rank, 0), _put(epochs, rank, epoch), dead
 
@@ -236,7 +238,7 @@ _store = _put
 
 
 def _endings(state: State, programs: Programs) -> Iterator[str]:
-    """How the ranks ended. Raises: ProtocolError if one still waits."""
+    """Ends of the ranks. Raises: ProtocolError if one still waits."""
     _, places, epochs, dead = state
     for rank in range(RANKS):
         if rank == dead:

@@ -1,4 +1,4 @@
-"""Programs that run the exchange's headers, compiled once for their sources and kept for the next run."""
+"""Programs that run the exchange's headers, compiled once per version of their sources and cached for later runs."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ SANITIZERS = {
 
 
 def program(name: str, folder: Path, sanitizer: str = "plain", flags: Sequence[str] = ()) -> Path:
-    """The compiled program; skips the test where it cannot be compiled, or such a program not be run.
+    """The compiled program; skips the test if it cannot be compiled, or such a program cannot be run.
 
     Continuous integration must have a compiler; whether a sanitizer runs depends on the machine's kernel, too.
     """

@@ -1,7 +1,7 @@
-"""Other processes for tests of shared memory: cheap to start, and killed for real.
+"""Other processes for tests of shared memory: fast to start, and killed for real.
 
 A helper process, started once, forks a child for each `start` (milliseconds, against a fresh interpreter's hundreds).
-The child runs one action, reports, and then stays until it is killed, so that it can be killed holding something.
+The child runs one action, reports, and then stays until it is killed, so it can be killed while it holds resources.
 """
 
 import json
@@ -30,7 +30,7 @@ _KEEP: list[object] = []  # what a child must hold for as long as it lives
 
 
 def allocate(path: str, nbytes: int, fill: int, owner: str = "child") -> Outcome:
-    """Takes a region and fills it with one byte value."""
+    """Allocate a region and fill it with one byte value."""
     segment = UbSegment.attach(path)
     region = segment.allocate(nbytes, owner)
     segment.view(region)[:] = bytes([fill]) * nbytes
@@ -39,19 +39,19 @@ def allocate(path: str, nbytes: int, fill: int, owner: str = "child") -> Outcome
 
 
 def read(path: str, offset: int, nbytes: int) -> Outcome:
-    """What this process sees at an offset."""
+    """Bytes that this process sees at an offset."""
     return {"hex": bytes(UbSegment.attach(path).read(offset, nbytes)).hex()}
 
 
 def create(path: str, size_bytes: int) -> Outcome:
-    """Makes a segment that belongs to this process."""
+    """Create a segment that belongs to this process."""
     segment = UbSegment.create(path, size_bytes)
     _KEEP.append(segment)
     return {"session": segment.session}
 
 
 def hold_lock(path: str) -> Outcome:
-    """Takes the segment's lock and keeps it."""
+    """Take the segment's lock and keep it."""
     stack = ExitStack()
     stack.enter_context(locked(os.open(path, os.O_RDWR), path))
     _KEEP.append(stack)
@@ -59,13 +59,13 @@ def hold_lock(path: str) -> Outcome:
 
 
 def keep_bytes(path: str, offset: int, nbytes: int) -> Outcome:
-    """Keeps a part of a file."""
+    """Keep a part of a file."""
     keep(os.open(path, os.O_RDONLY), offset, nbytes)
     return {}
 
 
 def send(path: str, own: int, theirs: int, shape: list[int], sizes: list[int], patience_s: float) -> Outcome:
-    """Sends bytes drawn from each event's number through a channel whose ends lie at these offsets."""
+    """Send bytes drawn from each event's number through a channel whose ends are at these offsets."""
     memory, sizes_of = memoryview(_map(path)), ChannelShape(*shape)
     ends = memory[own : own + sizes_of.sender_bytes], memory[theirs : theirs + sizes_of.receiver_bytes]
     sender = ChannelSender(sizes_of, *ends)
@@ -80,7 +80,7 @@ def _map(path: str) -> mmap.mmap:
 
 
 def churn(path: str, rounds: int, seed: int) -> Outcome:
-    """Takes and gives back regions, and looks whether anybody else wrote into them."""
+    """Allocate and free regions, and check that no other process wrote into them."""
     return {"rounds": _churn(UbSegment.attach(path), rounds, seed)}
 
 
@@ -115,7 +115,7 @@ _ACTIONS: dict[str, Callable[..., Outcome]] = {
 
 
 class Processes:
-    """The test's side: starts, asks and kills children. Everything is gone when it is closed."""
+    """The test's side: starts, queries and kills children. All have ended when it is closed."""
 
     def __init__(self) -> None:
         self._helper = subprocess.Popen(
@@ -128,24 +128,24 @@ class Processes:
         )
 
     def start(self, action: str, **arguments: object) -> int:
-        """Begins an action in a new process; returns its pid."""
+        """Start an action in a new process. Returns: its pid."""
         return int(self._ask({"op": "start", "action": action, "arguments": arguments})["pid"])
 
     def result(self, pid: int) -> Outcome:
-        """Waits for what the action returned; an error of the hardware comes as {"error": class name}."""
+        """Wait for the action's result; an error of the hardware is returned as {"error": class name}."""
         return self._ask({"op": "result", "pid": pid})
 
     def run(self, action: str, **arguments: object) -> tuple[int, Outcome]:
-        """Starts an action and waits for its result; the process stays."""
+        """Start an action and wait for its result; the process stays."""
         pid = self.start(action, **arguments)
         return pid, self.result(pid)
 
     def kill(self, pid: int, *, reap: bool = True) -> None:
-        """Ends a process at once; without `reap` it stays as a zombie."""
+        """Kill a process immediately; without `reap` it stays as a zombie."""
         self._ask({"op": "kill", "pid": pid, "reap": reap})
 
     def close(self) -> None:
-        """Kills every child and ends the helper."""
+        """Kill every child and end the helper."""
         self._helper.communicate(timeout=60)
 
     def _ask(self, request: Outcome) -> Outcome:

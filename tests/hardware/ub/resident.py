@@ -1,4 +1,4 @@
-"""Pages that this process has in its page tables, for tests and benchmarks of memory."""
+"""Pages in this process's page tables, for tests and benchmarks of memory."""
 
 import os
 
@@ -10,7 +10,7 @@ _PRESENT = np.uint64(1 << 63)
 
 
 def resident_bytes(view: memoryview) -> int:
-    """Bytes of the pages under a view that this process has mapped at the moment; whole pages."""
+    """Bytes of the pages under a view that this process currently maps; whole pages."""
     start = np.frombuffer(view, np.uint8).ctypes.data
     first, behind = start // PAGE, -(-(start + view.nbytes) // PAGE)
     fd = os.open("/proc/self/pagemap", os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Mapping the segments of others once, and letting go of the dead."""
+"""Mapping other processes' segments once, and unmapping those of dead ones."""
 
 import subprocess
 import sys

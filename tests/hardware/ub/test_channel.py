@@ -1,4 +1,4 @@
-"""Channels carry bytes of any size between two ends, threads or processes, and end when the other end does not come."""
+"""Channels carry bytes of any size between two ends, threads or processes, and end when the other end is absent."""
 
 import os
 import random
@@ -96,7 +96,7 @@ def test_after_a_transfer_that_failed_the_next_one_comes_over_and_a_later_epoch_
 
 
 def test_an_event_is_never_used_again() -> None:
-    """The words of the first time would be taken for those of the second."""
+    """The words of the first use would be read as those of the second."""
     sender, receiver = pair(SMALL)
     ends = sender.sending(4, memoryview(b"abc")), receiver.receiving(4, memoryview(bytearray(3)))
     while not all([end.advance() for end in ends]):
@@ -109,7 +109,7 @@ def test_an_event_is_never_used_again() -> None:
 
 
 def test_two_processes(shm: Path, processes: Processes) -> None:
-    """Transfers larger than the ring, and none, through shared memory; then the sender is dead."""
+    """Transfers larger than the ring, and empty ones, through shared memory; then the sender is dead."""
     shape = ChannelShape(lanes=2, slots=2, slot_bytes=4096)
     sizes = [100_000, 0, 1, 4096, 70_000]
     with UbSegment.create(shm / "ub", MIB) as segment:

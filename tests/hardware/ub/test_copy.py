@@ -67,7 +67,7 @@ def test_copies_that_cannot_be() -> None:
 
 @pytest.fixture
 def no_forced_switch() -> Iterator[None]:
-    """A thread only runs if the other one gives the interpreter's lock away by itself."""
+    """A thread runs only if the other one releases the interpreter's lock voluntarily."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(1000.0)
     yield

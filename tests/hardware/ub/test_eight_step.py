@@ -1,4 +1,6 @@
-"""The eight-step protocol over every order of its stores, with either end giving up anywhere; each mistake is found."""
+"""The eight-step protocol over every order of its stores, with either end giving up at any point; each error is
+found.
+"""
 
 import pytest
 from hypothesis import given

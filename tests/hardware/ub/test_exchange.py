@@ -23,7 +23,7 @@ def folder(pytestconfig: pytest.Config) -> Path:
 
 
 def run(command: list[object]) -> str:
-    """Output of a program that must end well."""
+    """Output of a program; asserts success."""
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -47,7 +47,7 @@ def test_every_wait_ends_by_its_name(folder: Path, sanitizer: str) -> None:
 
 
 def processes(folder: Path, shm: Path, ranks: int, steps: int, place: str = "", hit: int = 0) -> str:
-    """Runs ranks over windows in a UB segment. Rank 1 is killed where it comes to `place` for the `hit`th time."""
+    """Run ranks over windows in a UB segment. Rank 1 is killed at the `hit`th pass of `place`."""
     layout = WindowLayout.of(WindowShape(ranks, CASE.max_rows, CASE.top_k, CASE.row_bytes, CASE.result_bytes))
     with UbSegment.create(shm / "ub", 1 << 20) as segment:
         regions = [segment.allocate(layout.bytes, f"rank {rank}") for rank in range(ranks)]
@@ -62,7 +62,7 @@ def test_processes_get_the_bits_of_one_process(folder: Path, shm: Path, ranks: i
 
 @pytest.mark.parametrize("place", ["announce", "stage", "signal", "wait", "gather", "write", "sum"])
 def test_others_redo_the_step_of_a_killed_rank(folder: Path, shm: Path, place: str) -> None:
-    """Their bits do not change, though the dead rank's experts are theirs now."""
+    """Their bits do not change, although they now compute the dead rank's experts."""
     assert processes(folder, shm, 3, steps=20, place=place, hit=8) == "killed 1 interrupted 2\n"
 
 

@@ -1,4 +1,4 @@
-"""The exchange's protocol over every order of its stores, with a death at any of them; and each mistake is found."""
+"""The exchange's protocol over every order of its stores, with a death at any of them; each error is found."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.hardware.ub.exchange_model import Mistake, ProtocolError, Setting, se
 
 
 def test_every_order_is_safe_and_ends() -> None:
-    """Two steps of a layer, and a step of two layers: every area and every word is used again."""
+    """Two steps of a layer, and a step of two layers: every area and every word is reused."""
     assert search(Setting(steps=2)).endings == {"done in epoch 1"}
     assert search(Setting(steps=1, layers=2)).endings == {"done in epoch 1"}
     assert search(Setting(steps=4, layers=0)).endings == {"done in epoch 1"}

@@ -1,4 +1,4 @@
-"""The file under a segment: foreign files, half-made ones, and what a crash leaves behind."""
+"""The file of a segment: foreign files, incomplete ones, and the leftovers of a crash."""
 
 import contextlib
 import os

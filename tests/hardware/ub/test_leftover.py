@@ -1,4 +1,4 @@
-"""Memory of files without a name: what is given back, and what stays because somebody keeps it."""
+"""Memory of unlinked files: what is freed, and what remains because a process keeps it."""
 
 import mmap
 import os
@@ -24,14 +24,14 @@ def path(shm: Path) -> Path:
 
 @pytest.fixture
 def fd(path: Path) -> Iterator[int]:
-    """The file, open."""
+    """Descriptor of the open file."""
     fd = os.open(path, os.O_RDWR)
     yield fd
     os.close(fd)
 
 
 def pages_of(fd: int) -> set[int]:
-    """Pages that still hold what was written."""
+    """Pages that still have their contents."""
     return {page for page in range(PAGES) if os.pread(fd, PAGE, page * PAGE) == b"\7" * PAGE}
 
 

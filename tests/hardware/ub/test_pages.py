@@ -1,4 +1,4 @@
-"""Pages: taken in advance, mapped in advance."""
+"""Pages: allocated in advance, mapped in advance."""
 
 import ctypes
 import errno

@@ -1,4 +1,4 @@
-"""Process stamps: who is alive."""
+"""Process stamps: whether a process is alive."""
 
 import os
 from dataclasses import replace

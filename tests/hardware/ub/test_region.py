@@ -19,7 +19,7 @@ def make(entries: int = ENTRIES) -> RegionTable:
 
 
 class TableMachine(RuleBasedStateMachine):
-    """The table against a list of the regions that must be live."""
+    """Compares the table with a list of the regions that must be live."""
 
     regions = Bundle("regions")
     gone = Bundle("gone")
@@ -31,7 +31,7 @@ class TableMachine(RuleBasedStateMachine):
         self.generation = 0
 
     def fits_at(self, nbytes: int, align: int) -> int | None:
-        """First fit, the slow way: every aligned place is tried."""
+        """First fit by trying every aligned place."""
         for place in range(round_up(START, align), END - nbytes + 1, align):
             if all(place + nbytes <= r.offset or r.offset + r.nbytes <= place for r in self.live):
                 return place

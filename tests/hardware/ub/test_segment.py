@@ -122,7 +122,7 @@ def test_ranges_sizes_owners_and_alignments_that_cannot_be(shm: Path) -> None:
 
 
 def test_a_file_that_is_removed_while_it_is_made_is_made_anew(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another start looks for stale files: an empty one looks half made until we have its lock."""
+    """Another start looks for stale files: an empty one looks incomplete until this process has its lock."""
     made: list[Path] = []
 
     def open_then_remove(path: Path, *, create: bool = False) -> int:

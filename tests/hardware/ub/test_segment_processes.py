@@ -26,7 +26,7 @@ PAGES = 8
 
 @dataclass
 class Held:
-    """A region that must be in the table, and the byte that fills it."""
+    """A region that must be in the table, and its fill byte."""
 
     offset: int
     nbytes: int
@@ -36,13 +36,13 @@ class Held:
 
 
 def reclaim_dead(segment: UbSegment) -> None:
-    """Have what dead processes held given back, which every `allocate` does first."""
+    """Reclaim the regions of dead processes, which every `allocate` does first."""
     with contextlib.suppress(UbFullError):
         segment.release(segment.allocate(1, "reclaimer"))
 
 
 class SegmentMachine(RuleBasedStateMachine):
-    """This process and its children take, fill and give back regions; children die; no byte is ever shared."""
+    """This process and its children allocate, fill and free regions; children die; no byte is ever shared."""
 
     processes: Processes
 

@@ -1,4 +1,4 @@
-"""What the pool refuses, and the order in which it forgets."""
+"""Refusals of the pool, and its order of eviction."""
 
 import pytest
 

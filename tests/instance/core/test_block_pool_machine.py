@@ -9,7 +9,7 @@ from serving.instance.core.block_pool import BlockPool
 
 
 class BlockPoolMachine(RuleBasedStateMachine):
-    """Tables are taken, shared, published and released; the model remembers contents and the order of releases."""
+    """Tables are taken, shared, published and released; the model tracks contents and the order of releases."""
 
     @initialize(blocks=st.integers(1, 12))
     def build(self, blocks: int) -> None:

@@ -1,4 +1,4 @@
-"""The queue of cold blocks: the oldest leave first, wherever others were taken out; compared with a plain list."""
+"""The queue of cold blocks: the oldest leave first, wherever others were removed; compared with a plain list."""
 
 import pickle
 

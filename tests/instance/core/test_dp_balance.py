@@ -1,4 +1,4 @@
-"""The DP group of a new sequence: against a search through all groups."""
+"""The DP group of a new sequence, compared with a search through all groups."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The life of an instance that leaves: offers again and again, never gone with a sequence inside, never for ever."""
+"""The life of a draining instance: it repeats its offers, never ends with a sequence inside, and always ends."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -42,7 +42,7 @@ def test_stores_that_never_end_hold_nobody() -> None:
 
 
 class LifeMachine(RuleBasedStateMachine):
-    """Whatever order events come in."""
+    """State machine with events in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Priority in an instance that serves several keys: it orders one key's sequences, and moves no other key's."""
+"""Priority in an instance that serves several keys: it orders the sequences of one key, and never those of another."""
 
 import math
 from random import Random
@@ -53,7 +53,7 @@ def test_what_has_its_blocks_here_goes_first_whatever_its_priority() -> None:
 
 
 def test_one_that_comes_back_takes_its_place_again() -> None:
-    """As a preempted one does, with the turn that it had."""
+    """Like a preempted one, with its earlier turn."""
     queue = filled(worse := live(0, 1, 3), live(1, 2), better := live(2, 1))
     queue.remove(better)
     queue.add(better)
@@ -68,7 +68,7 @@ def test_one_that_comes_back_takes_its_place_again() -> None:
     st.randoms(use_true_random=False),
 )
 def test_whatever_comes_and_goes(moves: list[tuple[int, int, bool]], random: Random) -> None:
-    """Each line is in the order of its priorities, and the turns are those that came, line by line."""
+    """Each key's queue is in the order of its priorities, and turns follow arrival, queue by queue."""
     queue = SequenceQueue()
     turns: dict[int, list[Order]] = {1: [], 2: [], 3: []}
     for arrival, (line, priority, leaves) in enumerate(moves):
@@ -120,7 +120,7 @@ def test_what_was_preempted_is_next() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 50)), min_size=30, max_size=60))
 def test_keys_that_wait_are_served_alike(prompts: list[tuple[int, int]]) -> None:
-    """While two keys have something waiting, the tokens that they were given differ by two prompts at most."""
+    """While two keys have waiting sequences, their served tokens differ by two prompts at most."""
     queue = waiting(*(live(arrival, line, tokens=tokens) for arrival, (line, tokens) in enumerate(prompts)))
     given_tokens = dict.fromkeys((1, 2, 3), 0)
     while len({one.spec.line for one in queue}) == 3:

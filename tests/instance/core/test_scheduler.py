@@ -1,4 +1,4 @@
-"""What a step contains, in which order, and who gives way."""
+"""Contents of a step, their order, and the sequences that are preempted."""
 
 import math
 
@@ -18,7 +18,7 @@ TICKET = HandoffTicket(
 
 
 class Bench:
-    """A scheduler whose steps 'execute' by one sampled token 1 each."""
+    """A scheduler whose steps 'execute' by sampling one token 1 per sequence."""
 
     def __init__(self, blocks: int = 64, tokens: int = 8, seats: int = 8, watermark: int = 0) -> None:
         table = SequenceBlocks(BlockPool(blocks), 4, prefix_reuse=False, cache_decoded=False)
@@ -35,7 +35,7 @@ class Bench:
         return sequence
 
     def step(self) -> list[tuple[str, int, bool]]:
-        """Name, fed tokens and whether it samples, for each share of the step."""
+        """Name, fed tokens and whether it samples, for each part of the step."""
         planned: PlannedStep | None = self.scheduler.plan_step(self.steps, float(self.steps))
         self.steps += 1
         self.scheduler.blocks.pool.check(s.blocks for s in self.sequences.values())

@@ -1,4 +1,4 @@
-"""How many tokens are guessed: the rule, what it learns, and that it learns the same twice."""
+"""Number of draft tokens: the rule, its measurements, and their reproducibility."""
 
 from collections.abc import Callable
 from itertools import product
@@ -23,7 +23,7 @@ def falling(chances: list[float]) -> tuple[float, ...]:
 
 
 class Run:
-    """Sequences with true chances of acceptance, decoded together; a guess costs `share` of a step."""
+    """Sequences with true acceptance rates, decoded together; a draft token costs `share` of a step."""
 
     def __init__(self, most: int, chances: list[list[float]], share: Callable[[int], float], seed: int = 0) -> None:
         self.speculation = Speculation(most)
@@ -56,7 +56,7 @@ class Run:
             self.choices.append(wanted)
 
     def mean(self, last: int) -> float:
-        """Guesses per sequence and step in the last steps."""
+        """Draft tokens per sequence and step in the last steps."""
         return sum(map(sum, self.choices[-last:])) / last / len(self.seen)
 
 

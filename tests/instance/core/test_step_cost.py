@@ -1,4 +1,4 @@
-"""What a guess costs, from measured steps."""
+"""Cost of a draft token, from measured steps."""
 
 from random import Random
 
@@ -8,7 +8,7 @@ from serving.instance.core.step_cost import StepCost
 
 
 def told(cost: StepCost, sequences: int, share: float, base_s: float = 0.01, rounds: int = 8) -> StepCost:
-    """Steps without guesses and with one and two per sequence, exactly on a line."""
+    """Steps without draft tokens and with one and two per sequence, exactly on a line."""
     for _ in range(rounds):
         for guesses in (0, 1, 2):
             cost.observe(sequences, guesses * sequences, base_s * (1 + share * guesses))
@@ -34,7 +34,7 @@ def test_a_line_is_found(sequences: int, share: float) -> None:
 
 
 def test_steps_that_something_else_made_long_count_little() -> None:
-    """A third of all steps is hit by something that takes up to four times their time."""
+    """A third of all steps is delayed up to fourfold by other work."""
     rng, cost = Random(5), StepCost()
     for _ in range(200):
         for guesses in (0, 1):

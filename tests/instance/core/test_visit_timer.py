@@ -1,4 +1,4 @@
-"""Durations of a visit, as an onlooker of the engine measures them."""
+"""Durations of a visit, as measured by an observer of the engine."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.instance.bench import SETTINGS, spec, ticket_for
 
 
 class Watched:
-    """An engine with an onlooker, and a clock that a test sets."""
+    """An engine with an observer, and a clock that a test sets."""
 
     def __init__(self, role: EngineRole) -> None:
         self.engine = InstanceEngine(dataclasses.replace(SETTINGS, role=role), 64)

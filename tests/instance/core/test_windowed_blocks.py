@@ -1,4 +1,4 @@
-"""Blocks of sequences whose layers have a sliding window: what is kept, freed, matched, fetched and handed over."""
+"""Blocks of sequences whose layers have a sliding window: kept, freed, matched, fetched and handed over."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def compute(where: WindowedBlocks, sequence: LiveSequence, upto: int) -> None:
 
 
 def rows(sequence: LiveSequence, split: LayerSplit = SPLIT) -> list[str]:
-    """Each row as F for a full block, S for a sliding one, and a dot for one that is gone."""
+    """Each row as F for a full block, S for a sliding one, and a dot for a freed one."""
     letters = "F" * split.full + "S" * split.sliding
     table, width = sequence.blocks, split.width
     return [

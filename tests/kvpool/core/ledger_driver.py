@@ -12,10 +12,10 @@ Name = tuple[Space, BlockHash]
 
 
 class LedgerDriver:
-    """Carries out orders, those of one name in the order given, those of different names in any order.
+    """Executes commands: those of one name in order, those of different names in any order.
 
     Attributes:
-        memory: page of the segment -> content, a number that stands for the bytes.
+        memory: page of the segment -> content, a number that represents the bytes.
         files: name -> (content, bytes).
     """
 
@@ -30,7 +30,7 @@ class LedgerDriver:
             self.memory[page] = content
 
     def read(self, offset: int, nbytes: int) -> set[int | None]:
-        """Contents of the pages; one number if all is well."""
+        """Contents of the pages; a single number if they are consistent."""
         return {self.memory.get(page) for page in range(offset // PAGE, -(-(offset + nbytes) // PAGE))}
 
     def holds(self, found: Found) -> bool:
@@ -41,12 +41,12 @@ class LedgerDriver:
             self.waiting.setdefault((order.space, order.hash), deque()).append(order)
 
     def names(self) -> list[Name]:
-        """Names with something to do."""
+        """Names with pending commands."""
         self.collect()
         return list(self.waiting)
 
     def do_one(self, name: Name, ok: bool, now: float) -> None:
-        """Carry out the next order of a name.
+        """Execute the next command of a name.
 
         Args:
             ok: False = the disk fails.
@@ -80,7 +80,7 @@ SPACE = Space("tenant", "layout")
 
 
 def small_manager(slabs: int = 2, slab_pages: int = 4, first_version: int = 1, **settings: Any) -> MemoryManager:
-    """A server of a few pages, without water marks unless told."""
+    """A server of a few pages, without water marks by default."""
     usual: dict[str, Any] = {"high_water": 1.0, "low_water": 1.0}
     sizes = {"capacity_bytes": slabs * slab_pages * PAGE, "slab_bytes": slab_pages * PAGE}
     return MemoryManager(ManagerSettings(**{**sizes, **usual, **settings}), first_version)
@@ -100,14 +100,14 @@ def put(manager: MemoryManager, *indices: int, now: float = 0.0, pages: int = 1,
 
 
 def try_reserve(manager: MemoryManager, *indices: int, now: float = 0.0, pages: int = 1, **where: Any) -> list[str]:
-    """What became of wishes to write, in words."""
+    """Outcome of requests to write, as text."""
     space = where.pop("space", SPACE)
     items = [(named(i), pages * PAGE) for i in indices]
     return [grant.status.value for grant in manager.reserve(space, items, 1, now, **where)]
 
 
 def tiers(manager: MemoryManager) -> dict[int, str]:
-    """Index -> where the entry is: `dram`, `ssd` or `both`."""
+    """Index -> place of the entry: `dram`, `ssd` or `both`."""
     return {
         int.from_bytes(view.hash, "little"): "both"
         if view.in_dram and view.on_ssd
@@ -119,7 +119,7 @@ def tiers(manager: MemoryManager) -> dict[int, str]:
 
 
 def spills(manager: MemoryManager) -> list[int]:
-    """Versions of the spills ordered; nothing else may be ordered."""
+    """Versions of the ordered spills; asserts that no other command was issued."""
     orders = manager.take_orders()
     assert all(isinstance(order, Spill) for order in orders)
     return [order.version for order in orders if isinstance(order, Spill)]

@@ -1,4 +1,4 @@
-"""The memory manager against pages, files and readers: whoever was promised bytes finds them, whatever happens."""
+"""The memory manager against pages, files and readers: promised bytes are always found, whatever happens."""
 
 from collections import Counter
 
@@ -25,7 +25,7 @@ def name(index: int) -> BlockHash:
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """Writers, readers, mappers, a disk that fails now and then, tenants with quotas, and restarts."""
+    """Writers, readers, mappers, a disk that sometimes fails, tenants with quotas, and restarts."""
 
     @initialize(
         slabs=st.integers(1, 6),
@@ -157,7 +157,7 @@ class MemoryMachine(RuleBasedStateMachine):
             self.seen[found.tier.value] += 1
 
     def see(self, client: int, found: Found, until: float) -> None:
-        """A client has a lease now. The one it had does not become shorter."""
+        """A client gets a lease. Its earlier lease is not shortened."""
         _found, before = self.leases.get((client, found.version), (None, 0.0))
         self.leases[client, found.version] = (found, max(before, until))
 
@@ -267,7 +267,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(wanted=SIZES, luck=LUCK)
     def everything_frees_up(self, wanted: int, luck: int) -> None:
-        """When nobody uses anything any more, any object that fits finds room within a few rounds of disk work."""
+        """Without users, any object that fits finds space within a few rounds of disk work."""
         if luck or self.holds or wanted > self.manager.stats().dram_capacity_bytes:
             return
         self.now += MODEL_LEASE_S
@@ -290,7 +290,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.settings.ssd_bytes)
     @rule(orderly=st.booleans(), luck=LUCK)
     def restart(self, orderly: bool, luck: int) -> None:
-        """The process ends, with or without its orders done; the next one finds the files."""
+        """The process ends, with or without its commands executed; the next one finds the files."""
         if luck:
             return
         if orderly:

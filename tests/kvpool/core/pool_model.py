@@ -1,6 +1,6 @@
-"""A pool of memory servers in virtual time: real ledgers, roster, ring and shares of quotas, but no byte and no wire.
+"""A pool of memory servers in virtual time: real ledgers, roster, ring and shares of quotas, but no bytes and no wire.
 
-The content of an entry follows from its key, so that whatever is read anywhere can be told right or wrong.
+The content of an entry follows from its key, so that every read can be checked.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ def nbytes_of(key: Name) -> int:
 def small_settings(
     slabs: int, ssd_pages: int, write_through: bool, water: tuple[float, float], max_spills: int
 ) -> ManagerSettings:
-    """For servers of a few pages."""
+    """Settings of servers with a few pages."""
     return ManagerSettings(
         capacity_bytes=slabs * 4 * PAGE,
         base_offset=PAGE,
@@ -57,8 +57,8 @@ class Server:
     """One process of a memory server.
 
     Attributes:
-        may_hold: what it was given and was not told to forget, still there or not.
-        shares: of quotas, as it was told. ceilings: what a namespace may hold although its share is less.
+        may_hold: entries that it received and was not told to delete, present or not.
+        shares: of quotas, as it received them. ceilings: the limit of a namespace that exceeds its share.
     """
 
     def __init__(self, name: str, incarnation: int, now: float, driver: LedgerDriver) -> None:
@@ -92,7 +92,7 @@ class Server:
         self.ceilings = {namespace: self.used(namespace) for namespace in shares}
 
     def store(self, key: Name, client: int, now: float) -> bool:
-        """Returns: whether the entry is there afterwards. One that somebody else is writing is not there yet."""
+        """Store an entry. Returns: whether it is present afterwards. An entry that another client is writing is not."""
         space, hash = key
         (grant,) = self.manager.reserve(space, [(hash, nbytes_of(key))], client, now)
         if grant.status is GrantStatus.GRANTED:
@@ -102,7 +102,7 @@ class Server:
         return key in self.held
 
     def work(self, name: Name, ok: bool, now: float) -> None:
-        """The disk's next piece of work for one name."""
+        """The next piece of disk work for one name."""
         order = self.driver.waiting[name][0]
         namespace = order.space.namespace
         before = self.used(namespace)
@@ -129,7 +129,7 @@ class Server:
             assert self.used(namespace) <= share or not idle
 
     def check(self) -> None:
-        """Ledger = memory = files, nothing of anybody else, and nobody holds more than they may."""
+        """Check that ledger, memory and files agree, without foreign entries and without exceeded limits."""
         self.manager.check()
         self.driver.collect()
         held = self.held
@@ -152,7 +152,7 @@ class Server:
 
 @dataclass
 class Writing:
-    """A reservation whose client is still copying. `forgotten` = its namespace was deleted meanwhile."""
+    """A reservation whose client is still copying. `forgotten` = its namespace was deleted since."""
 
     server: Server
     key: Name
@@ -164,13 +164,13 @@ class Writing:
 
     @property
     def mark(self) -> int:
-        """What is in the extent meanwhile: half a block."""
+        """Content of the extent during the copy: half a block."""
         return -self.version
 
 
 @dataclass
 class Reading:
-    """A lease. `excused` = its entry may be gone: the disk failed, or its namespace was deleted."""
+    """A lease. `excused` = its entry may be missing: the disk failed, or its namespace was deleted."""
 
     server: Server
     key: Name
@@ -181,17 +181,17 @@ class Reading:
 
 
 class Pool:
-    """All servers, and what everybody knows of them.
+    """All servers, and the shared view of them.
 
     Attributes:
         disks: files by slot; they outlive processes.
-        up: processes that run, by name.
-        heard: when each listed server was heard last.
-        seats: until when a slot keeps the full share of its keys, whoever sits there.
-        remembered: slots whose next process need not be a newcomer.
-        shares: of quotas, as each server was told last.
-        stale: the ring before the present one, which slow clients still use.
-        seen: what happened, so that a test can tell whether it tested anything.
+        up: running processes, by name.
+        heard: time of the last message of each listed server.
+        seats: until when a slot keeps the full share of its keys, for any process.
+        remembered: slots whose next process need not start with a small share.
+        shares: of quotas, as last sent to each server.
+        stale: the previous ring, which slow clients still use.
+        seen: events so far, so that a test can assert its coverage.
     """
 
     def __init__(self, settings: ManagerSettings) -> None:
@@ -214,10 +214,10 @@ class Pool:
     # Processes
 
     def start(self, slot: str, told_before: bool) -> None:
-        """A process takes a slot, and over what its predecessor left on disk.
+        """A process takes a slot, with the files of its predecessor on disk.
 
         Args:
-            told_before: it knows its shares of the quotas before it looks at the files.
+            told_before: it has its shares of the quotas before it reads the files.
         """
         self.now += 0.25
         self.starts += 1
@@ -243,7 +243,7 @@ class Pool:
         self.remembered.add(slot)
 
     def leave(self, name: str) -> None:
-        """A server says goodbye and ends; what is still in its memory is lost."""
+        """A server says goodbye and ends; its remaining memory is lost."""
         server = self.up.pop(name)
         self.roster.withdraw(name, server.incarnation, self.now)
         self.heard.pop(name, None)
@@ -262,7 +262,7 @@ class Pool:
             self.look()
 
     def look(self) -> None:
-        """Everybody announces itself and sees the new view."""
+        """All servers announce themselves and receive the new view."""
         for name, server in self.up.items():
             if not server.silent:
                 assert self.roster.announce(server.record(self.now), self.now)
@@ -288,14 +288,14 @@ class Pool:
 
     @property
     def listed(self) -> set[str]:
-        """Servers of the view; they may be dead by now."""
+        """Servers of the view; some may be dead."""
         return {server.record.name for server in self.view.servers}
 
     def holders(self, key: Name) -> set[str]:
         return {name for name, server in self.up.items() if key in server.held}
 
     def _check_change(self, old: PoolView, old_ring: HashRing, new: PoolView, new_ring: HashRing) -> None:
-        """What was found before is found afterwards, as far as is promised."""
+        """Assert that entries found before are found afterwards, as far as guaranteed."""
         before = {s.record.name: s.weight for s in old.servers}
         after = {s.record.name: s.weight for s in new.servers}
         grown = {name for name in after if after[name] > before.get(name, 0.0)}
@@ -321,11 +321,11 @@ class Pool:
     # Migration
 
     def settle(self, name: str, leaving: bool = False) -> int:
-        """Move what belongs to other servers there.
+        """Move entries that belong to other servers.
 
         Args:
-            leaving: everything does, also while the view still gives this server a share.
-        Returns: entries left behind: in use, lost on the way to memory, or not taken by their owner.
+            leaving: all entries move, even while the view still gives this server a share.
+        Returns: entries left behind: in use, lost on the way to memory, or refused by their owner.
         """
         home = self.up[name]
         others = tuple(one for one in self.view.servers if one.record.name != name)

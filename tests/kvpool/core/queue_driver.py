@@ -35,7 +35,7 @@ ANSWER_S = 0.25
 
 
 class Fate(Enum):
-    """What becomes of a message to a server."""
+    """What happens to a message to a server."""
 
     WELL = auto()
     AT_THE_EDGE = auto()
@@ -83,7 +83,7 @@ class QueueServer:
         self._connection = next(numbers)
 
     def close(self, now: float) -> None:
-        """End the connection and what is booked under it."""
+        """End the connection and its leases and reservations."""
         self.manager.client_gone(self._connection, now)
         self._connection = next(self._numbers)
 
@@ -98,7 +98,7 @@ class QueueServer:
             assert self.manager.commit(grant.version, block[-1], 0, now)
 
     def handle(self, message: m.Message, now: float) -> m.Message:
-        """Answer of a server to a request. Effects: those of the request on its ledger."""
+        """Response of a server to a request. Effects: those of the request on its ledger."""
         manager, client = self.manager, self._connection
         match message:
             case m.Lookup(space, hashes, lease_s):
@@ -143,7 +143,7 @@ class QueueServer:
 
     @property
     def in_use(self) -> int:
-        """Leases and reservations of anybody."""
+        """Leases and reservations of all clients."""
         stats = self.manager.stats()
         return stats.leased + stats.writing
 
@@ -157,13 +157,13 @@ class QueueDriver:
     """Drives operations one after the other.
 
     Args:
-        servers: how many.
-        judge: the fate of each message.
+        servers: number of servers.
+        judge: decides the fate of each message.
 
     Attributes:
-        said: what was sent, by server, also what did not arrive. closed: connections that an operation ended.
-        contents: of what is written, by index. got: of what was read, by index.
-        copy_s: how long the copy of a block takes.
+        said: sent messages, by server, including lost ones. closed: connections that an operation ended.
+        contents: of written blocks, by index. got: of read blocks, by index.
+        copy_s: duration of the copy of a block.
     """
 
     def __init__(self, servers: int, judge: Judge | None = None, **settings: int) -> None:
@@ -182,12 +182,12 @@ class QueueDriver:
         self._order = count()
 
     def put(self, hashes: Sequence[BlockHash]) -> None:
-        """Each on its primary."""
+        """Store each block on its primary."""
         for name, server in self.servers.items():
             server.put([one for one in hashes if self.ring.primary(one) == name])
 
     def drive(self, operation: ClientOperation) -> None:
-        """Until nothing of it is under way any more, answers that nobody waits for included."""
+        """Run until no message or copy is in progress, including responses without a waiter."""
         self._carry_out(operation, operation.start(self.now))
         while self._queue:
             self.now, _, event = heapq.heappop(self._queue)
@@ -205,7 +205,7 @@ class QueueDriver:
         return sum(server.in_use for server in self.servers.values())
 
     def check(self) -> None:
-        """Every ledger balances."""
+        """Check that every ledger balances."""
         for server in self.servers.values():
             server.manager.check()
 
@@ -263,7 +263,7 @@ class QueueDriver:
         return word
 
     def _send(self, effect: PoolAsk | PoolPost) -> MissReason | None:
-        """Send one message. Returns: why it could not be sent."""
+        """Send one message. Returns: the reason if it could not be sent."""
         server = self.servers[effect.server]
         self.said.append((effect.server, effect.message))
         fate = self.judge(effect.server, effect.message)
@@ -304,7 +304,7 @@ class QueueDriver:
 
 
 def shortened(answer: m.Message) -> m.Message:
-    """An answer without its last item."""
+    """A response without its last item."""
     match answer:
         case m.Looked(found):
             return m.Looked(found[:-1])
@@ -318,17 +318,17 @@ def shortened(answer: m.Message) -> m.Message:
 
 
 def chain(count: int) -> list[BlockHash]:
-    """Hashes of consecutive blocks: digests whose last byte, their content, differs."""
+    """Hashes of consecutive blocks: digests that differ in the last byte, which is their content."""
     return [BlockHash(blake2b(bytes([i]), digest_size=15).digest() + bytes([i + 1])) for i in range(count)]
 
 
 def held_by(driver: QueueDriver) -> dict[str, set[BlockHash]]:
-    """Hashes that each server holds."""
+    """Hashes held by each server."""
     return {name: {view.hash for view in one.manager.entries()} for name, one in driver.servers.items()}
 
 
 def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.ListedEntry]:
-    """Have a server's first entries moved to the other ones. Returns: those that are gone from it."""
+    """Move a server's first entries to the other servers. Returns: the entries that left it."""
     listed = driver.servers[home].handle(m.List(0, 8), driver.now)
     assert isinstance(listed, m.Listed)
     if not listed.entries:
@@ -343,7 +343,7 @@ def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.Listed
 
 
 class Contents(Sequence[int]):
-    """Contents that are found out when they are copied."""
+    """Contents that are determined when they are copied."""
 
     def __init__(self, of: Callable[[int], int]) -> None:
         self._of = of

@@ -1,4 +1,4 @@
-"""Entries move, step by step: whatever fails, each is at home or with its owner, and nothing stays leased."""
+"""Entries move, step by step: after any failure, each is at its source or its owner, and no lease remains."""
 
 import pytest
 

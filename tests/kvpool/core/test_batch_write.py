@@ -1,4 +1,4 @@
-"""A write, step by step: each entry is stored or dropped with its reason, and nothing stays reserved."""
+"""A write, step by step: each entry is stored or dropped with a reason, and no reservation remains."""
 
 import pytest
 
@@ -13,7 +13,9 @@ CHAIN = chain(12)
 
 
 def written(driver: QueueDriver, seconds: float = 4.0, expected: int | None = None) -> list[str]:
-    """Outcome of a write for each block of the chain; exactly what was stored is there, and nothing is reserved."""
+    """Outcome of a write for each block of the chain; asserts that exactly the stored blocks exist, and none is
+    reserved.
+    """
     driver.contents = [block[-1] for block in CHAIN]
     entries = [NewEntry(block, PAGE, driver.ring.primary(block), expected) for block in CHAIN]
     write = BatchWrite(SPACE, Kind.CONTEXT, entries, driver.now + seconds)
@@ -94,7 +96,7 @@ def test_what_cannot_be_copied_gives_its_room_back(reason: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "stored"), [(10.0, 12), (2.25, 8), (2.0, 7), (0.25, 1)])
 def test_no_copy_is_begun_at_the_deadline_or_later(seconds: float, stored: int) -> None:
-    """Blocks that were copied in time are committed, a moment after the deadline if need be."""
+    """Blocks copied in time are committed, a moment after the deadline if necessary."""
     driver = QueueDriver(1, lambda _server, message: Fate.AT_THE_EDGE if isinstance(message, m.Commit) else Fate.WELL)
     driver.copy_s = 0.25
     assert written(driver, seconds) == ["stored"] * stored + ["timeout"] * (12 - stored)

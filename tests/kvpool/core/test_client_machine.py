@@ -1,4 +1,4 @@
-"""A client of servers that fail at any message and any copy: right bytes or none, and nothing is left behind."""
+"""A client of servers that fail at any message and any copy: correct bytes or none, without leaks."""
 
 from random import Random
 
@@ -21,7 +21,7 @@ FAILURES = ["timeout", "unreachable", "error"]
 
 
 class ClientMachine(RuleBasedStateMachine):
-    """One client; every operation runs to its end before the next one begins."""
+    """One client; every operation finishes before the next one starts."""
 
     @initialize(servers=st.integers(1, 4), memory=st.integers(1, 4), disk=st.booleans(), seed=st.integers(0, 10**6))
     def build(self, servers: int, memory: int, disk: bool, seed: int) -> None:
@@ -91,7 +91,7 @@ class ClientMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.found is None)
     @rule(home=st.integers(0, 3), seconds=st.sampled_from([0.0, 0.3, 2.0, 8.0]))
     def move(self, home: int, seconds: float) -> None:
-        """A server gives away what it has, as one that leaves does."""
+        """A server gives its entries away, like a draining one."""
         if len(self.driver.servers) < 2:
             return
         name = [*self.driver.servers][home % len(self.driver.servers)]
@@ -104,7 +104,7 @@ class ClientMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.disk)
     @rule(which=st.integers(0, 29))
     def flip(self, which: int) -> None:
-        """The bytes of a block change."""
+        """Flip bits of a block."""
         for server in self.driver.servers.values():
             for view in server.manager.entries():
                 if view.hash == CHAIN[which]:

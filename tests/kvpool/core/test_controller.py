@@ -1,4 +1,4 @@
-"""The controller: when it speaks, what it knows about namespaces, and what a successor takes over."""
+"""The controller: when it publishes, its record of namespaces, and the state that a successor takes over."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ def settings(session: str = "one", *namespaces: NamespaceRecord) -> ControlSetti
 
 
 def grown(*servers: str, namespaces: tuple[NamespaceRecord, ...] = ()) -> PoolController:
-    """A controller that has heard servers for one round, at time 0."""
+    """A controller that has received servers' messages for one round, at time 0."""
     controller = PoolController(settings("one", *namespaces))
     for server in servers:
         controller.announce(server_record(server), (), -ROUND_S)
@@ -131,7 +131,7 @@ def test_a_successor_learns_changed_quotas_from_the_servers_before_it_looks_at_t
 
 
 def test_a_controller_of_a_changed_configuration_does_not_take_the_old_one_from_servers() -> None:
-    """An upgrade makes the controller anew, in the same start: servers hand back what the file said before."""
+    """An upgrade replaces the controller in the same session: servers return what the old file configured."""
     by_hand = NamespaceRecord("globex", 8, over=(1, 1.0))
     successor = PoolController(settings("one", replace(ACME, quota_bytes=55), GLOBEX))
     successor.announce(server_record("a"), (ACME, by_hand), 0.0)
@@ -225,7 +225,7 @@ def test_a_late_restore_changes_nothing_that_is_known() -> None:
 
 
 class MoodyStore(EmbeddedStore):
-    """A store that can be away."""
+    """A store that can be unreachable."""
 
     def __init__(self) -> None:
         super().__init__()

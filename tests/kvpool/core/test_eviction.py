@@ -1,4 +1,4 @@
-"""Who leaves first under each policy, and that pinned entries are met once, not on every call."""
+"""Eviction order under each policy; and pinned entries are visited once, not on every call."""
 
 from random import Random
 

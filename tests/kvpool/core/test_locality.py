@@ -1,4 +1,4 @@
-"""Locality: follow the prefix while that is less work, forget what is old, never a dead instance."""
+"""Locality: follow the prefix while that is less work, forget old ones, never choose a dead instance."""
 
 from collections import Counter, OrderedDict
 

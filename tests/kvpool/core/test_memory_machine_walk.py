@@ -1,4 +1,4 @@
-"""The machine of `test_memory_machine.py` on long random walks: old and crowded states that short runs do not reach."""
+"""The machine of `test_memory_machine.py` on long random walks: old and crowded states that short runs miss."""
 
 from collections.abc import Callable
 from random import Random
@@ -26,7 +26,7 @@ def new_machine(chance: Random) -> MemoryMachine:
 
 
 def moves_of(machine: MemoryMachine, chance: Random) -> dict[str, Callable[[], object]]:
-    """The rules of the machine with arguments by chance. Each walk has its own few sizes."""
+    """The machine's rules with random arguments. Each walk has its own few sizes."""
     sizes = chance.sample([1, PAGE, PAGE + 1, 3 * PAGE, 5 * PAGE, 9 * PAGE], chance.randint(1, 6))
 
     def some(count: int) -> list[int]:
@@ -61,7 +61,7 @@ def moves_of(machine: MemoryMachine, chance: Random) -> dict[str, Callable[[], o
 
 
 def random_walk(seed: int, steps: int) -> MemoryMachine:
-    """Walk, and check everything after each step."""
+    """Walk randomly, and check all invariants after each step."""
     chance = Random(seed)
     machine = new_machine(chance)
     moves = moves_of(machine, chance)

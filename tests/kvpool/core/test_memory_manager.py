@@ -1,4 +1,4 @@
-"""Writers and readers of one memory server: who gets room, who finds what, and what a lease is worth."""
+"""Writers and readers of one memory server: allocation of space, lookups, and leases."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_impossible_settings_are_our_bug() -> None:
 
 @pytest.mark.parametrize("how", ["commit", "abort", "leave"])
 def test_the_room_of_a_late_writer_is_nobody_elses_until_it_has_ended(how: str) -> None:
-    """A process that was stopped in the middle of a copy goes on with it when it wakes."""
+    """A process stopped in the middle of a copy continues it when it wakes."""
     manager = small_manager(slabs=1, write_lease_s=10.0)
     (late,) = manager.reserve(SPACE, [(named(1), PAGE)], 1, 0.0)
     assert try_reserve(manager, 1, 2, 3, 4, now=10.0) == ["granted"] * 3 + ["full"]

@@ -1,4 +1,4 @@
-"""A ledger that does not balance is seen, whatever is wrong with it."""
+"""A ledger that does not balance is detected, for every kind of defect."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Break = Callable[[Inventory], object]
 
 
 def inside(manager: MemoryManager) -> Inventory:
-    """What `check` looks at."""
+    """The internal state that `check` inspects."""
     return manager._inventory
 
 
@@ -42,7 +42,7 @@ def busy_manager() -> MemoryManager:
 
 
 def set_to(index: int, **values: object) -> Break:
-    """Give attributes of one entry other values."""
+    """Set attributes of one entry to other values."""
 
     def change(inventory: Inventory) -> None:
         for name, value in values.items():
@@ -65,7 +65,7 @@ def lose_account(inventory: Inventory) -> None:
 
 
 def overlap(inventory: Inventory) -> None:
-    """An entry is larger than its extent, and everybody believes it."""
+    """Make an entry larger than its extent, consistently in all records."""
     entry = inventory.by_version[4]
     entry.nbytes = entry.nbytes + PAGE
     inventory.allocator.live[entry.offset] = entry.nbytes

@@ -1,4 +1,4 @@
-"""How room comes about: ahead of demand, from other sizes, from models; and what a restart finds on disk."""
+"""Sources of free space: ahead of demand, from other sizes, from models; and the files that a restart finds on disk."""
 
 from serving.kvpool.core.entry import EntryTier, Kind, Space, Unlink
 from tests.kvpool.core.ledger_driver import (

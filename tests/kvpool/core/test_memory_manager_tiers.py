@@ -1,4 +1,4 @@
-"""Between DRAM and SSD: what leaves and what comes back, and what a failing disk does."""
+"""Between DRAM and SSD: entries that leave and return, and a failing disk."""
 
 import pytest
 

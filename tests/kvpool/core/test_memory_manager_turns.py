@@ -1,4 +1,4 @@
-"""Whoever cannot be served holds up nobody else, and a chain leaves from its tail."""
+"""An entry that cannot be served delays no other, and a chain is evicted from its tail."""
 
 import pytest
 
@@ -10,7 +10,7 @@ OTHER = Space("other", SPACE.layout)
 
 
 def carry_out(manager: MemoryManager, now: float) -> list[int]:
-    """Do what is ordered. Returns: versions loaded."""
+    """Execute all commands. Returns: loaded versions."""
     loads = []
     while orders := manager.take_orders():
         for order in orders:

@@ -1,4 +1,4 @@
-"""When rounds of migration begin and end."""
+"""Start and end of migration rounds."""
 
 import pytest
 

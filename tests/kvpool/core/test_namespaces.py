@@ -1,4 +1,4 @@
-"""Salts that keep tenants apart, names that can be folders, and quotas shared like the blocks are."""
+"""Salts that separate tenants, names that are valid folders, and quotas shared like the blocks."""
 
 from itertools import product
 

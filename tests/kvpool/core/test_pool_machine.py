@@ -1,5 +1,6 @@
-"""The whole pool in virtual time: whatever joins, dies, drains, fills up or is forgotten, a reader gets the right bytes
-or none, every server's ledger, memory and files agree, and nobody's death costs more than what it held.
+"""The whole pool in virtual time: servers join, die, drain, fill up or are forgotten; a reader gets the correct bytes
+or
+none, every server's ledger, memory and files agree, and a death costs no more than the server's own entries.
 """
 
 from collections import Counter
@@ -37,7 +38,7 @@ RARE = st.sampled_from([False, False, True])
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Clients of a pool, and everything that happens to it."""
+    """Clients of a pool, and all events that can happen to it."""
 
     @initialize(
         servers=st.integers(1, 4),
@@ -60,9 +61,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=SOME, client=CLIENTS, slow=RARE, stale=RARE)
     def put(self, which: list[int], client: int, slow: bool, stale: bool) -> None:
-        """
+        """Store entries.
+
         Args:
-            slow: the client only reserves now; whether it ends well is seen later.
+            slow: the client only reserves now; its success is decided later.
             stale: the client's ring is an old one.
         """
         ring = self.pool.stale if stale else self.pool.ring
@@ -86,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.writing)
     @rule(which=WHICH)
     def finish(self, which: int) -> None:
-        """A slow client has written its block, in time or not."""
+        """A slow client has written its block, in time or late."""
         writing = self.writing.pop(which % len(self.writing) if which >= 0 else which)
         server, key = writing.server, writing.key
         in_time = writing.until > self.pool.now
@@ -102,10 +104,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=SOME, client=CLIENTS, last=RARE, keep=RARE)
     def get(self, which: list[int], client: int, last: bool, keep: bool) -> None:
-        """
+        """Read entries.
+
         Args:
             last: of several copies the one of the least likely holder is taken.
-            keep: leases are kept for as long as they last.
+            keep: leases are kept until they expire.
         """
         for space, hash in (KEYS[index] for index in which):
             answers: list[Reading] = []
@@ -127,7 +130,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(which=SOME, client=CLIENTS)
     def turn(self, which: list[int], client: int) -> None:
-        """What most requests do: look, and write what was not there."""
+        """A typical request: look up, and write the missing blocks."""
         self.get(which, client, last=False, keep=False)
         self.put(which, client, slow=False, stale=False)
 
@@ -141,7 +144,7 @@ class PoolMachine(RuleBasedStateMachine):
         reading.server.manager.release([reading.found.version], reading.client, self.pool.now)
 
     def read(self, reading: Reading) -> None:
-        """A leased entry in memory has the right content, also after it was forgotten or has come up from SSD."""
+        """A leased entry in memory has the correct content, also after deletion or a load from SSD."""
         server, key, was = reading.server, reading.key, reading.found
         now = server.manager.found(was.version)
         if reading.until <= self.pool.now:
@@ -187,14 +190,14 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.pool.up) < len(SLOTS))
     @rule(which=WHICH, told_before=st.booleans())
     def start(self, which: int, told_before: bool) -> None:
-        """A server joins; if its slot had one before, it finds the files of that one."""
+        """A server joins; if its slot had an earlier process, it finds that process's files."""
         free = [slot for slot in SLOTS if slot not in self.pool.up]
         self.pool.start(free[which % len(free)], told_before)
 
     @precondition(lambda self: self.pool.up)
     @rule(which=WHICH)
     def settle(self, which: int) -> None:
-        """Entries go to their owners, as after a join."""
+        """Move entries to their owners, as after a join."""
         name = list(self.pool.up)[which % len(self.pool.up)]
         if name in self.pool.listed:
             self.pool.settle(name)
@@ -202,7 +205,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pool.up)
     @rule(which=WHICH, what=st.sampled_from(INCIDENTS))
     def incident(self, which: int, what: str) -> None:
-        """Something happens to a server."""
+        """A random event of a server."""
         server = list(self.pool.up.values())[which % len(self.pool.up)]
         if what == "kill":
             self.pool.seen["killed with entries"] += bool(server.held)
@@ -216,7 +219,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.pool.look()
 
     def leave(self, server: Server) -> None:
-        """A draining server gives away what it can, and ends."""
+        """A draining server gives away its entries as far as possible, and ends."""
         if server.state is not ServerState.DRAINING or server.name not in self.pool.listed:
             return
         left = self.pool.settle(server.name, leaving=True)
@@ -242,7 +245,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(namespace=NAMESPACE, rare=RARE)
     def delete_namespace(self, namespace: str, rare: bool) -> None:
-        """Servers that are away do not hear of it; those that do have nothing of it any more."""
+        """Unreachable servers miss the deletion; all others have no entry of the namespace left."""
         if not rare:
             return
         for server in [server for name, server in self.pool.up.items() if name in self.pool.listed]:
@@ -275,7 +278,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert server.manager.stats().writing <= writing_on[name], "a reservation outlived its client"
 
     def teardown(self) -> None:
-        """When the writers have ended, time makes every server let go of everything that somebody had asked for."""
+        """After the writers have ended, every server releases all requested leases in time."""
         if not hasattr(self, "pool"):
             return
         for writing in self.writing:
@@ -296,9 +299,9 @@ TestPoolMachine.settings = settings(max_examples=10, stateful_step_count=40)
 
 
 def random_walk(seed: int, steps: int) -> Counter[str]:
-    """The same machine with moves by chance: old and crowded pools, which short runs do not reach.
+    """The same machine with random moves: old and crowded pools, which short runs do not reach.
 
-    Returns: what happened, and how often.
+    Returns: the number of events by kind.
     """
     chance = Random(seed)
     machine = PoolMachine()

@@ -1,4 +1,4 @@
-"""A lookup, step by step: whatever a server does, there is a result, and nothing stays leased but its blocks."""
+"""A lookup, step by step: for any behaviour of a server there is a result, and only its blocks stay leased."""
 
 from collections.abc import Sequence
 
@@ -57,7 +57,7 @@ def test_a_pool_without_servers_finds_nothing_at_once() -> None:
 
 
 def only(server: str, fate: Fate) -> Judge:
-    """One server has a fate, the others are well."""
+    """One server has a fate, the others are healthy."""
     return lambda name, message: fate if name == server and isinstance(message, m.Lookup) else Fate.WELL
 
 

@@ -1,4 +1,4 @@
-"""A read, step by step: what is given is verified, and every lease is ended, whatever servers and disks do."""
+"""A read, step by step: returned blocks are verified, and every lease is released, whatever servers and disks do."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def lookup(driver: QueueDriver, count: int = 12) -> FoundPrefix:
 
 
 def read(driver: QueueDriver, found: FoundPrefix, wanted: int = 1000, seconds: float = 10.0) -> FetchReport:
-    """Every good block has arrived, and no lease is left."""
+    """Assert that every good block has arrived, and no lease is left."""
     one = PrefixRead(found, wanted, lambda _server: 16 * PAGE, driver.now + seconds)
     driver.drive(one)
     driver.check()
@@ -41,7 +41,7 @@ def in_memory(servers: int = 2) -> QueueDriver:
 
 
 def on_disk(count: int = 12, servers: int = 1, in_memory: int = 4) -> QueueDriver:
-    """The blocks that were put first are on SSD: servers have a few pages of memory."""
+    """The first stored blocks are on SSD: servers have a few pages of memory."""
     driver = QueueDriver(servers, slabs=in_memory // 4, ssd_pages=200)
     driver.put(chain(count)[::-1])
     for server in driver.servers.values():

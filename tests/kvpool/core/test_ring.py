@@ -1,4 +1,4 @@
-"""The ring: even shares, few moves, the old owner always among those asked, the same answer in every process."""
+"""The ring: even shares, few moves, the old owner always among the queried servers, equal results in all processes."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""The roster: who is there, how young servers grow, who inherits a name, and when a view counts as another one."""
+"""The roster: membership, growth of young servers, inheritance of names, and the version of a view."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -229,7 +229,7 @@ def test_a_lost_roster_is_the_same_again_after_one_round_in_any_order(order: lis
 
 
 def test_a_server_on_a_lost_node_is_gone_and_its_name_goes_to_another_node() -> None:
-    """Also if it comes back for a moment: a host that was cut off and is reached again."""
+    """Also if it returns briefly: a host that was cut off and is reachable again."""
     old, new = server("kvcache-0-0", 900.0, node=NodeId("old")), server("kvcache-0-0", 1.0, "2", node=NodeId("new"))
     roster = roster_with(old, server("kvcache-1-0", 900.0, node=NodeId("other")))
     roster.lose(frozenset({NodeId("old")}), 1000.0)

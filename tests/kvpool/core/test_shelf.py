@@ -1,4 +1,4 @@
-"""A shelf is a memory server without messages: the same calls, made in both ways, leave the same ledger behind."""
+"""A shelf is a memory server without messages: the same calls, made both ways, leave the same ledger."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ def shelved(manager: MemoryManager, indices: Sequence[int], pages: int, now: flo
 
 
 def state(manager: MemoryManager) -> dict[str, Any]:
-    """All that a ledger shows, without what only messages count."""
+    """All observable state of a ledger, without the counters of messages."""
     stats = manager.stats()
     inventory = manager._inventory
     unseen: dict[str, Any] = {"lookups": 0, "misses": 0, "leases_expired": 0}
@@ -57,7 +57,7 @@ def state(manager: MemoryManager) -> dict[str, Any]:
 
 
 class ShelfMachine(RuleBasedStateMachine):
-    """One ledger by messages, one by its shelf, side by side."""
+    """One ledger driven by messages, one by its shelf."""
 
     @initialize(
         eviction=st.sampled_from(["lru", "lfu", "fifo", "cost"]),
@@ -99,7 +99,7 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @rule(chain=CHAIN, bring=st.booleans())
     def hold(self, chain: list[int], bring: bool) -> None:
-        """Every lookup is its own client: a shelf lends as often as it is asked to."""
+        """Every lookup is a separate client: a shelf lends as often as requested."""
         self.now += 1.0
         self.client += 1
         hashes = [named(index) for index in chain]
@@ -140,7 +140,7 @@ class ShelfMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 11))
     def distrust(self, index: int) -> None:
-        """An entry that is lent may be hidden, and goes when it is given back."""
+        """A lent entry may be hidden, and is removed when it is returned."""
         entry = self.shelved.shelf(SPACE).entries.get(named(index))
         if entry is not None:
             assert self.told.distrust(entry.version, self.now)

@@ -1,4 +1,4 @@
-"""Extents of many sizes side by side: what is refused, how memory flows between sizes, and a machine over it all."""
+"""Extents of many sizes: refusals, reuse of memory between sizes, and a machine over all of it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ MIB = 1024 * KIB
 
 
 def fill(allocator: SlabAllocator, nbytes: int) -> list[int]:
-    """Allocate until there is no room."""
+    """Allocate until the region is full."""
     taken = []
     while (offset := allocator.allocate(nbytes)) is not None:
         taken.append(offset)
@@ -195,7 +195,7 @@ def test_check_finds_what_is_wrong(break_it: Callable[[Any], object], message: s
 
 
 class AllocatorMachine(RuleBasedStateMachine):
-    """Against a model that only remembers who has which bytes."""
+    """Compared with a model that only records the owner of each byte."""
 
     @initialize(slabs=st.integers(1, 12), slab_pages=st.integers(1, 9))
     def build(self, slabs: int, slab_pages: int) -> None:
@@ -230,7 +230,7 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @rule()
     def empty(self) -> None:
-        """Whatever happened: an empty region has room for the largest object."""
+        """After any history an empty region has space for the largest object."""
         for offset in self.taken:
             self.allocator.free(offset)
         self.taken.clear()

@@ -1,4 +1,4 @@
-"""Samples of arrival processes, and their comparison with an exact law."""
+"""Samples of arrival processes, and their comparison with an exact distribution."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from loadgen.arrivals.process import Arrivals, FloatArray
 def draw(
     arrivals: Arrivals, rng: np.random.Generator, *, count: int | None = None, until_s: float = math.inf
 ) -> FloatArray:
-    """The first `count` times, or those before `until_s`, whichever is less, as one array. Effects: advances `rng`."""
+    """The first `count` times, or those before `until_s`, whichever is fewer, as one array. Effects: advances `rng`."""
     assert count is not None or until_s < math.inf
     parts: list[FloatArray] = []
     have = 0
@@ -32,7 +32,7 @@ def ks_distance(sample: FloatArray, cdf: Callable[[FloatArray], FloatArray]) -> 
 
 
 def ks_limit(count: int, level: float = 0.001) -> float:
-    """Distance that a sample of the right law exceeds with probability `level` (asymptotic)."""
+    """Distance that a sample of the correct distribution exceeds with probability `level` (asymptotic)."""
     return math.sqrt(-math.log(level / 2) / 2 / count)
 
 

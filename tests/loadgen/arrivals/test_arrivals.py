@@ -1,4 +1,4 @@
-"""Arrivals against their exact laws: constant, Poisson, gamma, ramps, steps and replays; and their streams."""
+"""Arrivals against their exact distributions: constant, Poisson, gamma, ramps, steps and replays; and their streams."""
 
 import math
 import subprocess

@@ -1,4 +1,4 @@
-"""A server whose stream and usage disagree is warned of, and the command fails."""
+"""A server whose stream and usage disagree causes a warning, and the command fails."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ TOKENS = 5
 
 
 class Doubling(BaseHTTPRequestHandler):
-    """Each chunk comes as often as the path says."""
+    """Each chunk is sent as often as the path states."""
 
     protocol_version = "HTTP/1.1"
 

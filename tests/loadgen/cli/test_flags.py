@@ -1,4 +1,4 @@
-"""What becomes of flags on their way to the run."""
+"""Flags on their way to the run."""
 
 import argparse
 import math
@@ -82,7 +82,7 @@ def test_mistakes_are_said(parse: Callable[[str], object], text: str) -> None:
 
 
 def jobs(turns: list[int], *, warmups: int = 0, every_s: float | None = None) -> Iterator[LoadJob]:
-    """Jobs with so many turns each."""
+    """Jobs with this many turns each."""
     for index, count in enumerate(turns):
         conversation = Conversation(turns=[Turn(prompt="p", output_tokens=1)] * count)
         due_s = None if every_s is None else index * every_s

@@ -1,4 +1,4 @@
-"""Lengths that were asked for and those that were sent stand side by side, whatever the workload."""
+"""Requested and sent lengths are reported next to each other, for every workload."""
 
 import html
 import json
@@ -17,7 +17,7 @@ Sent = Callable[..., dict]
 
 @pytest.fixture(scope="session")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer.json: with the server's count unknown, lengths would be estimates."""
+    """A tokenizer.json, without which lengths would be estimates, since the server's count is unknown."""
     path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
     path.write_text(raw_byte_level().to_str())
     return path

@@ -1,4 +1,4 @@
-"""Every mistake is one line that says what to do, with an exit status of its own."""
+"""Every user error is reported in one line with a remedy, and has its own exit status."""
 
 import os
 import signal
@@ -127,7 +127,7 @@ def test_a_run_that_loses_a_worker_is_our_error_and_keeps_what_it_has(server: Bl
 
 
 def ended_early(server: BlastServer, folder: Path, end: Callable[[int], None]) -> tuple[int, str, RunResult]:
-    """A closed loop of a minute, ended (by pid) when it has its first answers: exit status, output, result."""
+    """A closed loop of a minute, ended (by pid) after its first responses: exit status, output, result."""
     command = [sys.executable, "-m", "loadgen", "run", "--url", server.url, "--concurrency", "2", "--duration", "60s"]
     command += ["--output-len", "5", "--drain", "1s", "--out", str(folder / "run")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -143,7 +143,7 @@ def ended_early(server: BlastServer, folder: Path, end: Callable[[int], None]) -
 
 
 def test_the_command_starts_at_once() -> None:
-    """Neither torch nor transformers nor anything of the server is imported."""
+    """It imports neither torch nor transformers nor any module of the server."""
     code = (
         "import sys, loadgen.cli.run_command, loadgen.cli.compare_command, loadgen.cli.trace_command;"
         "print([name for name in ('torch', 'transformers', 'ray', 'serving', 'hardware', 'tokenizers') "

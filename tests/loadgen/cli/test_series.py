@@ -1,4 +1,4 @@
-"""Series of runs that end early: why, and what becomes of what was measured."""
+"""Series of runs that end early: the reason, and the saved measurements."""
 
 import argparse
 import dataclasses
@@ -26,7 +26,7 @@ from tests.loadgen.cli.conftest import Run
 
 
 def test_a_backlog_ends_a_probe_and_nothing_else_does() -> None:
-    """10 a second for 60 s: by the first look, at 15 s, 75 requests hang."""
+    """10 a second for 60 s: at the first check, at 15 s, 75 requests are pending."""
     watch = _Backlog(10.0, 600)
     answers = {at: watch(Progress(now_s=at / 10, running=at // 4, waiting=at // 4)) for at in range(1, 160)}
     assert not any(answers[at] for at in range(1, 150))
@@ -63,7 +63,7 @@ Once = Callable[..., Measured]
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, made: list[Any], then: Once) -> None:
-    """Every single run is made by `then`; its arguments are noted."""
+    """Every single run is replaced by `then`; its arguments are recorded."""
 
     def run_once(bench: Bench, load: LoadSchedule, **more: Any) -> Measured:
         made.append((load, more))

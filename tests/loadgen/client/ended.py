@@ -1,4 +1,4 @@
-"""Exchanges that have ended, as a test describes them."""
+"""Completed exchanges, as a test describes them."""
 
 from loadgen.client.digest import Digest, conclude, reader_of
 from loadgen.client.exchange import Exchange, Failure
@@ -15,7 +15,7 @@ def exchange(
     behaviour: Behaviour | None = None,
     retry_after: str = "",
 ) -> Exchange:
-    """An ended one whose parts came at 1, 2, 3 ... s."""
+    """A completed one whose parts arrived at 1, 2, 3 ... s."""
     made = Exchange("r-1", behaviour or Behaviour(), 0.5, b"{}")
     made.status, made.content_type, made.retry_after = status, content_type, retry_after
     made.times, made.parts = [float(number) for number in range(1, len(parts) + 1)], list(parts)
@@ -25,7 +25,7 @@ def exchange(
 
 
 def digest(exchange: Exchange, expected_tokens: int | None = None) -> Digest:
-    """An ended exchange, read all at once. Effects: takes its parts."""
+    """A completed exchange, read all at once. Effects: takes its parts."""
     reader = reader_of(exchange)
     reader.feed(*exchange.take_parts())
     return conclude(exchange, reader, expected_tokens)

@@ -1,4 +1,4 @@
-"""Streams as servers send them, as bytes; and requests as a client sent them, taken apart."""
+"""Streams as servers send them, as bytes; and parsed requests as a client sent them."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def usage(prompt: int, completion: int, **more: Any) -> bytes:
 
 
 def chunked(*events: bytes) -> bytes:
-    """A whole streamed HTTP answer."""
+    """A whole streamed HTTP response."""
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
     return head + b"".join(frame(e) for e in events) + b"0\r\n\r\n"
 
@@ -41,7 +41,7 @@ def frame(data: bytes) -> bytes:
 
 
 def plain(body: bytes, status: int = 200, *headers: str, content_type: str = "application/json") -> bytes:
-    """A whole HTTP answer with a length."""
+    """A whole HTTP response with a length."""
     lines = [f"HTTP/1.1 {status} X", f"content-type: {content_type}", f"content-length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -71,7 +71,7 @@ class _Reading:
 
 
 def read_request(wire: bytes) -> tuple[dict[str, str], bytes]:
-    """Headers (names in small letters) and body of exactly one request; its target stands under ":target"."""
+    """Headers (names in lower case) and body of exactly one request; its target is under ":target"."""
     reading = _Reading()
     httptools.HttpRequestParser(reading).feed_data(wire)
     assert reading.complete == 1

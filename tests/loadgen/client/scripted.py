@@ -1,4 +1,4 @@
-"""A real server on a real socket that does exactly what a test says, byte by byte."""
+"""A real server on a real socket that executes a test's script, byte by byte."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ class Scripted:
     """Connection k follows `scripts[k]` (the last script for all later ones); numbers are pauses [s].
 
     Attributes:
-        requests: what came, in order. left: set once the client has closed a connection.
+        requests: received requests, in order. left: set once the client has closed a connection.
     """
 
     def __init__(self, scripts: Sequence[Script]) -> None:
@@ -53,7 +53,7 @@ class Scripted:
             await writer.wait_closed()
 
     async def until_requests(self, count: int) -> None:
-        """Wait until so many have come."""
+        """Wait until this many have arrived."""
         while len(self.requests) < count:
             await asyncio.wait_for(self._came.wait(), 30)
             self._came.clear()
@@ -99,7 +99,7 @@ async def scripted(*scripts: Script, tls: ssl.SSLContext | None = None) -> Async
 
 @contextlib.asynccontextmanager
 async def client_of(url: str, *, verify_tls: bool = True, **settings: Any) -> AsyncIterator[LoadClient]:
-    """A client whose run began now; closed afterwards, with nothing left open."""
+    """A client whose run starts now; closed afterwards; asserts that no connection is left open."""
     endpoint = Endpoint(base_url=url, path="/v1/completions", model="m", verify_tls=verify_tls)
     client = LoadClient(endpoint, t0=monotonic(), **settings)
     try:
@@ -113,7 +113,7 @@ _FACTORIES = [uvloop.new_event_loop, asyncio.new_event_loop]
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that runs twice, each time on a loop of its own."""
+    """A test that runs twice, each time on a separate event loop."""
 
     @functools.wraps(test)
     def run(*args: Any, loop_factory: Callable[[], asyncio.AbstractEventLoop], **fixtures: Any) -> None:

@@ -85,7 +85,7 @@ async def test_connections_that_are_not_used_again() -> None:
 
 @on_both_loops
 async def test_one_silent_retry_when_a_kept_connection_was_dead() -> None:
-    """The second request is read and not answered: as if it had crossed the server's own closing."""
+    """The second request is read and not answered, as if it had crossed the server's own close."""
     async with scripted([READ, ANSWER, READ, CLOSE], [READ, ANSWER, HANG]) as server:
         async with client_of(server.url) as client:
             await ask(client)
@@ -166,7 +166,7 @@ async def test_what_is_not_http(answer: bytes) -> None:
 
 @on_both_loops
 async def test_nobody_answers() -> None:
-    """No server; no such name; and TLS against a server that never answers the handshake."""
+    """No server; no such name; and TLS against a server that never completes the handshake."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     async with client_of(f"http://127.0.0.1:{port}") as client:

@@ -136,7 +136,7 @@ def test_a_stream_may_be_read_while_it_runs() -> None:
 
 
 def long_exchange(events: int = 3000, together: int = 1) -> Exchange:
-    """Many events, so many of them in each part."""
+    """A response with many events, in parts of this many."""
     parts = [text(f" {number}") * together for number in range(events // together)]
     return exchange(*parts, text("", finish="stop"), DONE)
 

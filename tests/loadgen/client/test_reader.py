@@ -163,7 +163,7 @@ def test_a_whole_answer_is_one_chunk_at_its_last_byte() -> None:
 
 
 def test_plain_and_other_chunks_may_alternate() -> None:
-    """Chunks of nothing but text take a shorter way, which must make no difference."""
+    """Chunks of text only take a shorter path, which must make no difference."""
     chunks = [
         delta(content="a"), delta(content="b"), delta(reasoning="c"), delta(content="d", refusal="e"),
         delta(content=""), delta(content="f"), delta(tool_calls=[{}]), delta(content="g", index=1),

@@ -1,4 +1,4 @@
-"""Comparisons of saved runs: repetitions, single runs, sweeps; what differs in the settings; what is warned of."""
+"""Comparisons of saved runs: repetitions, single runs, sweeps; differing settings; warnings."""
 
 import io
 import json

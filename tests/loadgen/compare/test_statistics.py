@@ -1,4 +1,4 @@
-"""Intervals of ratios: against tables, and by how often they hold what they should."""
+"""Intervals of ratios: against tables, and by their coverage."""
 
 import math
 

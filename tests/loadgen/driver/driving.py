@@ -1,4 +1,4 @@
-"""A run of the real fleet, and what came of it; jobs for it."""
+"""A run of the real fleet, and its results; jobs for it."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ from loadgen.selftest.process import BlastServer
 
 @dataclass
 class Run:
-    """What a run delivered; `at_progress` may interfere."""
+    """Results of a run; `at_progress` may interfere."""
 
     records: list[RequestRecord] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
@@ -87,5 +87,5 @@ NOWHERE = Endpoint(base_url="http://127.0.0.1:1", path="/v1/completions", model=
 
 
 def settings(**fields: Any) -> DriveSettings:
-    """Settings of a run against an endpoint that nobody serves."""
+    """Settings of a run against an endpoint without a server."""
     return DriveSettings(endpoint=NOWHERE, **fields)

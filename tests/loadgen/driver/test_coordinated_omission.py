@@ -1,8 +1,8 @@
-"""A server that stands still for a second, seen whole by an open loop.
+"""A server that pauses for a second, fully measured by an open loop.
 
-Fifty requests per second are due, so about fifty fall into the stall, each waiting for what is left of it. A generator
-that sends the next request only when the last one has been answered, or that counts from the moment it got round to
-sending, sees one slow request. Answers have one token, so that the stall cannot fall behind the first one.
+Fifty requests per second are due, so about fifty fall into the pause, each waiting for the rest of it. A generator
+that sends the next request only after the last response, or that counts from the moment of the actual send, sees one
+slow request. Responses have one token, so the pause cannot fall behind the first one.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ SLOW_S = 0.2
 
 @pytest.fixture
 def server() -> Iterator[BlastServer]:
-    """A new one for each run: the stall is counted from its first request."""
+    """A new server for each run: the pause is counted from its first request."""
     with start_blast_server("stall", tokens_per_s=1000, stall_at_s=STALL_AT_S, stall_for_s=STALL_S) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Dealing jobs: bounded look-ahead, endless sources, proportion, the end, and errors."""
+"""Distribution of jobs: bounded look-ahead, endless sources, proportion, the end, and errors."""
 
 import itertools
 import threading
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_time
 
 
 class Taker:
-    """Has the feeder's side of a `WorkerProcess`, and a depth."""
+    """The feeder's side of a `WorkerProcess`, and a depth."""
 
     def __init__(self, depth: int) -> None:
         self.lost = ""
@@ -41,7 +41,7 @@ class Taker:
 
 
 def feeder(jobs: Iterator[LoadJob], takers: list[Taker], **fields: Any) -> Feeder:
-    """A feeder that runs."""
+    """A running feeder."""
     made = Feeder(jobs, settings(workers=len(takers), **fields), cast(list[WorkerProcess], takers))
     made.start()
     return made

@@ -1,4 +1,4 @@
-"""Live figures, health and the outbox, on numbers worked out by hand."""
+"""Live figures, health and the outbox, on numbers computed by hand."""
 
 import asyncio
 import gc
@@ -141,7 +141,7 @@ async def test_a_pause_without_work_is_not_the_threads_own_doing() -> None:
 
 
 def test_use_of_the_machine(tmp_path: Path) -> None:
-    """200 ticks of user, 100 of system, 50 of the host; a tenth of a second of it all is this program's own."""
+    """200 ticks of user, 100 of system, 50 of the host; a tenth of a second of it is this program's own."""
     stat = tmp_path / "stat"
     stat.write_text("cpu 1000 0 500 9000 0 0 0 10 0 0\ncpu0 1 2\n")
     now = [10.0]

@@ -1,4 +1,4 @@
-"""Real worker processes against a real server: what is sent, when, by whom, and how a run ends."""
+"""Real worker processes against a real server: sent requests, their times and workers, and the end of a run."""
 
 import itertools
 import json

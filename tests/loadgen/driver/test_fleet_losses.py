@@ -43,7 +43,7 @@ def wait_until_gone(processes: list[psutil.Process], deadline_s: float = 15.0) -
 
 
 def send_once(run: Run, number: int, after_s: float = 0.3) -> list[psutil.Process]:
-    """Have the first worker get a signal during the run; gives the list in which it will be."""
+    """Send the first worker a signal during the run. Returns: the list that it will be added to."""
     hit: list[psutil.Process] = []
 
     def interfere(progress: Progress) -> None:
@@ -123,7 +123,7 @@ def test_a_mistake_of_ours_ends_the_run_instead_of_hanging(server: BlastServer, 
 
 
 def _program(server: BlastServer) -> str:
-    """A main program that runs a long closed loop and says what came of it."""
+    """A main program that runs a long closed loop and prints its result."""
     return textwrap.dedent(f"""
         import threading
         from loadgen.driver.interrupts import stop_on_signals
@@ -142,7 +142,7 @@ def _program(server: BlastServer) -> str:
 
 @pytest.fixture
 def program(server: BlastServer) -> Iterator["subprocess.Popen[str]"]:
-    """It, in a process group of its own as a shell would start it, some time after its first answers."""
+    """The program, in a separate process group as a shell would start it, some time after its first responses."""
     command = [sys.executable, "-c", _program(server)]
     root = Path(__file__).resolve().parents[3]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=root)
@@ -205,7 +205,7 @@ _START = "from loadgen.driver.worker_process import WorkerProcess; print(WorkerP
 
 
 def test_a_worker_runs_the_package_of_its_parent(tmp_path: Path) -> None:
-    """Not another one that happens to be installed: of two checkouts the halves of a run would differ."""
+    """Not another installed one: of two checkouts the halves of a run would differ."""
     copy = tmp_path / "loadgen"
     shutil.copytree(Path(loadgen.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__", "pictures"))
     (copy / "driver" / "worker.py").write_text("def main(*_):\n    raise SystemExit(17)\n")

@@ -1,4 +1,4 @@
-"""Which job is started when: the two loops on a stock of their own, with a real pacer and nothing sent."""
+"""Start times of jobs: the two loops on a stock of their own, with a real pacer and without sending."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ from tests.loadgen.driver.driving import scheduled, unscheduled
 
 
 class Bench:
-    """A stock that renders nothing, and a list of what was started: index, intended, actual run time."""
+    """A stock that renders nothing, and a list of started jobs: index, intended, actual run time."""
 
     def __init__(self) -> None:
         self.pacer = Pacer()

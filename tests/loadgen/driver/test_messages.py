@@ -1,4 +1,4 @@
-"""Frames survive any cutting, and messages come back as they went."""
+"""Frames survive any cutting, and messages are restored exactly."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from loadgen.record import RequestOutcome, RequestRecord
 
 
 def record(chunks: Sequence[float] = (), *, tokens: Sequence[int] = (), **fields: Any) -> RequestRecord:
-    """A successful request that was due at 1.0, could go at 1.25 and went at 1.5, unless told otherwise."""
+    """A successful request that was due at 1.0, could be sent at 1.25 and was sent at 1.5, by default."""
     usual: dict[str, Any] = {
         "index": 0, "outcome": RequestOutcome.OK, "intended_s": 1.0, "released_s": 1.25, "started_s": 1.5,
         "ended_s": (chunks[-1] if chunks else 1.5) + 0.25, "output_tokens": len(chunks), "input_tokens": 10,
@@ -19,7 +19,7 @@ def record(chunks: Sequence[float] = (), *, tokens: Sequence[int] = (), **fields
 
 
 def failed(**fields: Any) -> RequestRecord:
-    """A request that was turned away at 1.75."""
+    """A request that was refused at 1.75."""
     usual: dict[str, Any] = {
         "outcome": RequestOutcome.REJECTED,
         "status": 429,

@@ -1,4 +1,4 @@
-"""Answers that contradict the usage that came with them: warned of, and counted for the exit status."""
+"""Responses that contradict their own usage: a warning, and a count for the exit status."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each definition on stamps whose results were worked out by hand."""
+"""Each definition on stamps with results computed by hand."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def test_four_chunks_of_one_token(name: str, expected: list[float]) -> None:
 
 
 def values(name: str, one: RequestRecord) -> list[float]:
-    """As plain numbers."""
+    """Values as plain numbers."""
     return BY_NAME[name].values(one).tolist()
 
 
@@ -47,7 +47,7 @@ def test_every_definition_is_in_the_readme() -> None:
 
 
 def test_tokens_of_chunks_are_not_guessed() -> None:
-    """Gaps 1.0 (two tokens) and 0.5 (one token); usage says 4 tokens in all."""
+    """Gaps 1.0 (two tokens) and 0.5 (one token); usage reports 4 tokens in all."""
     one = record([2.0, 3.0, 3.5], tokens=[1, 2, 1], output_tokens=4)
     assert values("itl", one) == [1.0, 0.5]
     assert values("itl_token", one) == [0.5, 0.5, 0.5]
@@ -75,7 +75,7 @@ def test_what_never_came_has_no_value() -> None:
 
 
 def kept(index: int, prompt: object, text: str = "answer", **fields: Any) -> RequestRecord:
-    """A success that kept what was sent and what came."""
+    """A success with its sent and received text."""
     return record([1.0], index=index, body=json.dumps({"prompt": prompt}).encode(), text=text, **fields)
 
 
@@ -147,7 +147,7 @@ def test_who_is_good() -> None:
 
 
 def cut(chunks: Sequence[float] = (), **fields: Any) -> RequestRecord:
-    """Due at 1.0, planned for 11 tokens, and overtaken by the end of the run at 6.0."""
+    """Due at 1.0, planned for 11 tokens, and cut by the end of the run at 6.0."""
     usual: dict[str, Any] = {
         "outcome": RequestOutcome.UNFINISHED,
         "ended_s": 6.0,

@@ -87,7 +87,7 @@ _WHOLE_TOKENS_PER_S = 0.5 / 0.25
 
 @st.composite
 def _runs(draw: st.DrawFn) -> list[RequestRecord]:
-    """Requests that begin within some seconds, take 10 ms to 3 s, and stream or do not."""
+    """Requests that start within some seconds, take 10 ms to 3 s, and stream or do not."""
     records = []
     for index in range(draw(st.integers(1, 12))):
         begin = draw(st.floats(0.0, draw(st.sampled_from([0.1, 4.0]))))
@@ -115,7 +115,7 @@ def test_of_any_run(records: list[RequestRecord]) -> None:
 
 
 def check_peaks(result: RunResult, flat_keys: dict[str, Any]) -> None:
-    """Peaks of the flat keys, the time line, and its charts, each beside the mean."""
+    """Peaks of the flat keys, the time line, and its charts, each next to the mean."""
     rates = result.throughput
     assert flat_keys["max_output_tokens_per_s"] >= rates.output_tokens_per_s
     assert flat_keys["max_concurrent_requests"] >= result.mean_concurrency / _ROUNDING

@@ -80,7 +80,7 @@ def test_errors_cache_tokens_and_warnings() -> None:
 
 
 def test_concurrency_is_exact() -> None:
-    """Open from 0 to 2, from 1 to 3, from 2 to 4: the end at 2 comes before the begin at 2."""
+    """Open from 0 to 2, from 1 to 3, from 2 to 4: the end at 2 precedes the start at 2."""
     spans = [(0.0, 2.0), (1.0, 3.0), (2.0, 4.0)]
     found = concurrency([record(started_s=begin, ended_s=end) for begin, end in spans])
     assert found.peak == 2
@@ -256,7 +256,7 @@ def test_repetitions() -> None:
 
 
 def keys(result: RunResult, runs: list[list[RequestRecord]], **changes: Any) -> dict[str, Any]:
-    """Those of vLLM's flat file."""
+    """Keys of vLLM's flat file."""
     usual: dict[str, Any] = {
         "percentile_metrics": [], "percentiles": [], "detailed": False, "request_rate": None, "burstiness": 1.0,
         "max_concurrency": None, "num_prompts": 5, "backend": "openai", "tokenizer": None, "date": "",

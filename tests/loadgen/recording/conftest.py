@@ -1,4 +1,4 @@
-"""What the tests of traces share with those of workloads."""
+"""Shared fixtures of trace and workload tests."""
 
 from tests.loadgen.workload.conftest import bpe, words
 

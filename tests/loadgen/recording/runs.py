@@ -1,4 +1,6 @@
-"""A run as far as its folder is concerned: every job is answered at once by a server that counts words as tokens."""
+"""A run as far as its folder is concerned: every job gets an immediate response from a server that counts words as
+tokens.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +25,7 @@ def run(
     """Write the folder of a run of these jobs.
 
     Args:
-        usage: whether the server tells token counts. seed: of how long answers take and of how late sends are.
+        usage: whether the server reports token counts. seed: of response times and of the lateness of sends.
     """
     rng = np.random.default_rng(seed)
     with RunFolder(folder) as out:

@@ -1,4 +1,4 @@
-"""Opens a page in headless Chromium and gives back what became of it."""
+"""Opens a page in headless Chromium and returns its state."""
 
 import html
 import json
@@ -121,7 +121,9 @@ def chromium() -> str:
 
 
 def checked(text: str, folder: Path, figures: Sequence[str] = ()) -> list[dict]:
-    """Looks of a page in a narrow frame and in a wide one, both dark: no error, nothing overflows, all is drawn."""
+    """Reports of a page in a narrow frame and in a wide one, both dark: asserts no error, no overflow, and all
+    charts drawn.
+    """
     (folder / "page.html").write_text(text, encoding="utf-8")
     looks = inspect_all(folder / "page.html", (390, 1280), dark=True)
     for seen in looks:
@@ -133,12 +135,12 @@ def checked(text: str, folder: Path, figures: Sequence[str] = ()) -> list[dict]:
 
 
 def inspect(report: Path, *, width: int, dark: bool) -> dict:
-    """Looks of a report in a frame of a given width: see `seen` above."""
+    """Report of a page in a frame of a given width: see `seen` above."""
     return inspect_all(report, (width,), dark=dark)[0]
 
 
 def inspect_all(report: Path, widths: Sequence[int], *, dark: bool) -> list[dict]:
-    """Looks of a report in frames of several widths, with one start of the browser."""
+    """Reports of a page in frames of several widths, with one start of the browser."""
     folder = report.parent
     page = folder / "inspected.html"
     page.write_text(report.read_text(encoding="utf-8").replace("</body>", f"{_INSPECT}</body>"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every kind of chart in a real browser, with all that it can show: it is drawn, and says its values."""
+"""Every kind of chart in a real browser, with all its options: it is drawn, and shows its values."""
 
 import html
 import importlib.resources
@@ -104,7 +104,7 @@ def test_a_page_without_charts_is_whole() -> None:
 
 
 def test_a_text_beside_a_point_covers_no_line(tmp_path: Path) -> None:
-    """By where lines go from the point: each as points on it."""
+    """By the directions of lines from the point, each given as points on it."""
     script = (importlib.resources.files("loadgen.report") / "assets" / "scatter.js").read_text(encoding="utf-8")
     found = _computed(
         tmp_path, script, """[[-1, -1], [1, 1], [-1, 0], [0, -1]].map(([across, down]) => {
@@ -118,7 +118,7 @@ def test_a_text_beside_a_point_covers_no_line(tmp_path: Path) -> None:
 
 
 def test_a_page_writes_numbers_as_python_does(tmp_path: Path) -> None:
-    """The page's script formats what the cursor points at by the rules of `numbers`."""
+    """The page's script formats the values under the cursor by the rules of `numbers`."""
     values = [0.0, 1.0, 0.974, 0.9996, 1e-9, 84e-6, 0.0123, 0.9999, 9.996, 59.9, 75.0, 125.4, 3723.0, 8000.0, 45_000.0]
     script = (importlib.resources.files("loadgen.report") / "assets" / "format.js").read_text(encoding="utf-8")
     ways = "[significant, formatDuration, formatClock, formatShare]"
@@ -132,7 +132,7 @@ def test_a_page_writes_numbers_as_python_does(tmp_path: Path) -> None:
 
 
 def _computed(folder: Path, script: str, expression: str) -> Any:
-    """Value of an expression behind a script, in the browser."""
+    """Value of an expression after a script, in the browser."""
     ask = f"{script}\ndocument.body.textContent = JSON.stringify({expression});"
     page = f"<!DOCTYPE html><meta charset=utf-8><body><script>{ask}</script></body>"
     (folder / "page.html").write_text(page, encoding="utf-8")

@@ -128,11 +128,11 @@ class Reader(HTMLParser):
         self.cells: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A cell begins."""
+        """Start a cell."""
         self.cells += [""] if tag in ("th", "td") else []
 
     def handle_data(self, data: str) -> None:
-        """Its text."""
+        """Add text to it."""
         if self.cells and data.strip():
             self.cells[-1] += data
 

@@ -1,4 +1,4 @@
-"""A small deterministic maker of results: a server that takes a few requests at once is simulated, and measured."""
+"""Deterministic sample results: a simulated server that takes a few requests at once, and its measurement."""
 
 import heapq
 from array import array
@@ -57,7 +57,7 @@ def make_records(
 
 
 def _fail(record: RequestRecord, index: int) -> None:
-    """One of the ways in which requests end badly."""
+    """One of the failures of a request."""
     times = record.chunks()
     if index % 3 == 0:
         record.outcome, record.error = RequestOutcome.TRUNCATED, "the stream ended without finish reason"
@@ -78,7 +78,7 @@ def _fail(record: RequestRecord, index: int) -> None:
 
 
 def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> MetricDistribution:
-    """All that is known of some values."""
+    """Distribution of some values."""
     if not len(values):
         return MetricDistribution(unit=unit, count=0)
     sample = np.asarray(values, dtype=float)
@@ -100,7 +100,7 @@ def distribution(values: Sequence[float], unit: str = "s", failed: int = 0) -> M
 
 
 def make_metrics(records: Sequence[RequestRecord], failed: int) -> dict[str, MetricDistribution]:
-    """The main metrics of records that went well."""
+    """The main metrics of successful records."""
     done = [(record, record.chunks()) for record in records]
     values: dict[str, list[float]] = {
         "ttft": [times[0] - record.intended_s for record, times in done],
@@ -197,7 +197,7 @@ def make_timeline(records: Sequence[RequestRecord], end: float) -> list[Timeline
 
 
 def make_series(records: Sequence[RequestRecord], slots: int = SLOTS) -> ServerSeries:
-    """What such a server would tell each second."""
+    """Values that such a server would report each second."""
     end = max(record.ended_s or 0.0 for record in records)
     times = np.arange(-1.0, end + 1, 1.0).tolist()
     open_at = [sum((r.started_s or 0.0) <= t < (r.ended_s or 0.0) for r in records) for t in times]

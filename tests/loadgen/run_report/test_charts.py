@@ -1,4 +1,4 @@
-"""What the plots of a run and of a sweep show."""
+"""Contents of the plots of a run and of a sweep."""
 
 import itertools
 import json
@@ -177,7 +177,7 @@ def test_warnings_of_a_sweep_name_their_loads() -> None:
 
 
 def test_what_a_user_and_an_npu_get() -> None:
-    """Twice as slow a stream at the largest load; the one in the middle is beaten by its neighbour in both."""
+    """A stream of half the speed at the largest load; the middle one is worse than its neighbour in both."""
     sweep = make_sweep(rates=(2, 8, 12), requests=60)
     for point, tpot, tokens in zip(sweep.points, (0.02, 0.05, 0.04), (100.0, 300.0, 400.0), strict=True):
         point.result.metrics["tpot"].percentiles["50"] = tpot

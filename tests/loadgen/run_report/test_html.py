@@ -1,4 +1,4 @@
-"""The report's file: self-contained, small, escaped, and with every table that it should have."""
+"""The report's file: self-contained, small, escaped, and complete."""
 
 import hashlib
 import importlib.resources

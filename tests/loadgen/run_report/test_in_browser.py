@@ -1,4 +1,4 @@
-"""The report in a real browser: every plot draws all of its curves, no script fails, nothing overflows."""
+"""The report in a real browser: every plot draws all of its curves, no script fails, no element overflows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def _check(seen: dict, charts: Sequence[Chart]) -> None:
 
 
 def _expected_colors(chart: Chart) -> set[str]:
-    """Colours that must be seen; of curves that may cover each other only the one drawn last."""
+    """Colours that must be visible; of curves that may cover each other only the one drawn last."""
     if isinstance(chart, BarChart):
         present = {chart.keys[bar.key].color for bar in chart.bars}
         return present & {"orange", "blue", "red"}  # the others are short

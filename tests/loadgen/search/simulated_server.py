@@ -1,4 +1,4 @@
-"""A queue with a known capacity, and probes of it: what the live server and driver are to the command line."""
+"""A queue with a known capacity, and probes of it: the replacement of the live server and driver."""
 
 import numpy as np
 from numpy.typing import NDArray

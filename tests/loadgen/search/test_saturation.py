@@ -26,7 +26,7 @@ def result(value: float, good: int, counted: int = 100, **more: object) -> Probe
 
 
 def walk(settings: SearchSettings, knee: float) -> tuple[SearchFound, list[float]]:
-    """A search where everything below `knee` is good and everything above bad; the values probed."""
+    """A search with good results below `knee` and bad ones above. Returns: the probed values."""
     results: list[ProbeResult] = []
     while isinstance(step := next_step(settings, results), Probe):
         good = step.requests if step.value <= knee else 0

@@ -88,7 +88,7 @@ def seconds(probe: Probe) -> float:
 
 
 def test_how_long_a_search_takes() -> None:
-    """10 holds, 20 does not, then 14.1 and so on: each as long as its requests take at its rate."""
+    """10 holds, 20 does not, then 14.1 and so on: each takes as long as its requests at its rate."""
     one_by_one = expected_s(SearchSettings(first=10.0, resolution=1.0, least_duration_s=5.0), seconds, 15.0)
     assert one_by_one == pytest.approx((60 / 10 + 1) + (100 / 20 + 1))
     assert expected_s(SETTINGS, seconds, 15.0) > one_by_one

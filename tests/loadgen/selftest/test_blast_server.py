@@ -42,7 +42,7 @@ async def ask(
     stream: bool = True,
     behaviour: Behaviour | None = None,
 ) -> list[tuple[Exchange, Digest]]:
-    """So many requests at once."""
+    """Send this many requests at once."""
     endpoint = Endpoint(
         base_url=server.url, path=DEFAULT_PATHS[backend], model=server.model, backend=backend, stream=stream
     )

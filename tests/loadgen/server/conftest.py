@@ -15,7 +15,7 @@ from loadgen.endpoint import Endpoint
 
 @dataclass(frozen=True)
 class Answer:
-    """What a route answers. `cut`: the connection breaks off in the middle of the body."""
+    """Response of a route. `cut`: the connection breaks in the middle of the body."""
 
     status: int = 200
     body: object = b""
@@ -31,7 +31,7 @@ Route = Callable[[dict], Answer]
 
 @dataclass
 class SmallServer:
-    """`routes`: path -> answer, or function of the request's JSON body. Unknown paths give 404."""
+    """`routes`: path -> response, or function of the request's JSON body. Unknown paths give 404."""
 
     url: str
     routes: dict[str, Answer | Route] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The kept connection: reuse, replacement, deadlines, and one line for everything that goes wrong."""
+"""The kept connection: reuse, replacement, deadlines, and one line for every failure."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from tests.loadgen.server.conftest import Answer, SmallServer
 
 @pytest.fixture
 def raw() -> Iterator[socket.socket]:
-    """A listening socket of which nobody accepts anything."""
+    """A listening socket without accepts."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield listening
 

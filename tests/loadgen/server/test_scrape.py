@@ -1,4 +1,4 @@
-"""Looking at /metrics beside a run, whatever the server does."""
+"""Polling /metrics during a run, for any behaviour of the server."""
 
 import itertools
 import re
@@ -21,7 +21,7 @@ Start = Callable[..., Scraper]
 
 @pytest.fixture
 def started(server: SmallServer) -> Iterator[Start]:
-    """A scraper of the server that has been started; stopped at the end."""
+    """A started scraper of the server; stopped at the end."""
     with ExitStack() as stack:
 
         def start(**settings: Any) -> Scraper:

@@ -1,4 +1,4 @@
-"""Our own trace file: what is written is read again, byte for byte, and every broken line is named."""
+"""Our own trace file: read back byte for byte, and every broken line is named."""
 
 import json
 from pathlib import Path
@@ -169,7 +169,7 @@ WITHOUT_HEADER = [form for form in TraceForm if form is not TraceForm.LOADGEN]
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[TraceRecord]:
-    """Requests in order of time, with ids that cover their prompts, in sessions or alone, none of which wait."""
+    """Requests in order of time, with ids that cover their prompts, in sessions or alone, without waits."""
     requests, at_us, first_us = [], 0, draw(st.integers(0, 86_400_000_000))
     for _ in range(draw(st.integers(1, 8))):
         length = draw(st.integers(1, 100))
@@ -188,7 +188,7 @@ def traces(draw: st.DrawFn) -> list[TraceRecord]:
 
 
 def shared(requests: list[TraceRecord]) -> list[list[int]]:
-    """Of each prefix of each request, which request had it first."""
+    """For each prefix of each request, the request that had it first."""
     first: dict[tuple[int, ...], int] = {}
     return [
         [first.setdefault(tuple(one.hash_ids[: place + 1]), number) for place in range(len(one.hash_ids))]

@@ -49,7 +49,9 @@ def _arrivals(requests: list[TraceRecord]) -> list[float]:
     ],
 )
 def test_as_many_events_as_the_rate_says_however_bursty(family: Gaps, shape: float, cv: float) -> None:
-    """A process that began with a whole gap would have (CV^2 - 1)/2 too many: 4.5 of 30 in the worst case here."""
+    """A process that started with a whole gap would have (CV^2 - 1)/2 too many: 4.5 of 30 in the worst case of this
+    test.
+    """
     rng = _RNG(1)
     counts = [len(stationary_events(family, shape, 30.0, rng)) for _ in range(2000)]
     error = cv * math.sqrt(30 / 2000)  # the variance of a count is about CV^2 x its mean

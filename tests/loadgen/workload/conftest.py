@@ -1,4 +1,4 @@
-"""What the tests of workloads share."""
+"""Shared fixtures of workload tests."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.loadgen.workload.counters import byte_level_bpe
 
 @pytest.fixture(scope="session")
 def bpe() -> LocalTokenizer:
-    """A byte-level tokenizer that begins every text with a token of its own."""
+    """A byte-level tokenizer that adds a token at the start of every text."""
     return byte_level_bpe()
 
 

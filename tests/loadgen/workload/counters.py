@@ -11,7 +11,7 @@ _CORPUS = [" ".join(ENGLISH_WORDS[start:] + ENGLISH_WORDS[:start]) for start in 
 
 
 class Bytes:
-    """One token a byte, as tokenizers for tests have it."""
+    """One token per byte."""
 
     def count(self, text: str) -> int:
         return len(text.encode())
@@ -24,7 +24,7 @@ class Bytes:
 
 
 class CountsOnly:
-    """A server whose /tokenize tells a count and nothing else."""
+    """A server whose /tokenize returns only a count."""
 
     def __init__(self, count: Callable[[str], int]) -> None:
         self.count = count
@@ -39,7 +39,7 @@ class CountsOnly:
 
 
 class Joining(Bytes):
-    """Words are one token, but a word that ends in "e" swallows the one behind it."""
+    """Words are one token, but a word that ends in "e" absorbs the next one."""
 
     def count(self, text: str) -> int:
         return len(self._tokens(text))
@@ -66,7 +66,7 @@ def byte_level_bpe(vocabulary_size: int = 2500, *, begin: bool = True, end: bool
 
 
 def raw_byte_level(vocabulary_size: int = 2500, *, begin: bool = True, end: bool = False) -> Tokenizer:
-    """GPT-2's kind, with a begin-of-text token and, if wanted, an end-of-text token."""
+    """A tokenizer like GPT-2's, with a begin-of-text token and, optionally, an end-of-text token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,7 +76,7 @@ def raw_byte_level(vocabulary_size: int = 2500, *, begin: bool = True, end: bool
 
 
 def metaspace_bpe(vocabulary_size: int = 2500) -> LocalTokenizer:
-    """SentencePiece's kind: a space of its own before the text."""
+    """A tokenizer like SentencePiece's: it adds a space before the text."""
     tokenizer = Tokenizer(models.BPE(unk_token="<u>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     _train(tokenizer, vocabulary_size, list("abcdefghijklmnopqrstuvwxyz▁"))

@@ -1,4 +1,4 @@
-"""Prompts have exactly the tokens asked for, by real tokenizers of every kind."""
+"""Prompts have exactly the requested tokens, by real tokenizers of every kind."""
 
 import subprocess
 import sys
@@ -173,7 +173,7 @@ def test_ordinary_ids_keep_clear_of_both_ends(size: int, lowest: int, behind: in
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A model's folder with a tokenizer that asks for cutting and filling up."""
+    """A model's folder with a tokenizer that requires truncation and padding."""
     tokenizer = raw_byte_level()
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=16)

@@ -1,4 +1,4 @@
-"""Tenants share exactly what the tree says, and come as often as they should."""
+"""Tenants share exactly the tree's prefixes, in the configured proportions."""
 
 import itertools
 from collections import Counter
@@ -19,7 +19,7 @@ SHORT = lengths("3")
 
 
 def prompts(source: SharedPrefix, count: int, seed: int = 1) -> list[tuple[int, list[str]]]:
-    """(tenant, words) of so many first prompts."""
+    """(tenant, words) of this many first prompts."""
     rng = np.random.default_rng(seed)
     asker = source.open(rng)
     questions = [asker.first(rng, None) for _ in range(count)]
@@ -27,12 +27,12 @@ def prompts(source: SharedPrefix, count: int, seed: int = 1) -> list[tuple[int, 
 
 
 def common(one: list[str], other: list[str]) -> int:
-    """Length of the shared beginning."""
+    """Length of the common prefix."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def shared_by_tree(source: SharedPrefix, one: int, other: int) -> int:
-    """Tokens that two tenants' system prompts have in common: those of the levels from the root to where they part."""
+    """Tokens in the common prefix of two tenants' system prompts: those of the levels from the root to their branch."""
     branching = source.branching or next(b for b in itertools.count(1) if b**source.depth >= source.tenants)
     levels = np.array_split(range(source.system_prompt_tokens), source.depth)
     height = range(source.depth - 1, -1, -1)

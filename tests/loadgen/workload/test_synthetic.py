@@ -1,4 +1,4 @@
-"""Random prompts: lengths as the tokenizer counts them, shared beginnings shared to the token."""
+"""Random prompts: lengths as the tokenizer counts them, shared prefixes exact to the token."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""A plan with something of everything."""
+"""A plan that uses every field."""
 
 from loadgen.arrivals import Steady
 from loadgen.plan import LoadJob
@@ -14,7 +14,7 @@ WORK = Sessions(RandomPrompts(WORDS, lengths("uniform:5-20")), lengths("uniform:
 
 
 def whole_plan() -> list[LoadJob]:
-    """A plan with something of everything."""
+    """A plan that uses every field."""
     talk = Sessions(WORK.source, WORK.output_tokens, lengths("uniform:1-3"))
     mix = Behaviours(disconnect_share=0.3, malformed_share=0.2)
     return list(plan_jobs(talk, seed=11, arrivals=Steady(5.0, 0.5), behaviours=mix, warmups=2, count=20))

@@ -103,7 +103,7 @@ def family_config(case: str, **changes: Any) -> Any:
 
 
 def written_config(case: str) -> dict[str, Any]:
-    """What transformers writes of it into `config.json`."""
+    """The `config.json` that transformers writes for it."""
     found: dict[str, Any] = json.loads(family_config(case).to_json_string())
     return found
 
@@ -122,7 +122,7 @@ def write_family(folder: Path, case: str, seed: int = 0, **changes: Any) -> Any:
 
 
 def _values(name: str, tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Values at which every part matters: activations of unit size, norms and biases unlike each other."""
+    """Values at which every part matters: activations of unit size, distinct norms and biases."""
     noise = torch.randn(tensor.shape, generator=generator)
     if tensor.ndim == 1:
         return 1 + 0.2 * noise if "norm" in name else 0.2 * noise

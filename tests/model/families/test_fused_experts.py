@@ -1,4 +1,4 @@
-"""Experts that lie in one tensor, and MXFP4: read as transformers reads them, and refused where they cannot be."""
+"""Experts in one tensor, and MXFP4: read like transformers, and refused where they are invalid."""
 
 import json
 import shutil
@@ -27,14 +27,14 @@ LAYER = "model.layers.0.mlp."
 
 
 def packed(generator: torch.Generator, experts: int, outputs: int, inputs: int) -> tuple[Tensor, Tensor]:
-    """Random blocks and scales, whose numbers are of the size of weights."""
+    """Random blocks and scales, whose numbers have the size of weights."""
     blocks = torch.randint(256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8)
     scales = torch.randint(118, 124, (experts, outputs, inputs // 32), generator=generator, dtype=torch.uint8)
     return blocks, scales
 
 
 def edit(folder: Path, change: dict[str, Tensor | None], **keys: Any) -> None:
-    """Put tensors in place of a checkpoint's (None = none), and keys into its configuration."""
+    """Replace tensors of a checkpoint (None = remove), and set keys of its configuration."""
     path = folder / "model.safetensors"
     tensors = load_file(path) | change
     save_file({name: value.contiguous() for name, value in tensors.items() if value is not None}, path)

@@ -1,4 +1,4 @@
-"""The cost model, which knows nothing of `serving`, reads the same from a config.json as the models that serve it."""
+"""The cost model, which does not import `serving`, reads the same from a config.json as the serving models."""
 
 from dataclasses import astuple
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Configurations as their publishers write them are read: none of their keys is taken for one that changes results."""
+"""Published configurations are accepted: none of their keys is mistaken for one that changes results."""
 
 import pytest
 

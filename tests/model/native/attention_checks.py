@@ -1,4 +1,4 @@
-"""What holds for every kind of attention of the native step: near to float64, and the same bits in any company."""
+"""Properties of every kind of attention of the native step: close to float64, and the same bits in any batch."""
 
 import ctypes
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
 def distance(got: Tensor, wanted: Tensor) -> float:
-    """The largest difference, of the largest number."""
+    """The largest difference, relative to the largest number."""
     assert torch.isfinite(got).all()
     return float((got.double() - wanted).abs().max() / wanted.abs().max())
 
 
 def spans_of(case: Case | GroupedCase, lengths: Sequence[tuple[int, int] | tuple[int, int, bool]]) -> list[Span]:
-    """(rows, start, plain) -> spans with shuffled tables; every other one is plain where that is not said."""
+    """(rows, start, plain) -> spans with shuffled tables; every other one is plain by default."""
     generator = torch.Generator().manual_seed(case.seed + 2)
     spans: list[Span] = []
     for rows, start, *said in lengths:
@@ -36,14 +36,14 @@ def run(
     lengths: Sequence[tuple[int, int] | tuple[int, int, bool]],
     threads: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """What the kernels give, and what is right."""
+    """Results of the kernels, and the reference."""
     spans = spans_of(case, lengths)
     query = case.queries(sum(span.rows for span in spans))
     return case.attend(kernels, query, spans, case.cache(kernels), threads), case.reference(query, spans)
 
 
 def check_company(case: Case | GroupedCase, kernels: ctypes.CDLL, times: int) -> None:
-    """Rows have the same bits alone and together, in any order, by any number of threads."""
+    """Rows have the same bits alone and together, in any order, with any number of threads."""
     cache = case.cache(kernels)
     starts = (0, 5, 300, 255, 256, 31, 700, 1, 77, 512, 400, 780) * times
     spans = spans_of(case, [(1, start, False) for start in starts])
@@ -58,7 +58,7 @@ def check_company(case: Case | GroupedCase, kernels: ctypes.CDLL, times: int) ->
 
 
 def check_broken_row(case: Case | GroupedCase, kernels: ctypes.CDLL) -> None:
-    """A NaN in one sequence's query reaches no other."""
+    """A NaN in one sequence's query affects no other sequence."""
     cache = case.cache(kernels)
     spans = spans_of(case, [(1, 20, False), (1, 30, False), (8, 3, True), (6, 0, True)])
     query = case.queries(16)

@@ -16,7 +16,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 @pytest.fixture(scope="session")
 def kernels_of(pytestconfig: pytest.Config) -> Callable[[str], ctypes.CDLL]:
-    """By name; compiled for these sources if they were not before, which takes longer than all the tests."""
+    """Factory by name; compiled for these sources if they were not before, which takes longer than all the tests."""
     try:
         build.find_compiler()
     except build.BuildError as error:
@@ -31,11 +31,11 @@ SAME_AS = "tests/model/native/test_attention.py::test_any_sizes"
 
 @pytest.fixture(params=mostly_nightly(SETS, chosen_sets(SETS), SAME_AS))
 def kernels(request: pytest.FixtureRequest, kernels_of: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
-    """Those of one instruction set."""
+    """Kernels of one instruction set."""
     return kernels_of(request.param)
 
 
 @pytest.fixture(scope="session")
 def tiny_config(tmp_path_factory: pytest.TempPathFactory) -> Architecture:
-    """That of the tests' random checkpoints."""
+    """Configuration of the tests' random checkpoints."""
     return read_architecture(write_random_checkpoint(tmp_path_factory.mktemp("tiny")))

@@ -1,4 +1,4 @@
-"""A random layer of grouped attention for the kernels: its cache's rows are known, and what they give in float64."""
+"""A random layer of grouped attention for the kernels, with known cache rows and results in float64."""
 
 import ctypes
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ from tests.model.native.kernels import FORMS, Shape, Span, at, listed
 
 @dataclass(frozen=True)
 class GroupedCase:
-    """Values and keys of a cache, as KV heads have them.
+    """Values and keys of a cache, by KV head.
 
     Args:
         factor: of scores; None = that of the head's size.
-        int8_cache: keep values and keys as int8; `rows` then are what these stand for.
+        int8_cache: keep values and keys as int8; `rows` are then the dequantised values.
         window: tokens that a token sees; 0 = all.
         with_sinks: whether heads have sinks.
     """
@@ -48,7 +48,7 @@ class GroupedCase:
         return self.head_dim**-0.5
 
     def queries(self, rows: int) -> Tensor:
-        """`[rows, heads, head_dim]`, a few of them pointed."""
+        """`[rows, heads, head_dim]`, some of them with sharp scores."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         return (torch.randn(rows, self.heads, self.head_dim, generator=generator) * 2).to(self.dtype)
 
@@ -85,7 +85,7 @@ class GroupedCase:
         threads: int = 1,
         layer: int = 1,
     ) -> Tensor:
-        """`[rows, heads, head_dim]` of all spans, whose rows lie behind one another in `query`."""
+        """`[rows, heads, head_dim]` of all spans, whose rows are consecutive in `query`."""
         query = query.contiguous()
         array, tables = listed(spans)
         out = torch.full_like(query, float("nan"))
@@ -118,6 +118,6 @@ class GroupedCase:
 
 
 def as_kept(rows: Tensor) -> Tensor:
-    """Numbers that int8 with a scale for each row's last dimension stand for, by the cache's rule."""
+    """Values that int8 with a scale for each row's last dimension represents, by the cache's rule."""
     largest = rows.abs().amax(-1, keepdim=True)
     return (rows * (127 / largest.clamp_min(1e-30))).round() * (largest / 127)

@@ -34,7 +34,7 @@ _NEEDS["amx"] = _NEEDS["avx512"] | {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 def instruction_sets() -> list[str]:
-    """What this processor can run of them."""
+    """Instruction sets of this list that the processor supports."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="ascii").split())
     except OSError:
@@ -43,13 +43,13 @@ def instruction_sets() -> list[str]:
 
 
 def chosen_sets(names: Sequence[str]) -> list[str]:
-    """Those that run with each change: the one that most machines have, and the widest of this one."""
+    """Those that run with each change: the most common one, and the widest of this machine."""
     native = [name for name in instruction_sets() if name in names and name != "soft_tiles"]
     return [name for name in names if name in ("avx2", *native[-1:])]
 
 
 def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:
-    """The library of one instruction set; compiled unless `folder` has it for these very sources."""
+    """The library of one instruction set; compiled unless `folder` has it for these sources."""
     if name == "amx":
         load()  # asks the system for the tiles, on behalf of the process
     flags = [*build._FLAGS, *build.INSTRUCTIONS.get(f"isa_{'avx512' if name == 'soft_tiles' else name}", ())]
@@ -101,12 +101,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Case:
-    """A random attention layer: weights in float32 (rounded to `dtype`), and a cache whose rows are known.
+    """A random attention layer: weights in float32 (rounded to `dtype`), and a cache with known rows.
 
     Args:
         factor: of scores; None = that of the query's size.
         int8_cache, int8_weights: keep the latents, or the three products' weights, as int8.
-        w8a16: weights as int8 and activations in 16 bits; `expand` is then what the int8 stand for.
+        w8a16: weights as int8 and activations in 16 bits; `expand` is then the dequantised weight.
     """
 
     heads: int = 4
@@ -137,11 +137,11 @@ class Case:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with."""
+        """Factor on scores."""
         return (self.nope + self.rope) ** -0.5 if self.factor is None else self.factor
 
     def queries(self, rows: int) -> Tensor:
-        """`[rows, heads, nope + rope]`, a few of them pointed."""
+        """`[rows, heads, nope + rope]`, some of them with sharp scores."""
         generator = torch.Generator().manual_seed(self.seed + 1)
         return (torch.randn(rows, self.heads, self.nope + self.rope, generator=generator) * 2).to(self.dtype)
 
@@ -170,7 +170,7 @@ class Case:
         return arena
 
     def weights(self) -> tuple[ctypes.Array[Weight], list[Tensor]]:
-        """Expand, key_absorb and value_absorb for the call, and what keeps them alive."""
+        """Expand, key_absorb and value_absorb for the call, and the objects that keep them alive."""
         if self.w8a16:
             return self._w8a16_weights()
         key, value = self.expand.split((self.nope, self.value), 1)
@@ -213,7 +213,7 @@ class Case:
         threads: int = 1,
         layer: int = 1,
     ) -> Tensor:
-        """`[rows, heads, value]` of all spans, whose rows lie behind one another in `query`."""
+        """`[rows, heads, value]` of all spans, whose rows are consecutive in `query`."""
         query = query.contiguous()
         array, tables = listed(spans)
         out = torch.full((query.shape[0], self.heads, self.value), float("nan"), dtype=self.dtype)
@@ -243,7 +243,7 @@ class Case:
 
 
 def listed(spans: list[Span]) -> tuple[np.ndarray, np.ndarray]:
-    """Arguments of `test_attend` for spans whose rows lie behind one another: each in five numbers, and all tables."""
+    """Arguments of `test_attend` for spans with consecutive rows: each in five numbers, and all tables."""
     numbers, row, begin = [], 0, 0
     for span in spans:
         numbers.append((row, span.rows, span.start, begin, int(span.plain)))
@@ -253,16 +253,16 @@ def listed(spans: list[Span]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def in_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Levels, and a scale for each row, `[..., 1]`. What is so already stays as it is."""
+    """Levels, and a scale for each row, `[..., 1]`. Quantised input is unchanged."""
     scale = rows.abs().amax(-1, keepdim=True) / 127
     return (rows / scale).round().to(torch.int8), scale
 
 
 def dequantised(levels: Tensor, scale: Tensor) -> Tensor:
-    """What they stand for."""
+    """Dequantised values."""
     return levels * scale
 
 
 def at(array: np.ndarray) -> ctypes.c_void_p:
-    """Where an array's numbers lie; the caller keeps it alive."""
+    """Address of an array's data; the caller keeps it alive."""
     return ctypes.c_void_p(array.ctypes.data)

@@ -34,7 +34,7 @@ def soft_tiles(folder: Path) -> Library:
 
 
 def own_library() -> Library:
-    """This machine's; skips a test where there is none."""
+    """This machine's library; skips a test without one."""
     found = load()
     if found is None:
         pytest.skip("there is no native library here")
@@ -43,10 +43,10 @@ def own_library() -> Library:
 
 @contextlib.contextmanager
 def computing_with(name: str, folder: Path) -> Iterator[Library]:
-    """The library, computing with the named instructions for a while; skips a test whose processor lacks them.
+    """The library, restricted to the named instructions for the block; skips a test if the processor lacks them.
 
     Args:
-        folder: keeps the library with soft tiles.
+        folder: caches the library with soft tiles.
     """
     if name == "soft_tiles" and name not in instruction_sets():
         pytest.skip("this processor has no AVX-512, which runs beside the soft tiles")

@@ -1,4 +1,4 @@
-"""Models whose products are panels: their products, and what they answer."""
+"""Models whose products are panels: their products, and their outputs."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ TOKENS = torch.randint(6, 320, (40,), generator=torch.Generator().manual_seed(5)
 
 
 def products(model: Model) -> list[PanelLinear | PanelHeads]:
-    """All products of a model; fails on one of another form."""
+    """All products of a model; fails if one has another form."""
     found: list[object] = [model.head, *(layer.fuse for layer in model.mtp), *(layer.head for layer in model.mtp)]
     for block in [*model.blocks, *(layer.block for layer in model.mtp)]:
         w = latent_weights(block)

@@ -81,7 +81,7 @@ def test_int8_latents_and_weights(kernels: ctypes.CDLL, dtype: torch.dtype, plai
 def test_int8_weights_with_activations_of_16_bits(
     kernels: ctypes.CDLL, dtype: torch.dtype, plain: bool, sizes: tuple[int, int, int, int, int]
 ) -> None:
-    """As near to what the int8 stand for as floating-point weights are, on both ways."""
+    """As close to the dequantised values as floating-point weights are, in both forms."""
     case = Case(*sizes, dtype=dtype, block_tokens=7, blocks=45, w8a16=True)
     got, wanted = run(case, kernels, [(9, 30, plain), (1, 300, plain), (6, 0, plain)], threads=2)
     assert distance(got, wanted) < max(TOLERANCE[dtype], 2e-4)
@@ -117,7 +117,7 @@ def test_drafts_have_the_bits_of_rows_that_come_one_by_one(
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_chunk_may_be_cut_anywhere(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Chunks of more than four rows: cut elsewhere they even give the same bits; beside other rows too."""
+    """Chunks of more than four rows: other cuts even give the same bits; so do other rows in the batch."""
     case = Case(dtype=dtype, block_tokens=16, blocks=40)
     cache = case.cache(kernels)
     (whole,) = spans_of(case, [(300, 40, True)])
@@ -144,7 +144,7 @@ def test_both_forms_agree_and_rows_may_be_more_than_one_wave(kernels: ctypes.CDL
 
 
 def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL) -> None:
-    """Rows behind a context may hold anything, NaN included."""
+    """Rows after a context may hold any values, NaN included."""
     for plain in (False, True):
         case = Case(block_tokens=4, blocks=40)
         cache = case.cache(kernels)
@@ -158,7 +158,7 @@ def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL) -> None:
 
 
 def test_what_was_never_written_is_not_read_in_place(kernels: ctypes.CDLL) -> None:
-    """Tiles take sixteen rows at once: those of a block that are still free may hold anything, too."""
+    """Tiles load sixteen rows at once: rows of a block that are still free may hold any values, too."""
     case = replace(IN_PLACE, dtype=torch.bfloat16)
     cache = case.cache(kernels)
     spans = [Span(3, 33, [7, 2, 5], False)]  # 36 tokens, 4 of the third block

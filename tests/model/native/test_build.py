@@ -1,4 +1,4 @@
-"""Compiling the native library: once per machine, by whoever comes first, and a clear line where it cannot be."""
+"""Compiling the native library: once per machine, by the first process, and a clear line if it is impossible."""
 
 import logging
 import os
@@ -158,7 +158,7 @@ def test_two_processes_build_it_once(sources: Path, cache: Path) -> None:
 def test_a_compiler_without_an_instruction_set_leaves_it_out(
     tmp_path: Path, sources: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The flags of such a source file are not given; what it then contains is its own business."""
+    """The flags of such a source file are omitted; its contents then decide."""
     real = shlex.join(build.find_compiler())
     old = tmp_path / "old-compiler"
     old.write_text(f'#!/bin/sh\ncase "$*" in *mavx512*) echo "error: unknown" >&2; exit 1;; esac\nexec {real} "$@"\n')
@@ -172,7 +172,7 @@ def test_a_compiler_without_an_instruction_set_leaves_it_out(
 
 @pytest.fixture
 def fresh_load() -> Iterator[None]:
-    """`load` decides anew, during the test and after it."""
+    """`load` decides again, during the test and after it."""
     library.load.cache_clear()
     yield
     library.load.cache_clear()

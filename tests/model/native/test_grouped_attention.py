@@ -58,7 +58,7 @@ def test_a_sink_far_from_all_scores(kernels: ctypes.CDLL, size: float) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_what_has_left_a_window_is_not_read(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
-    """Whole pieces of 256 tokens, whatever they hold by now; and a row's bits are those of any other cut."""
+    """Whole pieces of 256 tokens, with any contents; and a row's bits equal those of any other cut."""
     case = GroupedCase(dtype=dtype, block_tokens=16, blocks=70, window=100, with_sinks=True)
     (whole,) = spans_of(case, [(200, 700)])  # the first row sees from position 601 on, the last from 800 up to 899
     cache, query = case.cache(kernels), case.queries(200)
@@ -96,7 +96,7 @@ def test_a_row_has_the_same_bits_in_any_company(
 def test_a_prompt_has_the_bits_of_rows_that_come_one_by_one(
     kernels: ctypes.CDLL, dtype: torch.dtype, int8: bool, heads: tuple[int, int, int]
 ) -> None:
-    """Cut into chunks anywhere, as guesses to verify, beside other rows."""
+    """Cut into chunks anywhere, as draft tokens to verify, with other rows in the batch."""
     case = GroupedCase(*heads, dtype=dtype, block_tokens=16, blocks=40, int8_cache=int8)
     cache = case.cache(kernels)
     (whole,) = spans_of(case, [(300, 40)])
@@ -114,7 +114,7 @@ def test_a_prompt_has_the_bits_of_rows_that_come_one_by_one(
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("head_dim", [64, 20])
 def test_what_was_never_written_is_not_read(kernels: ctypes.CDLL, dtype: torch.dtype, head_dim: int) -> None:
-    """Rows behind a context may hold anything, NaN included; those of other layers, too."""
+    """Rows after a context may hold any values, NaN included; those of other layers, too."""
     case = GroupedCase(head_dim=head_dim, dtype=dtype, block_tokens=16, blocks=10)
     cache = case.cache(kernels)
     spans = [Span(3, 33, [7, 2, 5], plain=False)]  # 36 tokens, 4 of the third block

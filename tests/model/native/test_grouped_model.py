@@ -1,4 +1,4 @@
-"""Models of grouped attention that an engine refuses, each in words; and whole ones that it takes."""
+"""Models of grouped attention that an engine refuses, each with a reason; and whole ones that it accepts."""
 
 import ctypes
 from collections.abc import Callable

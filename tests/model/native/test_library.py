@@ -1,4 +1,4 @@
-"""The interface between Python and the library: the same structs, and an error for what cannot be."""
+"""The interface between Python and the library: the same structs, and an error for invalid arguments."""
 
 import ctypes
 import os
@@ -49,7 +49,7 @@ def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
 
 
 def test_every_field_stands_where_the_header_has_it() -> None:
-    """Names and order; that nothing lies between them is the sizes' test."""
+    """Names and order; the tests of sizes show that no field is between them."""
     header = (Path(native.__file__).with_name("interface.h")).read_text()
     for name, struct in STRUCTS.items():
         body = header[: header.index(f"}} cm_{name};")].rsplit("typedef struct {", 1)[1]
@@ -113,7 +113,7 @@ def test_tiles_are_tried_before_they_are_trusted(pytestconfig: pytest.Config) ->
 
 
 class Rotten:
-    """A library whose tiles compute something else."""
+    """A library whose tiles compute wrong results."""
 
     def __init__(self) -> None:
         self.instructions = "amx"

@@ -1,4 +1,6 @@
-"""Models whose products are panels: the same results as torch's forms, packed once, shared by who maps the image."""
+"""Models whose products are panels: the same results as torch's forms, packed once, shared by all that map the
+image.
+"""
 
 import gc
 import mmap
@@ -103,7 +105,7 @@ def test_panels_keep_their_memory_alive_and_no_longer(forms: PanelForms) -> None
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_model_of_panels(tmp_path: Path, library: Library, shape: str, dtype: DtypeName) -> None:
-    """Close to torch's, and on an image to the bit what it is in memory of its own."""
+    """Close to torch's, and bit-identical on an image and in private memory."""
     folder = write_random_checkpoint(tmp_path, **SHAPES[shape])
     fresh = load_model(folder, dtype=dtype, native=True)
     products(fresh)
@@ -167,7 +169,7 @@ def test_an_int8_model_of_panels(tmp_path: Path, library: Library, dtype: DtypeN
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_absorbed_stays_int8_beside_bfloat16(tmp_path: Path, library: Library, dtype: DtypeName) -> None:
-    """Beside float32 it is dequantised: 16 bits are coarser than that."""
+    """Next to float32 it is dequantised: 16 bits are coarser than that."""
     folder = round_to_int8(write_random_checkpoint(tmp_path))
     shelf = ImageShelf()
     for model in (load_model(folder, dtype=dtype, native=True, images=images) for images in (None, shelf, shelf)):

@@ -1,4 +1,4 @@
-"""Products with packed weights: right on every instruction set, and each row the same bits in any batch."""
+"""Products with packed weights: correct on every instruction set, and each row the same bits in any batch."""
 
 from collections.abc import Iterator
 
@@ -162,7 +162,7 @@ def test_a_row_has_the_same_bits_in_every_batch(library: Library, shape: tuple[i
 
 
 def test_long_runs_of_rows_and_none(library: Library) -> None:
-    """More rows than stay in a cache are done in runs; nothing changes at their borders."""
+    """More rows than fit into a cache are computed in runs; the result does not change at their borders."""
     weight, x = random(1, 64, 1024).bfloat16(), random(2, 700, 1024).bfloat16()
     product = panels(library, weight)
     together = product(x)

@@ -1,4 +1,4 @@
-"""The library under the address and undefined-behaviour sanitizers, and what its linker must not mix up."""
+"""The library under the address and undefined-behaviour sanitizers, and symbols that its linker must not mix up."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""bfloat16 weights in twelve bits: what comes back is every bit of what went in, whatever the numbers are."""
+"""bfloat16 weights in twelve bits: unpacking restores every bit, for any numbers."""
 
 import mmap
 import re
@@ -79,7 +79,7 @@ def test_heads_are_the_same_to_the_bit(library: Library) -> None:
 
 
 def test_rare_exponents_are_listed(library: Library) -> None:
-    """Some numbers of each panel are far from others: at its begin and end, in both halves of a unit; not finite."""
+    """Some numbers of each panel are far from others: at its start and end, in both halves of a unit; not finite."""
     weight = random(1, 64, 512)
     flat = weight.view(-1)
     odd = torch.tensor([1e-30, -1e30, 0.0, -0.0, 1e-40, float("inf"), -float("inf"), 3e-20, -7e15]).bfloat16()
@@ -99,7 +99,9 @@ def test_rare_exponents_are_listed(library: Library) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bits_come_back(own: Library, data: st.DataObject) -> None:
-    """A panel of any 16 bits, more or less alike: short or not, the product of each input alone is the plain one's."""
+    """A panel of any 16 bits, more or less alike: short or not, the product of each input alone equals the plain
+    one's.
+    """
     exponents = data.draw(st.lists(st.integers(0, 254), min_size=1, max_size=40))
     seed = data.draw(st.integers(0, 2**31))
     random_ = torch.Generator().manual_seed(seed)
@@ -212,7 +214,7 @@ def test_the_library_refuses_what_cannot_be(own: Library, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("at", [16, 17, 18, 19, 64, 64 + 32 * 192, 64 + 32 * 192 + 3])
 def test_damaged_weights_give_wrong_numbers_and_nothing_worse(library: Library, at: int) -> None:
-    """A count or a place that cannot be: nothing outside of the panel is written, a neighbour would show it."""
+    """An invalid count or position: no byte outside of the panel is written, which a neighbour would show."""
     weight = random(1, 96, 128)
     weight[0, :20] = spread(1, 20)
     product = both(library, weight)[1]

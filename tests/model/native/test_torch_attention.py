@@ -28,7 +28,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
 class Unchanged:
-    """A product with the identity, so that a layer takes queries and latents as they are, and shows its heads."""
+    """A product with the identity, so that a layer uses queries and latents unchanged, and returns its heads."""
 
     def __init__(self, features: int) -> None:
         self.in_features = self.out_features = features

@@ -1,4 +1,4 @@
-"""Experts made up of random bytes, and models whose experts are panels."""
+"""Experts with random bytes, and models whose experts are panels."""
 
 import random
 from pathlib import Path
@@ -36,7 +36,7 @@ def an_expert() -> PackedExpert:
 
 
 def contents(expert: PackedExpert) -> list[object]:
-    """All that an expert is, by value."""
+    """All contents of an expert, by value."""
     products = (expert.gate_up, expert.down)
     return [
         (one.out_features, one.in_features, one.groups, one.form, bytes(one.packed), bytes(one.bias))
@@ -50,7 +50,7 @@ def panel_model(folder: Path, images: ImageStore | None = None, **how: object) -
 
 
 class MadeExperts:
-    """A source of experts made up of bytes that no two have in common.
+    """A source of experts with distinct random bytes.
 
     Args:
         layers: with routed experts.
@@ -64,16 +64,16 @@ class MadeExperts:
         self.asked: list[tuple[int, int]] = []
 
     def room(self, layer: int) -> int:
-        """Of all alike."""
+        """Size, equal for all experts."""
         return self._made(layer, 0).record_bytes
 
     def expert(self, layer: int, expert: int) -> PackedExpert:
-        """Made anew."""
+        """Create an expert."""
         self.asked.append((layer, expert))
         return self._made(layer, expert)
 
     def forget(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no cache."""
 
     def _made(self, layer: int, expert: int) -> PackedExpert:
         dice = random.Random(layer << 16 | expert)

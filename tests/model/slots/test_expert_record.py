@@ -1,4 +1,4 @@
-"""Records of experts: the same expert comes out that went in, and nothing else ever does."""
+"""Records of experts: the stored expert is restored, and no other data is accepted."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ PANELS = 7
 
 
 def memory(nbytes: int) -> memoryview:
-    """Memory with something in it."""
+    """Memory with previous contents."""
     return np.full(nbytes, 0xA5, np.uint8).data
 
 
 def record_of(expert: PackedExpert, layer: int = 3, number: int = 5, spare: int = 0) -> memoryview:
-    """An expert's record in memory that may be a little longer."""
+    """An expert's record in memory that may be slightly longer."""
     record = memory(expert.record_bytes + spare)
     write_record(record, layer, number, expert, PANELS)
     return record

@@ -1,4 +1,4 @@
-"""Slots of a rank hold what the model's experts are, however they were filled, and nothing if that failed."""
+"""Slots of a rank hold the model's experts, for every way of filling them, and nothing after a failure."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ MODELS = ("float32", "bfloat16", "short", "int8", "coarse drafts")
 
 
 def prepare(folder: Path, kind: str) -> dict[str, Any]:
-    """Writes a checkpoint. Returns: how it is loaded."""
+    """Write a checkpoint. Returns: the way to load it."""
     write_random_checkpoint(folder, dtype="float32" if kind == "float32" else "bfloat16")
     if kind == "int8":
         round_to_int8(folder)
@@ -54,7 +54,7 @@ def region_for(source: LoadedExperts | CheckpointExperts, path: Path, slots: int
 
 
 def checkpoint_experts(folder: Path, how: dict[str, Any]) -> CheckpointExperts:
-    """Those of a test checkpoint."""
+    """Experts of a test checkpoint."""
     model = panel_model(folder, routed_experts=False, **how)
     found = expert_source(model, folder, lambda: product_forms(folder, model.device, native=True, **how))
     assert isinstance(found, CheckpointExperts)
@@ -69,7 +69,7 @@ def products(model: Model, layer: int, expert: int) -> tuple[PanelLinear, PanelL
 
 
 def bits(linear: NativeLinear, inputs: int, outputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """What the native library computes with a slot's product."""
+    """Result of the native library for a slot's product."""
     library = load()
     assert library is not None
     x = torch.randn(3, inputs, generator=torch.Generator().manual_seed(1)).to(dtype)
@@ -80,7 +80,7 @@ def bits(linear: NativeLinear, inputs: int, outputs: int, dtype: torch.dtype) ->
 
 
 def assert_holds(slots: ExpertSlots, model: Model) -> None:
-    """Every slot computes as its expert in the model; empty ones have no outputs."""
+    """Every slot computes like its expert in the model; empty ones have no outputs."""
     for layer, held in enumerate(CONTENTS):
         for slot, expert in enumerate(held):
             number = slots.layout.number(layer, slot)
@@ -95,7 +95,7 @@ def assert_holds(slots: ExpertSlots, model: Model) -> None:
 
 
 def test_whoever_publishes_second_finds_all_of_it_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's thread may be writing what another one is about to name in a map."""
+    """The engine's thread may be writing an expert that another thread is about to name in a map."""
     source = LoadedExperts(panel_model(tmp_path, **prepare(tmp_path, "bfloat16")))
     slots = MappedSlots(source, 1)
     slots.fill(0, 0, 3)
@@ -193,7 +193,7 @@ def loaded(tmp_path: Path) -> LoadedExperts:
 
 @pytest.fixture
 def new_slots(tmp_path: Path, loaded: LoadedExperts) -> Iterator[Callable[[], CopiedSlots]]:
-    """Makes slots with regions that are removed after the test."""
+    """Factory of slots with regions that are removed after the test."""
     made = list[CopiedSlots]()
 
     def make() -> CopiedSlots:
@@ -282,7 +282,7 @@ def test_a_model_without_its_experts_is_loaded_without_reading_them(tmp_path: Pa
 
 
 def test_experts_of_an_image_leave_the_page_tables_and_stay_readable(tmp_path: Path) -> None:
-    """On shared memory only: memory of the process itself would be lost."""
+    """On shared memory only: private memory of the process would be lost."""
     prepare(tmp_path / "model", "bfloat16")
     shelf = FileShelf(tmp_path)
     experts = LoadedExperts(panel_model(tmp_path / "model", shelf))

@@ -1,8 +1,8 @@
 """A small model of the pools, for the policy's tests: a day in a second or two.
 
-Prompts wait in one line and are computed at the speed of all prefill instances together; sequences decode at one common
-speed that falls when a batch is larger than an instance can take within the promise. No steps, no KV movement: what a
-policy must get right is the load, the delay of a start, and the noise of what arrives.
+Prompts wait in one queue and are computed at the speed of all prefill instances together; sequences decode at one
+common speed that falls when a batch exceeds an instance's capacity within the SLO. No steps, no KV movement: a
+policy must handle the load, the delay of a start, and the noise of arrivals.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from serving.values.signals import PoolSignals, ScalingSignals, Traffic
 
 @dataclass
 class FluidPool:
-    """Replicas of one pool; a start takes its time, a stop is at once."""
+    """Replicas of one pool; a start is delayed, a stop is immediate."""
 
     name: str
     running: int
@@ -33,7 +33,7 @@ class FluidPool:
         self.target = self.running if self.target < 0 else self.target
 
     def set(self, target: int, now: float, start_s: float) -> None:
-        """Start or stop."""
+        """Start or stop replicas."""
         self.target = target
         while self.running + len(self.starts) < target:
             self.starts.append(now + start_s)
@@ -42,7 +42,7 @@ class FluidPool:
         self.running = min(self.running, target)
 
     def step(self, now: float) -> None:
-        """Those whose start is over serve."""
+        """Replicas whose start is complete begin to serve."""
         while self.starts and self.starts[0] <= now:
             self.starts.popleft()
             self.running += 1
@@ -92,7 +92,7 @@ class Fluid:
         self.random = random.Random(self.seed)
 
     def run(self, scaler: Scaler | None, until: float, period_s: float = 1.0) -> None:
-        """Drive the scaler to the end. Effects: everything."""
+        """Drive the scaler to the end. Effects: all state."""
         while self.now < until:
             if scaler is not None:
                 for target in scaler.decide(self.signals()).changes:
@@ -102,7 +102,7 @@ class Fluid:
             self._step(period_s)
 
     def signals(self) -> ScalingSignals:
-        """One look."""
+        """Signals of one tick."""
         queued = sum(one[1] for one in self._line)
         used = self.prefill.target * self.prefill.npus + self.decode.target * self.decode.npus
         oldest = self.now - self._line[0][0] if self._line else 0.0
@@ -154,7 +154,7 @@ class Fluid:
 
     @property
     def attainment(self) -> float:
-        """The worse of both promises."""
+        """The worse attainment of both SLOs."""
         ttft = self.ttft_met / max(1, self.ttft_met + self.ttft_missed)
         return min(ttft, self.tpot_met / max(1, self.tpot_met + self.tpot_missed))
 
@@ -212,7 +212,7 @@ class Fluid:
 
 
 def flat(rate: float) -> Callable[[float], float]:
-    """The same all the time."""
+    """A constant rate."""
     return lambda _: rate
 
 
@@ -222,5 +222,5 @@ def day(low: float, high: float, hours: float = 24.0) -> Callable[[float], float
 
 
 def burst(base: float, peak: float, start: float, length: float) -> Callable[[float], float]:
-    """A block of more."""
+    """A block of higher rate."""
     return lambda t: peak if start <= t < start + length else base

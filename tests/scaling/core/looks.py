@@ -1,4 +1,4 @@
-"""Looks for the tests: what a scaler is told, with everything that a test does not care about filled in."""
+"""Ticks for the tests: a scaler's input, with defaults for all fields irrelevant to a test."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -61,17 +61,17 @@ def look(
     start_s: float = 5.0,
     cache: CacheSignals | None = None,
 ) -> ScalingSignals:
-    """One look at a quiet system of two pools."""
+    """One tick of a quiet system of two pools."""
     pools = (prefill(), decode()) if pools is None else tuple(pools)
     return ScalingSignals(now, pools, cache, traffic or Traffic(), npus_free, npus_total, start_s)
 
 
 def gains(seconds: float = 1.0, **more: Any) -> Gains:
-    """Nothing happened, save what is named."""
+    """No events except the named ones."""
     return Gains(**{**dict.fromkeys(Gains.__struct_fields__, 0), "seconds": seconds, **more})
 
 
 def needs(load: float | None, urgent: float = 0.0, noise: float = 0.0, **more: float) -> Demand:
-    """A demand that is sure of itself, unless more is said."""
+    """A certain demand by default."""
     known = {"sure": (load or 0.0) - 2 * noise, "steady": 0.0, "heading": load or 0.0, **more}
     return Demand(load=load, noise=noise, urgent=urgent, why="load", why_urgent="queue", **known)

@@ -1,4 +1,4 @@
-"""The autoscaler on single looks and short stories: who changes, why, and who does not."""
+"""The autoscaler on single ticks and short histories: which pool changes, and why."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def story(
     npus_total: int = 384,
     **traffic: float,
 ) -> ScalingDecision:
-    """The same look every second, with traffic that goes on; the last answer."""
+    """The same tick every second, with continuing traffic; the last decision."""
     decision = None
     for second in range(begin, begin + seconds):
         arrived = rate * second
@@ -166,7 +166,7 @@ def test_a_held_pool_stands_and_the_plan_works_around_it() -> None:
 
 
 def first_shrink(held: range) -> int:
-    """When decode, with 9 instances, shrinks first after its load fell at 960 s."""
+    """Time at which decode, with 9 instances, first shrinks after its load fell at 960 s."""
     scaler, size, arrived = Autoscaler(SLO, CONFIG), 9, 0
     for second in range(1500):
         rate = 28 if second < 960 else 12
@@ -181,13 +181,13 @@ def first_shrink(held: range) -> int:
 
 
 def test_after_a_hold_a_pool_shrinks_no_sooner_than_without_it() -> None:
-    """It shrank at the first free look, and said that less would have done for all the time."""
+    """It shrank at the first free tick, with the reason that less would have been enough for all the time."""
     assert first_shrink(range(400, 1000)) >= first_shrink(range(0)) >= 960 + CONFIG.hold_s
 
 
 @pytest.mark.parametrize(("held", "target"), [("prefill", 6), ("decode", 3)])
 def test_a_hold_of_all_npus_does_not_close_the_other_pool(held: str, target: int) -> None:
-    """It did: decode went to 0 with all its streams, because somebody held prefill at more than the budget."""
+    """Decode was set to 0 with all its streams, because prefill was held at more than the budget."""
     before = {"prefill": 2, "decode": 2} | {held: target}
     until = {name: 1e9 if name == held else 0.0 for name in before}
     pools = (
@@ -220,7 +220,7 @@ def test_the_budget_of_the_configuration_counts() -> None:
 
 
 def test_prefill_yields_when_decode_lost_its_npus() -> None:
-    """A node with one decode instance dies: kill P to keep D."""
+    """A node with the only decode instance dies: prefill gives up NPUs for decode."""
     scaler = Autoscaler(SLO, CONFIG)
     full = (prefill(4), decode(2, sequences=130))
     story(scaler, 120, full, rate=25, npus_free=0, npus_total=32)
@@ -256,7 +256,7 @@ def test_decode_gives_up_what_has_no_place_when_prefill_is_down_to_its_least() -
 
 @pytest.mark.parametrize(("ttft", "tpot", "grows"), [(True, False, "prefill"), (False, True, "decode")])
 def test_broken_promises_grow_the_pool_at_fault(ttft: bool, tpot: bool, grows: str) -> None:
-    """Loads look fine, promises break none the less: the pool gets an instance and aims lower from then on."""
+    """Loads look fine, but SLOs are missed: the pool gets an instance and a lower load target from then on."""
     scaler = Autoscaler(SloConfig(), CONFIG)
     pools = (prefill(queued_tokens=25_000, waiting=9), decode(sequences=110))
     story(scaler, 100, pools, rate=12)

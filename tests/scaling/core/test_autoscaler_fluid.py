@@ -1,4 +1,4 @@
-"""The autoscaler on a small fluid model: flat load, a day, a burst, nothing at all."""
+"""The autoscaler on a small fluid model: constant load, a day, a burst, no load."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_flat_load_is_left_alone() -> None:
 
 @pytest.mark.timeout(240)
 def test_a_day_is_followed() -> None:
-    """Promises as with a static split for the peak, for much less."""
+    """SLO attainment as with a static split for the peak, at a much lower cost."""
     rate = day(2.0, 30.0, 2.0)
     static = Fluid(rate, 1)
     static.prefill, static.decode = FluidPool("prefill", 5, 4), FluidPool("decode", 7, 8)

@@ -1,4 +1,4 @@
-"""What holds for every history: bounds, budget, holds, replay, and more load never meaning fewer instances."""
+"""Properties of every history: bounds, budget, holds, replay, and more load never meaning fewer instances."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,7 +90,7 @@ def scaler(policy: str) -> Scaler:
 
 
 def check(signals: ScalingSignals, decision: ScalingDecision, policy: str) -> None:
-    """Of one look."""
+    """Check one tick."""
     assert [target.pool for target in decision.targets[: len(signals.pools)]] == [pool.pool for pool in signals.pools]
     free_to_change = []
     for pool, target in zip(signals.pools, decision.targets, strict=False):

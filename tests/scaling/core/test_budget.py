@@ -1,4 +1,4 @@
-"""Sharing NPUs out."""
+"""Division of NPUs between pools."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ def test_each_has_its_least_first_and_decode_before_prefill() -> None:
 
 
 def test_a_pool_that_lost_something_keeps_what_it_has() -> None:
-    """Kill P to keep D: prefill goes down to its least before decode does without one."""
+    """Prefill is reduced to its minimum before decode loses its last instance."""
     assert share_out([wish(6, 6, 4), wish(3, 3, 8)], 28) == [3, 2]
     assert share_out([wish(6, 6, 4), wish(3, 3, 8, keep=3)], 28) == [1, 3]
     assert share_out([wish(6, 6, 4), wish(3, 3, 8, keep=3)], 24) == [2, 2]

@@ -1,4 +1,4 @@
-"""How busy instances are, from counters that only grow."""
+"""Busy shares of instances, from monotonic counters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The KV-cache pool: grows while what it throws away would be found, shrinks after long patience."""
+"""The KV-cache pool: grows while evicted blocks would be found, shrinks after a long stabilization window."""
 
 from serving.scaling.core.cache_plan import CachePlan
 from serving.scaling.core.decision import PoolTarget, ScaleKind

@@ -1,4 +1,4 @@
-"""What fits within the promised time per token is learned from work: level and slope of a line."""
+"""Capacity within the TPOT SLO is estimated from work: level and slope of a line."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def test_one_batch_size_says_only_whether_the_promise_holds(promise_s: float, mo
 
 
 def test_longer_contexts_lower_what_fits_and_leave_the_slope() -> None:
-    """Small batches of traffic that is slow must not look like a time per token that does not grow with the batch."""
+    """Small batches of slow traffic must not look like a TPOT that does not grow with the batch."""
     ability = DecodeAbility()
     promise_s = line(200, 0.05) * TPOT_SPREAD
     for second in range(4 * 3600):

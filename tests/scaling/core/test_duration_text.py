@@ -1,4 +1,4 @@
-"""Times as reasons of decisions tell them."""
+"""Durations in the reasons of decisions."""
 
 import pytest
 

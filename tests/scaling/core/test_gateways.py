@@ -1,4 +1,4 @@
-"""Several gateways are one, also when one of them is replaced."""
+"""Counters of several gateways are summed, also when one of them is replaced."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The last quarter of an hour, in samples."""
+"""Samples of the last quarter of an hour."""
 
 from typing import Any
 

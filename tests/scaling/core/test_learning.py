@@ -1,4 +1,4 @@
-"""Broken promises, lessons and regrets."""
+"""Missed SLOs, load targets and scale-down backoff."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_only_loads_that_should_have_been_fine_teach() -> None:
 
 
 def taken_back(regret: ScaleDownBackoff, at: float, size: int, load: float, later: float, noise: float = 0.0) -> None:
-    """A step down at `at`, up again 100 s later, and the load that was seen from then on."""
+    """A step down at `at`, up again 100 s later, and the load observed from then on."""
     regret.shrank(at, size, load)
     regret.grew(at + 100.0)
     for second in range(100, 290, 10):
@@ -207,7 +207,7 @@ def test_first_tokens_are_laid_to_prefill_and_later_ones_to_decode() -> None:
 
 
 def test_each_promise_may_cost_half_of_those_who_may_go_without() -> None:
-    """1.2 % may be chance where 1 % may miss; but waits must leave something to tokens that come too slowly."""
+    """1.2 % may be chance where 1 % may miss; but waits must leave part of the budget to slow tokens."""
     for missed, why in ((12, True), (4, False)):
         blame = SloAttribution(SloConfig(attainment=0.99))
         blame.see(gains(ttft_met=1000 - missed, ttft_missed=missed))

@@ -1,4 +1,4 @@
-"""Who leaves when a pool shrinks: whole hosts are emptied, or, where none can be given back, the fullest gives."""
+"""Victims when a pool shrinks: whole hosts are emptied, or, if none can be released, the fullest host loses one."""
 
 from collections import Counter
 from itertools import combinations
@@ -25,7 +25,7 @@ def of(pool: str, host: str, name: str, since: float = 0.0) -> Placed:
 
 
 def without_npus(names: tuple[str, ...], placed: list[Placed]) -> int:
-    """Hosts but the head whose NPUs are all free once these have left, and were not before."""
+    """Hosts except the head whose NPUs are all free after these have left, and were not before."""
     before = {one.host for one in placed if one.npus}
     after = {one.host for one in placed if one.npus and one.name not in names}
     return len(before - after - {HEAD})

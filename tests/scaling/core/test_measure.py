@@ -1,4 +1,4 @@
-"""What instances can do is read off differences of their counters."""
+"""Capacity of instances is derived from differences of their counters."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Averages, windows and patience: what is remembered of the past, and for how long."""
+"""Averages, windows and stabilization: the remembered past, and for how long."""
 
 import random
 
@@ -113,7 +113,7 @@ def test_patience_is_the_maximum_of_its_window(steps: list[tuple[int, int]]) -> 
 
 
 def scattered(rate: float, seconds: int = 900) -> LoadForecast:
-    """A flat rate whose counts scatter as independent events do."""
+    """A constant rate with Poisson counts."""
     course, draw = LoadForecast(), random.Random(2)
     for _ in range(seconds):
         course.add(sum(draw.random() < rate / 100 for _ in range(100)), 1.0)

@@ -1,4 +1,4 @@
-"""What a pool remembers: changes, arrivals, patience."""
+"""A pool's history: changes, arrivals, stabilization."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every reason of every scaler has the number that decided, beside what it was compared with."""
+"""Every reason of every scaler has the deciding number, next to its limit."""
 
 import random
 import re
@@ -21,7 +21,7 @@ Walk = Generator[ScalingSignals, Sequence[PoolTarget], None]
 
 
 def walk(seed: int, seconds: int) -> Walk:
-    """Looks at a system whose traffic, hardware and bounds change at random every 40 s; it does what it is sent."""
+    """Ticks of a system whose traffic, hardware and bounds change at random every 40 s; it executes all commands."""
     rng = random.Random(seed)
     sizes = {"prefill": 2, "decode": 2, "kvcache": 2}
     arrived = missed = hits = evicted = 0

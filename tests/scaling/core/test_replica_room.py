@@ -1,4 +1,4 @@
-"""How many replicas fit: whole on one node each, beside everything else that shall be there."""
+"""Number of replicas that fit: each whole on one node, together with all other replicas."""
 
 import pytest
 from hypothesis import given
@@ -103,7 +103,7 @@ def test_use_counts_those_that_leave() -> None:
 
 @given(free=st.lists(st.integers(0, 9), min_size=1, max_size=4), decodes=st.integers(0, 3), prefills=st.integers(0, 4))
 def test_what_fits_can_be_packed_and_one_more_cannot(free: list[int], decodes: int, prefills: int) -> None:
-    """Against a search that tries every placement."""
+    """Compared with a search that tries every placement."""
     there = {"decode": deployment(decodes), "prefill": deployment(prefills)}
     offering = tuple(type(node)(node.node, npus, 10_000) for node, npus in zip(nodes(len(free)), free, strict=True))
     most = fits("decode", SIZES, there, offering)
@@ -114,7 +114,7 @@ def test_what_fits_can_be_packed_and_one_more_cannot(free: list[int], decodes: i
 
 
 def packable(free: list[int], fours: int, twos: int) -> bool:
-    """Whether so many instances of four and of two NPUs fit."""
+    """Whether this many instances of four and of two NPUs fit."""
     if fours:
         return any(
             npus >= 4 and packable([*free[:i], npus - 4, *free[i + 1 :]], fours - 1, twos)

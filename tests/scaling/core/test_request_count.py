@@ -1,4 +1,4 @@
-"""The baseline: requests under way, delays, and nothing else."""
+"""The baseline policy: requests in flight and delays only."""
 
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.request_count import RequestCountScaler

@@ -1,4 +1,4 @@
-"""How many NPUs the pools may plan with."""
+"""Number of NPUs available to the pools."""
 
 from serving.scaling.core.room import Room, RoomWatch
 from serving.values.signals import PoolSignals

@@ -1,4 +1,4 @@
-"""Pools are spread over hosts again, one replica at a time; what brings nothing ends."""
+"""Pools are spread over hosts again, one replica at a time; moves without effect end."""
 
 from collections import Counter
 
@@ -75,7 +75,7 @@ def test_moves_that_bring_nothing_end_until_hosts_change() -> None:
 
 
 class Cluster(RuleBasedStateMachine):
-    """Ray puts each new replica on any host with room; hosts die and come; a pool ends even or out of moves."""
+    """Ray puts each new replica on any host with capacity; hosts die and join; a pool ends even or out of moves."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Starts of replicas by phase: durations of the board and of the replica make one whole."""
+"""Starts of replicas by phase: durations of the board and of the replica are combined."""
 
 import pytest
 from hypothesis import given
@@ -78,7 +78,7 @@ def test_the_first_step_of_a_successor_is_not_taken_for_its_own() -> None:
     own=st.fixed_dictionaries({name: st.floats(0.0, 100.0) for name in OWN}),
 )
 def test_the_parts_make_the_whole_whatever_is_told(total_s: float, node_s: float, own: dict[str, float]) -> None:
-    """A process that Ray had already is older than the order."""
+    """A process that Ray already had is older than the request."""
     keeper = StartKeeper()
     keeper.observe(look(10.0, STARTING, began=10.0))
     keeper.node_came("decode", 10.0 + node_s)

@@ -1,4 +1,4 @@
-"""The counts that gateways show of the whole system."""
+"""Counters of the whole system that gateways export."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Totals never fall, whoever comes and goes."""
+"""Totals never fall when members join and leave."""
 
 from hypothesis import given
 from hypothesis import strategies as st

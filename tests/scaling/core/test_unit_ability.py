@@ -1,4 +1,4 @@
-"""How many parts of an instance a load takes, and that the policy plans by it."""
+"""Number of parts of an instance that a load requires, and the policy's use of it."""
 
 import pytest
 

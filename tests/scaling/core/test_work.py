@@ -1,4 +1,4 @@
-"""Loads in instances: what prompts and sequences take, and when either is urgent."""
+"""Loads in instances: the share used by prompts and sequences, and their urgency."""
 
 import pytest
 from msgspec import structs
@@ -18,7 +18,7 @@ def outlook(running: int = 2, coming: int = 0, start_s: float = 5.0, ready_in_s:
 def seen(
     seconds: int = 600, tokens: int = 10_000, uncached: float = 1.0, requests: int = 10, rejected: int = 0
 ) -> PromptWork:
-    """So many tokens a second for so long."""
+    """This many tokens a second for this long."""
     work = PromptWork(2.0)
     for _ in range(seconds):
         happened = gains(
@@ -120,7 +120,7 @@ def test_long_waits_are_counted_by_queue_or_by_clock() -> None:
 def decoded(
     seconds: int = 900, rate: int = 2, sequences: int = 120, finished: int = 2, blocks: int = 0, pool: int = 2
 ) -> DecodeWork:
-    """So much for so long; residence is sequences per rate."""
+    """This load for this long; residence is sequences per rate."""
     work, there = DecodeWork(), decode(pool, sequences=sequences, kv_blocks_used=blocks)
     for _ in range(seconds):
         work.see(gains(arrived=rate, finished=finished), there)
@@ -149,7 +149,7 @@ def test_or_its_kv_blocks_if_they_are_scarcer() -> None:
 
 
 def test_sequences_are_seen_coming() -> None:
-    """More arrive: by Little's law there will be more sequences, and most of them within a residence."""
+    """More arrive: by Little's law there will be more sequences, most of them within a residence."""
     work = decoded()
     for _ in range(30):
         work.see(gains(arrived=8, finished=2), decode(sequences=120))
@@ -163,7 +163,7 @@ def test_sequences_are_seen_coming() -> None:
 
 
 def test_longer_answers_are_seen_although_no_more_requests_come() -> None:
-    """Nobody leaves for a while: neither arrivals nor residence tell, the number of sequences does."""
+    """No sequence finishes for a while: neither arrivals nor residence show it, the number of sequences does."""
     work = decoded()
     for second in range(20):
         work.see(gains(arrived=2, finished=0), decode(sequences=120 + 2 * second))

@@ -45,7 +45,7 @@ STEADY_MIDDLE = """async (selector) => {
 
 
 class Chromium:
-    """One browser process; pages of it share nothing."""
+    """One browser process; its pages share no state."""
 
     def __init__(self, profile: Path) -> None:
         self._profile = profile
@@ -76,7 +76,7 @@ class Chromium:
 
     @asynccontextmanager
     async def page(self, width: int = 1280, height: int = 900) -> AsyncIterator["Page"]:
-        """A page in a context of its own: no cookies yet."""
+        """A page in a new context: no cookies yet."""
         async with aiohttp.ClientSession() as session, session.ws_connect(self.address, max_msg_size=0) as socket:
             page = Page(socket)
             reader = asyncio.create_task(page.read())
@@ -89,14 +89,14 @@ class Chromium:
 
 
 class NavigatedError(Exception):
-    """The page was left while a command ran in it."""
+    """Raised when the page was left while a command ran in it."""
 
 
 class Page:
-    """What a person does with a page, and what became of it.
+    """A person's actions on a page, and their results.
 
     Args:
-        requested: every address that was asked for.
+        requested: every requested address.
         faults: errors of scripts and of the page's security policy.
     """
 
@@ -110,7 +110,7 @@ class Page:
         self._context = ""
 
     async def open(self, width: int, height: int) -> None:
-        """Make the page."""
+        """Create the page."""
         self._context = (await self.send("Target.createBrowserContext"))["browserContextId"]
         target = await self.send("Target.createTarget", url="about:blank", browserContextId=self._context)
         attached = await self.send("Target.attachToTarget", targetId=target["targetId"], flatten=True)
@@ -120,12 +120,12 @@ class Page:
         await self.size(width, height)
 
     async def close(self) -> None:
-        """Forget the page and its cookies."""
+        """Close the page and delete its cookies."""
         self._session = ""
         await self.send("Target.disposeBrowserContext", browserContextId=self._context)
 
     async def read(self) -> None:
-        """Take what the browser says, for as long as it says something."""
+        """Read the browser's messages while there are any."""
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" in said:
@@ -164,19 +164,19 @@ class Page:
         return status
 
     async def log_in(self, url: str, token: str) -> None:
-        """What the login of Ray's dashboard does."""
+        """Log in like Ray's dashboard."""
         await self.go(f"{url}/favicon.ico")
         body = f"{{method: 'POST', headers: {{Authorization: 'Bearer {token}'}}}}"
         assert await self.run(f"fetch('/api/authenticate', {body}).then((answer) => answer.status)") == 200
 
     async def run(self, script: str) -> Any:
-        """Value of an expression in the page; promises are awaited."""
+        """Evaluate an expression in the page; promises are awaited."""
         told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in told, told["exceptionDetails"]
         return told["result"].get("value")
 
     async def wait(self, condition: str, patience_s: float = PATIENCE_S) -> None:
-        """Wait until an expression holds, across pages if it must be."""
+        """Wait until an expression holds, across pages if necessary."""
         end = time.monotonic() + patience_s
         while True:
             with suppress(NavigatedError):
@@ -187,7 +187,7 @@ class Page:
             await asyncio.sleep(0.03)
 
     async def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of an element, once it stands still and nothing covers it."""
+        """Press and release the mouse in the middle of an element, once it stands still and is not covered."""
         end = time.monotonic() + PATIENCE_S
         while (place := await self.run(f"({STEADY_MIDDLE})({json.dumps(selector)})")) is None:
             assert time.monotonic() < end, f"{selector} does not stand still, or something covers it"
@@ -204,7 +204,7 @@ class Page:
             await self.send("Input.dispatchKeyEvent", type="keyUp", key=name, code=key, windowsVirtualKeyCode=code)
 
     async def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         await self.send("Input.insertText", text=text)
 
     async def size(self, width: int, height: int) -> None:
@@ -215,17 +215,17 @@ class Page:
         )
 
     async def dark(self, wanted: bool) -> None:
-        """What the system prefers."""
+        """Set the system's colour preference."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}
         await self.send("Emulation.setEmulatedMedia", features=[feature])
 
     async def view(self) -> bytes:
-        """The part of the page that the window shows, as PNG."""
+        """The visible part of the page, as PNG."""
         shot = await self.send("Page.captureScreenshot", format="png")
         return base64.b64decode(shot["data"])
 
     async def colors(self) -> set[str]:
-        """All colours of the picture that the window shows, as `#rrggbb`."""
+        """All colours of the visible part, as `#rrggbb`."""
         picture = base64.b64encode(await self.view()).decode()
         await self.send("Page.navigate", url="about:blank")  # a page's own policy lets in no such image
         found: list[str] = await self.run(f"""(async () => {{
@@ -239,6 +239,6 @@ class Page:
         return set(found)
 
     async def picture(self) -> bytes:
-        """All of the page, as PNG."""
+        """The whole page, as PNG."""
         shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(shot["data"])

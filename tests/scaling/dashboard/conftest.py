@@ -1,4 +1,4 @@
-"""One fake dashboard for the whole folder; each test finds it as new."""
+"""One fake dashboard for the whole folder; each test finds it in its initial state."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TOKEN = "0123456789abcdef" * 4
 
 
 class FakeDashboard:
-    """The process, and how it is asked."""
+    """The process, and requests to it."""
 
     def __init__(self, folder: Path, *, token: bool = True) -> None:
         self.folder = folder
@@ -40,11 +40,11 @@ class FakeDashboard:
         self.url = f"http://127.0.0.1:{port}"
 
     def end(self) -> None:
-        """End it as Ray's dashboard ends, its module with it."""
+        """End it as Ray's dashboard ends, together with its module."""
         self._process.communicate(timeout=60)
 
     def wish(self, **wishes: Any) -> None:
-        """How the fake system behaves from now on."""
+        """Set the behaviour of the fake system from now on."""
         new = self.folder / "wishes.new"
         new.write_text(json.dumps(wishes))
         new.rename(self.folder / "wishes.json")
@@ -52,7 +52,7 @@ class FakeDashboard:
     def ask(
         self, method: str, path: str, body: object = None, *, token: str | None = TOKEN, **headers: str
     ) -> tuple[int, dict[str, str], Any]:
-        """Ask as a script does. Header names with underscores. Returns: status, headers, JSON or text."""
+        """Send a request like a script. Header names with underscores. Returns: status, headers, JSON or text."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -67,7 +67,7 @@ class FakeDashboard:
         return status, told, json.loads(text) if "json" in told.get("Content-Type", "") else text.decode()
 
     def pool(self, name: str) -> dict[str, Any]:
-        """One pool, as it is told now."""
+        """Current state of one pool."""
         _, _, state = self.ask("GET", "/api/pools")
         found: dict[str, Any] = next(pool for pool in state["pools"] if pool["pool"] == name)
         return found
@@ -75,7 +75,7 @@ class FakeDashboard:
 
 @pytest.fixture(scope="session")
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for a socket's name."""
+    """A folder with a path short enough for a socket's name."""
     folder = Path("/tmp", f"d{secrets.token_hex(3)}")
     folder.mkdir(mode=0o700)
     yield folder
@@ -84,7 +84,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def running_dashboard(short_folder: Path) -> Iterator[FakeDashboard]:
-    """Started once."""
+    """A dashboard, started once."""
     folder = short_folder / "a"
     folder.mkdir()
     dashboard = FakeDashboard(folder)
@@ -103,6 +103,6 @@ def dashboard(running_dashboard: FakeDashboard) -> FakeDashboard:
 
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    """Started once."""
+    """A browser, started once."""
     with Chromium(tmp_path_factory.mktemp("chromium") / "profile") as started:
         yield started

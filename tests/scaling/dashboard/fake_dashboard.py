@@ -1,9 +1,9 @@
-"""Ray's own HTTP server with the page's module behind it, as in a cluster, and no cluster: a process to be started.
+"""Ray's own HTTP server with the page's module behind it, as in a cluster, but without one: run as a process.
 
     python -m tests.scaling.dashboard.fake_dashboard FOLDER    # prints its port, then serves until standard input ends
 
 The server, its token, its refusal of browsers' POSTs, the module's process and the forwarding to it are Ray's.
-FOLDER/wishes.json says how the fake system behaves.
+FOLDER/wishes.json sets the behaviour of the fake system.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class FakePoolsHead(PoolsHead):
 
 
 async def serve(folder: Path) -> None:
-    """Start the module, then the server; say where; wait for the end of standard input."""
+    """Start the module, then the server; print the address; wait for the end of standard input."""
     config = SubprocessModuleConfig(
         cluster_id_hex="",
         gcs_address="127.0.0.1:1",

@@ -1,4 +1,4 @@
-"""Groups of ranks for the fake system, told by facts as real ranks announce them."""
+"""Groups of ranks for the fake system, with facts like those of real ranks."""
 
 import random
 import time
@@ -47,7 +47,7 @@ NAMES = {3: ("1", "2", "draft"), 16: (*map(str, range(1, 16)), "draft")}
 
 @dataclass(frozen=True)
 class FakeMember:
-    """A rank that has announced itself."""
+    """A rank that has registered."""
 
     replica: ReplicaId
     pool: str
@@ -55,10 +55,10 @@ class FakeMember:
 
 
 def fake_experts(wish: str) -> JsonObject:
-    """Answer of `ReadExperts`.
+    """Response to `ReadExperts`.
 
     Args:
-        wish: a name of SHAPES; `starting` = a group is wanted and none is there; else there is no group.
+        wish: a name of SHAPES; `starting` = a group is configured and none exists; else there is no group.
     """
     members = _ranks(wish) if wish in SHAPES else []
     ep = SHAPES[wish].ranks if wish in SHAPES else 2 if wish == "starting" else 1
@@ -67,7 +67,7 @@ def fake_experts(wish: str) -> JsonObject:
 
 
 def ordered(wish: str, group: str, message: str) -> GroupAnswer:
-    """Answer to an operation on a group; one that has lost a rank refuses.
+    """Response to an operation on a group; one that has lost a rank refuses.
 
     Raises: ScaleError.
     """

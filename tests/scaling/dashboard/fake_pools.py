@@ -1,7 +1,7 @@
-"""A system of three pools that answers like the real one: replicas take a moment to start and to leave.
+"""A system of three pools that responds like the real one: replicas take a moment to start and to leave.
 
-What tests want of it is in a JSON file, read at every look: `as_new`, `load` (0..1), `silent` (answers nobody), `lost`
-(its autoscaler does not answer), `seen_s` (how old what it tells is), `policy`, `start_s`, `drain_s`, `dead` (pools
+A JSON file, read at every poll, sets its behaviour: `as_new`, `load` (0..1), `silent` (no response at all), `lost`
+(its autoscaler does not respond), `seen_s` (age of its reports), `policy`, `start_s`, `drain_s`, `dead` (pools
 whose first replica is dead), `supernode` (384 NPUs, large instances), `experts` (see `fake_experts`).
 """
 
@@ -43,7 +43,7 @@ SHORTAGE = "an instance needs 4 NPUs whole on one node, 2 are free"
 
 @dataclass
 class FakePool:
-    """One pool: its replicas by name, each with when it serves and, if it leaves, when it is gone."""
+    """One pool: its replicas by name, each with its time of serving and, if it drains, its end."""
 
     name: str
     target: int
@@ -55,7 +55,7 @@ class FakePool:
     dead: str = ""
 
     def settle(self, now: float, start_s: float, drain_s: float) -> None:
-        """Start what is missing, let go what is too much, forget what is gone."""
+        """Start missing replicas, drain surplus ones, remove ended ones."""
         for name in [name for name, at in self.gone_at.items() if at <= now]:
             del self.gone_at[name], self.serves_at[name]
         staying = [name for name in self.serves_at if name not in self.gone_at]
@@ -93,7 +93,7 @@ class FakePools:
         self._note("decode", 4, 3, "forecast", "load of 0.41 for 120 s; 3 instances would be at 0.55", "autoscaler")
 
     async def ask(self, operation: PoolOperation[Answer]) -> Answer:
-        """See PoolsPort."""
+        """Respond to a request; see PoolsPort."""
         told: Any
         asked: Any = operation
         match asked:
@@ -194,7 +194,7 @@ class FakePools:
         return wishes
 
     def _bury(self, pool: FakePool, *, dead: bool) -> None:
-        """The pool's first replica is dead, or the dead one has been replaced."""
+        """Make the pool's first replica dead, or replace the dead one."""
         if dead and not pool.dead:
             pool.dead = next(iter(pool.serves_at))
             self._happen(pool, "died", pool.dead, "connection lost; 12 streams moved, 1,340 tokens resumed")
@@ -233,13 +233,13 @@ class FakePools:
         return len(pool.serves_at) + (self.all_npus - self._npus()) // each if each else 4
 
     def _placed(self, pool: str, at: int) -> list[str]:
-        """NPUs of a replica: prefill fills the hardware from its end, so that nothing overlaps."""
+        """NPUs of a replica: prefill fills the hardware from its end, so that pools do not overlap."""
         each = self.each[pool]
         numbers = range(at * each, (at + 1) * each)
         return [_npu(self.all_npus - 1 - number if pool == "prefill" else number) for number in numbers]
 
     def _ranks(self, pool: str, name: str, at: int, load: float) -> list[JsonObject]:
-        """Decode's replicas are groups if that is wished for."""
+        """Make decode's replicas groups if configured."""
         npus, count = self._placed(pool, at), self.ranks if pool == "decode" else 0
         return [
             {

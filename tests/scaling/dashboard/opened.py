@@ -1,4 +1,4 @@
-"""The page as a person has it before them: opened, and read."""
+"""The page as a person sees it: opened, and read."""
 
 from tests.scaling.dashboard.chromium import Page
 from tests.scaling.dashboard.conftest import TOKEN, FakeDashboard
@@ -17,7 +17,7 @@ async def open_page(page: Page, dashboard: FakeDashboard) -> None:
 
 
 async def enter_number(page: Page, number: str) -> None:
-    """So many replicas of decode."""
+    """Enter this number of replicas of decode."""
     await page.click(NUMBER)
     await page.run("document.activeElement.select()")
     await page.type(number)
@@ -25,6 +25,6 @@ async def enter_number(page: Page, number: str) -> None:
 
 
 async def text(page: Page, selector: str) -> str:
-    """Text that is to be read there, with plain spaces."""
+    """Visible text, with plain spaces."""
     found: str = await page.run(f"document.querySelector({selector!r}).innerText")
     return found.replace("\u00a0", " ")

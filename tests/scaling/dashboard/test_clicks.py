@@ -1,4 +1,6 @@
-"""Clicks reach their button: the page holds still while data arrives, and the tests' mouse waits for a still button."""
+"""Clicks reach their button: the page does not move while data arrives, and the tests' mouse waits for a still
+button.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Types and bounds of what may be asked."""
+"""Types and bounds of allowed operations."""
 
 from typing import Any
 

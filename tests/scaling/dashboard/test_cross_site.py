@@ -1,5 +1,5 @@
-"""A hostile page in the same browser that is logged in: of another port of this machine (the same *site*, so that the
-cookie goes along), trying every way a page has to make requests. Real Chromium, real cookie.
+"""A hostile page in the logged-in browser, on another port of this machine (the same *site*, so the cookie is sent),
+tries every way in which a page can make requests. Real Chromium, real cookie.
 """
 
 import threading
@@ -90,7 +90,7 @@ async def test_a_page_of_another_port_changes_nothing(
 async def test_the_cookie_did_go_along_and_told_nothing(
     browser: Chromium, dashboard: FakeDashboard, elsewhere: str
 ) -> None:
-    """The attack of the test above is a real one: the same site's cookie is sent, and only our rules stand between."""
+    """The attack of the test above is real: the same site's cookie is sent, and only our rules prevent access."""
     async with browser.page() as page:
         await page.log_in(dashboard.url, TOKEN)
         await page.go(f"{elsewhere}/")

@@ -14,7 +14,7 @@ GROUP = "article[aria-label='Group decode#k3jx9a']"
 
 
 async def open_experts(page: Page, dashboard: FakeDashboard, wish: str) -> None:
-    """Log in and wait for the group, or for the words instead of one."""
+    """Log in and wait for the group, or for the message instead of one."""
     dashboard.wish(experts=wish)
     await page.log_in(dashboard.url, TOKEN)
     assert await page.go(f"{dashboard.url}/experts") == 200
@@ -22,7 +22,7 @@ async def open_experts(page: Page, dashboard: FakeDashboard, wish: str) -> None:
 
 
 async def cell(page: Page, layer: int, expert: int) -> dict[str, str]:
-    """One cell of the heat map: mark, what a mouse shows, and what a screen reader reads."""
+    """One cell of the heat map: mark, tooltip, and text for screen readers."""
     at = f".heat tbody tr:nth-child({layer + 1}) td:nth-child({expert + 2})"
     found = f"(() => {{ const e = document.querySelector({at!r}); return JSON.stringify({{mark: e.dataset.mark, "
     told: dict[str, str] = json.loads(await page.run(found + "title: e.title, read: e.textContent}); })()"))

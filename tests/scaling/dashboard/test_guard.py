@@ -1,4 +1,4 @@
-"""Which requests of a browser may change something."""
+"""Requests of a browser that may change state."""
 
 import socket
 

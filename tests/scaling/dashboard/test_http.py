@@ -1,4 +1,4 @@
-"""Every route through Ray's own server: its token, its refusal of browsers, our answers. No browser, no cluster."""
+"""Every route through Ray's own server: its token, its refusal of browsers, our responses. No browser, no cluster."""
 
 import json
 import re
@@ -31,7 +31,7 @@ BROWSER = {"User_Agent": "Mozilla/5.0", "Sec_Fetch_Site": "same-origin"}
 
 
 def nonce(dashboard: FakeDashboard) -> dict[str, str]:
-    """What the page has."""
+    """Nonce of the page."""
     return {**BROWSER, NONCE_HEADER: dashboard.ask("GET", "/api/pools")[1][NONCE_HEADER]}
 
 
@@ -91,7 +91,7 @@ def test_no_pass_is_written_into_a_log(dashboard: FakeDashboard) -> None:
 
 @pytest.mark.parametrize("path", ["/api/pools", "/api/pools/decisions", "/api/pools/decode/scale?replicas=1"])
 def test_a_name_that_was_rebound_to_the_dashboard_gets_nothing(dashboard: FakeDashboard, path: str) -> None:
-    """Ray hands the page's own `Host` on; the cookie that no such name has stands for a dashboard without the token."""
+    """Ray passes the page's own `Host` on; a cookie, which no such name has, replaces a dashboard without the token."""
     cookie = f"ray-authentication-token={TOKEN}"
     sent = {**nonce(dashboard), "Cookie": cookie}
     port = dashboard.url.rpartition(":")[2]

@@ -1,4 +1,4 @@
-"""Ray finds the page, and only Ray's dashboard does. Holds the pinned Ray to what the page needs of it."""
+"""Ray finds the page, and only Ray's dashboard does. Checks the pinned Ray for the features that the page needs."""
 
 import inspect
 import os
@@ -35,7 +35,7 @@ print(sorted(module.__name__ for module in get_all_modules(SubprocessModule)))
 
 
 def run(script: Path, text: str, *path: Path) -> str:
-    """Output of a script that is started with these folders on PYTHONPATH."""
+    """Output of a script started with these folders on PYTHONPATH."""
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
@@ -148,7 +148,7 @@ def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_firs
 
 @pytest.mark.asyncio
 async def test_our_answer_to_rays_scale_route_comes_before_rays() -> None:
-    """For this application only, and whichever was registered first."""
+    """For this application only, and for any order of registration."""
     rays = "/api/v1/applications/{application_name}/deployments/{deployment_name}/scale"
     ours = "/api/v1/applications/cloudmatrix/deployments/{pool}/scale"
     assert f'"{rays}"' in inspect.getsource(serve_head)

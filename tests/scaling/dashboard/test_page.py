@@ -1,4 +1,4 @@
-"""The page in a real browser, used as a person uses it: by mouse, by keyboard, on a phone."""
+"""The page in a real browser, used like a person does: by mouse, by keyboard, on a phone."""
 
 import re
 import time

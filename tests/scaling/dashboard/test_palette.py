@@ -1,4 +1,4 @@
-"""A pool has one colour on the page, in reports, in the animation and on boards: seen in pictures."""
+"""A pool has one colour on the page, in reports, in the animation and on boards: verified in pictures."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The port to Ray: whatever blocks or breaks over there, an answer comes in time."""
+"""The port to Ray: if Ray blocks or fails, a response is still sent in time."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Path:
-    """`scale_path`, as far as it matters here."""
+    """The relevant part of `scale_path`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []

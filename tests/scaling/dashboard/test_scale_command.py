@@ -112,13 +112,13 @@ def test_decisions_oldest_first(dashboard: FakeDashboard, capsys: pytest.Capture
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
-    """What happens in the pauses of a command, one after the other; then Ctrl-C."""
+    """Events in the pauses of a command, in order; then Ctrl-C."""
     left = iter(steps)
     monkeypatch.setattr("time.sleep", lambda _: next(left, interrupted)())
 
 
 def followed(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Changes that were printed."""
+    """Printed changes."""
     return [told for told in capsys.readouterr().out.splitlines() if " -> " in told]
 
 
@@ -182,7 +182,7 @@ def test_a_system_that_stays_silent(
 
 @pytest.fixture
 def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A temporary folder of starts, none of which is there yet."""
+    """A temporary folder of starts, initially empty."""
     folder = short_folder / "starts"
     folder.mkdir()
     monkeypatch.setattr("serving.cluster.session._temporary", lambda: folder)
@@ -196,7 +196,7 @@ def starts(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def start(folder: Path, name: str, url: str, gateway: str = "http://127.0.0.1:9") -> int:
-    """What a start leaves in its folder. Returns: the lock that shows that it lives."""
+    """Files that a start leaves in its folder. Returns: the lock that shows that it is alive."""
     own = folder / f"cloudmatrix-{name}"
     (own / "kvcache").mkdir(parents=True)
     (own / "addresses").write_text(f"{url}\n{gateway}")

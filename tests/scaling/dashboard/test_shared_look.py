@@ -1,4 +1,4 @@
-"""One question for everybody."""
+"""One shared poll for all callers."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class Asked:
-    """Counts, and answers when it may."""
+    """Counts polls, and responds when released."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""What the page shows beside numbers: deaths, each NPU, and the last quarter of an hour."""
+"""The page in addition to numbers: deaths, each NPU, and the last quarter of an hour."""
 
 import re
 

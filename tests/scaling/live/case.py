@@ -51,7 +51,7 @@ def nodes(count: int = 2, npus: int = 8, memory_mib: int = 1024) -> tuple[SeenNo
 
 
 def replica(name: str, node: str | None = "a", phase: ReplicaPhase = SERVING, started_at: float = 0.0) -> SeenReplica:
-    """A replica; its process id is made of its name."""
+    """A replica; its process id is derived from its name."""
     return SeenReplica(name, phase, NodeId(node) if node is not None else None, sum(map(ord, name)), started_at)
 
 
@@ -76,7 +76,7 @@ def started() -> dict[str, SeenDeployment]:
 
 @dataclass
 class FakeCluster:
-    """A `ClusterPort` that shows what a test puts in, and does at once what it is told."""
+    """A `ClusterPort` that shows the test's values, and executes commands immediately."""
 
     sight: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(0.0, started(), nodes()))
     now: float = 1000.0
@@ -93,7 +93,7 @@ class FakeCluster:
     """None = the rank that is asked has gone."""
 
     async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
-        """As `ClusterPort.look`."""
+        """Look like `ClusterPort.look`."""
         if self.silent:
             raise ClusterSilentError("nobody answers")
         self.sight = replace(self.sight, at=self.now)
@@ -116,18 +116,18 @@ class FakeCluster:
         self.set_past_the_board(pool, replicas)
 
     def set_past_the_board(self, pool: str, replicas: int) -> None:
-        """What Serve's own REST route does."""
+        """Set a target like Serve's own REST route."""
         known = self.sight.deployments
         if pool in known:
             self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], target=replicas)})
 
     def place(self, pool: str, *replicas: SeenReplica) -> None:
-        """Other replicas of a pool from now on."""
+        """Replace the replicas of a pool."""
         known = self.sight.deployments
         self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], replicas=replicas)})
 
     def lose_node(self, name: str) -> None:
-        """A node dies with everything on it."""
+        """A node dies with all its replicas."""
         gone = next(node for node in self.sight.nodes if node.node == name)
         left = {
             pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node != name))
@@ -138,14 +138,14 @@ class FakeCluster:
         self.sight = replace(self.sight, nodes=rest, deployments=left, lost_nodes=lost)
 
     def clock(self) -> float:
-        """Seconds since 1970, as the test has them."""
+        """Seconds since 1970, set by the test."""
         return self.now
 
 
 def board_of(
     cluster: FakeCluster, kept: KeptValues | None = None, policy: str = "slo", **settings: float | str
 ) -> ScalingBoard:
-    """A board that has looked once."""
+    """A board after its first poll."""
     board = ScalingBoard(config(policy, **settings), cluster, kept or KeptValues(), cluster.clock)
     asyncio.run(board.look())
     return board

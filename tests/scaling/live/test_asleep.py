@@ -1,4 +1,4 @@
-"""Which pools at zero the board calls asleep: gateways take requests for those, and those only, as ready."""
+"""Pools at zero that the board marks as asleep: only for these do gateways accept requests as ready."""
 
 import asyncio
 from dataclasses import replace

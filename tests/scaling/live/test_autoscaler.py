@@ -1,4 +1,4 @@
-"""What the autoscaler adds to the pure policy: numbers that never fall."""
+"""The live autoscaler's addition to the pure policy: monotonic counters."""
 
 import itertools
 
@@ -28,7 +28,9 @@ def test_time_never_stands_still() -> None:
 
 
 def test_a_board_whose_clock_was_set_back_makes_no_burst_and_ends_no_hold() -> None:
-    """Looks of a millisecond each made a thousand times the traffic of it, and the pools grew to their most."""
+    """Ticks of a millisecond each made the traffic look a thousand times as large, and the pools grew to their
+    maximum.
+    """
     rising = RisingTraffic()
     rising.upon(look(1000.0, arrived=0))
     held = prefill(held_until=450.0)

@@ -1,4 +1,4 @@
-"""The one place that scales: what is refused, what holds, what is written down, and what is noticed."""
+"""The only place that scales: refusals, holds, records, and detected changes."""
 
 import asyncio
 import json
@@ -189,7 +189,7 @@ def test_a_person_whose_target_comes_late_gets_the_hold_that_was_asked_for(clust
 
 
 def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster) -> None:
-    """Else it would say that the pool stays at 1 while it goes to 2."""
+    """Otherwise it would report that the pool stays at 1 while its target is 2."""
     board = board_of(cluster)
 
     async def scene() -> ScaleAnswer | ScaleRefusal:

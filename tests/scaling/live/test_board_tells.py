@@ -1,4 +1,4 @@
-"""What the board tells beside its ledger: events, samples, hardware."""
+"""Reports of the board besides its ledger: events, samples, hardware."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""A deployment on the board: its targets are no person's, its stages are events, and events outlive it."""
+"""A deployment on the board: its targets hold no pool, its stages are events, and events survive it."""
 
 import asyncio
 from dataclasses import replace

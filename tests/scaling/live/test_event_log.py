@@ -1,4 +1,4 @@
-"""Events: heard of from gateways, seen in the cluster, one for each thing that happened."""
+"""Events: reported by gateways, detected in the cluster, one for each occurrence."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Orders from the page of the experts, and what it sees of groups."""
+"""Commands from the page of the experts, and its view of groups."""
 
 import asyncio
 from typing import Any

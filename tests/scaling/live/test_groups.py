@@ -1,4 +1,4 @@
-"""Instances of several ranks: pools are counted in groups, and what is measured of ranks adds up."""
+"""Instances of several ranks: pools are counted in groups, and measurements of ranks are summed."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ FACTS = {
 
 
 def rank(number: int, incarnation: str = "1", **facts: Any) -> SeenMember:
-    """One of a group that a shell called `new` has taken over."""
+    """A rank of a group that a shell called `new` has taken over."""
     told = {**FACTS, "rank": number, "pid": 70 + number, "npus": [f"n1.npu{number}"], **facts}
     return SeenMember(f"decode#old.r{number}", "decode", incarnation, told, NodeId("b"))
 

@@ -1,4 +1,4 @@
-"""Holds end by themselves, and survive the board."""
+"""Holds expire by themselves, and survive the board."""
 
 import pytest
 

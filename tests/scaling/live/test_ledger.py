@@ -1,4 +1,4 @@
-"""The ledger is read by people and found again after a crash."""
+"""The ledger is readable for people and is restored after a crash."""
 
 import json
 

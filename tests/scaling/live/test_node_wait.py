@@ -1,4 +1,4 @@
-"""Targets beyond the present room, where Ray may add nodes: accepted, waited for, taken back."""
+"""Targets beyond the present capacity, where Ray may add nodes: accepted, waited for, withdrawn."""
 
 import asyncio
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.scaling.live.case import FakeCluster, board_of, replica
 
 @pytest.fixture
 def cluster() -> FakeCluster:
-    """Two nodes of 8 NPUs; decode takes 4, so that 3 of it fit beside prefill."""
+    """Two nodes of 8 NPUs; decode takes 4, so 3 of it fit next to prefill."""
     return FakeCluster()
 
 

@@ -1,4 +1,4 @@
-"""Nodes as the board sees them: numbered, and for a while after their end."""
+"""Nodes as the board lists them: numbered, and for a while after their end."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ class Case:
         self.seen = NodesSeen(numbers(gcs), lambda: self.rows, lambda: self.now)
 
     def names(self) -> list[str]:
-        """Names of the living at a look."""
+        """Names of the living nodes at a poll."""
         return [node.name for node in self.seen.look()]
 
     def lost(self) -> list[tuple[str, float]]:
-        """Names of the lost as of the last look, and how long they have been lost."""
+        """Names of the lost nodes as of the last poll, and for how long."""
         return [(one.seen.name, self.now - one.since) for one in self.seen.lost]
 
 

@@ -1,4 +1,4 @@
-"""How Serve's own description of a deployment is read."""
+"""Parsing of Serve's own description of a deployment."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def test_members_go_by_the_name_that_serve_knows() -> None:
 
 
 def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
-    """It did for a look or two, and sequences that seemed to leave and come back were a burst to the policy."""
+    """For one or two polls it did, and sequences that seemed to leave and return were a burst to the policy."""
     cluster, there = RayCluster("app", ["decode"], with_cache=False), {"decode": deployment(1, replica("a"))}
     one = member("a", "decode", running=5)
 
@@ -71,7 +71,7 @@ def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
 
 
 def test_a_full_disk_is_told_by_whoever_is_there() -> None:
-    """Of the board's own host it is the board itself: every instance there may have died of it."""
+    """For the board's own host the board itself reports it: every instance there may have died of it."""
     nodes = tuple(SeenNode(NodeId(name), 8, 512) for name in ("head", "other", "third"))
     told = [
         SeenMember(f"d#{place}", "decode", "first", {"disk_full": line}, NodeId(place))

@@ -1,4 +1,4 @@
-"""Rows of the page: what is shown of pools that serve, start, leave or cannot be asked."""
+"""Rows of the page: pools that serve, start, drain or do not respond."""
 
 from dataclasses import replace
 from typing import Any

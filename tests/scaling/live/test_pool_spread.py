@@ -1,4 +1,4 @@
-"""A pool that a lost host has crowded is spread over hosts again by the board, and only by it."""
+"""A pool crowded by a lost host is spread over hosts again by the board, and only by it."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a caller of the path sees: answers, refusals with their number, and silence, each as one kind of error."""
+"""Results for a caller of the path: responses, refusals with their number, and timeouts, each as one kind of error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,14 +24,14 @@ DONE = ScaleAnswer("decode", 1, 2, 3, 0.0, "done")
 
 
 class Method:
-    """An actor's method that answers what the test wants."""
+    """An actor's method with a scripted response."""
 
     def __init__(self, answer: Callable[..., Awaitable[Any]]) -> None:
         self.remote = answer
 
 
 class Board:
-    """An actor's handle; every method gives the same answer, or raises it."""
+    """An actor's handle; every method returns the same response, or raises it."""
 
     def __init__(self, answer: Any) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -48,7 +48,7 @@ class Board:
 
 
 def found(monkeypatch: pytest.MonkeyPatch, answer: Any, get: Callable[..., Any] | None = None) -> Board:
-    """A board that Ray finds, unless it is to find another one; it is asked for half a second."""
+    """A board that Ray finds, or another result; calls have half a second."""
     board = Board(answer)
     for owner, name, other in (
         (ray, "get_actor", get or (lambda name, namespace: board)),

@@ -1,8 +1,9 @@
-"""Simulated time that runs slower or faster than real time: the policy is told the same, and decides the same.
+"""Simulated time that runs slower or faster than real time: the policy gets the same input and makes the same
+decisions.
 
-The traffic is a small model of the pools in virtual time. What it shows goes to the policy either directly, as in
-`cloudmatrix simulate`, or as a live cluster tells it: reports of gateways, counters of instances and replicas of Serve,
-through the scaling board, on a real clock beside which the instances' time runs `time_scale` times as fast.
+The traffic is a small model of the pools in virtual time. The policy receives it either directly, as in
+`cloudmatrix simulate`, or like in a live cluster: reports of gateways, counters of instances and replicas of Serve,
+through the scaling board, on a real clock, while the instances' time runs `time_scale` times as fast.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ BEGIN_S, SECONDS = 64.0, 480
 
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
-    """One loop for all calls of a board."""
+    """One event loop for all calls of a board."""
     with asyncio.Runner() as loop:
         yield loop
 
@@ -77,7 +78,7 @@ def scaler_of(config: ServeConfig) -> Scaler:
 
 @dataclass
 class Virtual:
-    """A scaler in virtual time. `heard`: what it was told."""
+    """A scaler in virtual time. `heard`: its inputs."""
 
     config: ServeConfig
     heard: list[ScalingSignals] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Virtual:
         self.scaler = scaler_of(self.config)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """As `Scaler.decide`, with what the model leaves out."""
+        """Decide like `Scaler.decide`, with defaults for inputs that the model lacks."""
         seats = {"seats": SEATS, "crowd": float(SEATS), "max_sequences": float(SEATS)}
         pools = tuple(structs.replace(pool, **seats) for pool in signals.pools)
         self.heard.append(structs.replace(signals, pools=pools))
@@ -96,7 +97,7 @@ class Virtual:
 
 @dataclass
 class Live:
-    """A scaler that a live system asks. `heard`: what it was told."""
+    """A scaler called by a live system. `heard`: its inputs."""
 
     config: ServeConfig
     runner: asyncio.Runner
@@ -111,7 +112,7 @@ class Live:
         self._before()
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """Decide as any `Scaler` does; the signals come by way of the board."""
+        """Decide like any `Scaler`; the signals pass through the board."""
         deployments = {pool.pool: self._replicas(pool) for pool in signals.pools}
         self._show(signals.now, deployments, [self._told(pool) for pool in signals.pools])
         self.board.report(GatewayReport("g", signals.traffic, 0, BUCKETS, BUCKETS))
@@ -144,7 +145,7 @@ class Live:
         return deployment(pool.target, *serve, *(replica(name, phase=STARTING) for name in names[pool.running :]))
 
     def _told(self, pool: PoolSignals) -> SeenMember:
-        """What a pool's first instance says: it has all that they have together."""
+        """Report of a pool's first instance, which has the load of all of them."""
         facts: dict[str, Any] = {
             "waiting": pool.waiting,
             "running": pool.sequences - pool.waiting,
@@ -166,7 +167,7 @@ class Live:
 
 @pytest.mark.parametrize(("scale", "policy"), [(0.25, "slo"), (16.0, "slo"), (0.25, "requests")])
 def test_signals_and_decisions_are_those_of_virtual_time(scale: float, policy: str, runner: asyncio.Runner) -> None:
-    """At 0.25 prompts seemed to come at a quarter of their rate, and nobody was started for them."""
+    """At 0.25 prompts seemed to arrive at a quarter of their rate, and no instance was started for them."""
     virtual, live = Virtual(settings(1.0, policy)), Live(settings(scale, policy), runner)
     expected, there = traffic(), traffic()
     expected.run(virtual, until=BEGIN_S + SECONDS)

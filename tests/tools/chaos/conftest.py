@@ -1,11 +1,11 @@
-"""Runs of a second or two: whoever waits or looks does so more often than in real runs."""
+"""Runs of a second or two, with shorter waits and polling periods than real runs."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorter periods; nothing else differs."""
+    """Shorter periods; all else is unchanged."""
     monkeypatch.setattr("serving.tools.chaos.audit._ANNOUNCED_S", 0.2)
     monkeypatch.setattr("serving.tools.chaos.audit._LOOK_EVERY_S", 0.05)
     monkeypatch.setattr("serving.tools.chaos.watch.PERIOD_S", 0.1)
@@ -14,5 +14,5 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def patient_with_gateways(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway of a busy machine is not down because it answers late."""
+    """A gateway of a busy machine is not down because it responds late."""
     monkeypatch.setattr("serving.tools.chaos.downtime.DEADLINE_S", 60.0)

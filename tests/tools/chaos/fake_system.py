@@ -1,7 +1,8 @@
-"""A system of real processes without Ray: replicas that can be killed and frozen, a gateway that answers, a supervisor.
+"""A system of real processes without Ray: replicas that can be killed and frozen, a gateway that responds, a
+supervisor.
 
 A replica is a sleeping process with the title of a Serve replica, which maps a UB segment of its session, as the real
-ones do. The gateway's tokens are those of `http_server.play`; faults of its own are switched on by a test.
+ones do. The gateway's tokens are those of `http_server.play`; a test enables its faults.
 """
 
 import contextlib
@@ -68,13 +69,13 @@ class FakeReplica:
 
 @dataclass
 class FakeSystem:
-    """Two replicas a pool, kept at two.
+    """Two replicas per pool, kept at two.
 
     Args:
-        frozen_for_s: a replica that is frozen for so long is replaced.
-        heals: whether the lost are replaced at all.
-        forgets: whether a dead replica's segment stays.
-        wrong_after_loss: whether answers that begin after the first loss are wrong.
+        frozen_for_s: a replica that is frozen for this long is replaced.
+        heals: whether lost replicas are replaced at all.
+        forgets: whether a dead replica's segment remains.
+        wrong_after_loss: whether responses that start after the first loss are wrong.
         cut_at_loss: whether streams that run when a replica is lost are cut.
     """
 
@@ -161,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Suppress log output."""
 
     def do_GET(self) -> None:
         """`/cluster`, `/ready`."""

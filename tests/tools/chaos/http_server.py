@@ -1,4 +1,4 @@
-"""A tiny HTTP server that answers as told, so that the client meets every way in which a server can fail."""
+"""A small scripted HTTP server, so that the client meets every failure of a server."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def token(token_id: int, *, index: int = 0, finish: str | None = None) -> dict[s
 
 
 async def play(order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """The right answer to an order: tokens 1, 2, 3 ..., streamed or whole."""
+    """The correct response to an order: tokens 1, 2, 3 ..., streamed or whole."""
     count, choices = int(order["max_tokens"]), int(order.get("n", 1))
     pieces = [
         token(number, index=index, finish="length" if number == count else None)

@@ -1,4 +1,4 @@
-"""Runs that were never run: streams with a pause in them, and what made it."""
+"""Constructed runs: streams with a pause in them, and its cause."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ def killed_stream(
 
 
 def loss(at_s: float, kind: Any = "kill", target: str = "d#1", number: int = 1, pool: str = "decode") -> Event:
-    """The loss of a replica so many seconds after the load began."""
+    """The loss of a replica this many seconds after the start of the load."""
     return Event(number, kind, at_s, BEGUN_S + at_s, at_s, pool, target, 7, fate="replaced", replaced_s=4.0)
 
 
 def run_of(*answers: StreamedAnswer, events: tuple[Event, ...]) -> ChaosRun:
-    """A run with these answers and faults."""
+    """A run with these responses and faults."""
     return ChaosRun("test", 0, "abc", "model", BEGUN_S, 60.0, answers=list(answers), events=list(events))

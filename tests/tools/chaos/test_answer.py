@@ -1,4 +1,4 @@
-"""What counts as the same answer."""
+"""Equality of responses."""
 
 import asyncio
 import json
@@ -164,7 +164,7 @@ def ask(answer: StreamedAnswer, handler: Handler = play, deadline_s: float = DEA
 
 
 def sending(*parts: bytes) -> Handler:
-    """Sends these bytes, one after the other, and closes."""
+    """Send these bytes in order, then close."""
 
     async def handler(_: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         for part in parts:

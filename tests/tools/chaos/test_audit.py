@@ -1,4 +1,4 @@
-"""What counts as at rest, and what is left behind."""
+"""Detection of idle systems, and of leaks."""
 
 import dataclasses
 import secrets
@@ -38,7 +38,7 @@ def status(**changes: int) -> dict[str, Any]:
 
 
 def test_whatever_place_a_sequence_is_in_the_audit_sees_it() -> None:
-    """It did not see those that were being fetched from the KV-cache pool."""
+    """It missed those that were being fetched from the KV-cache pool."""
     bench = Bench(pool=True)
     bench.engine.add(spec("a"), 0.0)
     bench.begin()
@@ -76,7 +76,7 @@ def test_a_pool_or_group_that_lacks_somebody_is_not_at_rest() -> None:
 
 
 class Pool:
-    """A gateway that answers with what a test sets."""
+    """A gateway with scripted responses."""
 
     def __init__(self) -> None:
         self.status = status()

@@ -1,4 +1,4 @@
-"""The command line: what it refuses, what it prints, what it leaves behind."""
+"""The command line: refusals, output, and files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Latencies of a tenant beside another's flood: which requests count, and how much longer they may take."""
+"""Latencies of a tenant during another's flood: the counted requests, and the permitted increase."""
 
 import io
 
@@ -20,7 +20,7 @@ FLOOD = Event(1, FaultKind.FLOOD, 20.0, BEGUN_S + 20, 20.0, lasts_s=10.0, fate="
 
 
 def short(at_s: float, first_s: float, burst: int | None = None) -> StreamedAnswer:
-    """Three tokens, the first after `first_s`, the others a step apart."""
+    """Three tokens, the first after `first_s`, the others one step apart."""
     times = [BEGUN_S + at_s + first_s + step * STEP_S for step in range(3)]
     choice = ChoiceSoFar([1] * 3, finish="length", arrivals=[(at, 1) for at in times])
     return StreamedAnswer(SHORT, BEGUN_S + at_s, burst, [choice], "finished", ended_s=times[-1])

@@ -1,4 +1,4 @@
-"""What a run proves, and how it is said."""
+"""Findings of a run, and their wording."""
 
 import io
 import json

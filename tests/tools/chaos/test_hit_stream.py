@@ -1,4 +1,4 @@
-"""One stream across the loss of its replica: which one is drawn, and what is said of it."""
+"""One stream across the loss of its replica: its selection, and its description."""
 
 from pathlib import Path
 from typing import Any

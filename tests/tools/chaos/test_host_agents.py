@@ -1,4 +1,4 @@
-"""Processes of several hosts, each behind an agent: numbers may be equal, hosts come and go."""
+"""Processes of several hosts, each behind an agent: ids may be equal, hosts join and leave."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ SESSION = "abc"
 
 
 class Agent:
-    """A host whose processes are listed as they come."""
+    """A host with scripted listings of its processes."""
 
     def __init__(self) -> None:
         self.dead: set[int] = set()

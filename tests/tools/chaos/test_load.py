@@ -1,4 +1,4 @@
-"""A flood of another tenant: how many streams it keeps running, by which endpoint, and for how long."""
+"""A flood of another tenant: the number of its streams, its endpoint, and its duration."""
 
 import asyncio
 from typing import Any
@@ -17,9 +17,9 @@ ASKS = tuple(
 
 
 async def flooded(handler: Handler, lasts_s: float, until: int) -> tuple[list[str], list[dict[str, Any]]]:
-    """Flood a server until so many of its requests have ended.
+    """Flood a server until this many of its requests have ended.
 
-    Returns: outcomes of the flood's requests; the orders that its server got.
+    Returns: outcomes of the flood's requests; the orders that its server received.
     """
     orders: list[dict[str, Any]] = []
 
@@ -40,7 +40,7 @@ async def flooded(handler: Handler, lasts_s: float, until: int) -> tuple[list[st
 
 
 async def never_end(order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """An answer that begins, and comments until its client leaves."""
+    """A response that starts, then sends comments until its client disconnects."""
     writer.write(STREAM)
     while True:
         writer.write(chunk(b": wait\n\n"))
@@ -49,7 +49,7 @@ async def never_end(order: dict[str, Any], writer: asyncio.StreamWriter) -> None
 
 
 async def refuse(order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-    """Too many requests."""
+    """Refuse with 429."""
     writer.write(b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 2\r\n\r\n{}")
 
 

@@ -1,4 +1,4 @@
-"""The launcher's reaper is a part that chaos kills, and knows by its command line."""
+"""The launcher's reaper is a target of chaos, recognised by its command line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A whole run against a system of real processes: what is good passes, and everything that is not is found."""
+"""A whole run against a system of real processes: a correct system passes, and every defect is found."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ LOAD = LoadConfig(rate_per_s=12, asks=5, longest_tokens=16, deadline_s=10)
 
 
 class Silent:
-    """Nobody is told; a test may look."""
+    """Progress without output; a test may poll."""
 
     def __init__(self) -> None:
         self.stages: list[str] = []
@@ -41,7 +41,7 @@ class Silent:
         self.events.append(event)
 
     def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
-        """Not needed."""
+        """Do nothing."""
 
 
 def scenario(faults: tuple[FaultConfig, ...] = KILLS, *, settle_s: float = 5.0, in_turn: bool = False) -> Scenario:
@@ -58,7 +58,7 @@ def play(
 
 
 class Seen:
-    """Whether a file was ever there."""
+    """Whether a file ever existed."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._ended, self.once = file, threading.Event(), False
@@ -79,7 +79,7 @@ class Seen:
 
 @pytest.mark.real_time
 def test_a_system_that_heals_is_clean_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One fault of each kind in turn; every second look at the system fails, which makes nobody vanish."""
+    """One fault of each kind in turn; every second poll of the system fails, which makes no replica count as lost."""
     frozen = FaultConfig(FaultKind.FREEZE, until_replaced=True, pools=("prefill",))
     briefly = FaultConfig(FaultKind.FREEZE, least_s=0.05, most_s=0.1, pools=("aggregated",))
     inside = (FaultConfig(FaultKind.CANCEL_BURST, count=5), FaultConfig(FaultKind.SLOW_LINK))

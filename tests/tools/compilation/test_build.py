@@ -1,4 +1,4 @@
-"""Which modules are compiled, when a build is refused, and what is said if it cannot be made."""
+"""Compiled modules, refusals of a build, and the messages if it is impossible."""
 
 import ast
 import importlib.util

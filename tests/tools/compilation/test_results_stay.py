@@ -1,4 +1,4 @@
-"""What compiled modules simulate is what the sources simulate, to the last byte."""
+"""Simulations of compiled modules equal those of the sources, to the last byte."""
 
 import os
 import subprocess

@@ -14,7 +14,7 @@ REPORT = StepReport("It worked.", ("time", "1.2 s"), ("a line",))
 
 
 def narrator_to(out: io.StringIO) -> Narrator:
-    """Words into a text, as into a file."""
+    """A narrator that writes into a text."""
     return Narrator(Console(file=out, width=120, force_terminal=False))
 
 

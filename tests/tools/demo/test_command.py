@@ -14,7 +14,7 @@ from tests.tools.demo.staging import small_step
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run begins in an empty folder."""
+    """Every run starts in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""Findings of each step, from what it saw."""
+"""Findings of each step, from its observations."""
 
 import re
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_cached_and_pulled_tokens_are_told_for_each_turn() -> None:
 
 
 def answer(*arrivals: float, tokens: tuple[int, ...] = (5, 6, 7)) -> StreamedAnswer:
-    """A whole answer of a token each."""
+    """A whole response with one token per chunk."""
     found = StreamedAnswer(Ask(0, "story", CHAT, {"stream": True}), 1.0, outcome="finished")
     found.choices[0].tokens = list(tokens)
     found.choices[0].arrivals = [(at, 1) for at in arrivals]
@@ -107,7 +107,7 @@ GENERATOR: dict[str, object] = {"is_bottleneck": False, "machine_was_busy": Fals
 
 
 def load_result(**changes: object) -> dict[str, object]:
-    """A result of `loadgen run`, as far as it is looked at."""
+    """The used part of a result of `loadgen run`."""
     metric = {"count": 72, "mean": 0.1, "percentiles": {"50": 0.09, "99": 0.4}}
     return {
         "requests": 73,

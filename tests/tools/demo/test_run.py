@@ -1,4 +1,4 @@
-"""Steps in turn: what becomes of each, and of the others when one fails, is skipped, or is the last."""
+"""Steps in turn: the outcome of each, and of the others when one fails, is skipped, or is the last."""
 
 import io
 import os
@@ -27,7 +27,7 @@ from tests.tools.demo.staging import REPORT, narrator_to, small_step
 
 
 class Pressed(Keys):
-    """Keys that are pressed at once, in this order."""
+    """Keys that are pressed immediately, in this order."""
 
     def __init__(self, *choices: Choice) -> None:
         super().__init__(awaited=False)
@@ -40,7 +40,7 @@ class Pressed(Keys):
 
 
 def play(folder: Path, *steps: Step, keys: Keys | None = None) -> tuple[DemoRun, str]:
-    """A demo of these steps, and what it said."""
+    """A demo of these steps, and its output."""
     out = io.StringIO()
     return run_demo(steps, folder, narrator_to(out), keys or Pressed()), out.getvalue()
 
@@ -154,7 +154,7 @@ def test_a_result_that_is_none_is_told(tmp_path: Path, content: str | None) -> N
 
 @contextmanager
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A terminal on stdin and stdout; what is written to the answer is typed.
+    """A terminal on stdin and stdout; text written to the result is typed.
 
     No fixture: pytest gives a test its own stdout after those.
     """
@@ -171,7 +171,7 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def type_when_awaited(keyboard: int, typed: bytes) -> None:
-    """Type once single keys are read: what was typed before is no answer, and is dropped."""
+    """Type once single keys are read: earlier input is no response, and is dropped."""
     while termios.tcgetattr(keyboard)[3] & termios.ICANON:
         time.sleep(0.005)
     os.write(keyboard, typed)

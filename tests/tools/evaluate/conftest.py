@@ -16,5 +16,5 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tokenizer(checkpoint: Path) -> Tokenizer:
-    """Byte-level, puts nothing before a text."""
+    """Byte-level, without a token before a text."""
     return Tokenizer.from_folder(checkpoint)

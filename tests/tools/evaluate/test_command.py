@@ -38,7 +38,7 @@ def evaluate(*words: object) -> int:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one line that a mistake gets."""
+    """The error line of a command."""
     assert evaluate(*words) == 2
     told = capsys.readouterr()
     assert told.out == ""

@@ -1,4 +1,4 @@
-"""Scores of windows equal those of the plainest pass, whatever the batch, the chunks and the block of rows."""
+"""Scores of windows equal those of the plainest pass, for any batch, chunks and block of rows."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Task files: what is read, what is refused, and in which words."""
+"""Task files: accepted and refused contents, and the messages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Models that cannot be imported: one line each, and nothing is written."""
+"""Models that cannot be imported: one line each, and no file is written."""
 
 from collections.abc import Mapping
 from pathlib import Path

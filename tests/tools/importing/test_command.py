@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """The one line that a mistake is answered with."""
+    """The error line of a command."""
     assert main(["import", *map(str, arguments), "--quiet"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -144,7 +144,7 @@ def test_make_does_not_serve_what_could_not_be_had(tmp_path: Path) -> None:
 
 
 def make_serve(folder: Path, model: str, missing: str = "none") -> "subprocess.CompletedProcess[str]":
-    """`make serve` in an environment whose command says what it was asked."""
+    """`make serve` in an environment whose command prints its arguments."""
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(sys.executable)
     (folder / "bin" / "cloudmatrix").write_text(STUB)

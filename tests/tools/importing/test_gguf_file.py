@@ -1,4 +1,4 @@
-"""Tables and numbers of GGUF files: every type of value, every type of tensor, and bytes that lie."""
+"""Tables and numbers of GGUF files: every type of value, every type of tensor, and invalid bytes."""
 
 from pathlib import Path
 
@@ -66,7 +66,9 @@ READABLE = [kind for kind in GGMLQuantizationType if is_readable(kind)]
 
 @pytest.mark.parametrize("kind", READABLE, ids=lambda kind: kind.name)
 def test_types_of_tensors(tmp_path: Path, kind: GGMLQuantizationType) -> None:
-    """Bytes are drawn of a type that `gguf` cannot make; halves among them may be no numbers, which must be told."""
+    """Bytes of a type that `gguf` cannot encode are drawn at random; halves among them may be no numbers, which must
+    be reported.
+    """
     block, size = gguf.GGML_QUANT_SIZES[kind]
     generator = np.random.default_rng(0)
     exact = generator.normal(size=(4, 2 * max(block, 32))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A folder that went through GGUF is the same model: its tensors bit for bit, its logits, its tokenizer's ids."""
+"""A folder converted to GGUF and back is the same model: its tensors bit for bit, its logits, its tokenizer's ids."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A real model from GGUF: SmolLM2-135M-Instruct knows the capital of France."""
+"""A real model from GGUF: SmolLM2-135M-Instruct answers with the capital of France."""
 
 import asyncio
 import json

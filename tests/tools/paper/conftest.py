@@ -1,4 +1,4 @@
-"""One quick reproduction of everything, for all tests that look at rows."""
+"""One quick reproduction of all experiments, for all tests that inspect rows."""
 
 import pytest
 

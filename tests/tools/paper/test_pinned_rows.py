@@ -1,4 +1,4 @@
-"""Every row's tolerance: a figure that moves beyond it fails here, for better reasons or worse ones."""
+"""Every row's tolerance: a figure that moves beyond it fails, in either direction."""
 
 import pytest
 

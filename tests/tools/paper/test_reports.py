@@ -1,4 +1,4 @@
-"""report.md and report.html: the same rows give the same bytes, and the page needs nothing else."""
+"""report.md and report.html: the same rows give the same bytes, and the page is self-contained."""
 
 import html
 import json
@@ -103,7 +103,7 @@ def test_files_are_written_or_the_reason_is_told(tmp_path: Path) -> None:
 
 
 def test_the_readme_holds_the_short_table(everything: Reproduction) -> None:
-    """Labels, published figures and ways are the same; errors to the last digit, which another processor may turn."""
+    """Labels, published figures and ways are the same; errors to the last digit, which another processor may change."""
     text = (Path(__file__).parents[3] / "serving" / "virtual" / "README.md").read_text(encoding="utf-8")
     begin, end = "<!-- reproduced: cloudmatrix reproduce --quick --markdown -->", "<!-- /reproduced -->"
     written = text.partition(begin)[2].partition(end)[0].strip().splitlines()

@@ -1,4 +1,4 @@
-"""Errors of rows, and what becomes of a row that misses."""
+"""Errors of rows, and the treatment of a row that misses."""
 
 import math
 
@@ -102,7 +102,7 @@ def test_every_row_of_every_experiment_has_its_kind(everything: Reproduction) ->
 
 
 def test_what_was_taken_from_the_split_layout_moves_no_predicted_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its constants are the paper's own, so that a row that they move was told a part of its answer."""
+    """Its constants are the paper's own, so a row that depends on them is not a prediction."""
     before = {row.key: row for row in xdeepserve_split.run(Setting()).rows}
     for name in ("SEND_S", "RETURN_S", "SCHEDULING_S", "MTP_LAYER_S"):
         monkeypatch.setattr(disaggregated, name, 1.5 * getattr(disaggregated, name))

@@ -1,4 +1,4 @@
-"""The picture of all rows: every row is a point, where its error says; the committed one is today's."""
+"""The picture of all rows: every row is a point at its error; the committed one is up to date."""
 
 import html
 import re
@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def points(drawing: str | bytes) -> list[tuple[float, float, str]]:
-    """Places of the points, and what they say."""
+    """Positions of the points, and their labels."""
     return [
         (float(circle.attrib["cx"]), float(circle.attrib["cy"]), circle[0].text or "")
         for circle in ElementTree.fromstring(drawing).iter(f"{SVG}circle")
@@ -93,7 +93,9 @@ def test_an_error_without_end_has_no_place() -> None:
 
 
 def test_the_committed_picture_is_that_of_a_quick_run(everything: Reproduction) -> None:
-    """Names and figures are the same; places to a pixel, since another processor may turn an error's last digit."""
+    """Names and figures are the same; positions to a pixel, since another processor may change an error's last
+    digit.
+    """
     written, now = points(COMMITTED.read_bytes()), points(summary_file(everything))
     if LONG not in {part.experiment.name for part in everything.parts}:
         written = written[: len(now)]  # it stands last

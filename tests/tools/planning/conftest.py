@@ -9,5 +9,5 @@ from tests.tools.planning.traces import config
 
 @pytest.fixture(scope="module")
 def cost() -> CostModel:
-    """The cost model of the configuration that plans begin with."""
+    """The cost model of the configuration that plans start with."""
     return cost_model(config())

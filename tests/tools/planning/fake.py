@@ -1,4 +1,4 @@
-"""A supernode that is no simulation: prefill keeps TTFT, decode keeps TPOT, the better the more instances there are."""
+"""A fake supernode: prefill determines TTFT, decode determines TPOT; more instances are better."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +9,9 @@ from serving.tools.planning.verdict import PlanProbe, PlanVerdict
 
 @dataclass
 class FakeSupernode:
-    """Attainments by pool: `needs[shape]` instances keep everything, each one less misses a quarter more.
+    """Attainments by pool: `needs[shape]` instances meet every SLO, each one less misses a quarter more.
 
-    Of aggregated instances both limits are missed alike.
+    Aggregated instances miss both limits alike.
     """
 
     prefill_needs: dict[Shape, int]
@@ -21,7 +21,7 @@ class FakeSupernode:
     both_needs: dict[Both, int] = field(default_factory=dict)
 
     def evaluate(self, probes: Sequence[PlanProbe]) -> list[PlanVerdict]:
-        """Stands in for `serving.tools.planning.workers.evaluator`."""
+        """Replaces `serving.tools.planning.workers.evaluator`."""
         self.asked += probes
         return [self.verdict(one.candidate, one.rate) for one in probes]
 

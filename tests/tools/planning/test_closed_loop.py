@@ -1,4 +1,4 @@
-"""Plans for a closed loop: so many requests at a time, whatever the times of the trace are."""
+"""Plans for a closed loop: this many requests at a time, at any times of the trace."""
 
 import dataclasses
 from pathlib import Path
@@ -23,7 +23,7 @@ TARGET = PlanTarget(1.0, 0.05, 0.95)
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An open loop of it would need hardly anything: a request in ten seconds."""
+    """As an open loop it would need hardly any instance: a request in ten seconds."""
     return steady(tmp_path_factory.mktemp("trace") / "steady.jsonl", rate_per_s=0.1, seconds=600.0, prompt=4000)
 
 

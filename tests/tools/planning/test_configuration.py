@@ -1,4 +1,4 @@
-"""A plan as a file that `simulate` and `serve` read, and files against each other."""
+"""A plan as a file that `simulate` and `serve` read, and comparisons of files."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What plans cost by their reader's prices: a sum done by hand, files, and what is refused."""
+"""Costs of plans by the user's prices: a sum done by hand, files, and refusals."""
 
 import dataclasses
 import math

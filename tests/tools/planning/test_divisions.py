@@ -1,4 +1,4 @@
-"""`plan --attention-tp`, `--expert-dies`, `--redundant`: how decode instances are divided is one more choice."""
+"""`plan --attention-tp`, `--expert-dies`, `--redundant`: the division of decode instances is one more choice."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_costs_are_those_of_the_division(cost: CostModel) -> None:
 
 
 def test_bounds_are_those_of_the_degree(cost: CostModel) -> None:
-    """Between the least steps of two degrees only the one that is faster for few sequences can hold."""
+    """Between the minimum steps of two degrees only the one that is faster for few sequences can meet the limit."""
     apart, shared = (bounds.least_step_s(bounds.decode_cost(cost, tp), 64, 1000.0, 1) for tp in (1, 8))
     assert shared < apart
     slow, fast = (bounds.decode_times(bounds.decode_cost(cost, tp), CONFIG, LOAD, 64).max() for tp in (1, 8))

@@ -1,4 +1,4 @@
-"""What the cost model alone says: which sizes can be, which limits, and how many instances at least."""
+"""Results of the cost model alone: possible sizes, limits, and the minimum number of instances."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The search for the fewest NPUs, on a supernode whose every answer is known."""
+"""The search for the fewest NPUs, on a supernode with known results."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -81,7 +81,9 @@ def test_floors_and_dear_shapes_spare_simulations() -> None:
 
 
 def test_what_missed_on_the_stretch_is_tried_last() -> None:
-    """Five are needed; three miss too little on the stretch to be out. That four miss then says that three do."""
+    """Five are needed; three miss too little on the part of the trace to be excluded. A miss of four then excludes
+    three.
+    """
     prefill, decode = Shape(2, 100), Shape(4, 8)
     space = SearchSpace((prefill,), (decode,), 40)
     fake = FakeSupernode({prefill: 5}, {decode: 1})
@@ -92,13 +94,13 @@ def test_what_missed_on_the_stretch_is_tried_last() -> None:
 
 
 def test_a_pool_that_misses_again_and_again_grows_in_steps_that_double() -> None:
-    """Forty decode instances are needed, and no floor says so: they are not tried one by one."""
+    """Forty decode instances are needed, and no lower bound shows it: they are not tried one by one."""
     prefill, decode = Shape(2, 100), Shape(4, 8)
     space = SearchSpace((prefill,), (decode,), 300)
 
     class Steep(FakeSupernode):
         def evaluate(self, probes: Sequence[PlanProbe]) -> list[PlanVerdict]:
-            """The stretch is as calm as the whole trace is not."""
+            """The part of the trace is calm, unlike the whole."""
             verdicts = super().evaluate(probes)
             calm = dataclasses.replace(verdicts[0], attainment=1.0, ttft_attainment=1.0, tpot_attainment=1.0)
             return [one if probe.whole else calm for probe, one in zip(probes, verdicts, strict=True)]
@@ -110,7 +112,7 @@ def test_a_pool_that_misses_again_and_again_grows_in_steps_that_double() -> None
 
 
 def test_a_floor_that_noise_made_too_high_is_found_by_the_neighbours() -> None:
-    """A prefill number that fails beside one decode shape is tried again beside the best plan's."""
+    """A prefill number that fails with one decode shape is tried again with the best plan's."""
     small, large = Shape(4, 8), Shape(8, 8)
     space = SearchSpace((Shape(2, 100),), (small, large), 60)
 
@@ -127,7 +129,7 @@ def test_a_floor_that_noise_made_too_high_is_found_by_the_neighbours() -> None:
 
 
 def test_prompts_that_wait_for_a_full_decode_pool_do_not_count_against_prefill() -> None:
-    """Decode without room holds prefill up: both limits are missed, and more decode may mend both."""
+    """Decode without capacity delays prefill: both limits are missed, and more decode may fix both."""
     prefill, decode = Shape(2, 100), Shape(4, 8)
     knowledge = known(SearchSpace((prefill,), (decode,), 20))
     few = Candidate(prefill, 2, decode, 1)

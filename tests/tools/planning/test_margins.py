@@ -1,4 +1,4 @@
-"""Headroom and losses of a plan: on a supernode whose every answer is known, and in simulations."""
+"""Headroom and losses of a plan: on a supernode with known results, and in simulations."""
 
 import dataclasses
 import math

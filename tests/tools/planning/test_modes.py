@@ -1,4 +1,4 @@
-"""`plan --modes`: instances that prefill and decode are offered beside two pools, or alone."""
+"""`plan --modes`: aggregated instances are considered in addition to two pools, or alone."""
 
 import dataclasses
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_every_candidate_has_a_place_and_neighbours() -> None:
 
 
 def test_what_one_miss_says() -> None:
-    """No fewer of that kind; of two pools of the same sizes, and of other chunks, it says nothing."""
+    """Fewer of that kind miss as well; it implies nothing for two pools of the same sizes, or for other chunks."""
     both, shorter = (Shape(4, 100), Shape(4, 8)), (Shape(4, 25), Shape(4, 8))
     space = SearchSpace((both[0],), (both[1],), 40, (both, shorter))
     knowledge = known(space)
@@ -269,7 +269,7 @@ PRICES = read_prices(CONFIG_FILE.parent.parent / "examples" / "prices.toml")
 
 @pytest.fixture(scope="module")
 def together(trace: Path) -> CapacityPlan:
-    """With time to spare, one instance that does both takes the place of two that do not."""
+    """With enough time, one instance that does both replaces two that do not."""
     return planned(question(trace, losses=True, prices=PRICES))
 
 
@@ -287,7 +287,7 @@ def test_one_instance_for_both_needs_fewer_npus_where_tpot_has_room(together: Ca
 
 
 def test_two_pools_win_where_chunks_would_hold_up_answers(trace: Path, together: CapacityPlan) -> None:
-    """One prefill and one decode instance keep a TPOT for which two aggregated ones, which cost more, are needed."""
+    """One prefill and one decode instance meet a TPOT for which two aggregated ones, which cost more, are needed."""
     assert together.best is not None
     strict = PlanTarget(1.0, 0.6 * together.best.verdict.tpot_p99_s, 0.9)
     found = planned(question(trace, target=strict))

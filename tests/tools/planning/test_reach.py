@@ -1,4 +1,4 @@
-"""A run ends once its target is out of reach, and says the same of the plan as one that goes on."""
+"""A run ends once its target is out of reach, with the same verdict on the plan as a complete one."""
 
 import dataclasses
 from pathlib import Path
@@ -83,7 +83,7 @@ def test_a_plan_that_misses_is_ended_early_with_the_same_answer(tmp_path: Path) 
 
 
 def test_tpot_ends_a_run_as_well(tmp_path: Path) -> None:
-    """No step takes as little as 1 ms: every answer is slow, none is late."""
+    """No step takes as little as 1 ms: every response is slow, none is late."""
     target = PlanTarget(2.0, 0.001, 0.95)
     path = steady(tmp_path / "t.jsonl", rate_per_s=20.0, seconds=30.0)
     plan = Candidate(Shape(16, 16_384), 4, Shape(64, 48), 1)

@@ -1,4 +1,4 @@
-"""The best use of a budget, on a supernode whose every answer is known."""
+"""The best use of a budget, on a supernode with known results."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ DECODE = Shape(5, 8)
 
 
 def by_needs(fake: FakeSupernode) -> Capacity:
-    """Capacity as a cost model would tell it."""
+    """Capacity, as a cost model would report it."""
 
     def capacity(one: Candidate) -> float:
         return min(one.prefills / fake.prefill_needs[one.prefill], one.decodes / fake.decode_needs[one.decode])
@@ -57,7 +57,7 @@ def test_another_batch_limit_is_tried_with_the_best_split() -> None:
 
 
 class Idle(FakeSupernode):
-    """Every split keeps every limit; more prefill instances are quicker, in steps of a tenth of the limit."""
+    """Every split meets every limit; more prefill instances are faster, in steps of a tenth of the limit."""
 
     def verdict(self, one: Candidate, rate: float = 1.0) -> PlanVerdict:
         found = super().verdict(one, rate)

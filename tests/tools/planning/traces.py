@@ -16,7 +16,7 @@ def config() -> ServeConfig:
 
 
 def write_trace(path: Path, requests: Iterable[tuple[float, int, int]]) -> Path:
-    """Mooncake's format; prompts share nothing.
+    """Write a trace in Mooncake's format; prompts have no common prefix.
 
     Args:
         requests: arrival [s], prompt and output tokens.

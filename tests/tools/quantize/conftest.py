@@ -14,7 +14,7 @@ TOKENS = 512
 
 
 def silent(what: str, done: int, of: int) -> None:
-    """Tells nobody."""
+    """Print nothing."""
 
 
 def quick(model: Path, out: Path, settings: Settings | None = None) -> QuantizationReport:

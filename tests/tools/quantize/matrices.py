@@ -1,4 +1,4 @@
-"""Small products with the trouble that real ones have: a few channels of large activations, a few large weights."""
+"""Small products with the difficulties of real ones: a few channels of large activations, a few large weights."""
 
 import torch
 from torch import Tensor

@@ -19,7 +19,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    """The one line that a mistake is answered with."""
+    """The error line of a command."""
     assert main(["quantize", *map(str, arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

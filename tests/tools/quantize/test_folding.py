@@ -1,4 +1,4 @@
-"""Folds change no output, and what stays in floating point keeps its form without rounding."""
+"""Folds do not change the output, and floating-point parts keep their form without rounding."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from tests.tools.quantize.matrices import FAMILY_KEYS, V2
 
 
 class Layer:
-    """One layer of a random model and what it was called with."""
+    """One layer of a random model and its inputs."""
 
     def __init__(self, folder: Path, layer: int, **overrides: object) -> None:
         write_random_checkpoint(folder, dtype="bfloat16", **overrides)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from serving.tools.quantize.writer import companions, quantised_config, stored_a
 
 
 class Given(Original):
-    """A model whose logits are known."""
+    """A model with given logits."""
 
     def __init__(self, logits: Tensor, drafted: Tensor | None = None) -> None:
         self.given = logits

@@ -1,4 +1,4 @@
-"""Quantised folders load and compute nearly what the original does, in every variant of the architecture."""
+"""Quantised folders load and compute nearly the same as the original, in every variant of the architecture."""
 
 import json
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ VARIANTS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A variant's folders and what was reported of its quantisation."""
+    """A variant's folders and the report of its quantisation."""
 
     original: Path
     int8: Path
@@ -69,7 +69,9 @@ def logits(model: Model) -> tuple[Tensor, Tensor | None]:
 
 
 def median_error(found: Tensor, exact: Tensor) -> float:
-    """Of rows. A random model's routing hangs by a hair: a token that goes to another expert is far off."""
+    """Median error of rows. Routing of a random model has many near ties: a token routed to another expert is far
+    off.
+    """
     return float(((found - exact).norm(dim=1) / exact.norm(dim=1)).median())
 
 

@@ -1,4 +1,4 @@
-"""A real model in INT8, by plain rounding: it still knows its capitals, and finds text hardly less likely."""
+"""A real model in INT8, by plain rounding: it still knows capitals, and its perplexity is hardly higher."""
 
 import asyncio
 import json

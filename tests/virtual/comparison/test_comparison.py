@@ -1,4 +1,4 @@
-"""Two simulations: what is said of their difference, on the console, as JSON, on the page, and what is refused."""
+"""Two simulations: their reported difference, on the console, as JSON, on the page, and refusals."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ SLO = Slo(ttft_s=2.0, tpot_s=0.05)
 
 
 def written(folder: Path, result: SimResult, *, requests: bool = True) -> Path:
-    """A run's folder."""
+    """Folder of a run."""
     folder.mkdir()
     write_json(folder / "result.json", result, summarize(result, SLO), requests=requests)
     return folder

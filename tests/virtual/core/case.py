@@ -21,7 +21,7 @@ def config(**sections: dict[str, Any]) -> ServeConfig:
 
 
 def workload(requests: Sequence[tuple[float, int, int]], blocks: Sequence[Sequence[int]] = ()) -> RequestStream:
-    """Requests as (arrival, prompt tokens, answer tokens), with prefix ids if there are any."""
+    """Requests as (arrival, prompt tokens, output tokens), with prefix ids if given."""
     made = [
         TraceRequest(*request, tuple(blocks[index]) if index < len(blocks) else ())
         for index, request in enumerate(requests)

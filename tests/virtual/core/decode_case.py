@@ -1,4 +1,4 @@
-"""A lone decode instance in virtual time, and what gateways hear of it."""
+"""A single decode instance in virtual time, and its events for gateways."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ class Steady:
 
 
 class Instant:
-    """Every move takes a moment."""
+    """Every transfer takes a moment."""
 
     def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
@@ -46,7 +46,7 @@ class Instant:
 
 @dataclass
 class Listener:
-    """Writes down what gateways hear."""
+    """Records the gateways' events."""
 
     queue: EventQueue
     ends: dict[str, float] = field(default_factory=dict)

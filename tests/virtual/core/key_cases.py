@@ -1,4 +1,4 @@
-"""Small systems in virtual time, one for each kind of configuration key, in which that key can be seen to work."""
+"""Small systems in virtual time, one for each kind of configuration key, in which that key has an effect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Case:
     script: tuple[tuple[float, str, int], ...] = ()
 
     def result(self, config: ServeConfig, stop_s: float | None = None) -> bytes:
-        """Everything that a run of this load says, but for the description of the configuration itself."""
+        """The whole result of a run of this load, except the description of the configuration itself."""
         scaler = ScriptedScaler(self.script) if self.script else None
         ran = simulate(config, self.load(), timeline_step_s=1.0, scaler=scaler, stop_s=stop_s)
         result = replace(ran, wall_s=0.0, config={})
@@ -33,7 +33,7 @@ class Case:
 
 @cache
 def base_result(name: str, stop_s: float | None = None) -> bytes:
-    """The result of a case as it is."""
+    """The result of an unmodified case."""
     return CASES[name].result(CASES[name].config, stop_s)
 
 
@@ -54,7 +54,7 @@ def _made(requests: list[TraceRequest], duration_s: float) -> RequestStream:
 
 
 def crowd() -> RequestStream:
-    """More prompts than fit into one prefill instance, of three lengths, that share beginnings."""
+    """More prompts than fit into one prefill instance, of three lengths, with shared prefixes."""
     lengths = (900, 2600, 7000)
     made = [
         TraceRequest(n / 20, lengths[n % 3], 8 + n % 20, (n % 4, 100 + n % 3, 200 + n, 300 + n)[: 1 + n % 4])
@@ -65,7 +65,7 @@ def crowd() -> RequestStream:
 
 
 def steady() -> RequestStream:
-    """A few answers last long."""
+    """A few long outputs."""
     made = [
         TraceRequest(n / 8, 3000 + 600 * (n % 3), (30, 600)[n % 8 == 0], (n % 5, 50 + n % 12, 100 + n))
         for n in range(80)
@@ -75,7 +75,7 @@ def steady() -> RequestStream:
 
 
 def wave() -> RequestStream:
-    """Many prompts at once, silence, then long answers."""
+    """Many prompts at once, silence, then long outputs."""
     made = [TraceRequest(n / 40, 8192, 16 + n % 90, (n % 12, 50 + n % 12, 100 + n)) for n in range(120)]
     made += [TraceRequest(30 + n / 3, 6048, 1500) for n in range(60)]
     return _made(made, 50.0)

@@ -1,4 +1,4 @@
-"""The experts of a group as a live shell drives them: `GroupMoves` itself, with ranks that count a trace's rows."""
+"""The experts of a group driven like a live shell does: `GroupMoves` itself, with ranks that count a trace's rows."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ LEASE = RankLease("s", 1, 1, 4)
 
 @dataclass
 class LiveExperts:
-    """A group of which nothing is real but the shell's side. A `GroupPort` to its ranks, as far as experts need one.
+    """A group of which only the shell's side is real. A `GroupPort` to its ranks, as far as experts need one.
 
     Args:
         expert_bytes: of one expert in a layer of the trace.
@@ -82,7 +82,7 @@ class LiveExperts:
         return used
 
     async def _round(self, known: Mapping[int, KnownRank]) -> None:
-        """One look of a shell, and all that comes of it."""
+        """One poll of a shell, with all its consequences."""
         ledger = self.moves.experts.ledger
         assert ledger is not None
         for rank in known.values():
@@ -99,7 +99,7 @@ class LiveExperts:
                 into[:] = map(int.__add__, into, row)
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> Any:
-        """See `GroupPort`."""
+        """Deliver a command; see `GroupPort`."""
         if isinstance(call, MoveExperts):
             return tuple(event for order in call.orders for event in self._do(name.rank, order))
         return ()

@@ -1,4 +1,6 @@
-"""The pool as live clients use it, their own operations over the same ledgers: what the virtual one must match."""
+"""The pool as live clients use it, with their own operations over the same ledgers: the reference for the virtual
+one.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +36,7 @@ class ReferencePool:
         self.client = 0
 
     def lookup(self, namespace: str, hashes: Sequence[BlockHash], now: float) -> tuple[int, int, list[Lease]]:
-        """Leading blocks, those of them on SSD, and what is leased for them."""
+        """Leading blocks, those of them on SSD, and their leases."""
         self.client += 1
         find = PrefixFind(self.ring, self.servers, Space(namespace, LAYOUT), hashes, 600.0, now)
         self.drive(find, self.client, now)
@@ -49,7 +51,7 @@ class ReferencePool:
         return len(run), sum(map(len, on_ssd.values())), [(name, item.version) for item, name in run]
 
     def drive(self, operation: ClientOperation, client: int, now: float) -> None:
-        """Every server answers at once."""
+        """Run an operation; every server responds immediately."""
         effects = [*operation.start(now)]
         while effects:
             effect = effects.pop(0)
@@ -79,7 +81,7 @@ class ReferencePool:
             self.servers[name].release([version], client, now)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], nbytes: int, now: float) -> dict[str, int]:
-        """Store blocks. Returns: how many had which outcome."""
+        """Store blocks. Returns: the number of each outcome."""
         entries = [NewEntry(block, nbytes, self.ring.primary(block)) for block in hashes]
         write = BatchWrite(Space(namespace, LAYOUT), Kind.CONTEXT, entries, now + 1.0)
         self.drive(write, 0, now)

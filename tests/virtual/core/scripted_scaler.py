@@ -1,4 +1,4 @@
-"""A scaler that does what a test wrote down, and remembers what it was told."""
+"""A scaler with scripted decisions, which records its inputs."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ class ScriptedScaler:
     Args:
         script: (not before, pool, target), in order of time.
     Attributes:
-        seen: every look.
+        seen: every tick.
     """
 
     def __init__(self, script: Sequence[tuple[float, str, int]] = ()) -> None:
@@ -20,7 +20,7 @@ class ScriptedScaler:
         self._script = list(script)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """See `Scaler`."""
+        """Decide; see `Scaler`."""
         self.seen.append(signals)
         targets = {one.pool: one.target for one in signals.pools}
         if signals.cache is not None:

@@ -1,4 +1,4 @@
-"""Drafts that are accepted by position: in the cost model, in virtual time and in simulated answers alike."""
+"""Acceptance of draft tokens by position: the same in the cost model, in virtual time and in simulated outputs."""
 
 import math
 from pathlib import Path

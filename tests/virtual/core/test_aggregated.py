@@ -1,4 +1,6 @@
-"""Aggregated instances in virtual time: whole answers, both ends of their load, faults, and the same steps as live."""
+"""Aggregated instances in virtual time: whole outputs, both extremes of their load, faults, and the same steps as
+live.
+"""
 
 import math
 from typing import Any
@@ -73,7 +75,7 @@ def test_a_closed_loop_and_reuse_work() -> None:
 
 @pytest.fixture(scope="module")
 def calm_ends_s() -> float:
-    """The sum of all ends of a run without faults."""
+    """The sum of all end times of a run without faults."""
     return float(np.sum(run(burst(60, output=200)).requests.finish_s))
 
 

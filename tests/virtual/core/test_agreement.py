@@ -1,4 +1,4 @@
-"""Virtual time does what the live system was seen to do."""
+"""Virtual time reproduces the measured behaviour of the live system."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_lookups_that_an_instance_begins_together_end_one_after_the_other() -> N
     ids=["a die each", "two dies", "eight dies", "experts apart"],
 )
 def test_steps_last_as_long_as_live_ones(sections: dict[str, dict[str, Any]], groups: int, sequences: int) -> None:
-    """Of dies that have their sequences alone or share them, and of those beside dies of experts."""
+    """For dies that have their sequences alone or share them, and for those of attention with separate experts."""
     shipped = config(**sections)
     cost, dies, prefill_dies = cost_model(shipped), shipped.decode.dies_per_instance, shipped.prefill.dies_per_instance
     live = StepTimes(cost, EngineRole.DECODE, dies, shipped.simulation.drafts, prefill_dies=prefill_dies)

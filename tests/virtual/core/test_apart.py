@@ -1,4 +1,4 @@
-"""Decode instances whose experts have dies of their own, in virtual time; configured, and refused by key."""
+"""Decode instances whose experts have separate dies, in virtual time; configured, and refused by key."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_only_attention_dies_have_sequences() -> None:
 
 
 def test_a_run_decodes_as_fast_as_the_cost_model_says() -> None:
-    """192 sequences, 4 on each attention die, which is 6 for each NPU; all at once, long answers."""
+    """192 sequences, 4 on each attention die, which is 6 for each NPU; all at once, long outputs."""
     settings = config(**SMALL, simulation=APART | {"acceptance": 0.0, "status_period_s": 0.0})
     result = simulate(settings, burst(192, prompt=1024, output=1200, every_s=0.0), check=True)
     assert set(result.requests.outcome) == {Outcome.FINISHED}

@@ -1,4 +1,6 @@
-"""A closed loop: so many requests at a time, each sent as soon as another has ended, in the order of the workload."""
+"""A closed loop: a fixed number of requests at a time, each sent when another has finished, in the order of the
+workload.
+"""
 
 import dataclasses
 
@@ -23,7 +25,7 @@ def run(concurrency: int, stream: RequestStream = MANY, **sections: dict[str, ob
 
 
 def most_at_once(result: SimResult) -> int:
-    """Requests between their arrival and their end, at the most."""
+    """Largest number of requests between their arrival and their end."""
     rows = result.requests
     changes = [(at_s, 1) for at_s in rows.arrival_s] + [(at_s, -1) for at_s in rows.finish_s]
     return int(np.max(np.cumsum([change for _, change in sorted(changes)])))

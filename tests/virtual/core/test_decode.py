@@ -1,4 +1,4 @@
-"""A decode instance: many iterations told as one step are the same as each by itself."""
+"""A decode instance: many iterations combined into one step equal single ones."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ Arrivals = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.integer
 def test_many_iterations_as_one_step_change_nothing(
     arrivals: list[tuple[int, int, int]], groups: int, blocks: int, drafts: int
 ) -> None:
-    """Blocks may run out: then sequences are preempted, and start over, at the same iterations."""
+    """Blocks may run out: then sequences are preempted, and restart, at the same iterations."""
     one_by_one, slow = play(arrivals, groups, blocks, drafts, at_once=1)
     together, fast = play(arrivals, groups, blocks, drafts, at_once=1 << 30)
     assert together.ends == one_by_one.ends

@@ -62,7 +62,7 @@ def test_a_dense_model_that_no_die_holds_runs_where_it_is_divided(tmp_path: Path
 
 
 def test_a_lone_prompt_fills_only_the_die_that_has_it() -> None:
-    """Not so where sequences are split over all dies."""
+    """This differs where sequences are split over all dies."""
     first = {}
     for layout in ("device", "data-parallel", "context-parallel"):
         rows = simulate(config(**SMALL, simulation={"prefill_attention": layout}), burst(1)).requests

@@ -1,4 +1,4 @@
-"""Virtual time: a total order, and never backwards."""
+"""Virtual time: a total order that never runs backwards."""
 
 from hypothesis import given
 from hypothesis import strategies as st

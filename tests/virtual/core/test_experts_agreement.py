@@ -1,4 +1,4 @@
-"""A live shell's side and virtual time, on the same recorded trace: the same moves, and ranks equally even."""
+"""A live shell's side and virtual time, on the same recorded trace: the same moves, and equally even ranks."""
 
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ MODEL = Path(__file__).parents[3] / "deploy" / "models" / "storyteller"
 
 
 def recorded() -> list[list[TraceSlice]]:
-    """[number] Slices of ranks: other experts are popular after half of the time, and no slice is like another."""
+    """[number] Slices of ranks: other experts are popular after half of the time, and all slices differ."""
     draw, found = Random(5), []
     for number in range(SLICES):
         topic = Random(1 if number < SLICES // 2 else 2)

@@ -12,7 +12,7 @@ from tests.virtual.core.case import burst, config, workload
 
 
 def come_up(node: Supernode, at_s: float) -> None:
-    """An instance of each kind, later."""
+    """An instance of each kind starts later."""
 
     def start(pool: str) -> None:
         node.start_instance(pool)

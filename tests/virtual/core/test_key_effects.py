@@ -1,5 +1,5 @@
-"""Every configuration key in virtual time: it changes what happens, or `serving.config.inert_rules` says that it does
-not.
+"""Every configuration key in virtual time: it changes the result, or `serving.config.inert_rules` lists it as having no
+effect.
 """
 
 from collections.abc import Mapping
@@ -223,7 +223,7 @@ def test_what_only_a_full_pool_shows_has_an_effect_there(key: str) -> None:
 
 
 def _stored(pool: VirtualPool, first: int, count: int) -> list[BlockHash]:
-    """Puts blocks into a pool, each a prompt of its own."""
+    """Put blocks into a pool, each a prompt of its own."""
     blocks = [BlockHash(blake2b(number.to_bytes(8), digest_size=16).digest()) for number in range(first, first + count)]
     for block in blocks:
         pool.store("", [block], 0, float(first))
@@ -254,12 +254,12 @@ def test_the_share_that_is_promised_decides_what_is_spent() -> None:
 
 
 def _differs(name: str, values: dict[str, Any]) -> bool:
-    """Whether a case has another result with these values: seen in its first seconds, or else in the whole run."""
+    """Whether a case has another result with these values: in its first seconds, or else in the whole run."""
     case = CASES[name]
     config = changed(case.config, values)
     return any(case.result(config, stop_s) != base_result(name, stop_s) for stop_s in (BEGINNING_S, None))
 
 
 def _others(config: ServeConfig, keys: Mapping[str, object]) -> dict[str, Any]:
-    """Another value for each key, but for tenants, of which these systems have none."""
+    """Another value for each key, except for tenants, of which these systems have none."""
     return {key: other_value(config, key) for key in keys if not key.startswith("namespaces.")}

@@ -1,4 +1,4 @@
-"""The KV-cache pool in virtual time: what joins, drains, dies and comes back costs what it must, and no more."""
+"""The KV-cache pool in virtual time: joins, drains, deaths and returns of servers have the expected cost."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -30,7 +30,7 @@ def pool_of(servers: int = 4, blocks: int = 100, **settings: Any) -> VirtualPool
 
 
 def found(pool: VirtualPool, blocks: Sequence[BlockHash], now: float, namespace: str = "default") -> int:
-    """Leading blocks there, given back at once."""
+    """Leading blocks found, released immediately."""
     answer = pool.lookup_and_hold(namespace, blocks, 1, now)
     pool.release(answer.handle, now)
     return answer.blocks
@@ -42,7 +42,7 @@ def fill(pool: VirtualPool, chains: int, now: float = 0.0) -> None:
 
 
 def run_to(pool: VirtualPool, end: float) -> None:
-    """Every action at its own time, as a simulation does it."""
+    """Run every action at its own time, as a simulation does."""
     while (due := pool.next_tick()) is not None and due <= end:
         pool.tick(due)
     pool.tick(end)

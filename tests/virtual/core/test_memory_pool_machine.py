@@ -1,4 +1,4 @@
-"""The virtual pool against the same ledgers driven as live clients drive them: every answer and every entry agree."""
+"""The virtual pool against the same ledgers driven as live clients drive them: every response and every entry agree."""
 
 from hashlib import blake2b
 from typing import Any
@@ -55,7 +55,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(namespace=NAMESPACE, chain=st.sampled_from(CHAINS), blocks=st.integers(1, 10), keep=st.booleans())
     def request(self, namespace: str, chain: list[BlockHash], blocks: int, keep: bool) -> None:
-        """Looks up, and stores what was not found when the bytes have arrived, or while they are still held."""
+        """Look up, and store the missing blocks when the bytes have arrived, or while they are still held."""
         self.now += 1.0
         asked = chain[:blocks]
         end, on_ssd, leases = self.reference.lookup(namespace, asked, self.now)

@@ -1,4 +1,4 @@
-"""Models other than DeepSeek-R1 in virtual time: dense ones, grouped attention, what is said of them, refusals."""
+"""Models other than DeepSeek-R1 in virtual time: dense ones, grouped attention, their reported accuracy, refusals."""
 
 import io
 import json
@@ -23,7 +23,7 @@ SMALL = {"prefill": {"replicas": 1, "npus_per_instance": 1}, "decode": {"npus_pe
 
 
 def of(folder: Path, name: str, sections: dict[str, dict[str, Any]] = SMALL, *, drafts: int = 0) -> ServeConfig:
-    """A system, small if nothing else is said, that serves a published model."""
+    """A system, small by default, that serves a published model."""
     (folder / "config.json").write_text(json.dumps(KNOWN[name]), encoding="utf-8")
     model = {"path": folder, "name": name}
     return config(model=model, simulation={"drafts": drafts}, **sections)

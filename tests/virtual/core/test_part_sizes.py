@@ -1,4 +1,4 @@
-"""Decode instances that grow and shrink while they serve: nothing is lost, and what it costs is counted."""
+"""Decode instances that grow and shrink while they serve: no request is lost, and the cost is counted."""
 
 from typing import Any
 

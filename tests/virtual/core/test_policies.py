@@ -13,7 +13,7 @@ KINDS = {kind.value for kind in ScaleKind}
 
 
 def wave() -> RequestStream:
-    """Half a minute of little, one of much, four of little again."""
+    """Half a minute of low load, one of high load, four of low load."""
     made = []
     for start, end, rate in ((0.0, 30.0, 2.0), (30.0, 90.0, 25.0), (90.0, 330.0, 1.0)):
         made += [TraceRequest(start + n / rate, 8192, 32) for n in range(int((end - start) * rate))]

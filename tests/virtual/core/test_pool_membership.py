@@ -1,4 +1,4 @@
-"""Who is in the pool, and with which share: virtual time decides as the live controller that hears announcements."""
+"""Members of the pool and their shares: virtual time decides like the live controller that receives announcements."""
 
 from hashlib import blake2b
 
@@ -19,7 +19,7 @@ WHICH = st.integers(0, 100)
 
 
 class MembershipMachine(RuleBasedStateMachine):
-    """Servers announce themselves to a live controller every second, and stop to when they are lost."""
+    """Servers announce themselves to a live controller every second, and stop when they are lost."""
 
     @initialize(founders=st.integers(1, 3), ramp_s=st.sampled_from([0.0, 8.0, 40.0]))
     def build(self, founders: int, ramp_s: float) -> None:

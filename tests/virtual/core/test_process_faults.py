@@ -1,4 +1,4 @@
-"""Kills, freezes and slow links in virtual time: what is finished, sent again and lost, and what comes back."""
+"""Kills, freezes and slow links in virtual time: finished, resent and lost requests, and recovered instances."""
 
 import math
 from pathlib import Path
@@ -29,7 +29,7 @@ def run(*faults: Fault, count: int = 40, output: int = 400, **sections: dict[str
 
 
 def outcomes(result: SimResult) -> tuple[int, int, int]:
-    """Requests that finished, failed, and were sent again."""
+    """Numbers of requests that finished, failed, and were resent."""
     rows = list(result.requests.outcome)
     again = sum(attempts > 1 for attempts in result.requests.attempts)
     return rows.count(Outcome.FINISHED), rows.count(Outcome.FAILED), again

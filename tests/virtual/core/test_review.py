@@ -1,4 +1,4 @@
-"""What a review found: faults that overlap or hit what is idle, ends that nobody waits for, tokens counted nowhere."""
+"""Findings of a review: faults that overlap or hit idle units, ends without a waiter, uncounted tokens."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -149,7 +149,7 @@ def test_a_straggler_slows_for_as_long_as_it_lasts_and_a_group_is_as_slow_as_its
 
 
 def test_an_instance_that_starts_on_a_slow_die_is_slow_as_well() -> None:
-    """The first node fails, so that its instance comes back on NPUs that were idle, one of which is slow."""
+    """The first node fails, so its instance returns on idle NPUs, one of which is slow."""
     load, lost = lone(200.0, 8), fault(FaultKind.NODE, "n0", 1.0, 3600.0)
     only: dict[str, object] = {"replicas": 1, "npus_per_instance": 16}
     decode: dict[str, object] = {"npus_per_instance": 32}
@@ -204,7 +204,7 @@ def test_a_port_that_gets_wider_ends_what_crosses_it_sooner() -> None:
 
 
 def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
-    """Even if nothing else happens: the prompt before has been pulled, and no step runs."""
+    """Even without another event: the previous prompt has been pulled, and no step runs."""
     queue = EventQueue()
     listener, movers = Releasing(queue), SlowStores(queue)
     settings = EngineSettings(EngineRole.PREFILL, 16, 256, 4, watermark_blocks=0, pool=True, max_store_blocks=64)
@@ -221,7 +221,7 @@ def test_blocks_that_a_store_gives_back_let_the_next_prompt_in() -> None:
 
 
 class Releasing(Listener):
-    """Releases what was prefilled at once."""
+    """Releases prefilled sequences immediately."""
 
     instance: PrefillInstance
 
@@ -312,7 +312,7 @@ def test_steps_that_their_instance_does_not_survive_count_as_far_as_they_came() 
 
 
 def test_no_plane_carries_more_than_it_can() -> None:
-    """However often one looks: experts are sent to while steps run, not when they begin or end."""
+    """At any polling rate: tokens are sent to experts while steps run, not when they start or end."""
     load = workload([(0.2 * n, 40_000, 300) for n in range(20)])
     result = simulate(config(prefill={"replicas": 1}), load, timeline_step_s=0.01)
     plain = simulate(config(prefill={"replicas": 1}), load, timeline_step_s=10.0)

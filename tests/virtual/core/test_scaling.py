@@ -1,4 +1,4 @@
-"""Pools that change their size in virtual time: nothing is lost, nobody gets more NPUs than there are."""
+"""Pools that change their size in virtual time: no request is lost, and the NPUs in use never exceed the hardware."""
 
 import math
 from dataclasses import replace
@@ -102,7 +102,7 @@ def test_a_target_is_cut_to_what_fits_and_the_newest_leave_as_on_the_live_board(
 
 
 def leaving_decode(**sections: dict[str, float]) -> SimResult:
-    """Long answers on two small decode instances, one of which leaves at 12 s."""
+    """Long outputs on two small decode instances, one of which leaves at 12 s."""
     load = workload([(0.05 * n, 1000, 2000) for n in range(200)] + [(10.0 + n, 1000, 2) for n in range(80)])
     two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, **sections)
     scaler = ScriptedScaler([(12.0, "decode", 1)])
@@ -138,7 +138,7 @@ def test_a_leaving_decode_instance_hands_its_streams_on_unless_it_is_the_last() 
 
 
 def test_a_leaving_prefill_instance_hands_its_queue_on() -> None:
-    """As live: after `drain_s` what waits there is taken to others, and the blocks that it skipped are stored."""
+    """As live: after `drain_s` its queue moves to other instances, and the blocks that it skipped are stored."""
     load = workload([(0.0, 16_000, 2)] * 400)
     draining = {}
     for drain_s in (1.0, 1000.0):

@@ -1,4 +1,4 @@
-"""What a seat tells others about blocks that are only accounted."""
+"""An instance driver's reports about blocks that are only accounted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Several supernodes: the same result however many processes there are, and the sum of their parts."""
+"""Several supernodes: the same result for any number of processes, and the sum of their parts."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Whole simulations: what goes in comes out, the same seed gives the same history, more NPUs are never worse."""
+"""Whole simulations: requests are conserved, the same seed gives the same history, more NPUs are never worse."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One tenant's flood in virtual time, and another's short requests beside it."""
+"""One tenant's flood in virtual time, and another tenant's short requests."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ STEP_S = 0.35
 
 
 def beside(flood: list[TraceRequest], mode: str, keys: tuple[str, ...] = ("a", "b")) -> SimResult:
-    """The short requests beside others, where 64 sequences decode at once and the gateway would take in 256."""
+    """The short requests among others, where 64 sequences decode at once and the gateway would admit 256."""
     pool: dict[str, Any] = {"replicas": 1, "npus_per_instance": 16, "max_step_tokens": 16_384}
     settings = config(
         serving={"mode": mode},

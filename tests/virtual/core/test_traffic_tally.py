@@ -1,4 +1,4 @@
-"""What an autoscaler is told of the traffic: each promise kept or broken is counted once, and who waits is known."""
+"""An autoscaler's view of the traffic: each met or missed SLO is counted once, and waiting requests are known."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Faults in virtual time: every kind happens, is recorded with its cost, and loses no request that could be saved."""
+"""Faults in virtual time: every kind occurs, is recorded with its cost, and loses no request that could be saved."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_a_lost_node_takes_its_instances_and_they_come_back() -> None:
 
 
 def test_without_any_decode_instance_prefill_instances_go_on() -> None:
-    """As live: nothing is lost, it only takes longer."""
+    """As live: no request is lost, they only take longer."""
     result = run(fault(FaultKind.NODE, "n12", 30.0), load=burst(40, output=400))
     assert set(result.requests.outcome) == {Outcome.FINISHED}
     assert result.totals.tokens_out == 40 * 400

@@ -1,4 +1,4 @@
-"""Busy instances: by work done while requests arrive, neither by steps that run nor over a tail that drains."""
+"""Busy instances: by work done while requests arrive, not by running steps or over the final drain."""
 
 import dataclasses
 

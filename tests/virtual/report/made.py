@@ -1,4 +1,4 @@
-"""Results made up for the reports: plausible shapes, any size, the same for the same arguments."""
+"""Constructed results for the reports: plausible shapes, any size, the same for the same arguments."""
 
 import math
 from array import array
@@ -26,7 +26,7 @@ _WHY = "TTFT p90 1.8 s above 1.5 s for 60 s; queue 310k tokens"
 def made_result(
     requests: int = 2000, *, duration_s: float = 3600.0, points: int = 360, faults: bool = True
 ) -> SimResult:
-    """A day's traffic of a small supernode, in short."""
+    """A shortened day's traffic of a small supernode."""
     columns = made_requests(requests, duration_s)
     npu_seconds = duration_s * 256
     return SimResult(

@@ -1,4 +1,4 @@
-"""The page in a real browser: no script error, nothing wider than the screen, filter and cursor work."""
+"""The page in a real browser: no script error, no element wider than the screen, filter and cursor work."""
 
 import json
 from pathlib import Path

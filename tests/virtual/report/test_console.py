@@ -13,7 +13,7 @@ from tests.virtual.report.made import made_result
 
 
 def printed(result: SimResult, slo: Slo | None, width: int = 100) -> str:
-    """What is printed, in so many columns."""
+    """The output in this many columns."""
     stream = io.StringIO()
     print_summary(result, summarize(result, slo), Console(file=stream, width=width))
     return stream.getvalue()

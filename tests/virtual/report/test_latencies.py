@@ -1,4 +1,4 @@
-"""Percentiles, goodput and what belongs to neither."""
+"""Percentiles, goodput and requests that count in neither."""
 
 import math
 from array import array

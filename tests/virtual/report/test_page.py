@@ -1,4 +1,4 @@
-"""The page: whole, self-contained, small, the same every time, for runs of any size."""
+"""The page: complete, self-contained, small, and deterministic, for runs of any size."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ VOID = {"meta", "link", "input", "br"}
 
 
 class Outline(HTMLParser):
-    """Tags that are open, ids, links, and the text of the table of decisions."""
+    """Open tags, ids, links, and the text of the table of decisions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Outline(HTMLParser):
 
 
 def outline(page: str) -> Outline:
-    """A page, read."""
+    """Parse a page."""
     found = Outline()
     found.feed(page)
     found.close()
@@ -85,7 +85,7 @@ def test_texts_are_escaped() -> None:
 
 
 def bare() -> SimResult:
-    """A run in which nothing happened."""
+    """An empty run."""
     result = made_result(0, points=0, faults=False)
     totals = dataclasses.replace(result.totals, end_s=0.0, npu_seconds=0.0)
     return dataclasses.replace(result, instances=[], decisions=[], decision_counts={}, config={}, totals=totals)
@@ -152,7 +152,7 @@ def test_many_requests_make_no_large_page_and_the_newest_decisions_are_kept() ->
 
 
 def test_writing_to_a_file(tmp_path: Path) -> None:
-    """The same result, the same bytes, however fast it was."""
+    """The same result gives the same bytes, at any speed of the run."""
     result = made_result(200)
     write_page(tmp_path / "report.html", dataclasses.replace(made_result(200), wall_s=77.0), SLO)
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == report_page(result, SLO)

@@ -1,4 +1,4 @@
-"""The JSON: same input, same bytes; nothing that JSON cannot say; no real time."""
+"""The JSON: same input, same bytes; only valid JSON values; no real time."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ SLO = Slo(ttft_s=2.0, tpot_s=0.05)
 
 
 def refuse(constant: str) -> None:
-    """JSON knows no NaN, no Infinity."""
+    """Raise for NaN and Infinity, which JSON does not have."""
     pytest.fail(f"{constant} in JSON")
 
 

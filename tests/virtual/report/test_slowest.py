@@ -1,4 +1,4 @@
-"""The slowest requests: which are shown, and that the parts of their time add up."""
+"""The slowest requests: the selection, and that the parts of their time add up."""
 
 import math
 from array import array

@@ -1,4 +1,4 @@
-"""Bad traces that are read as they go, stretches and numbers that cannot be; see tests/contract for bad files."""
+"""Bad traces that are read lazily, impossible ranges and numbers; see tests/contract for bad files."""
 
 import os
 from pathlib import Path

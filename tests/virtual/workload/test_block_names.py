@@ -1,4 +1,4 @@
-"""Names of KV blocks say exactly what prefix ids say."""
+"""Names of KV blocks correspond exactly to prefix ids."""
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ SIZES = st.integers(1, 40)
 
 @st.composite
 def prompts(draw: st.DrawFn) -> list[tuple[float, tuple[int, ...]]]:
-    """(tokens / trace block, ids) of some prompts that begin alike, whose ids may or may not reach to the end."""
+    """(tokens / trace block, ids) of some prompts with a common prefix, whose ids may or may not reach to the end."""
     base = draw(st.lists(st.integers(0, 2), min_size=8, max_size=8))
 
     def prompt() -> tuple[float, tuple[int, ...]]:
@@ -24,7 +24,7 @@ def prompts(draw: st.DrawFn) -> list[tuple[float, tuple[int, ...]]]:
 
 
 def chained(ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Ids that cover what is in front of them, as traces have them."""
+    """Ids that cover their prefix, as in traces."""
     names, name = [], 1
     for block in ids:
         name = name * 3 + block

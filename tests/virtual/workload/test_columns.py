@@ -1,4 +1,4 @@
-"""Columns are rows, whichever of them are taken."""
+"""Columns equal rows, for any selection of columns."""
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ ROWS = st.lists(
 
 
 def as_requests(rows: list[Row]) -> list[TraceRequest]:
-    """What columns of these rows should give."""
+    """Expected columns of these rows."""
     return [TraceRequest(arrival, prompt, output, tuple(ids)) for arrival, prompt, output, ids in rows]
 
 

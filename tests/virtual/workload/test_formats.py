@@ -1,4 +1,4 @@
-"""Each format is recognised by its content and read as it means."""
+"""Each format is recognised by its content and parsed correctly."""
 
 from pathlib import Path
 

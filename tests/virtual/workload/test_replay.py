@@ -23,7 +23,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2000)), min_size=1, 
 
 
 def rows_of(drawn: list[tuple[int, int]]) -> list[Row]:
-    """Requests some seconds apart; prompts of 512-token blocks, all beginning alike."""
+    """Requests some seconds apart; prompts of 512-token blocks with a common prefix."""
     arrivals = np.cumsum([gap for gap, _ in drawn]).tolist()
     return [
         (float(at), tokens, 1, tuple(range(-(-tokens // 512)))) for at, (_, tokens) in zip(arrivals, drawn, strict=True)
@@ -114,7 +114,7 @@ def test_a_trace_that_is_not_kept_gives_the_same(tmp_path: Path, shard: tuple[in
 
 
 def conversations(count: int, turns: int) -> list[Row]:
-    """Conversations of growing prompts behind one system prompt of a block, their turns interleaved."""
+    """Conversations of growing prompts after one system prompt of a block, their turns interleaved."""
     fresh = iter(range(1, 1 << 30))
     blocks: dict[int, list[int]] = {one: [0] for one in range(count)}
     rows: list[Row] = []

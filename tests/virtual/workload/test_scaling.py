@@ -1,4 +1,4 @@
-"""Scaling keeps what a trace says about prefixes."""
+"""Scaling preserves a trace's prefixes."""
 
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +21,9 @@ PROMPTS = st.lists(st.tuples(st.integers(1, 5000), st.booleans()), min_size=1, m
 
 
 def requests_of(prompts: list[tuple[int, bool]]) -> list[TraceRequest]:
-    """Requests at seconds 0, 1, ..., in two families: all of one begin alike, as far as their full blocks go."""
+    """Requests at seconds 0, 1, ..., in two families: all of one share their prefix, as far as their full blocks
+    reach.
+    """
     rows: list[Row] = []
     for number, (tokens, family) in enumerate(prompts):
         whole, rest = divmod(tokens, BLOCK)
@@ -35,7 +37,7 @@ def scaled(requests: list[TraceRequest], scaling: Scaling) -> list[TraceRequest]
 
 
 def shared(one: TraceRequest, other: TraceRequest, block: int) -> int:
-    """Tokens of the longest common prefix that the ids tell of."""
+    """Tokens of the longest common prefix by the ids."""
     known = 0
     while known < min(len(one.blocks), len(other.blocks)) and one.blocks[known] == other.blocks[known]:
         known += 1

@@ -1,4 +1,4 @@
-"""Made-up requests have the rate, burstiness, lengths and common prefix that were asked for."""
+"""Synthetic requests have the requested rate, burstiness, lengths and common prefix."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from tests.virtual.workload.traces import listed
 
 
 def gaps_of(cv: float) -> np.ndarray:
-    """Gaps between 20,000 requests or so."""
+    """Gaps between about 20,000 requests."""
     requests = listed(synthetic_workload(20, 1000, 10, 10, cv=cv, seed=3))
     return np.diff([0.0, *(request.arrival_s for request in requests)])
 

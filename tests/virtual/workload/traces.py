@@ -1,4 +1,4 @@
-"""What the tests of workloads share."""
+"""Shared helpers for tests of workloads."""
 
 from serving.virtual.workload.request import RequestStream, TraceRequest
 

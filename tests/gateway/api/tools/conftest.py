@@ -49,7 +49,7 @@ def calling_application(hermes: ServedModel) -> Harness:
 
 @pytest.fixture
 def caller(calling_application: Harness) -> Harness:
-    """A model that may call tools, and says what a test tells it to."""
+    """A model that may call tools, with scripted output."""
     return calling_application.renewed()
 
 
@@ -60,5 +60,5 @@ def roomy_application(tmp_path_factory: pytest.TempPathFactory) -> Harness:
 
 @pytest.fixture
 def roomy(roomy_application: Harness) -> Harness:
-    """The same with room for the tools of an agent."""
+    """The same with enough vocabulary and context for an agent's tools."""
     return roomy_application.renewed()

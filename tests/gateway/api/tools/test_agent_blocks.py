@@ -1,4 +1,4 @@
-"""Blocks of agents' conversations on /v1/messages: what was found, what a server's tools did, what is not read."""
+"""Blocks of agents' conversations on /v1/messages: search results, results of server tools, skipped content."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def used(*content: Any, name: str = "ToolSearch") -> list[Any]:
 
 
 def test_a_tool_is_defined_where_it_was_found(roomy: Harness) -> None:
-    """Its place among `tools` changes nothing in front, and it may be called."""
+    """Its position in `tools` leaves the prompt's prefix unchanged, and it may be called."""
     ask(roomy, tools=[BASH])
     before = roomy.prompt()
     turns = used({"type": "tool_reference", "tool_name": "Weather"}, {"type": "tool_reference", "tool_name": "Gone"})

@@ -1,4 +1,4 @@
-"""Items of agents' conversations on /v1/responses: turns, the tools that they bring, namespaces, what is skipped."""
+"""Items of agents' conversations on /v1/responses: turns, the tools they bring, namespaces, skipped items."""
 
 import json
 from typing import Any
@@ -76,7 +76,7 @@ def test_images_and_files_leave_words(roomy: Harness) -> None:
 
 
 def test_tools_of_items_join_the_others(roomy: Harness) -> None:
-    """Those of `additional_tools` in front, those that a search has found where they were found."""
+    """Those of `additional_tools` in front, those that a search has found at the place of the search."""
     added = {"type": "additional_tools", "role": "developer", "tools": [{"type": "namespace", "name": "functions",
              "description": "All.", "tools": [EXEC]}, {"type": "web_search"}]}  # fmt: skip
     found = [{"type": "tool_search_call", "call_id": "a", "arguments": {}},
@@ -97,7 +97,7 @@ def test_tools_of_items_join_the_others(roomy: Harness) -> None:
 
 
 def test_a_namespace_comes_back(roomy: Harness) -> None:
-    """Flattened for the model, whose calls have the namespace and the bare name, in a later turn as well."""
+    """It is flattened for the model; its calls have the namespace and the bare name, in later turns as well."""
     tools = [LOOK, {"type": "namespace", "name": "mcp__git", "tools": [LOOK, EXEC]}]
     roomy.script_of = lambda _: roomy.say('<tool_call>\n{"name": "mcp__git__look", "arguments": {}}\n</tool_call>')
     shown = named_events(ask(roomy, tools=tools, stream=True).text)

@@ -1,6 +1,6 @@
-"""Sessions of coding agents, request by request in the form in which they were recorded: none is refused.
+"""Sessions of coding agents, request by request as they were recorded: none is refused.
 
-What one turn added stays as it is in the next one's prompt, so that the cache serves it.
+Each turn's addition stays unchanged in the next prompt, so that the cache serves it.
 """
 
 import json
@@ -53,7 +53,7 @@ ADDED = {"type": "additional_tools", "id": "at_1", "role": "developer", "tools":
 
 
 def codex(harness: Harness, body: dict[str, Any], items: list[Any], said: str) -> list[dict[str, Any]]:
-    """One request of a session, to whose items the output is added. Returns: the output."""
+    """One request of a session, whose output is appended to its items. Returns: the output."""
     harness.script_of = lambda _: harness.say(said)
     reply = post(harness.app, "/v1/responses", {**body, "input": items}, headers=CODEX_HEADERS)
     assert reply.status_code == 200, reply.text
@@ -68,12 +68,12 @@ def codex(harness: Harness, body: dict[str, Any], items: list[Any], said: str) -
 
 
 def grows(prompts: Sequence[str]) -> bool:
-    """Whether each prompt begins with the one before it."""
+    """Whether each prompt starts with the previous one."""
     return all(after.startswith(before) for before, after in pairwise(prompts))
 
 
 def test_codex_with_its_tools(roomy: Harness) -> None:
-    """Function, custom tool, namespace, found tools, an image, another agent, and what other providers did."""
+    """Function, custom tool, namespace, found tools, an image, another agent, and items of other providers."""
     items: list[Any] = [turn("developer", "You are Codex.", 1), turn("user", "Fix it.", 2)]
     prompts = []
     said = '<think>\nHm.\n</think>\n<tool_call>\n{"name": "exec_command", "arguments": {"cmd": "ls"}}\n</tool_call>'
@@ -113,7 +113,7 @@ def test_codex_with_its_tools(roomy: Harness) -> None:
 
 
 def test_codex_in_code_mode(roomy: Harness) -> None:
-    """Its tools come in an item, and there is no `tools`."""
+    """Its tools are sent as an item, without `tools`."""
     items: list[Any] = [ADDED, turn("developer", "You are Codex.", 1), turn("user", "Fix it.", 2)]
     prompts = []
     for number in range(3):
@@ -146,7 +146,7 @@ FETCH = {"name": "WebFetch", "description": "Reads a page.", "input_schema": {"t
 
 
 def test_claude_with_tool_search(roomy: Harness) -> None:
-    """The found tool comes into the middle of `tools`; what stands before its reference does not change."""
+    """The found tool is inserted in the middle of `tools`; the prompt before its reference does not change."""
     messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Look."}]},
                            {"role": "system", "content": [{"type": "text", "text": "Today is Sunday."}]}]  # fmt: skip
     results = [

@@ -1,4 +1,4 @@
-"""Grammars of calls: what they let through is read as a call that follows its schema, and what models write passes."""
+"""Grammars of calls: permitted output parses as a call that matches its schema; recorded output is permitted."""
 
 import json
 from typing import Any
@@ -146,7 +146,7 @@ def test_calls_as_templates_write_them_pass() -> None:
 
 
 def _is_well_formed(record: Recorded) -> bool:
-    """Whether a record holds calls that their schemas allow, arguments in the order of those, and no marker in them."""
+    """Whether a record holds calls that their schemas allow, with ordered arguments and without markers in them."""
     if (
         not record.rendered
         or record.expected is None

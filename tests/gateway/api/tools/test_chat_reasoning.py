@@ -1,4 +1,4 @@
-"""Chats with a model that reasons: what the client gets, what is counted, and what binds it."""
+"""Chats with a model that reasons: the client's view, the counts, and the constraints."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Chats with tools: what the model sees, what binds its output, and what the client gets of it."""
+"""Chats with tools: the prompt, the constraint on the output, and the client's view."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ def grammar_of(harness: Harness) -> Grammar | None:
 
 
 def whole(harness: Harness, said: str, *, end: bool = True, **fields: Any) -> Any:
-    """The only choice of an answer, which is OpenAI's and described."""
+    """The only choice of a response; asserts that it matches OpenAI's schema and our document."""
     harness.script_of = lambda _: harness.say(said, end=end)
     reply = chat(harness.app, tools=TOOLS, **fields)
     assert reply.status_code == 200, reply.text
@@ -38,7 +38,7 @@ def whole(harness: Harness, said: str, *, end: bool = True, **fields: Any) -> An
 
 
 def streamed(harness: Harness, said: str, *, end: bool = True, **fields: Any) -> list[Any]:
-    """Choices of a stream's chunks, each of which is described."""
+    """Choices of a stream's chunks; asserts that each matches the document."""
     harness.script_of = lambda _: harness.say(said, end=end)
     *chunks, done = events(chat(harness.app, stream=True, **{"tools": TOOLS, **fields}).text)
     assert done == "[DONE]"

@@ -1,4 +1,4 @@
-"""Anthropic's typed tools: those that the client runs are offered with their schema, the others are warned of."""
+"""Anthropic's typed tools: those that the client runs are offered with their schema, the others cause a warning."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ EDITOR, OLD_EDITOR = "str_replace_based_edit_tool", "str_replace_editor"
 
 @pytest.fixture
 def caller(hermes: ServedModel) -> Harness:
-    """With room for long descriptions in a small vocabulary."""
+    """A caller with enough space for long descriptions in a small vocabulary."""
     return Harness(replace(hermes, max_model_len=4096))
 
 

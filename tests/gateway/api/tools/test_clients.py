@@ -1,4 +1,4 @@
-"""The real `openai` and `anthropic` clients: a loop with a tool, and an answer parsed into a model."""
+"""The real `openai` and `anthropic` clients: a loop with a tool, and a response parsed into a model."""
 
 import json
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ CALL = '<think>Look.</think>\n<tool_call>\n{"name": "weather", "arguments": {"ci
 
 
 class City(BaseModel):
-    """A tool's arguments, and an answer."""
+    """A tool's arguments, and the parsed response."""
 
     city: str
 
 
 @pytest.fixture(scope="module")
 def served(hermes: ServedModel) -> Iterator[str]:
-    """A model that asks for the weather, and tells what it was told."""
+    """A model that requests the weather, then repeats the result."""
     harness = Harness(hermes)
 
     def script(spec: SequenceSpec) -> Script:

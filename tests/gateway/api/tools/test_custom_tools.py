@@ -1,4 +1,4 @@
-"""Custom tools: called with a text, which their grammar binds, in chat completions and in Responses."""
+"""Custom tools: called with a text that matches their grammar, in chat completions and in Responses."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ IN_CHAT = {"type": "custom", "custom": {"name": "apply_patch", "description": "E
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_every_family_writes_a_bound_input(family: Any) -> None:
-    """What is drawn follows the client's grammar, and is read as the text."""
+    """Sampled output follows the client's grammar, and is parsed as the text."""
     vocabulary = vocabulary_of(family, as_tokens=True)
     schema = {"type": "object", "properties": {"input": {}}, "required": ["input"]}
     rule = CallRule("edit", schema, quoted_lark('start: a | "x" a\na: /"[bc\\n]{3}\\\\/ "\\n"'))
@@ -174,7 +174,7 @@ def test_a_bad_format_is_refused_by_name(roomy: Harness, form: Any, param: str) 
 
 
 def test_a_chain_of_rules_does_not_end_the_process(roomy: Harness) -> None:
-    """Of 3,000 it overflowed the stack of llguidance, in `structured_outputs` as well."""
+    """A chain of 3,000 rules overflowed llguidance's stack, in `structured_outputs` as well."""
     chain = "start: a0\n" + "".join(f"a{i}: a{i + 1}\n" for i in range(3000)) + 'a3000: "x"\n'
     form = {"type": "grammar", "syntax": "lark", "definition": chain}
     custom = {"input": "hi", "tools": [{**CUSTOM, "format": form}]}

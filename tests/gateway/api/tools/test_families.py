@@ -1,4 +1,4 @@
-"""Which family a model belongs to, and the parts of outputs that no record has."""
+"""The family of a model, and the parts of outputs that no record has."""
 
 from dataclasses import replace
 from typing import get_args

@@ -1,4 +1,4 @@
-"""Ids of calls that another family or another dialect has made: templates get them in the form that they need."""
+"""Ids of calls from another family or another API: templates get them in the form that they require."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""/v1/messages with tools and thinking: blocks in their order, as Anthropic's types have them, and as agents ask."""
+"""/v1/messages with tools and thinking: blocks in order, matching Anthropic's types and agents' requests."""
 
 import json
 from typing import Any
@@ -73,7 +73,7 @@ def test_a_whole_answer_has_thinking_text_and_calls(caller: Harness) -> None:
 
 
 def test_an_agents_turns(caller: Harness) -> None:
-    """The first request of Claude Code, its tool's result, and the count that it asks for in between."""
+    """The first request of Claude Code, its tool's result, and the count that it requests in between."""
     events = named_events(ask(caller, SAID.removeprefix("<think>\n"), **CLAUDE_CODE, messages=FIRST).text)
     for event in events:
         EVENT.validate_python(event) if event["type"] != "ping" else None

@@ -1,4 +1,4 @@
-"""Calls of a turn that must have one: bounded, for models that would repeat them to the end."""
+"""Calls of a turn that requires one are bounded, since some models repeat them endlessly."""
 
 from dataclasses import replace
 from typing import Any

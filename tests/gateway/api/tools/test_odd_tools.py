@@ -1,4 +1,4 @@
-"""Tools as clients write them: odd ones are taken for what is meant, or bind nothing; they refuse no session."""
+"""Malformed tools of clients: interpreted as intended, or offered without a grammar; they never refuse a session."""
 
 import json
 from typing import Any
@@ -67,7 +67,7 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
 @pytest.mark.parametrize("parameters", ODD, ids=str)
 def test_an_odd_schema_refuses_no_session(caller: Harness, parameters: Any) -> None:
-    """It is offered all the same, with any arguments, and named in the warning."""
+    """It is offered anyway, with any arguments, and named in the warning."""
     odd = {"name": "odd", "parameters": parameters}
     for path, tools, named in (
         ("/v1/chat/completions", [tool(CITY, "good"), tool(parameters)], "tools[1].function.parameters"),
@@ -96,7 +96,7 @@ def test_an_odd_schema_is_refused_where_its_call_is_demanded(caller: Harness) ->
 
 
 def test_tools_that_are_too_many_for_a_grammar_are_offered_unbound(caller: Harness) -> None:
-    """Names of arguments bind as long as they can."""
+    """Names of arguments are constrained as long as the grammar's limits allow."""
     long = {"type": "object", "properties": {"city": {"type": "string", "description": "x" * 140_000}}}
     reply = chat(caller.app, tools=[tool(long, "a"), tool(long, "b")])
     assert reply.status_code in (200, 400)
@@ -116,7 +116,7 @@ def test_an_empty_list_is_an_empty_object(caller: Harness) -> None:
 
 
 def test_a_kind_of_tool_that_is_not_here_stays_behind(caller: Harness) -> None:
-    """In chat where there are functions beside it."""
+    """In chat it is skipped if there are functions as well."""
     reply = chat(caller.app, tools=[tool(CITY, "good"), {"type": "web_search"}])
     assert reply.status_code == 200, reply.text
     assert reply.headers["x-cloudmatrix-warning"] == "ignored fields: tools[1] (web_search)"

@@ -1,4 +1,4 @@
-"""Every answer of OpenAI's routes against the schemas that OpenAI publishes, which strict clients follow."""
+"""Every response of OpenAI's routes against the schemas that OpenAI publishes, which strict clients enforce."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_chat(speaker: Harness, fields: dict[str, Any]) -> None:
     "fields", [{}, {"n": 2, "logprobs": 1}, {"echo": True, "logprobs": 0, "max_tokens": 0}], ids=str
 )
 def test_completions(harness: Harness, fields: dict[str, Any]) -> None:
-    """OpenAI itself sends null before the end, and for the first token of an echo, whatever its schema says."""
+    """OpenAI itself sends null before the end, and for the first token of an echo, despite its schema."""
     *chunks, _ = events(complete(harness.app, **fields, stream=True).text)
     for answer in (complete(harness.app, **fields).json(), *chunks):
         for choice in answer["choices"]:

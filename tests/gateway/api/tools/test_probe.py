@@ -1,4 +1,4 @@
-"""The probe of canitoolcall against the bundled model's template and vocabulary, with calls that are forced."""
+"""The probe of canitoolcall against the bundled model's template and vocabulary, with forced calls."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ SCENARIOS = [
 
 @pytest.fixture(scope="module")
 def storyteller() -> Iterator[str]:
-    """Base URL of the storyteller's endpoint, whose tokens are drawn at random from those that may come."""
+    """Base URL of the storyteller's endpoint, whose tokens are drawn at random from the permitted ones."""
     model = ServedModel.from_folder(STORYTELLER, names=("storyteller",), max_model_len=2048, created=7)
     harness = Harness(model)
     harness.script_of = lambda spec: Script(tuple(drawn(model, spec)))
@@ -39,7 +39,7 @@ def storyteller() -> Iterator[str]:
 
 
 def drawn(model: ServedModel, spec: SequenceSpec) -> list[int]:
-    """An output of the grammar, or a word where there is none; texts in it end soon."""
+    """An output of the grammar, or a word where there is no grammar; strings in it end soon."""
     grammar, end = spec.sampling.grammar, model.eos_ids[0]
     words = model.tokenizer.encode("It is sunny.", add_special_tokens=False)
     if grammar is None:

@@ -1,4 +1,4 @@
-"""Outputs recorded from models, read as their records say, and alike however they are cut."""
+"""Outputs recorded from models, parsed as recorded, and independent of the cuts between pieces."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -52,7 +52,7 @@ OTHERWISE: Mapping[str, str] = {
 
 
 def read(record: Recorded, cuts: Iterator[int] | None = None) -> Parsed:
-    """The whole of an output, its text in pieces of these lengths."""
+    """Parse the whole output, its text in pieces of these lengths."""
     parser = OutputParser(record.family, record.family.marks_of(record.tokens), record.tools, opened=record.opened)
     parts: list[Part] = []
     for text, is_token in record.pieces:

@@ -1,4 +1,4 @@
-"""Responses of a model that calls tools and reasons, and requests with functions in the very form that Codex sends."""
+"""Responses of a model that calls tools and reasons, and requests with functions exactly as Codex sends them."""
 
 import json
 from typing import Any
@@ -74,7 +74,7 @@ def test_a_turn_of_codex(roomy: Harness) -> None:
 
 
 def test_the_turn_after_it(roomy: Harness) -> None:
-    """Codex gives back what it was given, reasoning without its content, and what the tools have answered."""
+    """Codex sends back the previous output: reasoning without its content, and the results of the tools."""
     say(roomy, SAID)
     reasoning, message, call = named_events(post(roomy.app, "/v1/responses", CODEX).text)[-1]["response"]["output"]
     sealed = {name: value for name, value in reasoning.items() if name not in ("content", "status")}

@@ -1,4 +1,4 @@
-"""Blocks of calls on /v1/messages: whole or not there, with ids as Anthropic's look; fields that other routes have."""
+"""Blocks of calls on /v1/messages: complete or absent, with ids like Anthropic's; fields of other routes."""
 
 import json
 import re
@@ -28,7 +28,7 @@ WHOLE = call("x", '{"a": "b"}')
 
 @pytest.mark.parametrize("kept", range(len('{"a": "b"')))
 def test_a_call_that_is_cut_off_has_no_block(caller: Harness, kept: int) -> None:
-    """Those before it stay, and so does the text."""
+    """Earlier calls and the text stay."""
     cut = WHOLE[: WHOLE.index("arguments") + len('arguments": ') + kept]
     said = "Look.\n" + call("y", "{}") + "\n" + cut
     limit = len(caller.model.tokenizer.encode(said, add_special_tokens=False))

@@ -1,4 +1,4 @@
-"""Prompts from hash ids: equal ids give equal tokens, unequal ones differ, whatever the tokenizer and the lengths."""
+"""Prompts from hash ids: equal ids give equal tokens, unequal ones differ, for any tokenizer and lengths."""
 
 import itertools
 from dataclasses import replace
@@ -27,7 +27,7 @@ def _tokens(prompt: object) -> list[int]:
 
 
 def _shared(first: list[int], second: list[int]) -> int:
-    """Tokens that two prompts have in common at the beginning."""
+    """Tokens in the common prefix of two prompts."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 

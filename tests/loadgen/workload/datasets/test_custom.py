@@ -1,4 +1,4 @@
-"""Prompts of one's own, line by line."""
+"""A user's own prompts, line by line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Recorded conversations: which questions are asked, how long answers are to be, what is left out."""
+"""Recorded conversations: the sent questions, the requested lengths, the skipped parts."""
 
 import json
 from pathlib import Path

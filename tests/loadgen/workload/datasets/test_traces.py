@@ -1,4 +1,4 @@
-"""Traces as workloads: times, lengths, and prefixes that repeat as the trace says, also when scaled and clipped."""
+"""Traces as workloads: times, lengths, and prefixes that repeat as in the trace, also when scaled and clipped."""
 
 import json
 from pathlib import Path
