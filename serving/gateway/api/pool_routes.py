@@ -1,11 +1,11 @@
-"""The KV-cache pool over HTTP: look at it, delete a tenant's cache, prove that it is sound.
+"""The KV-cache pool over HTTP: show it, delete a tenant's cache, audit it.
 
     GET    /pool                      any key: the caller's own namespace; administrators see servers and all of them
     DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
     POST   /pool/namespaces/{name}    administrators; `{"quota_mib": 100, "weight": 2}`, or one of them
-    POST   /pool/audit                administrators; `{"repair": true}` also removes what is wrong
-
-On a server without keys everybody is an administrator. Whether another tenant's namespace exists is not told: 403.
+    POST   /pool/audit                administrators; `{"repair": true}` also removes invalid entries
+On a server without keys every client is an administrator. Requests about another tenant's namespace get 403, whether it
+exists or not.
 """
 
 from dataclasses import replace
@@ -33,17 +33,16 @@ MAX_BODY_BYTES = 4096
 
 
 def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: frozenset[str]) -> APIRouter:
-    """The routes; without a pool each of them answers 404.
-
+    """The routes; without a pool each of them responds 404.
     Args:
-        metrics: knows what instances got from the pool, and is told of audits.
+        metrics: has the instances' pool statistics, and counts audits.
         configured: namespaces of the configuration.
     """
     router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
 
     @router.get("", responses=answers(Pool, 404))
     async def show(request: Request) -> Response:
-        """Ring, servers with their fill and hits, and namespaces with what they hold."""
+        """Ring, servers with their usage and hits, and namespaces with their holdings."""
         there, tenant = _there(pool), tenant_of(request)
         usage = await there.usage()
         await metrics.ask()
@@ -53,10 +52,9 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
 
     @router.delete("/namespaces/{name:path}", responses=answers(PoolDeleted, 403, 404, 503))
     async def forget(request: Request, name: str) -> Response:
-        """Delete all that a namespace has on the pool's servers.
-
-        What instances hold in their own memory ages out by itself, and a server that is down keeps its SSD folder until
-        it is back: ask again then. A namespace that is no longer configured leaves the list as well.
+        """Delete all entries of a namespace on the pool's servers.
+        Entries in the instances' own memory age out, and a server that is down keeps its SSD folder until it is back:
+        repeat the request then. A namespace that is no longer configured is also removed from the list.
         """
         there, tenant = _there(pool), tenant_of(request)
         if not tenant.may_manage(name):
@@ -80,11 +78,11 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         "/audit", openapi_extra=request_body("PoolAuditRequest"), responses=answers(PoolAudit, 403, 404, *BODY_ERRORS)
     )
     async def audit(request: Request) -> Response:
-        """Let every server compare its ledger, its memory and its SSD folder."""
+        """Audit every server's ledger, memory and SSD folder."""
         there = _there(pool)
         if not tenant_of(request).admin:
             raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
-        # A JSON body, not a query: a page in a browser cannot send one to a server that did not invite it.
+        # A JSON body, not a query: a browser page cannot send one to a server that did not allow its origin.
         body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
         told = audit_summary(await there.audit(repair=body.repair))
         metrics.audited(sound=told["ok"])
@@ -101,8 +99,7 @@ def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset
     )
     async def change(request: Request, name: str) -> Response:
         """Change a namespace's quota and weight while the system runs.
-
-        The pool's directory keeps them; they win over the configuration file until that says something else.
+        The pool's directory stores them; they override the configuration file until the file changes them.
         """
         there = _there(pool)
         if not tenant_of(request).admin:
@@ -127,8 +124,7 @@ def _there(pool: PoolAdmin | None) -> PoolAdmin:
 
 
 async def _require_namespace(pool: PoolAdmin, name: str, configured: frozenset[str]) -> None:
-    """A typing mistake must not look like success, and model weights are nobody's to delete.
-
+    """Require an existing namespace: a typo must not look like success, and no client may delete model weights.
     Raises: RouteError.
     """
     known = {*configured, *(record.name for record in pool.view().namespaces)}

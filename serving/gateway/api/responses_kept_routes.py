@@ -1,4 +1,4 @@
-"""The routes of responses that are kept: to read one, what it was made of, to forget it."""
+"""The routes of stored responses: read one, list its input items, delete it."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ _LISTING = {
 
 
 def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
-    """Responses that are kept, each for its own namespace alone."""
+    """Routes of stored responses, each accessible to its own namespace only."""
     router = APIRouter(prefix="/v1/responses", tags=["generation"])
 
     @router.get("/{response_id}", responses=answers(ResponseAnswer, 404))
     async def read(request: Request, response_id: str) -> Response:
-        """A response that is kept."""
+        """Read a stored response."""
         if request.query_params.get("stream") in ("true", "True", "1"):
             raise _wrong("stream", "is not supported here: a response that is kept is read whole")
         kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
@@ -43,20 +43,20 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
 
     @router.delete("/{response_id}", responses=answers(ResponseDeleted, 404))
     async def delete(request: Request, response_id: str) -> Response:
-        """Forget a response."""
+        """Delete a stored response."""
         await shelf.delete(tenant_of(request).namespace, response_id)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/{response_id}/cancel", responses=answers(None, 400, 404))
     async def cancel(request: Request, response_id: str) -> Response:
-        """Refused: what is kept is over, and one that runs ends when its client leaves."""
+        """Refused: stored responses are finished, and a running one ends when its client leaves."""
         kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
         status = kept.response["status"]
         raise _wrong(PATH_PARAM, f"names a response that is {status}; only one in the background could be cancelled")
 
     @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
     async def input_items(request: Request, response_id: str) -> Response:
-        """Items that a response was made of, those of the conversation before it included."""
+        """Input items of a response, including the earlier conversation."""
         limit, newest_first = _limit(request), _newest_first(request)
         items = (await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)).items
         items = items[::-1] if newest_first else items

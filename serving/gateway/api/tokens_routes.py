@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: requests that a renderer has made, and the renderer itself."""
+"""Routes with tokens as input and output, for requests from a renderer, and the renderer itself."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -18,11 +18,11 @@ _RENDER_ERRORS = (404, 429, *BODY_ERRORS)
 TOKENS_EXCHANGES = tuple(
     ("POST", "/inference/v1/generate", status) for status in sorted({200, 401, 499, 500, *_ERRORS})
 )
-"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 
 def tokens_router(endpoint: RouteServices) -> APIRouter:
-    """Tokens."""
+    """Routes of generation in tokens, and of rendering."""
     router = APIRouter(tags=["tokens"])
     model, settings = endpoint.model, endpoint.settings
 
@@ -49,7 +49,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedRequest, *_RENDER_ERRORS),
     )
     async def render_chat(request: Request) -> Response:
-        """Render a chat as the request that /inference/v1/generate takes in its place. Nothing is generated."""
+        """Render a chat as the equivalent request to /inference/v1/generate. Generates nothing."""
         body, order = await endpoint.chat_order(request)
         return json_response(rendered_requests(order, body, model)[0])
 
@@ -59,7 +59,7 @@ def tokens_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(RenderedPrompts, *_RENDER_ERRORS),
     )
     async def render_completion(request: Request) -> Response:
-        """Render a completion as requests for /inference/v1/generate, one for each prompt. Nothing is generated."""
+        """Render a completion as requests to /inference/v1/generate, one for each prompt. Generates nothing."""
         body, order = await endpoint.completion_order(request)
         return json_response(rendered_requests(order, body, model))
 
