@@ -1,4 +1,5 @@
 """Wire models of responses, used only for `/openapi.json`: responses are built as plain objects, tests compare the two.
+
 A field with a default is omitted when it has no value; one that may be null is always sent.
 """
 

@@ -1,4 +1,5 @@
 """API keys: a pure ASGI middleware that accepts requests with a known bearer key and records the key's tenant.
+
 Only digests are stored. All are compared, each in constant time, so that the response time reveals neither the key nor
 its place in the list. Pure ASGI because Starlette's BaseHTTPMiddleware hides disconnects from the routes.
 """

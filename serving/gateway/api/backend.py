@@ -1,4 +1,5 @@
 """The port between the HTTP API and the token generator: the live pools, or a fake in tests.
+
 The API turns a request into a `GenerationJob` of `n` sequences; the backend does routing, retries, resumption and
 deadlines, and returns updates in the order in which they arrive. The API handles stop strings: engines see no text.
 """
@@ -20,6 +21,7 @@ class Generation(Protocol):
 
     async def next(self) -> Sequence[SequenceUpdate]:
         """Wait for updates and return all that have arrived since the last call (at least one).
+
         Returns: an empty sequence after all sequences have finished and were reported.
         Raises: DeadlineError, EngineError, UnavailableError: the job has ended and holds no resources.
         """

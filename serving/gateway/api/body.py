@@ -102,6 +102,7 @@ def _refuse_numbers_beyond_json(raw: bytes) -> None:
 
 def _ignored(body: WireModel) -> list[str]:
     """Fields of a body, and of its objects, that have no effect in this server.
+
     Raises: InvalidRequestError for a field that must not be ignored.
     """
     own = body.__dict__  # declared by the route's model and so validated; other routes' fields may have any value

@@ -1,4 +1,5 @@
 """Limit on the bytes of all request bodies together while they arrive.
+
 Each body has a limit of its own, but thousands may arrive slowly at the same time. A body that arrives in one piece is
 not counted, so ordinary requests pass however many others are in flight.
 """
@@ -14,6 +15,7 @@ RETRY_S = 1.0
 
 class BodyRoom:
     """Budget of one gateway.
+
     Args:
         largest: largest body allowed [bytes].
     """
@@ -29,6 +31,7 @@ class BodyRoom:
 
     def take(self, key: str, size: int) -> None:
         """Reserve bytes of a body that have arrived.
+
         Raises: OverloadedError; nothing is reserved then.
         """
         if self.held + size > self._limit or self._held[key] + size > self._limit // 2:

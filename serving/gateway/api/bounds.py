@@ -9,6 +9,7 @@ USUAL_OUTPUT = 4096
 
 def check_choices(prompts: int, n: int, settings: ApiSettings) -> None:
     """Check the number of choices, before any work on the prompts.
+
     Raises: InvalidRequestError, which names the excessive value.
     """
     if n > settings.max_n:
@@ -37,6 +38,7 @@ def check_logprobs(
     settings: ApiSettings,
 ) -> None:
     """Check the number of log-probabilities in the response, of tokens and alternatives.
+
     Args:
         prompt_tokens, output_tokens: of all choices together.
         logprobs: None if each is sent as soon as it is known.

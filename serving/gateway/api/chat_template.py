@@ -1,4 +1,5 @@
 """Chat messages to prompt text, with the conventions of Hugging Face chat templates, in a process of their own.
+
 A template belongs to a checkpoint and is foreign code. This module prepares messages as plain JSON values and reads the
 rendered text; `template_text` renders, in the processes of `template_pool`.
 """
@@ -102,6 +103,7 @@ class ChatTemplate:
 
     async def render(self, rendering: Rendering) -> str:
         """Render the prompt in a process; short conversations with our own templates are rendered in this one.
+
         Raises: InvalidRequestError when the template refuses the messages, exceeds its limits, or no message can be
             continued; OverloadedError when too many conversations wait; TimeoutError.
         """

@@ -105,6 +105,7 @@ class ChoiceOutput:
 
     def push(self, update: SequenceUpdate) -> Visible:
         """Process one update.
+
         Raises: DeadlineError, EngineError if the sequence failed.
         """
         out, news = Visible(), update.news

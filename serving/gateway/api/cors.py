@@ -1,4 +1,5 @@
 """CORS: the origins whose web pages may call this server from a browser, if the operator configured any.
+
 Starlette's own middleware, outermost, so that a preflight, which never has a key, is handled before keys are checked,
 and so that a page can read every response, errors and streams included. Cookies and other credentials that browsers
 send automatically stay off: a page must know an API key and send it.

@@ -1,4 +1,5 @@
 """Custom tools, which are called with a text instead of arguments.
+
 For chat templates and tool families a custom tool is a function whose only argument is the text, so that models which
 know only functions can call it. When a call is read, its arguments are converted back to the text.
 """

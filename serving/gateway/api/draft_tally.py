@@ -37,6 +37,7 @@ class DraftTally:
 
 def completion_details(tallies: Sequence[DraftTally]) -> dict[str, Any]:
     """The key `completion_tokens_details` of a request's usage; empty without draft tokens.
+
     Accepted and rejected tokens have OpenAI's names; `prediction_positions` gives both by position.
     """
     total = DraftTally()

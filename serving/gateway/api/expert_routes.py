@@ -3,6 +3,7 @@
     POST /experts/rebalance    {"policy": "global", "dry_run": true, "group": "decode#k3jx9a"}, each optional
     POST /experts/move         {"layer": 0, "expert": 3, "rank": 1}, and "group"
     POST /experts/load         {"after": 88}, and "group": rows by time slice, see `ReadLoad`
+
 Errors: 403 for others, 404 for unknown groups, layers, experts or ranks, 409 for what the group cannot do at present.
 """
 
@@ -84,6 +85,7 @@ def expert_router(post: PostOrder) -> APIRouter:
 
 def accepted(answer: OrderAnswer, param: str | None = None) -> dict[str, Any]:
     """An instance's reply as a JSON-ready response.
+
     Args:
         param: field of the body that the reply may refuse.
     Raises: RouteError with 404 for unknown names, 409 for what is not possible at present; InvalidRequestError for
@@ -106,6 +108,7 @@ def accepted(answer: OrderAnswer, param: str | None = None) -> dict[str, Any]:
 
 def choose_group(groups: dict[str, str], wanted: str | None) -> str:
     """Actor name of the rank that receives a group's commands.
+
     Args:
         groups: actor name of one rank, by the group's name.
         wanted: name of a group; None = the only one.

@@ -1,4 +1,5 @@
 """Names of fields in the dialect of the request.
+
 A request of another dialect becomes a chat or completion request, whose checks name their own fields. This module
 converts those names to the client's.
 """

@@ -39,6 +39,7 @@ STREAM_HEADERS = [
 
 class GenerationResponse(Response):
     """Submits an order when the server runs it, and responds with its output.
+
     Args:
         before_end: awaited after the last output, before the client receives the end of the response.
     """

@@ -2,6 +2,7 @@
 
     POST /experts/resize    `{"pool": "decode", "ranks": 4}`: each group of the pool grows or shrinks while serving
     POST /experts/drain     `{"rank": "decode#k3jx9a.r1"}`: its sequences move to other ranks, a new process replaces it
+
 Both respond when the groups have accepted the command; `GET /experts` shows their progress.
 """
 
@@ -26,6 +27,7 @@ MAX_BODY_BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class OrderedGroup:
     """A group that accepts commands.
+
     Args:
         actor: name of the rank's actor that receives the commands.
     """

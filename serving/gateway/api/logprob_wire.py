@@ -65,6 +65,7 @@ def prompt_logprobs(
 
 def token_name(token: int, tokenizer: Tokenizer, *, as_ids: bool) -> str:
     """A token's name in a completion: its text, or `token_id:N` if `as_ids`.
+
     Part of a character has no text: its name is its bytes as in OpenAI's API, `bytes:\\xf0\\x9f`, so that the names of
     consecutive tokens still give the text.
     """
@@ -82,6 +83,7 @@ def _text_or(token: int, tokenizer: Tokenizer, prefix: str) -> str:
 
 def _top_map(values: TokenLogprobs, top: int, tokenizer: Tokenizer, *, as_ids: bool) -> dict[str, float]:
     """The alternatives and the token itself, each by its name.
+
     If two tokens have the same text, the chosen token gets it, otherwise the likelier; the other is named by its id.
     """
     names = {values.token: token_name(values.token, tokenizer, as_ids=as_ids)}

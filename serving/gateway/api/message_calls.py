@@ -12,6 +12,7 @@ from serving.gateway.api.tools.family import HistoryId
 
 def with_calls(message: dict[str, Any], index: int, objects: bool) -> dict[str, Any]:
     """A message whose calls have OpenAI's form, with arguments in the form that the template expects.
+
     Args:
         objects: whether arguments are objects, not JSON text.
     Raises: InvalidRequestError for calls of any other form.
@@ -62,6 +63,7 @@ def _as_function(call: dict[str, Any], place: str) -> dict[str, Any]:
 
 def with_history_ids(messages: Sequence[dict[str, Any]], history_id: HistoryId) -> list[dict[str, Any]]:
     """A conversation whose calls and tool results have ids in the form of a family.
+
     A result belongs to the latest call with its id; one without an id to the first call that has no result yet.
 
     Args:

@@ -1,4 +1,5 @@
 """Converts turns of a Messages request to chat messages, by type of block:
+
 text, thinking, tool_use, server_tool_use          the turn's own message
 tool_result, web_search_tool_result ...            a message of role `tool`
 tool_reference in a result                         the tool's definition, which is then omitted from the start
@@ -43,6 +44,7 @@ def _references(content: object) -> Iterator[str]:
 
 class MessageBlocks:
     """Converter of turns.
+
     Args:
         found: chat definitions, by name, of the tools whose definition is placed in a search result.
     """
@@ -55,6 +57,7 @@ class MessageBlocks:
     def messages(self, turn: MessageTurn, path: str) -> list[dict[str, Any]]:
         """One turn. Each result of a client's tool is a message of its own, before the turn's text; the result of a
         server's tool follows the text that the model wrote before it.
+
         Raises: InvalidRequestError naming the block that this server does not support.
         """
         if isinstance(turn.content, str):

@@ -30,7 +30,9 @@ class MessagesTools:
 
 def messages_tools(tools: Sequence[object] | None, choice: object, referenced: Collection[str] = ()) -> MessagesTools:
     """The request's tools, including those of Anthropic's typed tools that the client runs.
+
     Tools that only Anthropic's servers run are omitted: agents send them to every server.
+
     Args:
         referenced: names in the conversation's search results. A tool with `defer_loading` among them is omitted from
             the start, because adding it would change the beginning of every later prompt.

@@ -25,6 +25,7 @@ _FIELDS = Fields("messages", "max_tokens", "top_logprobs", "stop_sequences")
 @dataclass(frozen=True, slots=True)
 class MessagesChat:
     """A Messages request as a chat request. An assistant's last turn is to be continued.
+
     Args:
         words: its fields by the client's names.
         skipped: omitted tools and blocks, as named in the warning header.
@@ -43,6 +44,7 @@ class MessagesChat:
 
 def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: ServedModel) -> Rendering:
     """The conversation to render.
+
     Raises: InvalidRequestError naming the field, or the block, that this server does not support.
     """
     chat = asked.chat
@@ -77,6 +79,7 @@ def messages_order(
     """Translate a request.
 
     The output is limited by the model's context as well as by `max_tokens`: agents request more than most models have.
+
     Args:
         spoken: result of `messages_chat`.
         text: the template's text for the result of `prepare_messages`.
@@ -115,6 +118,7 @@ def wants_long_work(body: CountTokensRequest) -> bool:
 
 def messages_chat(body: CountTokensRequest) -> MessagesChat:
     """The equivalent chat request.
+
     Raises: InvalidRequestError naming the block that this server does not support.
     """
     messages: list[dict[str, Any]] = []

@@ -1,4 +1,5 @@
 """`/openapi.json`: every route with its body, its responses and its errors.
+
 Routes declare their own responses with `answers`; this module adds those of the layers around them (keys, bugs, ids).
 """
 
@@ -125,6 +126,7 @@ def _event_data(models: Sequence[type[BaseModel]]) -> dict[str, Any]:
 
 def describe(app: FastAPI, *, keys: bool, hosts: bool = False, root_path: str = "") -> dict[str, Any]:
     """Build the document, which is done once.
+
     Args:
         keys: whether requests need an API key.
         hosts: whether requests must name this server in `Host`.

@@ -28,6 +28,7 @@ _TAIL = 8
 @dataclass(frozen=True, slots=True)
 class OutputReading:
     """How the outputs of a request are parsed.
+
     Args:
         tools: parameters of the offered tools, by name.
         customs: names of the offered tools that are called with a text.
@@ -56,6 +57,7 @@ class OutputReading:
 
 def require_family(model: ServedModel) -> Family:
     """The family whose format a model uses for tool calls.
+
     Raises: InvalidRequestError naming what is missing.
     """
     if model.tool_family is None:
@@ -72,6 +74,7 @@ def output_plan(
     body: GenerationRequest, model: ServedModel, prompt: Sequence[int]
 ) -> tuple[Grammar | None, OutputReading | None]:
     """The grammar, compiled once, and the reading; None for outputs of plain text.
+
     Raises: InvalidRequestError naming the field.
     """
     if not isinstance(body, ChatCompletionRequest):
@@ -163,6 +166,7 @@ def _grammar(
 
 def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
     """Rules of tools, each with its schema; if the schema cannot be followed, only with its names.
+
     Raises: InvalidRequestError if a strict tool's schema cannot be followed.
     """
     rules = []

@@ -13,6 +13,7 @@ from serving.values.pool_view import NamespaceRecord, PoolView
 @dataclass(frozen=True, slots=True)
 class ServerAnswers:
     """The pool servers' responses to one request.
+
     Args:
         by_server: each server's response, by its name in the ring.
         silent: by server, why it did not respond.
@@ -43,12 +44,14 @@ class PoolAdmin(Protocol):
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
         """Set a namespace's quota and weight, effective within two seconds.
+
         Raises: UnavailableError if the pool's controller does not respond.
         """
         ...
 
     async def drop_namespace(self, name: str) -> None:
         """Remove a namespace from the list.
+
         Raises: UnavailableError if the pool's controller does not respond.
         """
         ...

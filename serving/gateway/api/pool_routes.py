@@ -4,6 +4,7 @@
     DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
     POST   /pool/namespaces/{name}    administrators; `{"quota_mib": 100, "weight": 2}`, or one of them
     POST   /pool/audit                administrators; `{"repair": true}` also removes invalid entries
+
 On a server without keys every client is an administrator. Requests about another tenant's namespace get 403, whether it
 exists or not.
 """
@@ -34,6 +35,7 @@ MAX_BODY_BYTES = 4096
 
 def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: frozenset[str]) -> APIRouter:
     """The routes; without a pool each of them responds 404.
+
     Args:
         metrics: has the instances' pool statistics, and counts audits.
         configured: namespaces of the configuration.
@@ -53,6 +55,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
     @router.delete("/namespaces/{name:path}", responses=answers(PoolDeleted, 403, 404, 503))
     async def forget(request: Request, name: str) -> Response:
         """Delete all entries of a namespace on the pool's servers.
+
         Entries in the instances' own memory age out, and a server that is down keeps its SSD folder until it is back:
         repeat the request then. A namespace that is no longer configured is also removed from the list.
         """
@@ -99,6 +102,7 @@ def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset
     )
     async def change(request: Request, name: str) -> Response:
         """Change a namespace's quota and weight while the system runs.
+
         The pool's directory stores them; they override the configuration file until the file changes them.
         """
         there = _there(pool)
@@ -125,6 +129,7 @@ def _there(pool: PoolAdmin | None) -> PoolAdmin:
 
 async def _require_namespace(pool: PoolAdmin, name: str, configured: frozenset[str]) -> None:
     """Require an existing namespace: a typo must not look like success, and no client may delete model weights.
+
     Raises: RouteError.
     """
     known = {*configured, *(record.name for record in pool.view().namespaces)}

@@ -39,6 +39,7 @@ def prepare_chat(
     variables: dict[str, Any] | None = None,
 ) -> Rendering:
     """Prepare a conversation for the chat template.
+
     Raises: InvalidRequestError when the model has no chat template, or a message has no text.
     """
     if model.chat_template is None:

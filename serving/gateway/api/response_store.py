@@ -15,6 +15,7 @@ class ResponseStore(Protocol):
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
         """Store a response.
+
         Returns: whether it was stored.
         Raises: UnavailableError if the store does not respond.
         """
@@ -22,12 +23,14 @@ class ResponseStore(Protocol):
 
     async def get(self, namespace: str, response_id: str) -> bytes | None:
         """A stored response; None if it is not, or no longer, stored.
+
         Raises: UnavailableError if the store does not respond.
         """
         ...
 
     async def delete(self, namespace: str, response_id: str) -> bool:
         """Delete a response.
+
         Returns: whether it was stored.
         Raises: UnavailableError if the store does not respond.
         """

@@ -8,6 +8,7 @@ from serving.gateway.api.responses_schema import ResponsesRequest
 def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
     """Fields of a response that its request determines, with OpenAI's defaults for those that it omits. Fields that
     OpenAI's schema requires to be texts are omitted if the request has none.
+
     Args:
         stored: whether the response can be requested later.
     """

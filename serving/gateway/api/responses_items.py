@@ -63,6 +63,7 @@ Item = Mapping[str, Any]
 
 class Turns:
     """Messages of a chat, built item by item; `sources` maps each message and call to its path in the request.
+
     Args:
         names: flat names of the request's tools.
         tools: chat definitions, by flat name.
@@ -253,6 +254,7 @@ def _wrong(path: str, words: str) -> InvalidRequestError:
 
 def kept_items(given: str | Sequence[object], stem: str) -> list[dict[str, Any]]:
     """The input as items with a type and an id each, in the form in which they are stored and listed.
+
     Args:
         stem: prefix of the ids.
     Copies the items; the input is unchanged.

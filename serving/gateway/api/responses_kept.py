@@ -79,6 +79,7 @@ class ResponseShelf:
 
     async def find(self, namespace: str, response_id: str, param: str) -> KeptResponse:
         """A stored response.
+
         Args:
             param: the request's field with the id.
         Raises: ResponseNotFoundError, UnavailableError.
@@ -141,6 +142,7 @@ class ResponseShelf:
 @dataclass(slots=True)
 class ResponseKeeper:
     """Stores one response after it has finished, before its client receives the end.
+
     Args:
         items: items of the conversation before it, its own input included.
     """

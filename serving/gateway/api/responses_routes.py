@@ -40,6 +40,7 @@ RESPONSES_EXCHANGES = tuple(
 
 def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter:
     """The routes of responses.
+
     Args:
         shelf: store of responses.
     """

@@ -1,4 +1,5 @@
 """Tools of a Responses request as tools of a chat request: functions, custom tools, and namespaces of both.
+
 A namespace is flattened: its tools get names that are unique in the request, and calls are shown with the namespace and
 the bare name. Tools are defined in `tools`, and in input items that add some. Agents send tools of every type that
 their provider has. Unsupported tools are omitted and named in the warning header; the request is refused if it demands
@@ -31,6 +32,7 @@ OwnName = tuple[str, str]
 @dataclass(slots=True)
 class FlatNames:
     """Tool names shown to the model, and the client's names of the same tools.
+
     Args:
         searches: whether one of them finds further tools; its calls are items of their own.
     """
@@ -101,6 +103,7 @@ class ChatTools:
 @dataclass(frozen=True, slots=True)
 class _Found:
     """A tool of a supported kind.
+
     Args:
         given: the tool itself.
         adds: an item of the input added it, so it may be repeated.
@@ -121,6 +124,7 @@ class _Found:
 
 def chat_tools(tools: Sequence[object], items: Sequence[tuple[str, object]] = ()) -> ChatTools:
     """Convert a request's tools.
+
     Args:
         tools: of the request itself.
         items: items of its conversation, each with its path.
@@ -205,6 +209,7 @@ def _chat_tool(found: _Found, flat: str) -> dict[str, Any]:
 
 def chat_choice(choice: object, found: ChatTools) -> object:
     """`tool_choice` in chat's form.
+
     Raises: InvalidRequestError for a choice of an unsupported tool.
     """
     if choice is None or choice in _MODES:

@@ -67,6 +67,7 @@ def as_chat(
     body: ResponsesRequest, given: str | Sequence[object], earlier: Sequence[dict[str, Any]] = ()
 ) -> ResponsesChat:
     """The equivalent chat request.
+
     Args:
         given: its input.
         earlier: items of the conversation that the request continues.
@@ -114,6 +115,7 @@ def responses_order(
 
     The output is limited by the model's context as well as by `max_output_tokens`: agents request more than most
     models have.
+
     Args:
         chat: result of `as_chat`. text: the template's text for it.
     Raises: InvalidRequestError, ContextLengthError.

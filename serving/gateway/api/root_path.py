@@ -1,4 +1,5 @@
 """Path prefix under which a proxy exposes this server: pure ASGI, outermost, so that other layers see paths without it.
+
 The proxy may or may not remove the prefix; both are supported.
 """
 

@@ -134,6 +134,7 @@ class RouteServices:
 
     async def translated(self, request: Request, work: Callable[[], Result], *, long: bool = False) -> Result:
         """Run work on the text of a request whose body was read; on the event loop if it is short.
+
         Args:
             long: the work takes long even for a short body.
         Raises: OverloadedError, RequestError subclasses.
@@ -152,6 +153,7 @@ class RouteServices:
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
         """The response to an order, which runs when the response is sent.
+
         Args:
             before_end: see `GenerationResponse`.
         """
@@ -233,6 +235,7 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
     @router.get("/metrics", response_class=Response, responses=answers(None, content=METRICS_CONTENT))
     async def metrics(request: Request, scope: Literal["all", "gateway"] = "all") -> Response:
         """Prometheus text, without a key. Series with tenants' names need an admin key, or an open server.
+
         `scope=gateway` is for scrapers that discover each gateway, such as a PodMonitor: a page then has the series of
         its own gateway, and series of instances are on one gateway's page only. If `Accept` requests it, the format is
         OpenMetrics, with exemplars of first tokens when requests are traced.

@@ -16,6 +16,7 @@ from serving.values.sequence import PoolUse
 
 class RequestRun:
     """Owns the backend's `Generation`. `close` must be called exactly once, whatever happened.
+
     `failed` distinguishes a failure from a client that left; `timing` is set for a single choice only.
     """
 

@@ -1,4 +1,5 @@
 """Wire models of requests: OpenAI's fields, vLLM's extensions, and the fields that are refused on purpose.
+
 Types are strict (a number in a string is an error that names the field); `null` means absent everywhere; unknown
 fields are collected for `unknown_fields`, which refuses those that would change the output of another server.
 """
@@ -66,6 +67,7 @@ _PROMPT_OR_MESSAGES: dict[str, Any] = {
 
 def _prompt_form(value: object) -> str:
     """The prompt's form among four, by its first element, so that only that form is validated.
+
     The names contain a space, which distinguishes them from field names in the path of an error.
     """
     first = value[0] if isinstance(value, list) and value else None
@@ -95,6 +97,7 @@ class WireModel(BaseModel):
 
 def check_request_id(value: str | None) -> str | None:
     """A client's own id, unchanged.
+
     Raises: InvalidRequestError if it is not a valid id.
     """
     if value is not None and usable_request_id(value) is None:

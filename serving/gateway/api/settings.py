@@ -37,6 +37,7 @@ class GenerationDefaults:
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> "GenerationDefaults":
         """Read the known keys; null means absent.
+
         Raises: ModelError for values that would be invalid in a request.
         """
         known = {name: config[name] for name in cls.__slots__ if config.get(name) is not None}

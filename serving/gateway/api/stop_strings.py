@@ -1,7 +1,9 @@
 """Finds stop strings in text that arrives in pieces, and withholds text that may be the start of one.
+
 The rule, independent of the cutting into pieces: reading character by character, the text stops at the first position
 where it ends with a stop string; of several that end at the same position, the longest counts. Text is released as soon
 as it can no longer be the start of a stop string.
+
 Method: Knuth-Morris-Pratt, one automaton per stop string. Its state is the length of the longest prefix of the string
 that the text ends with, so the maximum of all states is the number of characters to withhold. Memory is linear in the
 strings' lengths, time per character in their number.
@@ -56,6 +58,7 @@ class StopStrings:
 
     def push(self, piece: str, *, armed: bool = True) -> StopMatch:
         """Add the next piece of text. Must not be called after a match.
+
         Args:
             armed: False = ignore a stop string that ends within this piece, but not one that only starts in it.
         """

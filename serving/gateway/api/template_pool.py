@@ -1,4 +1,5 @@
 """Pool of processes that run a model's chat template: started on demand, up to a small number, replaced when lost.
+
 Usable from several event loops concurrently: an idle process is not bound to a loop.
 """
 
@@ -97,6 +98,7 @@ class _Renderer:
 
 class TemplatePool:
     """Renders one template in other processes.
+
     Args:
         cpu_s: CPU time per response, in addition to the time allowed for its size.
     """
@@ -114,6 +116,7 @@ class TemplatePool:
 
     async def warm(self) -> None:
         """Start a process, so that no request waits for it, and compile the template in it.
+
         Raises: InvalidRequestError if the template does not compile.
         """
         async with self._ordinary.turn(0), asyncio.timeout(PATIENCE_S):
@@ -121,6 +124,7 @@ class TemplatePool:
 
     async def render(self, frame: bytes) -> str:
         """The rendered text.
+
         Args:
             frame: the template's variables, marshalled; plain JSON values.
         Raises: InvalidRequestError when the template refuses them or exceeds its limits; OverloadedError when too many

@@ -1,6 +1,8 @@
 """A process that runs one chat template: started by `template_pool`, killed when the template exceeds its limits.
+
     parent -> child    length, marshalled values: first the source, then one dictionary of variables after the other
     child -> parent    length, kind, text: the rendered text, or the reason for a refusal
+
 The child limits itself: the kernel kills it when a response has used up its CPU time, even during one long operation,
 and refuses it memory beyond its limit. It also exits when its parent does. The parent reads only text, so a template
 that escapes the sandbox gains nothing.

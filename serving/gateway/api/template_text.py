@@ -1,4 +1,5 @@
 """Hugging Face chat templates in jinja2: foreign code, and the functions that it may use.
+
 The environment has the functions that templates of published models use: `raise_exception`, `strftime_now`, `tojson`
 without HTML escapes, loop controls, trimmed blocks and `{% generation %}`. The sandbox denies a template access to
 Python, but does not limit its CPU time and memory: templates are compiled and run in a process that may be killed,
@@ -97,6 +98,7 @@ class TextTemplate:
 
     def render(self, variables: Mapping[str, Any], most_chars: int) -> str:
         """The rendered text.
+
         Raises: TooLongError; any exception of the template.
         """
         pieces, length = [], 0

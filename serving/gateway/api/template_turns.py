@@ -13,6 +13,7 @@ MOST_WAITING = 1024
 
 class TemplateTurns:
     """One queue.
+
     Args:
         most: concurrent turns.
         most_bytes: bytes that may wait; a single request may always wait.

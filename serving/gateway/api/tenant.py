@@ -22,6 +22,7 @@ from serving.values.namespaces import DEFAULT_NAMESPACE, namespace_salt
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """One client.
+
     Args:
         namespace: under which the pool accounts for the client's blocks.
         salt: first part of its prefix-hash chains; chains of different namespaces never match.

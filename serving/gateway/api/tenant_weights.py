@@ -9,6 +9,7 @@ from serving.values.pool_view import EMPTY_VIEW
 
 class TenantWeights:
     """Latest weight of each tenant. Without a pool the configured weights apply.
+
     Args:
         pool: None if there is none.
     """

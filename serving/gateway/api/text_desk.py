@@ -1,4 +1,5 @@
 """Work on texts, from characters to tokens and back: a limited amount concurrently, the rest in a fair, bounded queue.
+
 A text takes over a hundred times its size in memory while it is tokenized, and the pools' admission limits its client
 only afterwards. So it first waits here, in an `AdmissionQueue` of bytes instead of tokens.
 """
@@ -51,6 +52,7 @@ class TextDesk:
 
     async def run(self, tenant: Tenant, size: int, work: Callable[[], T]) -> T:
         """Run `work` in a thread when it is this tenant's turn.
+
         Args:
             size: approximate size of the text [bytes].
         Raises: OverloadedError if too much is waiting; TimeoutError; any exception of `work`.

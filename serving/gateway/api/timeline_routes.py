@@ -51,6 +51,7 @@ def timeline_router(timelines: Timelines) -> APIRouter:
     @router.get("/v1/requests/{request_id}/timeline", responses=answers(PastRequestTimeline, 404))
     async def timeline(request: Request, request_id: str) -> Response:
         """Timeline of a finished request: parts that sum to its time.
+
         `request_id` is the `id` of its response, or its `X-Request-ID`. 404 for a request of another tenant.
         """
         times = await timelines.find(request_id, _namespace(request))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 @dataclass(slots=True)
 class Timing:
     """Times of one clock [s]; None until the event has happened.
+
     Args:
         submitted: submission to the backend.
         arrived: arrival of the request; None = same as `submitted`.
@@ -35,6 +36,7 @@ class Timing:
 
     def as_wire(self, tokens: int) -> dict[str, float]:
         """The `metrics` object in milliseconds, without keys for unknown values; empty if there was no token.
+
         Names and meanings are vLLM's except for `time_to_first_token_ms`: it counts from the request's arrival,
         while vLLM counts from the end of the queue. `generation_time_ms` is the time from the first token to the last,
         `tokens_per_second` counts from the end of the queue to the last token.

@@ -225,6 +225,7 @@ class Tokenizer:
 
 def _check_ids(path: Path, raw: RawTokenizer, limit: int) -> None:
     """Check the largest id, because tables of tokens have an entry for every id up to it.
+
     Raises: ModelError if it is too large for a file of this size.
     """
     largest = max(raw.get_vocab(with_added_tokens=True).values(), default=0)

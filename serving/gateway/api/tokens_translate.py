@@ -22,6 +22,7 @@ _KINDS = {GrammarKind.REGEX: "regex", GrammarKind.LARK: "grammar", GrammarKind.J
 
 def as_completion(body: GenerateTokensRequest) -> CompletionRequest:
     """The equivalent completion request.
+
     Raises: InvalidRequestError naming the field as the client wrote it.
     """
     fields: dict[str, Any] = {name: getattr(body.sampling_params, name) for name in TokenSamplingParams.model_fields}

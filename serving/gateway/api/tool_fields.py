@@ -23,6 +23,7 @@ _NO_OBJECT = "must be the schema of an object: arguments have names"
 @dataclass(frozen=True, slots=True)
 class Tool:
     """A function, or a custom tool, that the request offers.
+
     Args:
         field: name in the request, for errors.
         parameters: the schema of its arguments.
@@ -49,6 +50,7 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """Tools of a request.
+
     Args:
         offered: all tools that the model is shown.
         callable: the tools among them that it may call.

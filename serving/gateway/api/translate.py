@@ -32,6 +32,7 @@ _USUAL_COMPLETION = 16
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Conversion of tokens to visible output. The same for all choices of a request.
+
     Args:
         min_tokens: a stop string counts only if it ends after this many tokens.
         opening: text shown before the output.
@@ -174,6 +175,7 @@ def build_order(
     by_default: bool = False,
 ) -> GenerationOrder:
     """The order for tokenized prompts; the common part of all translations.
+
     Args:
         prefix: prefix of the response's id.
         by_default: `asked` is a default, so fewer tokens suffice.

@@ -1,9 +1,11 @@
 """Undeclared fields of a request body: refused, suggested or ignored with a warning.
+
 known to another server, changes the response  400 `unsupported_parameter`, with our name for it
 known to another server, harmless              ignored, named in the warning header
 unknown, but close to a field of ours          400 `unknown_parameter`, with the suggestion
 unknown                                        ignored, named in the warning header
 A field is recognized in every spelling: `stopSequences` and `stop-sequences` are `stop_sequences`.
+
 """
 
 import re
@@ -30,6 +32,7 @@ def ignored_fields(
     extra: Mapping[str, object], own: Mapping[str, object], foreign: Mapping[str, Foreign], path: str = ""
 ) -> list[str]:
     """The names among `extra` that may be ignored, in printable form.
+
     Args:
         extra: fields that the model does not declare.
         own: declared fields, with their values.
@@ -82,6 +85,7 @@ def printable(name: str) -> str:
 @lru_cache(maxsize=1024)
 def _look_up(name: str, own: frozenset[str], *, inner: bool) -> tuple[str, str | None]:
     """A name in other servers' spelling, and our field that was probably meant instead.
+
     Args:
         inner: whether it is in an object within the body, where the body's own names do not apply.
     """

@@ -3,6 +3,7 @@
 
 def unread(kind: str, name: object = None) -> str:
     """Text that replaces the part.
+
     Args:
         name: of the file, if it has one.
     """

@@ -15,6 +15,7 @@ from serving.gateway.api.translate import GenerationOrder
 @dataclass(slots=True)
 class PromptCacheUse:
     """Effect of caching on the prompts of a request.
+
     Args:
         cached_tokens: not computed: in the instance's cache or pulled from the KV-cache pool.
         pulled_tokens: number of them that were pulled from the pool.

@@ -150,6 +150,7 @@ class AdmissionQueue:
 
     def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
         """Remove and return the requests whose deadline has passed.
+
         Args:
             before: also remove those that have waited since before this time, because no instance is available.
         """
@@ -191,6 +192,7 @@ class AdmissionQueue:
 
     def _bounds(self, one: QueuedRequest, claimed: bool, now: float) -> AdmissionDecision | None:
         """The refusal of a request beyond the limits; None if it fits.
+
         An empty queue refuses no request: otherwise a limit of 1 would refuse all.
         """
         if not self._lines and self._places:
@@ -206,6 +208,7 @@ class AdmissionQueue:
 
     def _excess(self, one: QueuedRequest, *, told: bool) -> tuple[int, int]:
         """Requests and prompt tokens by which it would exceed the limits; less than 1 = it fits.
+
         If keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
         requests counts twice, and capacity reserved for other keys does not count.
 
@@ -223,6 +226,7 @@ class AdmissionQueue:
 
     def _room_for(self, one: QueuedRequest) -> int:
         """Prompt tokens that must be free before it may wait.
+
         A request that needs the whole limit would never find it free while others keep arriving; half of the limit does
         become free when reserved. So one such request may exceed it; no other is queued until the queue has drained.
         """
@@ -252,6 +256,7 @@ class AdmissionQueue:
 
     def _kept_for_others(self, one: QueuedRequest) -> bool:
         """Whether the remaining capacity is reserved for clients that were given a Retry-After.
+
         False while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
         reservation after the other; neither may leave seats idle.
         """

@@ -1,7 +1,9 @@
 """Failures of a sequence: those in a row, and the instances that died with it.
+
 A long stream sees many failures that it did not cause, so only failures without progress count: a token from decoding
 clears the record. The token of a prompt does not, otherwise a request that fails as soon as it decodes would return
 endlessly, each time with one token more; it only excuses the instance that computed the prompt and had no further task.
+
 A request that crashes its engine is at first indistinguishable from the other requests on that engine. So two losses
 without a token in between only lead to a trial: the request runs alone on an instance until it is decoded. It is
 rejected as poisoned if that instance is lost as well, and no other at the same time: instances that die together (with
@@ -46,6 +48,7 @@ class Attempts:
 
     def progress(self, *, decoding: bool) -> None:
         """Note that the instance delivered a new token.
+
         Args:
             decoding: by decoding, not as the only token of a finished prompt.
         """

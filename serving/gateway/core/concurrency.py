@@ -6,7 +6,6 @@
 An instance serves in order of arrival and has no notion of keys. If several keys are configured, a gateway therefore
 starts only as many sequences as the instances report that they can run now, divided by the number of gateways. Three
 limits apply: seats of generating sequences, KV capacity, and prompt tokens in flight.
-seats of generating sequences, KV capacity, and prompt tokens on their way.
 
 A key with running sequences leaves part of each limit to the others; otherwise another key's first request would wait
 for one of its streams to end. A sequence whose prompt another instance computes needs no decode seat yet, so the mean
@@ -34,6 +33,7 @@ _NEWEST_SHARE = 0.1
 
 class PoolSeats(Struct, frozen=True, gc=False):
     """Capacity of the instances: one gateway's share.
+
     Args:
         sequences: generating sequences.
         step_tokens: tokens of one step of all prefill instances. chunk_tokens: of the largest of these.

@@ -1,4 +1,5 @@
 """Times of instances' deaths, and which instances died together.
+
 A host takes down all its instances, and the kernel kills one after the other when memory runs out: an instance that
 dies within a second of another was not necessarily killed by its own work.
 """

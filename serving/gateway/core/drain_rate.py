@@ -1,4 +1,5 @@
 """Rate at which a gateway's queue drains.
+
 Measured by the starts while requests wait: waiting requests will see that rate, whatever limits it. Until a queue has
 existed for long enough, Little's law is used instead: number of seats, and time for which each is occupied.
 """

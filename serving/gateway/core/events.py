@@ -1,4 +1,5 @@
 """Input and output of a gateway's core. Events have the gateway's time; effects are carried out in order.
+
 All are frozen values: a driver delivers them, a decision log stores them, a replay compares them.
 """
 
@@ -20,6 +21,7 @@ from serving.values.orders import Send
 
 class Submit(Value, frozen=True, gc=False):
     """A request arrived.
+
     Args:
         number: of the job; numbers increase.
     """
@@ -72,6 +74,7 @@ class InstanceSays(Value, frozen=True, gc=False):
 
 class InstanceDown(Value, frozen=True, gc=False):
     """The link is no longer usable, and the instance's state is lost.
+
     Args:
         still_since: last activity of an instance that was declared dead for its silence, or for a hanging engine [s];
             None = unknown; 0 = it exited in an orderly way.
@@ -143,6 +146,7 @@ GatewayEvent = (
 
 class Rejected(Value, frozen=True, gc=False):
     """The job was refused before it was queued.
+
     Args:
         unavailable: for lack of an instance, not of capacity.
     """

@@ -4,6 +4,7 @@ Every key has its own line and a virtual time: the tokens that it received, divi
 least virtual time is next, so that keys that always have requests waiting receive tokens in proportion to their
 weights, regardless of the demand of others. A key that returns does not catch up on unused tokens: its virtual time
 starts at that of the line that was served last.
+
 Within a line the lowest priority value is next, then the oldest; but every eighth start of a line is its oldest
 request. So no request waits forever: with n older ones in its line it starts within 8 * (n + 1) starts of that line.
 """

@@ -17,6 +17,7 @@ def core_settings(
     config: ServeConfig, gateway: GatewayId, pools: tuple[str, ...], attention_tokens: float
 ) -> GatewaySettings:
     """The settings of a gateway's core.
+
     Args:
         pools: names of the engine pools in the order in which a request passes them.
         attention_tokens: of the model; see `PrefillCost`.

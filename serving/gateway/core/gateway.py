@@ -152,6 +152,7 @@ class Gateway:
 
     def waiting(self, now: float) -> tuple[int, int, float]:
         """Requests that wait before their first token, in the queue or for an instance to come up.
+
         Returns: requests, their known tokens, and how long the oldest of them has waited [s].
         """
         stuck = {id(choice.job): choice.job for choice in self._needy.values() if choice.job.stuck}.values()

@@ -6,6 +6,7 @@ from xxhash import xxh3_64_intdigest
 
 class AdmissionLimits(Struct, frozen=True, gc=False):
     """Limits of one gateway.
+
     Args:
         max_queued_requests, max_queued_tokens: requests that may wait for a start, and their prompt tokens.
         max_running_sequences: concurrently in the pools.
@@ -24,6 +25,7 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
 
 class QueuedRequest(Struct, frozen=True, gc=False):
     """A request that waits to start.
+
     Args:
         number: unique within the gateway.
         sequences: number of its sequences. tokens: of its prompts.

@@ -14,6 +14,7 @@ _NO_TROUBLE = PathFault()
 
 class KnownInstance:
     """One linked instance.
+
     Attributes:
         view: from the last report, with reservations; None before the first report.
         heard_at: gateway time of its last message [s].

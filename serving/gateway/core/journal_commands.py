@@ -60,6 +60,7 @@ class NeedDecode(Struct, frozen=True, gc=False):
 class NeedTrial(Struct, frozen=True, gc=False):
     """Route a sequence that lost two instances to an idle one, reserved for it until it is decoded; then call
     `serve_whole`. Wait while further instances may still die of the same cause.
+
     Args:
         tokens, exclude: as in `NeedPrefill`.
         lost: a trial instance lost before; first call `judged`, as soon as it is known whether others died with it.

@@ -1,4 +1,5 @@
 """Responses stored for a limited time, so that clients can request and continue them: bounded per namespace.
+
 The oldest are dropped first. A namespace never displaces another's responses.
 """
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class KeepLimits:
     """Limits of each namespace.
+
     Args:
         responses: number of responses; 0 = none are stored.
         size_bytes: of all together.
@@ -27,6 +29,7 @@ class KeepLimits:
 @dataclass(frozen=True, slots=True)
 class KeptEntry:
     """One stored response.
+
     Args:
         at: when it was stored [s].
         size: bytes.
@@ -58,6 +61,7 @@ class KeptResponses:
 
     def put(self, namespace: str, response_id: str, value: bytes, now: float) -> bool:
         """Store a response, replacing one with the same id.
+
         Returns: whether it was stored.
         """
         if not self._limits.takes(len(value)):

@@ -1,8 +1,10 @@
 """Baseline routing without the pool: send a prompt to an instance that has its prefix cached.
+
 Systems route like this if instances do not share their caches. A gateway cannot see those caches; it estimates them
 from the prompts that it sent. Following the prefix alone would send a popular one to a single instance, so the choice
 is by predicted work: queued work plus the work of computing the prompt. Locality wins until the queue outweighs its
 savings. With the pool, `router.route_prefill` needs no estimate: any instance reads any block.
+
 """
 
 from collections import deque
@@ -19,6 +21,7 @@ from serving.ids import BlockHash, ReplicaId
 
 class _Sent:
     """The blocks most recently sent to one instance: an LRU in which a whole prompt is one use.
+
     A block's position in the order is that in the latest prompt that contains it. Its positions in earlier prompts are
     void, and skipped.
     """
@@ -67,6 +70,7 @@ class _Sent:
 
 class PrefixHistory:
     """Blocks recently sent to each instance, as an estimate of its cache.
+
     An LRU of hashes per instance, like the cache that it models; the end of a prompt is evicted before its beginning,
     because a block after a gap is useless.
     """
@@ -109,6 +113,7 @@ class PrefixHistory:
 
 def uncached_cost(cost: PrefillCost, tokens: int, cached: int) -> int:
     """The work of a prompt that is partly cached.
+
     Args:
         tokens: of the prompt; cached: its leading tokens whose KV is probably cached.
     Returns: short-prompt tokens; at least one is always computed: the last one's logits give the first new token.
@@ -129,7 +134,9 @@ def route_prefill_by_locality(
     cost: PrefillCost | None = None,
 ) -> RouteDecision:
     """Choose the instance with the least predicted work, after subtracting its probable prefix match.
+
     The caller records in `history` the instance to which the prompt was sent.
+
     Args:
         hashes: of the prompt's full blocks.
         block_tokens: tokens per block.

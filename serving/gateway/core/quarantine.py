@@ -18,6 +18,7 @@ EMPTYING_S = 30.0
 
 class Quarantine:
     """Keeps an instance free for the sequence on trial, and records which instances died together.
+
     Args:
         choices: all running sequences of the gateway.
     """
@@ -73,6 +74,7 @@ class Quarantine:
 
     def _empty(self, choice: Choice, now: float) -> ReplicaId | None:
         """The instance on which a sequence is alone; None = not yet.
+
         Raises: UnavailableError if none became empty in time.
         Effects: reserves the instance that will be empty first.
         """

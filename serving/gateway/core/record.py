@@ -29,6 +29,7 @@ class GatewayCall(CallRecord, frozen=True):
 
 def recorded(gateway: Gateway, note: Note) -> GatewayOn:
     """Wrap the gateway's `on` to record its calls.
+
     Args:
         note: receives each call and its recorded outcome; must return immediately.
     """

@@ -144,6 +144,7 @@ class SequenceJournal:
 
     def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
         """Accept blocks that are ready to pull: prefill is done, or a draining instance hands the sequence over.
+
         The first token after a prompt is delivered immediately.
         """
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:

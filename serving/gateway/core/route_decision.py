@@ -50,6 +50,7 @@ class InstanceView(Struct, frozen=True, gc=False):
 
 class RouteDecision(Struct, frozen=True, gc=False):
     """The chosen instance, and the reason.
+
     Args:
         tokens: prefill only: the added work, in tokens of a short prompt.
     """
@@ -62,6 +63,7 @@ class RouteDecision(Struct, frozen=True, gc=False):
 
 class RouteTurn(Struct, frozen=True, gc=False):
     """Number of a decision, for alternation among equal instances.
+
     Args:
         counter: of the gateway's decisions of this kind.
         seed: of the gateway.

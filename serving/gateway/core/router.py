@@ -1,4 +1,5 @@
 """Routing rules: the instance that computes a prompt, and the one that decodes it.
+
 Prefill is routed to the instance with the earliest predicted first token, from its queued work, the prompt's own work
 and its measured speed. Decode is routed to an instance with capacity for the KV blocks, and among those to the one with
 the fewest sequences and KV blocks. There is no affinity to a cached prefix: any instance reads any block.
@@ -131,6 +132,7 @@ def choose(
     loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0, favoured: Sequence[int] = ()
 ) -> tuple[int, str]:
     """Choose one of several instances by a rule.
+
     Args:
         loads: of the instances, at least one, in a fixed order; less is better.
         near: loads that exceed the least load by at most this are equal to it.

@@ -139,6 +139,7 @@ class Routes:
         closed: Collection[ReplicaId | None] = (),
     ) -> RouteDecision:
         """Choose an instance and reserve for the sequence.
+
         Args:
             closed: instances that must not be chosen.
         Raises: UnavailableError if there is none.
@@ -190,6 +191,7 @@ class Routes:
 
     def _roomy(self, views: list[InstanceView], tokens: int, now: float) -> list[InstanceView]:
         """Views with capacity for these tokens; if there are none, decode instances with it; if there are none, all.
+
         The token that fills an instance is the last it can generate, so generating more needs capacity for two. A
         prompt, or a stream that a prefill instance started, may be too long for every prefill instance.
         """

@@ -1,4 +1,5 @@
 """Timelines of requests as values: consecutive parts from arrival to the last byte.
+
 Each process measures its own parts on its own clock. The gateway's events delimit the parts; the time between two of
 them is divided into the durations that instances reported, and the remainder is `NETWORK`.
 """
@@ -30,6 +31,7 @@ Outcome = Literal["stop", "length", "abort", "error"]
 
 class TimePart(Struct, frozen=True, omit_defaults=True):
     """One part of a timeline.
+
     Args:
         start_s: since arrival [s].
         replica, host: where it was spent; empty = at the gateway.

@@ -51,6 +51,7 @@ class _Run:
 
 class ChoiceBuilder:
     """One choice of a running request. Times are the gateway's [s].
+
     Args:
         submitted: when the request was submitted to the gateway's core.
     """
@@ -132,6 +133,7 @@ class ChoiceBuilder:
 
     def end(self, index: int, before_s: float, now: float, over: float) -> t.ChoiceLine:
         """Finish and return the timeline of the choice. Do not report further events after this call.
+
         Args:
             before_s: from the request's arrival to its submission to the gateway's core [s].
             now: when the core had finished all choices; over: when the request ended.

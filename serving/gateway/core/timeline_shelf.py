@@ -1,4 +1,5 @@
 """Timelines of past requests: a bounded number, of which the slowest, failed and resumed are kept longest.
+
 The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is kept
 on each shelf that it qualifies for, and is dropped when it is on none.
 """
@@ -14,6 +15,7 @@ Choose = Literal["newest", "slowest", "failed", "resumed"]
 
 class TimelineShelf:
     """Keeps at most `room` timelines.
+
     Args:
         room: total capacity: a quarter each for the slowest, the failed and the resumed, the rest for the latest; 0 =
             none.

@@ -1,4 +1,5 @@
 """Spans of a finished timeline, for tracing systems: the request, with each part as a child. Values, no protocol.
+
 There are no further measurements: a span is a part of the timeline by another name. Ids are derived from the request's
 own, so that the same request has the same spans.
 """
@@ -32,6 +33,7 @@ class TraceSpan(Struct, frozen=True):
 
 def is_sampled(times: RequestTimes, share: float) -> bool:
     """Whether to trace a request: as its client's trace context requests, otherwise a share of all.
+
     Args:
         share: of requests without a trace context, 0 to 1.
     """
@@ -47,6 +49,7 @@ def trace_id_of(times: RequestTimes) -> str:
 
 def spans_of(times: RequestTimes, model: str) -> list[TraceSpan]:
     """The request's span, then its parts'.
+
     Args:
         model: the served name.
     """

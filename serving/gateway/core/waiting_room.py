@@ -49,6 +49,7 @@ class WaitingRoom:
 
     def apply(self, number: int, job: GenerationJob, running: int, now: float, is_open: bool) -> AdmissionDecision:
         """Request a place for a job; on success call `enter` immediately.
+
         Args:
             number: of the job; increasing. running: sequences in the pools. is_open: an instance is available.
         """

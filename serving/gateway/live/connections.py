@@ -4,6 +4,7 @@
     ORDINARY     below the limit and the address's share        all routes
     PROBE        beyond, while a probe slot is left             health and metrics; other routes respond 503
     NONE         beyond all slots                               none: it receives 503 and is closed
+
 The limit is below the process's limit of open files: at that limit the process could accept no connection, open no link
 to an instance and read no file.
 """
@@ -32,6 +33,7 @@ class ConnectionSlot(Enum):
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     """Limits of the HTTP server on size, time and number of connections.
+
     Args:
         max_head_bytes: of request line and headers; beyond it 431.
         head_timeout_s: until they must be complete; otherwise 408.
@@ -53,6 +55,7 @@ class ConnectionLimits:
 
 class ConnectionLimiter:
     """Counts open connections.
+
     Args:
         open_files: this process's limit of open files.
     """

@@ -40,6 +40,7 @@ def headers_in(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 def wire(reply: ErrorReply, headers: Headers, origins: tuple[str, ...]) -> bytes:
     """The whole response; the connection must be closed after it.
+
     Args:
         headers: known headers of the request.
         origins: origins whose pages may read the response.

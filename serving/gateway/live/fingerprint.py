@@ -15,8 +15,11 @@ PLACEHOLDER = "-placeholder-tokens"
 
 def system_fingerprint(config: ServeConfig) -> str:
     """`fp_` and ten hexadecimal digits: of model, weights, tokenizer, version, and keys that change results.
+
     Simulated NPUs compute no tokens, so theirs ends in `PLACEHOLDER`.
+
     For weights, the content counts (see `serving.model.identity`), not file times: copies on several nodes are equal.
+
     Raises: ModelError if a file cannot be read.
     """
     model, engine, simulation = config.model, config.engine, config.simulation

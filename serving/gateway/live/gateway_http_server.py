@@ -42,6 +42,7 @@ class CurrentApp:
 
 class GatewayHttpServer:
     """Serves one ASGI application.
+
     Args:
         leave_s: how long streams may continue after `leave`; then they are aborted.
         limits: limits on clients' connections.

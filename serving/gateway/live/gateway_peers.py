@@ -1,8 +1,10 @@
 """Exchange of metrics among gateways when one of them is scraped, so that each can show the whole system.
 
 They request timelines from each other in the same way, since a client reaches an arbitrary gateway.
+
     scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all concurrent,
                          <-- B's numbers ------------                `DEADLINE_S` in total
+
 The exchange is mutual: when B is scraped next, it already has the numbers that A sent. A peer that does not respond
 in time is shown with its last known numbers; one whose port is closed has exited and is dropped. There is no traffic
 between scrapes.
@@ -56,6 +58,7 @@ class Numbers(Value, frozen=True):
 
 class TimesWish(Value, frozen=True):
     """Request for timelines: of one request by its id, or the first few by a criterion.
+
     Args:
         namespace: of the requesting tenant; None = all tenants.
         request_id: empty = select by `which` and `limit`.
@@ -98,6 +101,7 @@ class _Peer:
 
 class GatewayPeers:
     """`Others` for one gateway. Used from its event loop.
+
     Args:
         gateway: this gateway's name.
         tell: returns this gateway's numbers.

@@ -100,6 +100,7 @@ class LiveGeneration:
 
     def fail(self, failure: Fail, retry_after_s: float | None) -> None:
         """End the job with an error; earlier updates are still read first.
+
         Args:
             retry_after_s: when a refused request may be retried; None = unknown.
         """
@@ -130,6 +131,7 @@ class LiveGeneration:
 
 def as_error(failure: Fail, retry_after_s: float) -> ServingError:
     """The error that the HTTP API converts to a status.
+
     Args:
         retry_after_s: when a refused request may be retried.
     """

@@ -1,8 +1,11 @@
 """HTTP/1.1 on one connection by uvicorn, with limits on size, time and number of a client's bytes.
+
 uvicorn's parser accepts headers of any length and waits for the rest of a request without a timeout. This protocol
 limits the size and the time of request line and headers, requires a body to keep arriving, and for a while reads and
 drops what follows a refused request: closing with unread bytes would reset the connection and lose the response.
+
     idle ──first byte──► head ──complete──► body ──complete──► idle        too much, too slow ──► refused ──► closed
+
 The response's own bytes bypass this code, so that it does not slow down streamed tokens.
 """
 
@@ -121,6 +124,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         """Feed the parser. An offer to switch to another protocol is declined by handling the request without it.
+
         Java's client offers HTTP/2 with every request. The parser would stop there and lose the body.
         Raises: httptools.HttpParserError.
         """
@@ -267,6 +271,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, reply: ErrorReply) -> None:
         """Respond instead of the application, if it has not yet, and close after the client had time to read.
+
         Effects: the application sees its request, if there is one, as abandoned by the client.
         """
         mine = self._in_body and not self.cycle.response_started and not self.pipeline

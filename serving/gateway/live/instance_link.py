@@ -21,6 +21,7 @@ CONNECT_DEADLINE_S = 5.0
 
 class InstanceLink:
     """One connection to one instance. Created for each attempt; never reconnects.
+
     Args:
         on_frame, on_status: called with every `Frame` and `Status`; statuses may precede the link being up.
         on_down: called exactly once after `connect` succeeded, when the link ends for any reason.

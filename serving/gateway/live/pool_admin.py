@@ -50,6 +50,7 @@ class NamespaceDirectory(Protocol):
 
 class LivePoolAdmin:
     """`PoolAdmin` over the servers of a view. Used from one event loop.
+
     Args:
         name: of the client, for the servers' logs.
         node: of this process.

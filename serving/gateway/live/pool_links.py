@@ -102,6 +102,7 @@ class PoolLinks:
 
     def check_silence(self) -> None:
         """Close links whose instance has been silent for too long, or reports that its engine hangs.
+
         Call this every `CHECK_PERIOD_S`.
         """
         now = asyncio.get_running_loop().time()

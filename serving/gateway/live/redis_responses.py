@@ -1,6 +1,8 @@
 """Responses in a Redis, so that any gateway can continue them.
+
     cloudmatrix:response:<namespace>:<id>    the response, deleted when it expires
     cloudmatrix:responses:<namespace>        hash: id -> when it was stored [Unix time, s] and its size [bytes]
+
 Every call has a timeout. The rule for dropping responses is the same as in memory.
 """
 
@@ -24,6 +26,7 @@ T = TypeVar("T")
 
 class RedisResponseStore:
     """A `ResponseStore` that all gateways share.
+
     Args:
         url: in the format of `[kvcache] directory`.
         setting: the configuration key with the address, for messages.
@@ -45,6 +48,7 @@ class RedisResponseStore:
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
         """Store a response, and drop those beyond the limits.
+
         Returns: whether it was stored.
         Raises: UnavailableError.
         """

@@ -149,6 +149,7 @@ class GatewayDeployment:
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
+
         A gateway that starts with the system does not wait, since there is no instance yet.
         """
         with suppress(TimeoutError):

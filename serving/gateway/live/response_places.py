@@ -7,6 +7,7 @@ from serving.gateway.core.kept_responses import KeepLimits
 
 def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | None:
     """The Redis that stores responses; None if each gateway stores its own in memory.
+
     Raises: ConfigError if the address is invalid.
     Does not connect.
     """

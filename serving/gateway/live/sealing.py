@@ -1,4 +1,5 @@
 """The configuration for other processes: without secrets that grant access.
+
 Ray stores the arguments of replicas in its control store, which may be on disk, and shows them to all clients of its
 dashboard. Only gateways compare keys, and they compare digests.
 """
@@ -26,6 +27,7 @@ def salt_of(config: ServeConfig) -> bytes | None:
 
 def unsealed(digests: tuple[str, ...]) -> tuple[bytes, ...]:
     """The digests in a sealed configuration.
+
     Raises: ValueError for keys that are not digests.
     """
     return tuple(bytes.fromhex(digest) for digest in digests)

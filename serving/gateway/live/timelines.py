@@ -46,6 +46,7 @@ def wished(shelf: TimelineShelf, wish: TimesWish) -> Sequence[RequestTimes]:
 
 class LiveTimelines:
     """Timelines of one gateway. Used from its event loop.
+
     Args:
         room: `[gateway] timelines`; 0 = no timelines are recorded.
         host_of: name of a replica's host; empty = unknown.

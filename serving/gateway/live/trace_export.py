@@ -34,6 +34,7 @@ _ERROR = 2
 
 class TraceExporter:
     """The queue and its thread.
+
     Args:
         endpoint: base address of the receiver, such as `http://collector:4318`.
         share: share of traced requests among those without a trace context.
@@ -102,6 +103,7 @@ class TraceExporter:
 
 def export_request(spans: Sequence[TraceSpan], gateway: str) -> bytes:
     """Spans as a request of OTLP.
+
     Args:
         gateway: name of the process that reports them.
     """

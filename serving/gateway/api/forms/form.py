@@ -20,6 +20,7 @@ from serving.gateway.api.translate import GenerationOrder
 @dataclass(frozen=True, slots=True)
 class Answering:
     """The request that an encoder responds to, and its choices.
+
     Args:
         timing: times to report to the client; None = none.
     """
@@ -46,6 +47,7 @@ class EventEncoder(Protocol):
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
         """The last events of a complete stream.
+
         Args:
             told: further keys next to the usage.
         """

@@ -74,6 +74,7 @@ class OutputItems:
 
     def take(self, part: Part) -> tuple[OutputItem, str]:
         """Add a part to its item, which is the last one or a new one.
+
         Returns: the item and its increment, which may be empty.
         """
         if type(part) is str:

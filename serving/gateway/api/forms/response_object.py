@@ -16,6 +16,7 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
     """Parts of a response that depend only on the request.
+
     Args:
         fields: of the response object that repeat the request.
         sealed: whether reasoning is repeated as `encrypted_content`.
@@ -43,6 +44,7 @@ def failed_response(answering: Answering, frame: ResponseFrame, output: list[Jso
 
 def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json], end: Visible) -> Json:
     """The object of a finished response, with its usage.
+
     A response without a limit of its own that reaches the end of the context is reported as failed: agents that set no
     limit then shorten the conversation and continue.
     """

@@ -129,6 +129,7 @@ def _schema(name: str, schema: JsonSchema) -> Html:
 
 def _named(operations: list[tuple[str, str, Mapping[str, Any]]], schemas: Mapping[str, JsonSchema]) -> list[str]:
     """Schemas that the page links to: responses, and the parts of bodies and responses, in order of their first use.
+
     Bodies themselves are shown with their operations.
     """
     bodies = [name for _, _, one in operations for name in _references(one.get("requestBody", {}))]

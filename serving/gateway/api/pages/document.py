@@ -1,4 +1,5 @@
 """A self-contained HTML document, and the policy sent with it: only its own script, no other origin.
+
 Styled like the reports.
 """
 
@@ -47,6 +48,7 @@ class PageDocument:
 
 def document(title: str, navigation: Sequence[Html], body: Sequence[Html], script: str = "") -> PageDocument:
     """Assemble a page.
+
     Args:
         navigation: links.
         script: JavaScript that runs after the body; it may send requests to this origin only.

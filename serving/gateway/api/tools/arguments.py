@@ -21,6 +21,7 @@ class Arguments:
 
     def argument(self, key: str, closings: Sequence[Closing], *, is_string: bool | None = None) -> Steps[bool]:
         """Read one argument's raw text up to its end.
+
         Args:
             is_string: whether it is a string, if known; None = use the tool's schema.
         Returns: whether it was closed.

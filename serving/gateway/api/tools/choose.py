@@ -32,6 +32,7 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
 
 def family_of(template: str, tokens: Collection[str]) -> Family | None:
     """The family recognized from a chat template and a vocabulary's added tokens; None if there is none.
+
     A format that the template mentions has precedence; tokens alone decide only if no other format has them.
     """
     for family, tells in _SIGNS:

@@ -1,4 +1,5 @@
 """Texts between tags, in XML-like families: unescaped, so that a text may contain the tag itself.
+
 A tag closes a text only if the expected syntax follows it: `</parameter>` within a sentence is text.
 """
 
@@ -13,6 +14,7 @@ _NO, _WAIT = -1, -2
 @dataclass(frozen=True, slots=True)
 class Closing:
     """One possible end of a text.
+
     Args:
         text: closing text.
         behind: texts of which one must follow, after white space.

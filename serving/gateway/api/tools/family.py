@@ -74,6 +74,7 @@ class Family:
 
 class OutputParser:
     """Parses one output, in pieces, into parts.
+
     Args:
         tools: offered tools; without any, calls are text.
         opened: the prompt has already opened reasoning.

@@ -10,6 +10,7 @@ _SCALAR_END = re.compile(r"[\s,}\]]")
 
 def json_value(reader: Reader, emit: Emit) -> Steps[bool]:
     """Emit one value unchanged.
+
     Returns: whether it is complete. A marker outside of a string ends the value, and is not consumed.
     """
     first = yield from reader.past_space()

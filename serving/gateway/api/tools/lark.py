@@ -18,6 +18,7 @@ _OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
 @dataclass(frozen=True, slots=True)
 class CallRule:
     """A callable tool: its name, and the schema of its arguments.
+
     Args:
         text: grammar of a custom tool's input, its only argument, as escaped in a JSON string.
     """
@@ -29,6 +30,7 @@ class CallRule:
 
 class Spelling:
     """Spelling of markers, texts and values in grammars for one vocabulary.
+
     Args:
         stop: id that represents all stop tokens, see `Vocabulary`.
     """
@@ -86,6 +88,7 @@ def either(options: Sequence[str]) -> str:
 
 def further(rule: str, most: int | None) -> str:
     """Repetitions of a rule after its first occurrence.
+
     Args:
         most: occurrences in total; None = any number.
     """
@@ -97,6 +100,7 @@ def further(rule: str, most: int | None) -> str:
 @dataclass(frozen=True, slots=True)
 class ArgumentForm:
     """A family's rules for one argument.
+
     Args:
         before_text, before_value: from its name, the text before a string, and before any other value.
         raw: a string of any length, including its end.
@@ -113,6 +117,7 @@ def call_heads(
     tools: Sequence[CallRule], form: ArgumentForm, name_of: Callable[[CallRule], str]
 ) -> tuple[list[str], list[str]]:
     """One alternative for each tool, its name and its arguments, and the rules that they need.
+
     Args:
         name_of: the text before the arguments.
     """

@@ -1,5 +1,7 @@
 """Llama 3: a call is the whole answer, or the text after a token.
+
     {"name": "weather", "parameters": {"city": "Oslo"}}
+
 An object that is not a call, or names no offered tool, is text.
 """
 

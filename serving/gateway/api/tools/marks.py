@@ -1,4 +1,5 @@
 """Markers in an output as single characters that no text can contain, so that text and markers are one string.
+
 A marker is represented by a lone surrogate, which decoders never output. So a regular expression or a plain search can
 distinguish a `</tool_call>` marker from one spelled by ordinary tokens. A marker that is a token of the vocabulary
 counts only as that token; any other is searched in the text.

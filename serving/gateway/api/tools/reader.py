@@ -1,4 +1,5 @@
 """State of the parser of one output, and the steps that families' parsers consist of.
+
 A family's parser is a generator that consumes text from the buffer, adds parts to sinks and yields when it needs more
 text. It is written as if the whole output were available, and its result does not depend on how the output is cut:
 a lookahead waits until there is enough text, or the output has ended.

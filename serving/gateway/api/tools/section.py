@@ -8,6 +8,7 @@ from serving.gateway.api.tools.reader import Reader, Steps
 
 def read_section(reader: Reader, begin: str, end_all: str, read_call: Callable[[Reader], Steps[None]]) -> Steps[None]:
     """Read every call of a section, whose first marker is next.
+
     Args:
         begin: character of the marker before each call. end_all: of the marker after the section.
         read_call: reads a call after `begin`.

@@ -18,6 +18,7 @@ def call_id() -> str:
 
 class Prose:
     """Sink of text, for the answer or for reasoning.
+
     Args:
         trims: whether white space before a call, after reasoning and around it belongs to the template.
         holds: further characters that may belong to a marker that starts with the next token.
