@@ -13,6 +13,7 @@ from serving.http_client import ask_again, ask_gateway, gateway_events
 
 def served_model(url: str, api_key: str | None) -> str:
     """Name of the model that a gateway serves.
+
     Raises: UnavailableError, in one line, if it cannot be reached, requires another key, or is not a gateway.
     """
     try:
@@ -36,6 +37,7 @@ class ChatReply:
 
     def take(self, event: Mapping[str, Any], now: float) -> str:
         """Process one event of the stream. Returns: the text that it adds.
+
         Raises: LookupError, TypeError, AttributeError if it is not a chunk of a chat.
         """
         added = ""
@@ -78,6 +80,7 @@ class ChatReply:
 
 class ChatConversation:
     """Turns so far. A failed message leaves no turn; a response that is stopped is kept as received so far.
+
     Args:
         system: system message.
         wishes: further fields of each request; None = omitted.

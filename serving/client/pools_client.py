@@ -59,8 +59,10 @@ class PoolsClient:
 
     def wait(self, pool: str, deadline_s: float, replicas: int | None = None) -> bool:
         """Wait until as many replicas of a pool serve as requested. Returns: whether they do.
+
         Args:
             replicas: expected target; if the target differs from it, do not wait any longer.
+
         Raises: UnavailableError, ScaleError in one line.
         """
         end = time.monotonic() + deadline_s
@@ -97,6 +99,7 @@ class PoolsClient:
 
 def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
     """The start to use for a command without an address, of either kind; None = there is none.
+
     Raises: UnavailableError, in one line, if there are several.
     """
     if len(starts) > 1:
@@ -109,6 +112,7 @@ def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
 
 def find_system(url: str | None, token: str | None) -> PoolsClient:
     """The system for a command.
+
     Args:
         url, token: as given on the command line; without an address the only start of this user on this machine, or
             else the dashboard of a Ray started by hand, found like Ray's own `serve deploy` finds it.

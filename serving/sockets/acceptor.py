@@ -1,4 +1,5 @@
 """Accepts connections on a thread, and serves each on its own thread: a bounded number, unproved clients separately.
+
 A stranger is a client that has not proved the secret yet. If there are too many, the oldest is closed, so that clients
 that know the secret can always connect; these are refused only at the limit of proved connections.
 """

@@ -75,6 +75,7 @@ def receive_views(
 
 def tune_bulk(sock: socket.socket) -> None:
     """Set large buffers, and keep-alive to detect a dead host.
+
     Raises: OSError if the socket is closed.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

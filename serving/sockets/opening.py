@@ -12,6 +12,7 @@ from serving.sockets.tls import binding_of, tls_ends
 
 def connected(address: tuple[str, int], timeout_s: float) -> tuple[socket.socket, bytes]:
     """Connect, with TLS if it is on; the secret is still to be proved.
+
     Returns: the socket, and the binding for the proof.
     Raises: TimeoutError, OSError; ProofError if the TLS handshake fails.
     """
@@ -37,6 +38,7 @@ def open_proved(
     address: tuple[str, int], channel: Channel, role: str, secrets: ClusterSecrets, timeout_s: float
 ) -> socket.socket:
     """Connect, and prove the secret in both directions.
+
     Raises: TimeoutError, OSError if there is no connection in time; ProofError if one end refuses the other.
     """
     end = time.monotonic() + timeout_s
@@ -57,6 +59,7 @@ def open_proved(
 
 def secured(sock: socket.socket) -> tuple[socket.socket, bytes]:
     """The server's end of an accepted connection, before any data: `handshake` starts TLS.
+
     Returns: the socket that replaces `sock`, and the binding for the proof.
     """
     ends = tls_ends()
@@ -85,6 +88,7 @@ def accept_proved(sock: socket.socket, verifier: Verifier, deadline: float) -> N
 
 def handshake(sock: socket.socket) -> None:
     """Do the TLS handshake on an accepted socket, if TLS is on.
+
     Raises: TimeoutError, OSError; ProofError if the handshake fails.
     """
     if isinstance(sock, ssl.SSLSocket):
@@ -96,6 +100,7 @@ def handshake(sock: socket.socket) -> None:
 
 def read_frame(sock: socket.socket, deadline: float) -> bytes:
     """Body of one frame of the handshake; nothing after it is read.
+
     Raises: TimeoutError; OSError, also if the peer closes the connection; ProofError if it is too large.
     """
     size = int.from_bytes(_exactly(sock, 4, deadline), "big")

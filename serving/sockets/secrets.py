@@ -1,4 +1,5 @@
 """Secrets of one system, as its processes store them: the current one, and earlier ones accepted for a while.
+
 All code of a process that listens or connects shares one holder, so that one `replace` rotates the secret for all of
 it. Existing connections have proved the secret and stay open.
 """
@@ -42,6 +43,7 @@ class ClusterSecrets:
 
     def replace(self, secrets: Sequence[str]) -> bool:
         """Replace the accepted secrets.
+
         Args:
             secrets: the current one first; those beyond `MOST_SECRETS` are ignored. Not empty.
         Returns: whether they changed.

@@ -1,4 +1,5 @@
 """Mutual TLS for our own sockets, with the files of Ray's own TLS: `RAY_USE_TLS` and related variables.
+
 Certificates are reloaded when their files change, so that renewed ones need no restart. Names in certificates are not
 compared, because pods have no fixed names. The proof of the secret covers the server's certificate instead
 (`proof.py`).
@@ -52,6 +53,7 @@ def tls_files(environment: Mapping[str, str] | None = None) -> TlsFiles | None:
 
 def tls_ends() -> TlsEnds | None:
     """Contexts for new connections; None = plain TCP. They are cached until a file changes.
+
     Raises: ConfigError if a file cannot be read or used.
     """
     files = tls_files()

@@ -2,9 +2,11 @@
 
     file    MAGIC, then frames: length, number, hash of this frame and all before it, MessagePack
     frames  header (the machine's parameters), then [call, outcome] ..., then an `End` if it was closed properly
+
 A call is a value that can be carried out: `on(machine)`. Live, `perform` carries it out and the pair is written; in a
 replay the same `perform` carries it out on a new machine and the outcomes are compared. So both run the same code, and
 any input that is not in the call (a clock, randomness, the order of a set) shows as a difference.
+
 Outcomes are written as plain values: short enough to store for every step, detailed enough to show a difference.
 """
 

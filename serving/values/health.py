@@ -5,6 +5,7 @@ its progress. Long steps are the difficulty: a chunk of 30 s on a slow CPU is wo
 steps take 30 ms is a hang. So the engine records how long its steps take, by size:
 
     limit = max(floor, factor * longest recent step of this size)
+
 A size without observations is judged by the nearest smaller one, as if time grew with tokens (it grows more slowly, so
 this errs on the long side), else by the nearest larger one. An engine that has not made any step gets `first_s`: it may
 still be loading, compiling or touching its memory for the first time.
@@ -40,6 +41,7 @@ class StepWatch:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Record a step's duration.
+
         Effects: updates the longest duration; a step counts at most as long as its limit, so that one freeze does not
             disable the rule; shorter steps slowly decay an earlier longer one.
         """

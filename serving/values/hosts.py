@@ -7,6 +7,7 @@ from msgspec import Struct
 
 class HostRow(Struct, frozen=True):
     """One Ray node, which may represent several hosts.
+
     Args:
         name: `n0` for the node whose first host has number 0; otherwise the beginning of Ray's id.
         address: at which other hosts reach it.

@@ -10,6 +10,7 @@ from serving.ids import NodeId, ReplicaId
 @dataclass(frozen=True, slots=True)
 class RankPlace:
     """A rank's position in its group.
+
     Args:
         number: from 0. ranks: the group's planned size when it was created, which determines its share of the experts.
         most: largest size of the group.

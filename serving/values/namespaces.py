@@ -57,8 +57,10 @@ def request_salt(namespace_salt: bytes, cache_salt: str | None) -> bytes:
 
 def server_quotas(records: Iterable[NamespaceRecord], view: PoolView) -> dict[str, dict[str, int]]:
     """Share of each tenant's quota on each server: by weight, like its blocks.
+
     A block belongs to one server, and hashes spread evenly, so that a tenant reaches its quota on all servers at about
     the same time; a server may refuse a little early, since shares of the ring are not exactly even.
+
     Returns: {server: {namespace: bytes}}; no entry = no limit. A share is at least 1 byte, because 0 means no limit. A
         draining server has no shares: it accepts no new blocks, and its entries are about to move.
     """

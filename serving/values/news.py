@@ -115,6 +115,7 @@ News = Tokens | Prefilled | Adopted | Lost | Refused | Leaving
 
 def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
     """The event for a sequence that an engine refuses.
+
     Args:
         error: raised by the engine.
     """
@@ -135,6 +136,7 @@ def ends(news: object) -> bool:
 
 def in_time_of(news: News, time_scale: float) -> News:
     """The event with its times converted to another clock.
+
     Args:
         time_scale: seconds of its present clock per second of the other.
     """

@@ -57,6 +57,7 @@ SizeOrder = ResizeGroup | DrainRank
 
 class PostedOrder(Struct, frozen=True):
     """A command queued at a rank.
+
     Args:
         id: unique; a shell carries out each id once.
     """

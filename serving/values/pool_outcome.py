@@ -39,6 +39,7 @@ class FetchReport(Struct, frozen=True, gc=False):
 
 class StoreReport(Struct, frozen=True, gc=False):
     """Result of publishing blocks; never an error for the engine.
+
     Args:
         stored: new in the pool.
         present: already in the pool.

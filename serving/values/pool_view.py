@@ -72,6 +72,7 @@ class ViewServer:
 @dataclass(frozen=True, slots=True)
 class PoolView:
     """The pool at one time.
+
     Args:
         version: changes whenever anything but facts and uptime changes; values have no order.
         servers: by name.

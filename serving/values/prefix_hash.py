@@ -1,4 +1,5 @@
 """Prefix hashes: one name for "these tokens, from the very start, under this salt".
+
 A block's hash covers its own tokens and the hash of the block before it, so equal hashes mean equal histories and a
 match can stop at the first miss. The chain starts with the namespace salt: without it a tenant can neither compute nor
 probe another tenant's hashes, so the hash is a cryptographic one. Token ids are packed little endian on every host, so

@@ -7,6 +7,7 @@ from typing import Any
 
 def whole_replicas(rows: Iterable[Mapping[str, Any]]) -> int:
     """Replicas in these rows of one pool: each instance is one, and each group all of whose ranks are present.
+
     Ranks that have just joined a group, or do not know its smaller size yet, report another size than the others: the
     least size counts.
     """

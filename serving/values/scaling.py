@@ -3,6 +3,7 @@
     cloudmatrix scale ─┐
     page /pools ───────┼─► HTTP ─► one of these ─► the scaling board, which carries it out
     REST …/scale ──────┘
+
 The caller creates an operation, all processes in between forward it unread, and `ScalingBoard.answer` carries it out.
 Fields have the names, types and limits of the HTTP API, where `pool` is in the path.
 """
@@ -55,6 +56,7 @@ class ScaleRefusal(Struct, frozen=True):
 
 class GroupAnswer(Struct, frozen=True):
     """Outcome of a command to a group of ranks.
+
     Args:
         message: text, one line.
     """
@@ -113,7 +115,9 @@ class ReadHistory(PoolOperation[list[dict[str, Any]]], frozen=True):
 
 class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
     """Set a pool's number of replicas, and prevent the policy from changing it for `hold_s` [s].
+
     Refused as `unknown_pool`, `invalid` (a number out of bounds), `no_room` (with `fits`) or `unavailable`.
+
     Args:
         hold_s: 0 = the policy may act immediately; None = `[autoscaler] manual_hold_s`.
     """
@@ -126,6 +130,7 @@ class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
 
 class HoldPool(PoolOperation[ScaleAnswer], frozen=True):
     """Prevent the policy from changing a pool. Refused as `unknown_pool`, `invalid` or `unavailable`.
+
     Args:
         hold_s: for how long [s]; None = `[autoscaler] manual_hold_s`, 0 = release it.
     """
@@ -154,6 +159,7 @@ class RebalanceGroup(PoolOperation[GroupAnswer], frozen=True):
 
 class DrainGroupRank(PoolOperation[GroupAnswer], frozen=True):
     """Replace a rank of a group without a loss: its streams move to other ranks, then another process replaces it.
+
     Refused like `RebalanceGroup`.
     """
 

@@ -1,4 +1,5 @@
 """Sequences as values: the immutable specification that a gateway submits, and the values that are returned.
+
 Plain frozen values, because the same ones are scheduled, logged, replayed and sent over a link.
 """
 

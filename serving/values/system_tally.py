@@ -29,6 +29,7 @@ class StartTimes(Struct, frozen=True, array_like=True):
 
 class SystemTally(Struct, frozen=True):
     """Counts that belong to no single gateway or instance.
+
     Args:
         decisions: changes of targets and holds by pool and kind, as in the ledger.
         starts: replica starts by pool and phase.

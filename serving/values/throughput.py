@@ -1,4 +1,5 @@
 """Recent speed of an instance or pool, for realistic Retry-After values.
+
 An average over time with exponential decay: after `half_life_s` of work a measurement counts half.
 """
 
@@ -40,8 +41,10 @@ class BusyThroughput:
 
     def known_after(self, idle_s: float) -> float:
         """The rate, unless it is outdated.
+
         An instance that looks slow after one bad step gets no work while others are idle too, so it could never show
         that it has recovered. With an unknown rate it gets work again.
+
         Args:
             idle_s: time since the last step, without any work.
         Returns: tokens per second; 0 when unknown.

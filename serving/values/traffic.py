@@ -1,4 +1,5 @@
 """A gateway's traffic counts for scaling: requests, tokens, SLOs met and missed.
+
 Tokens count when they arrive from instances, not when a client reads them: a slow reader is no reason to add instances.
 Latencies are counted in fine buckets, so that percentiles over several gateways can be computed.
 """
@@ -28,6 +29,7 @@ NoticeKind = Literal["died", "frozen", "left", "back", "poison", "audit"]
 
 class InstanceNotice(Struct, frozen=True):
     """An instance's end or return, a poisoned request, or an audit, observed by a gateway, for people.
+
     Args:
         pool, replica: empty if no single instance is concerned.
         streams: sequences of this gateway that ran there and continue on another instance.
@@ -44,6 +46,7 @@ class InstanceNotice(Struct, frozen=True):
 
 class GatewayReport(Struct, frozen=True):
     """One gateway's counts, as sent to the scaling board.
+
     Args:
         gateway: a name that no later start of the gateway will have.
         running: its requests in progress, including those that wait for an instance.
@@ -129,6 +132,7 @@ class RequestMeter:
 
 class TrafficMeter:
     """All requests of one gateway. Used from its event loop.
+
     Args:
         gateway: name of this gateway process.
         ttft_s, tpot_s: SLOs [s].
@@ -227,6 +231,7 @@ def bucket_of(seconds: float) -> int:
 
 def percentile(counts: Sequence[float], share: float) -> float | None:
     """The time below which a share of all lies; None if there are none.
+
     Returns: interpolated within its bucket, on a logarithmic scale; times beyond the last bound count as that bound.
     """
     total = sum(counts)

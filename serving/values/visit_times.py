@@ -1,6 +1,8 @@
 """Durations that an instance measures of a sequence's visit, on its own clock, for the request's timeline.
+
     Add    queue │ pool get │ wait │ prefill │ wait │ prefill ··· │ checksums ──► first token
     Adopt  queue │ handoff │ wait │ decode ──► first token there
+
 Only durations are sent, and readings that are compared with readings of the same clock: the clocks of two hosts are
 never compared.
 """
@@ -19,6 +21,7 @@ DECODE = "decode"
 
 class Leg(Value, frozen=True, gc=False):
     """One part of a visit.
+
     Args:
         seconds: of the instance's clock; in real time after a link has sent it.
         tokens: computed, or found in the KV-cache pool.
@@ -35,6 +38,7 @@ class Leg(Value, frozen=True, gc=False):
 
 class VisitTimes(Value, frozen=True, gc=False):
     """Parts of a visit until its first event; sent with that event, before it.
+
     Args:
         source: replica that a handoff was pulled from; empty if there was none.
     """
@@ -46,6 +50,7 @@ class VisitTimes(Value, frozen=True, gc=False):
 
 class StepTime(Value, frozen=True, gc=False):
     """End of a step, sent with its events.
+
     Args:
         at_s: on the instance's clock; only differences of `at_s` of one instance are meaningful.
         busy_s: time spent in steps so far, including this one [s]; likewise.

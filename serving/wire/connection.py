@@ -1,4 +1,5 @@
 """One end of a link: receives bytes as whole frames; limits unsent bytes.
+
 Built on `asyncio.Protocol` rather than streams: no task per connection and no copy per read. Each end first requires
 the other to prove the secret (`serving/sockets/proof.py`): `connect_proving` on the client's side, `verify` on the
 server's.
@@ -159,6 +160,7 @@ async def connect_proving(
     then: Callable[[], object],
 ) -> None:
     """Connect, with TLS if it is on, and start to prove the secret.
+
     Args:
         connection: must be unused; its `on_closed` follows if one end refuses the other.
         then: called once both ends have proved the secret; only from then on may frames be sent.

@@ -1,4 +1,5 @@
 """Accepts links, and loses none of them when it is closed.
+
 When `asyncio.Server` (Python 3.11) is closed, it drops a connection that it has accepted but not given a transport yet:
 that socket stays open, and the peer has a link that is not served.
 """

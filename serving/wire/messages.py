@@ -1,6 +1,7 @@
 """Frames of a link, as values. Encoded with msgspec (MessagePack), decoded into exactly these types.
 
 Both ends must have proved the secret before.
+
 Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`, `FactsRequest`.
 Instance to gateway: `InstanceWelcome` first, then at most one `Frame` per engine step, `Status`, and an
 `InstanceFacts` for each request.
@@ -44,6 +45,7 @@ class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
 
 class Frame(Value, frozen=True, gc=False):
     """All events of one engine step for one gateway.
+
     Args:
         visits: of sequences whose first event of a visit is in this frame, or in the next.
         step_time: of the step, or of the last of several; None if no step ended.
@@ -61,6 +63,7 @@ class FactsRequest(Value, frozen=True, gc=False):
 
 class InstanceFacts(Value, frozen=True, gc=False):
     """Facts and counters at the time of the `FactsRequest`, named as in the instance's announcements.
+
     They include every sequence whose end was sent before.
     """
 
