@@ -46,13 +46,13 @@ resize and drain need one of `[gateway] admin_keys`, where there are keys.
 """
 POLICIES = ("static", "time_sliced", "hierarchical", "global")
 ORDERS = {"rebalance": ("group", "policy", "dry_run"), "move": ("group", "layer", "expert", "rank")}
-"""Fields of the body of each order."""
+"""Fields of each command's body."""
 _REBALANCE = "place experts anew, now"
 _MOVE = "bring a copy of an expert to a rank, into a slot that can be spared"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, and the actions with theirs."""
+    """Declare the arguments, and the actions with their arguments."""
     add_gateway_options(parser)
     parser.set_defaults(action="load")
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the load")
