@@ -179,7 +179,7 @@ def _fill(tier: dict[str, int]) -> str:
 
 
 def _state(server: dict[str, Any]) -> str:
-    """A young server takes its part of the ring step by step: its weight is shown until it has all of it."""
+    """The state; while the ring is still raising a young server's weight step by step, the weight too."""
     return f"{server['state']} {server['weight']:.2f}" if 0 < server["weight"] < 1 else str(server["state"])
 
 

@@ -77,7 +77,8 @@ class KvCacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """`[[namespaces]]`: one tenant, known by its API keys. Other keys, and open servers, use namespace `default`."""
+    """`[[namespaces]]`: one tenant, identified by its API keys. Other keys, and open servers, use namespace
+    `default`."""
 
     name: str = key("what to call it, in metrics and on the command line", low=1)
     api_keys: tuple[str, ...] = key("keys of this tenant, accepted like `[gateway] api_keys`", default=(), secret=True)

@@ -1,4 +1,4 @@
-"""SLOs of the service, and whether pools change their size to keep them."""
+"""SLOs of the service, and whether pools are resized to meet them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ ScalingPolicy = Literal["none", "requests", "slo"]
 
 @dataclass(frozen=True, slots=True)
 class SloConfig:
-    """`[slo]`: what a request must get to count as good."""
+    """`[slo]`: limits within which a request counts as good."""
 
     ttft_s: float = key("time to first token [s]", default=2.0, low=0.001)
     tpot_s: float = key("time per further token [s]", default=0.05, low=0.0001)
@@ -19,7 +19,7 @@ class SloConfig:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerConfig:
-    """`[autoscaler]`: `replicas` of the pools are what it starts with. The same policy live and in virtual time."""
+    """`[autoscaler]`; the pools' `replicas` are its initial sizes. The policy is the same live and in virtual time."""
 
     policy: ScalingPolicy = key(
         "`none` = pools stay as they are; `slo` = all pools are planned together to keep `[slo]`; `requests` = "
@@ -70,7 +70,7 @@ class AutoscalerConfig:
     max_kvcache: int = key("most memory servers", default=8, low=1, high=384)
 
     def bounds(self, pool: str) -> tuple[int, int]:
-        """Least and most replicas of a pool.
+        """Minimum and maximum number of a pool's replicas.
 
         Args:
             pool: a deployment's name.

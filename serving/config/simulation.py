@@ -14,7 +14,7 @@ ModelLoad = Literal["pool", "storage", "prewarmed"]
 
 @dataclass(frozen=True, slots=True)
 class SimulationConfig:
-    """`[simulation]`. Read by `cloudmatrix simulate`, and by live instances with `[engine] executor = "simulated"`."""
+    """`[simulation]`, for `cloudmatrix simulate` and for live instances with `[engine] executor = "simulated"`."""
 
     device: str = key(
         "device that is simulated: a name that `cloudmatrix cost --list` shows, or a TOML file",

@@ -1,6 +1,6 @@
 """Rules for changed keys of a running system: which parties apply a key in place, and which are replaced.
 
-Each key has exactly one rule here, which a test holds. docs/reference/configuration.md shows it next to the key.
+Each key has exactly one rule here, which a test verifies. docs/reference/configuration.md shows it next to the key.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class UpgradeRule:
 
     @property
     def words(self) -> str:
-        """The rule in a table's cell."""
+        """The rule as text for a table cell."""
         if self.restarts:
             names = "instances" if self.restarts[: len(ENGINES)] == ENGINES else self.restarts[0]
             others = self.restarts[len(ENGINES) :] if names == "instances" else self.restarts[1:]
@@ -77,12 +77,12 @@ UPGRADE_RULES = (
     UpgradeRule(("kvcache.drain_s",), in_place=(KVCACHE,)),
     UpgradeRule(("kvcache.ramp_s",), in_place=(POOL_CONTROL,)),
     UpgradeRule(keys_of("health", "shell_period_s shell_timeout_s"), in_place=(SERVE,)),
-    # A pool that appears or ends, and a change between one and several gateways, restart dependent parties: see
+    # Adding or removing a pool, and a change between one and several gateways, restart dependent parties: see
     # `essence`.
     UpgradeRule(tuple(f"{pool}.replicas" for pool in ENGINES), in_place=(SERVE,)),
     UpgradeRule(("kvcache.replicas",), in_place=(SERVE,)),
     UpgradeRule(("gateway.replicas",), in_place=(SERVE,)),
-    # ---- who starts Ray ----
+    # ---- the process that starts Ray ----
     UpgradeRule(
         (*keys_of("cluster", "dashboard_host dashboard_port gcs_storage restart_nodes"), "cluster.nodes.*"),
     ),
@@ -128,4 +128,4 @@ UPGRADE_RULES = (
 )
 
 OF_SIMULATED_MEMORY = ("model.path", "engine.block_tokens", "simulation.kv_shrink")
-"""Keys that restart memory servers, too, where KV is accounted and not filled."""
+"""Keys that also restart memory servers if KV is only accounted and not stored."""
