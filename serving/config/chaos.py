@@ -1,4 +1,4 @@
-"""`[chaos]`: whether this system lets `cloudmatrix chaos` make it go wrong from inside."""
+"""`[chaos]`: whether replicas may inject faults for `cloudmatrix chaos`."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from serving.config.upgrade_rules import ENGINES, GATEWAY, KVCACHE, restarts, up
 
 @dataclass(frozen=True, slots=True)
 class ChaosConfig:
-    """Faults that replicas inject into themselves for a test. Kills and freezes need none of it: they come from
-    outside.
+    """Faults that replicas inject into themselves for a test. Kills and freezes work without it: they are applied
+    from outside.
     """
 
     UPGRADE = upgrades(restarts(GATEWAY, *ENGINES, KVCACHE))

@@ -79,7 +79,7 @@ class ClusterConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError for a range that is none."""
+        """Raises: ConfigError for an invalid range."""
         PortRange.parse(self.port_range)
 
     @property

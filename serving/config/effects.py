@@ -1,8 +1,8 @@
-"""Keys without effect in a configuration, and where they would have one.
+"""Keys without effect in a configuration, and where they would have an effect.
 
-A key that was set without effect is a silent misunderstanding, so each command that reads a topology file reports such
-keys before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode;
-this module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
+A key set without effect is a silent misunderstanding, so each command that reads a topology file reports such keys
+before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode; this
+module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
 rule.
 """
 
@@ -22,20 +22,20 @@ _LISTS = {"namespaces": "[[namespaces]]", "cluster.nodes": "[[cluster.nodes]]"}
 
 
 def idle_lines(loaded: Loaded, command: Command) -> list[str]:
-    """Lines for people about keys that were set and have no effect.
+    """Messages about keys that were set and have no effect.
 
     Args:
         command: what the configuration was loaded for.
-    Returns: one line for all keys with the same reason; none if every key that was set does something.
+    Returns: one line for all keys with the same reason; empty if every key that was set has an effect.
     """
     return _lines(loaded, command, loaded.given)
 
 
 def check_settings(loaded: Loaded, command: Command) -> None:
-    """Refuses a `--set` without effect where a configuration is only computed with.
+    """Refuse a `--set` without effect for commands in virtual time.
 
-    A file may be one of a system that runs; a setting is meant for this very command. What runs is not refused for
-    it: `idle_lines` names the key.
+    A file may also describe a running system, but a setting is meant for this very command. Commands that start a
+    system do not refuse it: `idle_lines` reports the key.
 
     Args:
         command: what the configuration was loaded for.
@@ -58,7 +58,7 @@ def _lines(loaded: Loaded, command: Command, keys: Iterable[str]) -> list[str]:
 def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
     """Every key that has no effect, set or not.
 
-    Returns: for "section.key", the first rule that says so.
+    Returns: for "section.key", the first rule that matches.
     """
     found = dict.fromkeys(live_only_keys(), LIVE_ONLY) if command in VIRTUAL else {}
     for rule in RULES:
@@ -77,9 +77,9 @@ def live_only_keys() -> list[str]:
 
 
 def expand(patterns: Iterable[str]) -> list[str]:
-    """The keys that some patterns name: "section.key", or "section.*".
+    """The keys that match the patterns "section.key" or "section.*".
 
-    Raises: KeyError for a pattern that names none.
+    Raises: KeyError for a pattern that matches none.
     """
     known, keys = all_keys(), []
     for pattern in patterns:

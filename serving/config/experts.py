@@ -7,7 +7,7 @@ from serving.config.key import key
 from serving.config.upgrade_rules import ENGINES, restarts, upgrades
 
 _MOST_RANKS = 64
-"""Of any group: a set of ranks is one word of 64 bits, see `hardware.ub.exchange_layout`."""
+"""Limit for any group: a set of ranks is one 64-bit word, see `hardware.ub.exchange_layout`."""
 
 
 @dataclass(frozen=True, slots=True)

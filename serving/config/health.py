@@ -1,9 +1,9 @@
-"""Failure detection: which party monitors which, how often, and when one counts as lost.
+"""Failure detection: which component monitors which, how often, and when one counts as lost.
 
     Ray ── node_* ──► nodes          control plane ── shell_* ──► replica ── step_* ──► engine        (two tiers)
     gateway ◄── link_* ── instance   decode ── probe_* ──► prefill                                    (data paths)
 
-Too short a limit treats a slow machine as broken, and work is repeated; too long a limit is a pause visible to clients.
+Too short a limit treats a slow machine as failed and repeats work; too long a limit is a pause visible to clients.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.config.key import key
 from serving.config.upgrade_rules import BEFORE_RAY_STARTS, ENGINES, GATEWAY, SERVE, in_place, restarts, upgrades
 
 SHELL_MISSES = 3
-"""Answers that a replica may owe in a row; Serve's own limit."""
+"""Consecutive health checks that a replica may miss; Serve's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,5 +107,5 @@ class HealthConfig:
 
     @property
     def silence_s(self) -> float:
-        """How long an instance may be silent towards a gateway."""
+        """How long an instance may send nothing to a gateway."""
         return self.link_period_s * self.link_misses

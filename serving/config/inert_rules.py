@@ -1,4 +1,4 @@
-"""Table of keys without effect: in which command, under which condition, and where they would have one.
+"""Table of keys without effect: for which command, under which condition, and where they would have an effect.
 
 The first matching rule is reported, so more specific rules precede general ones.
 """
@@ -22,7 +22,7 @@ def _no_pool(config: ServeConfig) -> bool:
 
 
 def _never_empty(config: ServeConfig) -> bool:
-    """Whether no pool may go to zero."""
+    """Whether no pool may scale to zero."""
     scaler = config.autoscaler
     least = [scaler.bounds(pool)[0] for pool in config.pools]
     if scaler.policy == "slo" and not _no_pool(config):
@@ -100,7 +100,7 @@ _IN_VIRTUAL_TIME = (
 
 _STARTS = ("simulation.model_load", "simulation.start_s", "simulation.warm_npus", "simulation.graphs_s")
 _KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", *_STARTS)
-"""In virtual time they are about instances that come or go because a pool changes its size."""
+"""In virtual time these apply to instances that start or stop because a pool is resized."""
 
 _IN_PLANS = (
     Rule(

@@ -94,7 +94,8 @@ class KvCacheConfig:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceConfig:
-    """`[[namespaces]]`: one tenant, known by its API keys. Other keys, and open servers, use namespace `default`."""
+    """`[[namespaces]]`: one tenant, identified by its API keys. Other keys, and open servers, use namespace
+    `default`."""
 
     UPGRADE = upgrades(in_place(GATEWAY, POOL_CONTROL))
     LIVE_ONLY = "*"

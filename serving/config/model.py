@@ -1,4 +1,4 @@
-"""Which checkpoint is served, and on what it computes."""
+"""The checkpoint to serve, and the device that computes it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +79,7 @@ class ModelConfig:
 
     @property
     def hub(self) -> HubReference | None:
-        """Model of the Hugging Face Hub that has yet to be fetched; None for a folder, whose path is absolute."""
+        """Model of the Hugging Face Hub that is not fetched yet; None for a folder, whose path is absolute."""
         return None if self.path.is_absolute() else HubReference.parse(str(self.path))
 
     @property
@@ -89,5 +89,5 @@ class ModelConfig:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """Where tokenizer, chat template and end tokens are read from."""
+        """Folder of the tokenizer, chat template and end tokens."""
         return Path(self.tokenizer) if self.tokenizer else self.path

@@ -1,4 +1,4 @@
-"""One pool of equal instances: how many, how large, and what one step of theirs may hold."""
+"""One pool of equal instances: their number, their size, and the limits of one step."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from serving.config.upgrade_rules import GATEWAY, OWN_POOL, SERVE, in_place, res
 class PoolConfig:
     """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node.
 
-    With `ep` above 1 a replica is a group of that many ranks, each an instance of its own for gateways; all other keys
+    With `ep` above 1 a replica is a group of that many ranks, each a separate instance for gateways; all other keys
     then apply to one rank.
     """
 
@@ -48,15 +48,15 @@ class PoolConfig:
 
     @property
     def dies_per_instance(self) -> int:
-        """Dies of one instance, or of one of its ranks."""
+        """Dies of one instance; with `ep` above 1, of one rank."""
         return self.npus_per_instance * DIES_PER_NPU
 
     @property
     def npus_per_replica(self) -> int:
-        """NPUs of one replica: of all its ranks."""
+        """NPUs of one replica with all its ranks."""
         return self.ep * self.npus_per_instance
 
     @property
     def ub_memory_per_replica_mib(self) -> int:
-        """UB memory that one replica takes of its node: all its ranks together [MiB]."""
+        """UB memory of one replica with all its ranks [MiB]."""
         return self.ep * self.ub_memory_mib

@@ -1,4 +1,4 @@
-"""SLOs of the service, and whether pools change their size to keep them."""
+"""SLOs of the service, and whether pools are resized to meet them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ ScalingPolicy = Literal["none", "requests", "slo"]
 
 @dataclass(frozen=True, slots=True)
 class SloConfig:
-    """`[slo]`: what a request must get to count as good."""
+    """`[slo]`: limits within which a request counts as good."""
 
     UPGRADE = upgrades(in_place(GATEWAY, AUTOSCALER, BOARD))
 
@@ -22,7 +22,7 @@ class SloConfig:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerConfig:
-    """`[autoscaler]`: `replicas` of the pools are what it starts with. The same policy live and in virtual time."""
+    """`[autoscaler]`; the pools' `replicas` are its initial sizes. The policy is the same live and in virtual time."""
 
     UPGRADE = upgrades(
         in_place(AUTOSCALER, BOARD),
@@ -84,7 +84,7 @@ class AutoscalerConfig:
     max_kvcache: int = key("most memory servers", default=8, low=1, high=384)
 
     def bounds(self, pool: str) -> tuple[int, int]:
-        """Least and most replicas of a pool.
+        """Minimum and maximum number of a pool's replicas.
 
         Args:
             pool: a deployment's name.

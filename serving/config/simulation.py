@@ -15,7 +15,7 @@ ModelLoad = Literal["pool", "storage", "prewarmed"]
 
 @dataclass(frozen=True, slots=True)
 class SimulationConfig:
-    """`[simulation]`. Read by `cloudmatrix simulate`, and by live instances with `[engine] executor = "simulated"`."""
+    """`[simulation]`, for `cloudmatrix simulate` and for live instances with `[engine] executor = "simulated"`."""
 
     UPGRADE = upgrades(restarts(GATEWAY, *ENGINES, AUTOSCALER))
     LIVE_ONLY = "time_scale kv_shrink output_tokens"

@@ -36,7 +36,7 @@ class UpgradeRule:
 
     @property
     def words(self) -> str:
-        """The rule in a table's cell."""
+        """The rule as text for a table cell."""
         if self.restarts:
             names = "instances" if self.restarts[: len(ENGINES)] == ENGINES else self.restarts[0]
             others = self.restarts[len(ENGINES) :] if names == "instances" else self.restarts[1:]
@@ -82,4 +82,4 @@ def upgrades(default: UpgradeRule, *exceptions: tuple[UpgradeRule, str]) -> Upgr
 
 
 OF_SIMULATED_MEMORY = ("model.path", "engine.block_tokens", "simulation.kv_shrink")
-"""Keys that restart memory servers, too, where KV is accounted and not filled."""
+"""Keys that also restart memory servers if KV is only accounted and not stored."""
