@@ -11,7 +11,6 @@ from functools import partial
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError
-from serving.ids import BlockHash
 from serving.kvpool.core.controller import ControlSettings, PoolController
 from serving.kvpool.core.memory_manager import ManagerSettings
 from serving.kvpool.core.ring import HashRing, ring_of
@@ -167,7 +166,8 @@ class Members:
         server = VirtualServer(name, self._incarnations, self._settings, now, self._ssd_bytes_per_s)
         server.restore(self._lost.pop(name, ()), now)
         self.up[name] = server
-        self._migrations[name] = Migration(server, self._owner, self._migration_bytes_per_s)
+        work = self.work if self._settings.ssd_bytes else _no_work
+        self._migrations[name] = Migration(server, self.up, work, self._migration_bytes_per_s)
         self.changes += 1
 
     def _announce(self, now: float) -> None:
@@ -211,9 +211,6 @@ class Members:
             self.steady = steady
             self.changes += 1
 
-    def _owner(self, block: BlockHash) -> VirtualServer | None:
-        return self.up.get(self.ring.primary(block) or "")
-
     # Migration
 
     def _go_on(self, migration: Migration, now: float) -> None:
@@ -226,9 +223,6 @@ class Members:
         if migration.due != now:
             return  # another step is due instead
         migration.step(now)
-        if self._settings.ssd_bytes:
-            for server in self.up.values():
-                self.work(server, now)
         self._go_on(migration, now)
         self._judge()
 
@@ -249,6 +243,10 @@ class Members:
         self._judge()
 
     # Knowledge
+
+    def leased(self, name: str) -> set[int]:
+        """Versions that a server's own migration leases at it."""
+        return self._migrations[name].leased
 
     def counters(self) -> PoolCounters:
         """Sums of servers' counters, those that are gone included."""
@@ -296,3 +294,7 @@ class Members:
     def _free_name(self) -> str:
         taken = self.up.keys() | self._lost.keys()
         return next(name for number in range(len(taken) + 1) if (name := f"server-{number}") not in taken)
+
+
+def _no_work(server: VirtualServer, now: float) -> None:
+    """A ledger without an SSD tier orders nothing."""

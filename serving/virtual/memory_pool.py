@@ -259,6 +259,7 @@ class VirtualPool:
         lent = {entry.version for hold in self._holds for _shelf, entry, _server in hold.blocks}
         for server in self._members.up.values():
             server.manager.check()
+            held = lent | self._members.leased(server.name)
             for view in server.manager.entries():
-                if view.leased != (view.version in lent):
+                if view.leased != (view.version in held):
                     raise LedgerError(f"version {view.version} of {server.name} is lent wrongly")

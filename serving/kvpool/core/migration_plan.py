@@ -1,12 +1,16 @@
-"""Plan of migration, live and in virtual time: which entries a round moves, in which order, and when rounds are."""
+"""Plan of migration, live and in virtual time: which entries move where, in which order, and when rounds take place."""
 
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from serving.ids import BlockHash
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.prefix_read import SSD_GROUP_SHARE
+from serving.kvpool.core.ring import HashRing
+from serving.values.pool_view import PoolView
 
 BATCH_BYTES = 4 << 20
 BATCH_ENTRIES = 64
@@ -19,6 +23,8 @@ RETRY_S = 3.0
 """Pause after a round that left entries behind: they were in use, or there was no room for them."""
 DRAIN_RETRY_S = 0.2
 """The same, of a server that leaves."""
+BATCH_S = 5.0
+"""Longest move of one batch."""
 
 
 def round_end(now: float, leave_by: float | None = None) -> float:
@@ -42,8 +48,23 @@ def next_round(left: int, now: float, leave_by: float | None = None) -> float | 
     return again if left and (leave_by is None or again < leave_by) else None
 
 
+def batch_end(now: float, round_ends: float) -> float:
+    """Deadline of a batch that starts now."""
+    return min(now + BATCH_S, round_ends)
+
+
+def next_batch(started: float, now: float, copied_bytes: int, bytes_per_s: float, round_ends: float) -> float:
+    """When the batch after one that ended now starts, so that copying keeps its pace; not after the round's end."""
+    return max(now, min(started + copied_bytes / bytes_per_s, round_ends))
+
+
 class MovingEntry(Protocol):
     """Facts of an entry that moves."""
+
+    @property
+    def hash(self) -> BlockHash:
+        """Hash of the block, or of the model's version."""
+        ...
 
     @property
     def version(self) -> int:
@@ -67,6 +88,40 @@ class MovingEntry(Protocol):
 
 
 _E = TypeVar("_E", bound=MovingEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTargets:
+    """Where a server's entries should be. Models stay where processes map them until their server leaves.
+
+    Args:
+        server: name of the server that has the entries.
+        leaving: it hands over everything.
+        near: of a leaving server: another one of its node, where its models go; None = to their owners.
+    """
+
+    ring: HashRing
+    server: str
+    leaving: bool = False
+    near: str | None = None
+
+    def target(self, entry: MovingEntry) -> str | None:
+        """The server that an entry should move to; None if it should stay, or no server can take it."""
+        if entry.kind is Kind.MODEL:
+            if not self.leaving:
+                return None
+            name = self.near or self.ring.primary(entry.hash)
+        else:
+            name = self.ring.primary(entry.hash)
+        return None if name == self.server else name
+
+
+def near_server(view: PoolView, server: str) -> str | None:
+    """The first server, by name, that stays on the node of this one; None if there is none."""
+    servers = {one.record.name: one for one in view.servers}
+    node = servers[server].record.node
+    near = [name for name, one in servers.items() if one.record.node == node and one.weight > 0]
+    return min((name for name in near if name != server), default=None)
 
 
 def planned_batches(

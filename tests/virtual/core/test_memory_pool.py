@@ -167,6 +167,36 @@ def test_a_draining_server_hands_everything_over_until_its_limit() -> None:
     pool.check()
 
 
+def test_entries_on_ssd_are_loaded_before_they_move_as_live() -> None:
+    def drained(**settings: Any) -> VirtualPool:
+        pool = pool_of(servers=2, blocks=64, ssd_mib=200, write_through=True, **settings)
+        for number in range(10):
+            pool.store("default", chain(number), 1, 10.0 * number)
+            run_to(pool, 10.0 * number + 9.0)
+        run_to(pool, 100.0)
+        pool.lose_server("server-0", 100.0)
+        pool.add_server(101.0, "server-0")  # its entries are on SSD only
+        run_to(pool, 110.0)
+        pool.remove_server("server-0", 110.0)
+        return pool
+
+    pool = drained()
+    held = pool.servers()[0].entries
+    run_to(pool, 110.035)
+    assert (pool.counters.promoted, pool.counters.moved) == (3, 0), "10 ms each"
+    run_to(pool, 110.045)
+    assert pool.counters.moved == 4, "a batch of 4 MiB"
+    run_to(pool, 130.0)
+    assert pool.counters.moved == held > 20
+    assert all(found(pool, chain(number), 130.0) == 8 for number in range(10))
+    pool = drained()
+    pool.lose_server("server-1", 110.005)  # while the first batch is loaded
+    run_to(pool, 114.0)
+    assert (pool.counters.moved, pool.servers()[0].entries) == (0, held)
+    run_to(pool, 140.0)
+    assert pool.servers() == ()
+
+
 def test_servers_that_leave_without_handing_over() -> None:
     pool = pool_of(servers=2, drain_s=0.0)
     fill(pool, 20)
