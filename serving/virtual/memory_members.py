@@ -14,10 +14,11 @@ from serving.errors import ConfigError
 from serving.kvpool.core.controller import ControlSettings, PoolController
 from serving.kvpool.core.memory_manager import ManagerSettings
 from serving.kvpool.core.ring import HashRing, ring_of
+from serving.kvpool.core.ssd_restore import KeptFile, restore_files
 from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
 from serving.virtual.memory_migration import Migration
-from serving.virtual.memory_server import Kept, VirtualServer
+from serving.virtual.memory_server import VirtualServer
 from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
@@ -59,7 +60,7 @@ class Members:
         self._view = EMPTY_VIEW
         self._migrations: dict[str, Migration] = {}
         self._wake = 0.0
-        self._lost: dict[str, Sequence[Kept]] = {}
+        self._lost: dict[str, Sequence[KeptFile]] = {}
         self._incarnations = 0
         self._gone = PoolCounters()
 
@@ -164,7 +165,7 @@ class Members:
     def _join(self, name: str, now: float) -> None:
         self._incarnations += 1
         server = VirtualServer(name, self._incarnations, self._settings, now, self._ssd_bytes_per_s)
-        server.restore(self._lost.pop(name, ()), now)
+        restore_files(server.manager, self._lost.pop(name, ()), now)
         self.up[name] = server
         work = self.work if self._settings.ssd_bytes else _no_work
         self._migrations[name] = Migration(server, self.up, work, self._migration_bytes_per_s)

@@ -6,17 +6,17 @@ bytes have gone through; a load waits behind spills, as it does on a busy disk.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hardware.units import KIB, MIB
 from serving.config.kvcache import KvCacheConfig
-from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Space, Spill, Unlink
+from serving.ids import NodeId
+from serving.kvpool.core.entry import LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.inventory import SLABS
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.server_settings import water_marks
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import QUANTUM
+from serving.kvpool.core.ssd_restore import KeptFile
 from serving.values.pool_view import ServerRecord, ServerState
 from serving.virtual.memory_values import PoolCounters
 
@@ -25,15 +25,6 @@ _SLAB_BLOCKS = 16
 """Blocks of a slab: the ledger then has few spans to keep."""
 _VERSIONS = 1 << 40
 """Versions of one incarnation; the next one begins behind them."""
-
-
-class Kept(NamedTuple):
-    """A file of an SSD folder that outlived its server."""
-
-    space: Space
-    hash: BlockHash
-    nbytes: int
-    last_use: float
 
 
 def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings:
@@ -137,19 +128,13 @@ class VirtualServer:
             else:
                 self.manager.loaded(order.version, True, due)
 
-    def kept(self) -> list[Kept]:
-        """Entries of the server's SSD folder, the file used longest ago first."""
-        files = [one for one in self.manager.entries() if one.on_ssd]
-        files.sort(key=lambda one: one.last_use)
-        return [Kept(one.space, one.hash, one.nbytes, one.last_use) for one in files]
-
-    def restore(self, files: Sequence[Kept], now: float) -> None:
-        """Take over the folder of a predecessor.
-
-        Effects: its entries are found again.
-        """
-        for one in files:
-            self.manager.restore(one.space, one.hash, Kind.CONTEXT, one.nbytes, 0, one.last_use, now)
+    def kept(self) -> list[KeptFile]:
+        """Files of the server's SSD folder. Each belongs to an entry: the disk is derived from the ledger."""
+        return [
+            KeptFile(one.space, one.hash, one.kind, one.nbytes, one.checksum, one.last_use)
+            for one in self.manager.entries()
+            if one.on_ssd
+        ]
 
     def counters(self) -> PoolCounters:
         """The part of the pool's counters that ledgers know."""

@@ -4,7 +4,7 @@ What cannot be written is dropped, with the reason in one word; it is never sent
 for it. Words beside those of `GrantStatus` and `MissReason`: `no server`, `expired` (the reservation had ended).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ from serving.kvpool.core.operation import (
     PoolWritten,
     undo,
 )
-from serving.values.pool_outcome import MissReason
+from serving.values.pool_outcome import MissReason, StoreReport
 
 RESERVE_SHARE = 0.5
 """Part of the time that reserving may take: one silent server must not use up all of it."""
@@ -48,6 +48,14 @@ class NewEntry:
     nbytes: int
     owner: str | None
     expected: int | None = None
+
+
+def store_report(entries: Sequence[NewEntry], outcomes: Sequence[str]) -> StoreReport:
+    """Outcomes of a batch, in the order of its entries, as numbers."""
+    counts = Counter(outcomes)
+    nbytes = sum([entry.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED])
+    stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
+    return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
 
 
 class BatchWrite:

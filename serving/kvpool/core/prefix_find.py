@@ -50,6 +50,16 @@ class FoundPrefix:
     lost_blocks: int = 0
     reason: MissReason | None = None
 
+    def split(self, indices: Sequence[int]) -> "tuple[FoundPrefix, FoundPrefix]":
+        """These blocks of it, in this order, and the rest; each is to be read or released on its own."""
+        chosen = set(indices)
+        return self._only(indices), self._only([one for one in range(len(self.found)) if one not in chosen])
+
+    def _only(self, indices: Sequence[int]) -> "FoundPrefix":
+        found = tuple([self.found[index] for index in indices])
+        servers = tuple([self.servers[index] for index in indices])
+        return FoundPrefix(found, servers, self.lost_blocks, self.reason)
+
 
 class PrefixFind:
     """One lookup. Its result is there when every server has answered or failed; its blocks are leased then.

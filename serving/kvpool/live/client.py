@@ -8,18 +8,17 @@
 Nothing here raises for what a server does or fails to do: it is in the reports. One thread uses one client.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
-from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.core.batch_write import BatchWrite, NewEntry, store_report
+from serving.kvpool.core.entry import Found, Kind, Space
 from serving.kvpool.core.messages import MAX_ITEMS
-from serving.kvpool.core.prefix_find import PrefixFind
+from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import PrefixRead
 from serving.kvpool.live.block_copies import BlockCopies, map_of
-from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.link_driver import LinkDriver
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.segments import Segments
@@ -27,6 +26,40 @@ from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.pool_view import PoolView
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedPrefix:
+    """A found prefix, to be read or released by the client that found it.
+
+    Args:
+        links: by name, to the servers of its blocks.
+        connections: to which connection of a link its entries are leased.
+    """
+
+    prefix: FoundPrefix = field(default_factory=FoundPrefix)
+    links: Mapping[str, ServerLink] = field(default_factory=dict)
+    connections: Mapping[str, int] = field(default_factory=dict)
+
+    def split(self, indices: Sequence[int]) -> "tuple[LeasedPrefix, LeasedPrefix]":
+        """These blocks of it, in this order, and the rest; each is to be read or released on its own."""
+        chosen, rest = self.prefix.split(indices)
+        return LeasedPrefix(chosen, self.links, self.connections), LeasedPrefix(rest, self.links, self.connections)
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """Entries of the leading blocks."""
+        return self.prefix.found
+
+    @property
+    def blocks(self) -> int:
+        """Leading blocks found."""
+        return len(self.prefix.found)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these blocks."""
+        return sum([found.nbytes for found in self.prefix.found])
 
 
 class PoolClient:
@@ -127,10 +160,7 @@ class PoolClient:
         links = self._placement.links
         LinkDriver(links, BlockCopies(self._segments, links, lambda index: items[index][1])).drive(write)
         assert write.result is not None
-        counts = Counter(write.result)
-        nbytes = sum([entry.nbytes for entry, what in zip(entries, write.result, strict=True) if what == STORED])
-        stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
-        return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
+        return store_report(entries, write.result)
 
     def warm(self, deadline: float) -> int:
         """Connects to all servers and maps their segments, so that the first request does not have to.

@@ -15,9 +15,9 @@ from serving.config.ports import ANY_PORT, PortRange
 from serving.errors import ConfigError, PoolError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
+from serving.kvpool.core.session import Session
 from serving.kvpool.live.frames import POOL_CHANNEL, receive, send, tune
 from serving.kvpool.live.handlers import Desk, handle, room_for
-from serving.kvpool.live.session import Session
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, secured
 from serving.sockets.proof import Verifier

@@ -13,13 +13,11 @@ from typing import Any
 from serving.errors import PoolError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
-from serving.kvpool.live.audit import audit
-from serving.kvpool.live.facts import usage_of
+from serving.kvpool.core.holds import Holds
+from serving.kvpool.core.session import Session, Writing
+from serving.kvpool.live.audit import audit, finish_removal
 from serving.kvpool.live.frames import REST_S, PayloadRoom
-from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.server_core import ServerCore
-from serving.kvpool.live.session import Session, Writing
-from serving.kvpool.live.ssd_orphans import finish_removal
 from serving.kvpool.live.ssd_worker import SsdWorker
 from serving.values.pool_view import NamespaceRecord
 
@@ -284,7 +282,7 @@ def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) 
 
 def _usage(desk: Desk, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
     with desk.core.changed:
-        return m.Data(usage_of(desk.core.manager))
+        return m.Data(desk.core.usage())
 
 
 def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryview) -> Answer:

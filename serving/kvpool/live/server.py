@@ -20,20 +20,17 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
+from serving.kvpool.core.holds import Holds
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
-from serving.kvpool.live.bit_flip import turn_bit
 from serving.kvpool.live.connections import Connections
-from serving.kvpool.live.facts import facts_of
 from serving.kvpool.live.handlers import Desk
-from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles
-from serving.kvpool.live.ssd_restore import restore
 from serving.kvpool.live.ssd_slot import SsdSlot
-from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.kvpool.live.ssd_worker import SsdWorker, restore
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
 
@@ -70,7 +67,7 @@ class MemoryServer:
         self._region: UbRegion = self._segment.allocate(settings.capacity_bytes, "kvcache")
         self._core = self._make_core()
         self._ssd = self._open_ssd()
-        self._holds = Holds(self._core)
+        self._holds = Holds(self._core.manager, self._core.new_number)
         desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
         self._connections = Connections(
             desk, ClusterSecrets.of(settings.secret), settings.node, settings.max_connections, self._make_welcome
@@ -147,9 +144,9 @@ class MemoryServer:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Counters and gauges: those of `facts_of`, and connections, holds, disk queues, the disk's error at start."""
+        """Counters and gauges: `ServerCore.facts` with connections, holds, disk queues and the disk's startup error."""
         return {
-            **facts_of(self._core),
+            **self._core.facts(),
             "connections": self._connections.count,
             "holds": self._holds.count,
             "ssd_queue": {} if self._ssd is None else self._ssd.waiting,
@@ -172,7 +169,7 @@ class MemoryServer:
         Returns: False if no block lies in memory. Model weights are spared: processes compute with them unchecked.
         Effects: one bit is turned over; whoever reads the block finds out by its checksum.
         """
-        return turn_bit(self._core, draw)
+        return self._core.turn_bit(draw)
 
     def progress_age_s(self) -> float:
         """How long ago the ticker last got the ledger's lock and did its round; large = the server is stuck.
@@ -240,7 +237,11 @@ class MemoryServer:
             self._stop.wait(max(_SHORTEST_S, pause))
 
     def _release_dead(self) -> None:
-        for process in self._holds.dead():
+        with self._core.changed:
+            holders = self._holds.holders()
+        for process in holders:
+            if process.is_alive():  # reads /proc, so not under the lock
+                continue
             with self._core.changed:
                 self._holds.release(process, self._core.now())
                 self._core.dispatch()

@@ -4,17 +4,20 @@ One lock, `changed`, guards the ledger; it is a condition that is notified whene
 whoever waits for a promotion looks again. Nothing slow happens under it: no hashing, no disk, no socket.
 """
 
+import dataclasses
 import itertools
 import threading
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from hardware.ub.copy import checksum
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
+from serving.kvpool.core.bit_flip import drawn_bit
 from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import EntryTier, Found, Order
+from serving.kvpool.core.entry import Found, Order
+from serving.kvpool.core.ledger_answers import found_in_dram
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.meters import Meters
@@ -86,8 +89,7 @@ class ServerCore:
 
     def in_dram(self, version: int) -> Found | None:
         """The entry if its bytes are in memory now. Called under the lock."""
-        found = self.manager.found(version)
-        return found if found is not None and found.tier is EntryTier.DRAM else None
+        return found_in_dram(self.manager, version)
 
     def verify(self, version: int, *, remove: bool) -> bool | None:
         """Hashes an entry that lies in memory; held in place meanwhile, but not under the lock.
@@ -110,6 +112,41 @@ class ServerCore:
             self.manager.unhold(version, number, self.now())
             self.dispatch()
         return right
+
+    def turn_bit(self, draw: float) -> bool:
+        """Turn over one bit of a KV block in memory, as a failing memory cell would, for tests. Not booked anywhere.
+
+        Args:
+            draw: from 0 to below 1; see `drawn_bit`.
+        Returns: False if no block is in memory.
+        """
+        chosen = drawn_bit(self.entries(), draw)
+        if chosen is None:
+            return False
+        one, bit = chosen
+        number = self.new_number()
+        with self.changed:  # it may have moved since it was listed
+            found = self.in_dram(one.version)
+            if found is None or not self.manager.hold(one.version, number, self.now()):
+                return False
+        try:
+            self.view(found.offset, found.nbytes)[bit // 8] ^= 1 << bit % 8
+        finally:
+            with self.changed:
+                self.manager.unhold(one.version, number, self.now())
+                self.dispatch()
+        return True
+
+    def usage(self) -> dict[str, Any]:
+        """`{namespace: {dram_bytes, ssd_bytes, entries, ...}}`. Called under the lock."""
+        return {name: dataclasses.asdict(usage) for name, usage in self.manager.usage().items()}
+
+    def facts(self) -> dict[str, Any]:
+        """All counters of the ledger and the meters: `{ledger, namespaces, counters, bounds_s, histograms}`."""
+        with self.changed:
+            ledger = dataclasses.asdict(self.manager.stats())
+            namespaces = self.usage()
+        return {"ledger": ledger, "namespaces": namespaces, **self.meters.snapshot()}
 
     def set_quotas(self, quotas: dict[str, int]) -> None:
         """Namespaces with their share of quota on this server [bytes]; 0 = none.

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 
 from hardware.ub.copy import checksum
 from serving.errors import SsdError
-from serving.kvpool.core.entry import LoadFromSsd, Order, Spill, Unlink
+from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Spill, Unlink
+from serving.kvpool.core.ssd_restore import KeptFile, restore_files
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
 
@@ -213,6 +214,40 @@ class SsdWorker:
         if now - self._told_at.get(counter, -QUIET_S) >= QUIET_S:
             self._told_at[counter] = now
             logger.warning("SSD tier: %s; the pool works on without it, further errors are only counted", error)
+
+
+def restore(core: ServerCore, files: SsdFiles) -> int:
+    """Take over what the predecessor of a starting server left on disk; remove files that are not taken over.
+
+    Only headers are read here.
+
+    Returns: entries taken over.
+    Raises: SsdError if the folder cannot be read.
+    """
+    now, kept, useless = core.now(), [], []
+    for file in files.scan():
+        one = file.entry
+        if one is None:
+            useless.append(file.path)
+        else:
+            kept.append(KeptFile(one.space, one.hash, one.kind, one.nbytes, one.checksum, now - file.age_s))
+    with core.changed:
+        restored, rest = restore_files(core.manager, kept, now)
+        for version, kept_file in restored:
+            if kept_file.kind is Kind.MODEL:
+                core.models[version] = kept_file.space.layout
+        core.dispatch()
+    useless += [files.path_of(one.space, one.hash, one.kind) for one in rest]
+    for path in useless:
+        try:
+            files.unlink(path)
+        except SsdError as error:
+            logger.warning("%s", error)
+    core.meters.add("ssd_restored", len(restored))
+    core.meters.add("ssd_discarded", len(useless))
+    if kept or useless:
+        logger.info("SSD tier: %d entries taken over, %d useless files removed", len(restored), len(useless))
+    return len(restored)
 
 
 def _stored(order: Spill | LoadFromSsd) -> StoredEntry:

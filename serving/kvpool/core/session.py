@@ -1,10 +1,10 @@
-"""One client's connection to a memory server, as its handlers see it."""
+"""State of one client's connection to a memory server."""
 
 from dataclasses import dataclass, field
 
-from hardware.ub.process import ProcessStamp
 from serving.ids import NodeId
 from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.holds import HoldingProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Session:
     client: int
     name: str
     node: NodeId
-    process: ProcessStamp | None
+    process: HoldingProcess | None
     writing: dict[int, Writing] = field(default_factory=dict)
     listing: list[EntryView] = field(default_factory=list)
     written: tuple[bool, ...] = ()
