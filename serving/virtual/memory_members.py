@@ -19,6 +19,7 @@ from serving.values.namespaces import server_quotas
 from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
 from serving.virtual.memory_migration import Migration
 from serving.virtual.memory_server import VirtualServer
+from serving.virtual.memory_silence import SilentServers
 from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
@@ -34,6 +35,7 @@ class Members:
         ring: of the newest view.
         steady: every entry is with its primary.
         changes: grows whenever `up`, `ring` or `steady` may have changed.
+        silent: servers that stand still, as clients notice them.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Members:
         self._view = EMPTY_VIEW
         self._migrations: dict[str, Migration] = {}
         self._wake = 0.0
+        self.silent = SilentServers()
         self._lost: dict[str, Sequence[KeptFile]] = {}
+        self._frozen: dict[str, tuple[VirtualServer, Migration]] = {}
         self._incarnations = 0
         self._gone = PoolCounters()
 
@@ -85,7 +89,7 @@ class Members:
         Effects: the ring; entries begin to move.
         """
         name = name or next(iter(self._lost), None) or self._free_name()
-        if name in self.up:
+        if name in self.up or name in self._frozen:
             raise ConfigError(f"there is a memory server {name} already")
         self._join(name, now)
         self._review(now)
@@ -113,11 +117,57 @@ class Members:
         Raises: ConfigError if there is no such server.
         Effects: what it held is lost, at least for now.
         """
-        server = self._server(name)
+        frozen = self._frozen.pop(name, None)
+        server = self._server(name) if frozen is None else frozen[0]
         self._announce(now)
         self._lost[name] = server.kept() if keeps_ssd else ()
-        self._end(server)
+        if frozen is None:
+            self._end(server)
+        else:
+            del self.silent.frozen[name]
+            self._gone += self._counted(*frozen)
         self._wake_up(now)
+
+    def freeze(self, name: str, now: float, until: float) -> int:
+        """A server's process stands still: it neither answers nor announces itself.
+
+        Args:
+            until: when it goes on; infinite = never.
+        Returns: its incarnation.
+        Raises: ConfigError if there is no such server.
+        """
+        server = self._server(name)
+        self._announce(now)
+        self._frozen[name] = server, self._stop(server)
+        self.silent.frozen[name] = until
+        self._wake_up(now)
+        return server.incarnation
+
+    def thaw(self, name: str, incarnation: int, now: float) -> None:
+        """A frozen server goes on with what it has. Nothing happens if that process is gone."""
+        if not self.is_frozen(name, incarnation):
+            return
+        server, migration = self._frozen.pop(name)
+        del self.silent.frozen[name]
+        server.up, server.tick_at = True, None
+        in_order = sorted([*self.up.values(), server], key=lambda one: one.incarnation)
+        self.up.clear()
+        self.up.update({one.name: one for one in in_order})
+        self._migrations[name] = migration
+        self.changes += 1
+        if (due := server.disk_due) is not None:
+            self.timers.at(max(now, due), partial(self._disk, server))
+        self.work(server, now)
+        if server.leave_by is not None:
+            self.timers.at(max(now, server.leave_by), partial(self._leave, server))
+        migration.resume(self.ring, now)
+        self._review(now)
+        self._go_on(migration, now)
+        self._judge()
+
+    def is_frozen(self, name: str, incarnation: int) -> bool:
+        """Whether this very process stands still now."""
+        return name in self._frozen and self._frozen[name][0].incarnation == incarnation
 
     def advance(self, now: float) -> None:
         """Do everything that is due by now, each thing at its own time.
@@ -137,6 +187,8 @@ class Members:
 
         Effects: the disk works; the ledger's `tick` will be called.
         """
+        if not server.up:
+            return  # it stands still
         idle = server.disk_due is None
         server.take_orders(now)
         if idle and (due := server.disk_due) is not None:
@@ -147,7 +199,8 @@ class Members:
             self.timers.at(at, partial(self._tick, server))
 
     def _disk(self, server: VirtualServer, now: float) -> None:
-        if not server.up:
+        due = server.disk_due
+        if not server.up or due is None or due > now:
             return
         server.end_disk_work(now)
         if (due := server.disk_due) is not None:
@@ -179,7 +232,7 @@ class Members:
 
     def _wake_up(self, now: float) -> None:
         """Have the view looked at when time changes it."""
-        due = self._controller.next_change(self._lost, now)
+        due = self._controller.next_change(self._lost.keys() | self._frozen.keys(), now)
         if due is not None and not now < self._wake <= due + _JUST_AFTER_S:
             self._wake = due + _JUST_AFTER_S
             self.timers.at(self._wake, self._review)
@@ -194,6 +247,7 @@ class Members:
             return
         self._view = view
         self.ring = ring_of(view)
+        self.silent.forget(self.listed)
         for name, shares in server_quotas(view.namespaces, view).items() if view.namespaces else ():
             if (server := self.up.get(name)) is not None:
                 server.manager.set_quotas(shares)
@@ -235,15 +289,27 @@ class Members:
         self._review(now)
 
     def _end(self, server: VirtualServer) -> None:
+        self._gone += self._counted(server, self._stop(server))
+
+    def _stop(self, server: VirtualServer) -> Migration:
         server.up = False
         del self.up[server.name]
         migration = self._migrations.pop(server.name)
         migration.due = None
-        self._gone += self._counted(server, migration)
         self.changes += 1
         self._judge()
+        return migration
 
     # Knowledge
+
+    def processes(self) -> Mapping[str, VirtualServer]:
+        """Servers by name, frozen ones too."""
+        return self.up if not self._frozen else self.up | {name: one[0] for name, one in self._frozen.items()}
+
+    @property
+    def listed(self) -> list[str]:
+        """Names of the servers in the view."""
+        return [one.record.name for one in self._view.servers]
 
     def leased(self, name: str) -> set[int]:
         """Versions that a server's own migration leases at it."""
@@ -254,6 +320,8 @@ class Members:
         total = self._gone
         for name, server in self.up.items():
             total += self._counted(server, self._migrations[name])
+        for frozen in self._frozen.values():
+            total += self._counted(*frozen)
         return total
 
     def facts(self) -> tuple[ServerFacts, ...]:
@@ -293,7 +361,7 @@ class Members:
         return server
 
     def _free_name(self) -> str:
-        taken = self.up.keys() | self._lost.keys()
+        taken = self.up.keys() | self._lost.keys() | self._frozen.keys()
         return next(name for number in range(len(taken) + 1) if (name := f"server-{number}") not in taken)
 
 

@@ -98,6 +98,12 @@ class Migration:
         self._move_started = now
         self._drive(self._move, self._move.start(now), now)
 
+    def resume(self, ring: HashRing, now: float) -> None:
+        """Go on after a pause of the server's process."""
+        self.settle(ring, now)
+        if self._loading is not None:
+            self.due = now
+
     @property
     def leased(self) -> set[int]:
         """Versions that the batch under way leases at home."""

@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
+from serving.kvpool.core.batch_write import reserve_deadline
 from serving.kvpool.core.entries import Entry
 from serving.kvpool.core.migration_plan import BYTES_PER_S
+from serving.kvpool.core.prefix_find import lookup_deadline, servers_to_ask
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.shelf_steps import FoundCopy, ShelfRoutes
-from serving.values.pool_outcome import StoreReport
+from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
 from serving.virtual.memory_members import Members
 from serving.virtual.memory_server import manager_settings
@@ -67,6 +69,8 @@ class VirtualPool:
         self._with_ssd = config.ssd_mib > 0
         self._members = Members(config, settings, quotas or {}, migration_bytes_per_s, ssd_bytes_per_s)
         self._timers = self._members.timers
+        self._silent = self._members.silent
+        self._get_timeout_s, self._put_timeout_s = config.get_timeout_s, config.put_timeout_s
         self._holds: deque[BlockHold] = deque()  # by `until`: the lease is the same for all
         self._counted = PoolCounters()
         self._routes: dict[str, ShelfRoutes] = {}
@@ -79,12 +83,17 @@ class VirtualPool:
         """The longest prefix of these blocks that the pool has. It stays for `lease_s`, or until it is released.
 
         Args:
-            client: who asks; kept for symmetry with `store`.
+            client: number of the instance that asks.
         Effects: what is found counts as used, leading or not; SSD hits begin to be promoted.
         """
-        del client
         self.tick(now)
-        return self._hold(self._routes_in(namespace).find(hashes, now), len(hashes), now)
+        if not self._silent:
+            return self._hold(self._routes_in(namespace).find(hashes, now), len(hashes), now)
+        members, until = self._members, lookup_deadline(now, self._get_timeout_s)
+        asked = servers_to_ask(members.ring, members.listed, hashes)
+        silent, end = self._silent.ask((client, False), asked, now, until)
+        found = self._hold(self._routes_around(namespace, silent).find(hashes, now), len(hashes), now)
+        return found._replace(waited_s=end - now)
 
     def _hold(self, run: list[FoundCopy], asked: int, now: float) -> LongestPrefix:
         on_ssd = 0
@@ -112,7 +121,7 @@ class VirtualPool:
                 by_server.setdefault(server, []).append((shelf, entry))
         for server, pairs in by_server.items():
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
-            self._members.work(self._members.up[server], now)
+            self._members.work(self._members.processes()[server], now)
 
     def release(self, handle: BlockHold, now: float) -> None:
         """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
@@ -139,10 +148,17 @@ class VirtualPool:
         """
         self.tick(now)
         nbytes = self._block_bytes
-        done = self._routes_in(namespace).store(hashes, nbytes, client, now)
+        if self._silent:
+            until = reserve_deadline(now, now + self._put_timeout_s)
+            asked = dict.fromkeys(name for name in self._members.ring.primaries(hashes) if name is not None)
+            silent, _end = self._silent.ask((client, True), asked, now, until)
+            routes = self._routes_around(namespace, silent)
+        else:
+            routes = self._routes_in(namespace)
+        done = routes.store(hashes, nbytes, client, now)
         if self._with_ssd:
             for server in done.servers:
-                self._members.work(self._members.up[server], now)
+                self._members.work(self._members.processes()[server], now)
         counted = self._counted
         counted.stored += done.stored
         counted.present += done.present
@@ -162,6 +178,12 @@ class VirtualPool:
             shelves = {name: server.shelf(namespace) for name, server in members.up.items()}
             routes = self._routes[namespace] = ShelfRoutes(members.ring, shelves, members.steady)
         return routes
+
+    def _routes_around(self, namespace: str, silent: Mapping[str, MissReason]) -> ShelfRoutes:
+        """Routes of a client that these servers do not answer, while frozen ones that go on in time do."""
+        members = self._members
+        shelves = {name: one.shelf(namespace) for name, one in members.processes().items() if name not in silent}
+        return ShelfRoutes(members.ring, shelves, members.steady, silent)
 
     # Servers
 
@@ -196,6 +218,33 @@ class VirtualPool:
         """
         self.tick(now)
         self._members.lose(name, now, keeps_ssd)
+
+    def freeze_server(self, name: str, now: float, until: float) -> int:
+        """A server's process stands still, for `thaw_server` to continue. In between it may be lost and replaced.
+
+        Clients wait for its answer once, until their deadline. The ring drops it when it has been silent for some
+        seconds, and takes it back, with all its entries, when it goes on.
+
+        Args:
+            until: when it goes on; infinite = never.
+        Returns: its incarnation.
+        Raises: ConfigError if there is no such server.
+        """
+        self.tick(now)
+        return self._members.freeze(name, now, until)
+
+    def thaw_server(self, name: str, incarnation: int, now: float) -> None:
+        """A frozen server goes on. Nothing happens if that process is gone."""
+        self.tick(now)
+        self._members.thaw(name, incarnation, now)
+
+    def is_frozen(self, name: str, incarnation: int) -> bool:
+        """Whether this very process stands still now."""
+        return self._members.is_frozen(name, incarnation)
+
+    def runs(self, name: str) -> bool:
+        """Whether there is a process of this name, frozen or not."""
+        return name in self._members.up or name in self._silent.frozen
 
     # Time
 

@@ -28,12 +28,14 @@ class LongestPrefix(NamedTuple):
     Attributes:
         blocks: leading blocks found = `from_memory` + `from_ssd`.
         handle: for `VirtualPool.release`, once the bytes have arrived.
+        waited_s: how long the lookup waited for servers that do not answer.
     """
 
     blocks: int
     from_memory: int
     from_ssd: int
     handle: BlockHold
+    waited_s: float = 0.0
 
     @property
     def servers(self) -> dict[str, int]:

@@ -29,6 +29,17 @@ from serving.values.pool_outcome import MissReason, StoreReport
 
 RESERVE_SHARE = 0.5
 """Part of the time that reserving may take: one silent server must not use up all of it."""
+
+
+def reserve_deadline(now: float, until: float) -> float:
+    """When a batch that starts now has its room reserved at the latest.
+
+    Args:
+        until: deadline of the whole batch.
+    """
+    return now + (until - now) * RESERVE_SHARE
+
+
 STORED = "stored"
 PRESENT = GrantStatus.PRESENT.value
 NO_SERVER = "no server"
@@ -88,7 +99,7 @@ class BatchWrite:
                 self._reserving[entry.owner].append(index)
         if not self._reserving:
             return self._commit(now)
-        until = now + (self._until - now) * RESERVE_SHARE
+        until = reserve_deadline(now, self._until)
         effects: list[PoolEffect] = []
         for server, indices in self._reserving.items():
             items = tuple([(entries[index].hash, entries[index].nbytes) for index in indices])

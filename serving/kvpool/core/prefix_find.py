@@ -25,6 +25,30 @@ EVERYBODY = 2
 """So many servers all hold, or are the fallback of, every block: no need to look into the ring."""
 
 
+LOOKUP_SHARE = 0.5
+"""Part of the time for a fetch that its lookup may take, so that one silent server does not use up all of it."""
+
+
+def lookup_deadline(start: float, get_timeout_s: float) -> float:
+    """When the lookup of a fetch ends at the latest."""
+    return start + LOOKUP_SHARE * get_timeout_s
+
+
+def servers_to_ask(ring: HashRing, servers: Collection[str], hashes: Sequence[BlockHash]) -> dict[str, Sequence[int]]:
+    """Servers that a lookup asks, each with the indices of the hashes it is asked for.
+
+    Args:
+        servers: names of all servers of the pool.
+    """
+    if len(servers) <= EVERYBODY:
+        return dict.fromkeys(servers, range(len(hashes)))
+    asked: dict[str, list[int]] = defaultdict(list)
+    for index, block in enumerate(hashes):
+        for name in ring.readers(block):
+            asked[name].append(index)
+    return dict(asked)
+
+
 def is_better_copy(in_dram: bool, rival_in_dram: bool, *, likelier: bool) -> bool:
     """Whether a copy of a block is read rather than another one: memory before SSD, then the likelier holder's.
 
@@ -99,7 +123,7 @@ class PrefixFind:
         del now
         hashes = self._hashes
         everything = tuple(hashes)
-        asked = self._group()
+        asked = servers_to_ask(self._ring, self._servers, hashes)
         self._asked = dict(asked)
         if not asked:
             return self._conclude()
@@ -140,16 +164,6 @@ class PrefixFind:
         if not self._asked:
             effects += self._conclude()
         return effects
-
-    def _group(self) -> dict[str, Sequence[int]]:
-        """Which server is asked for which hashes, by index."""
-        if len(self._servers) <= EVERYBODY:
-            return dict.fromkeys(self._servers, range(len(self._hashes)))
-        asked: dict[str, list[int]] = defaultdict(list)
-        for index, block in enumerate(self._hashes):
-            for name in self._ring.readers(block):
-                asked[name].append(index)
-        return dict(asked)
 
     def _compare(self, server: str, indices: Sequence[int], found: Sequence[Found | None]) -> None:
         """For each hash keeps the copy to read: memory before SSD, then the likelier holder."""

@@ -10,6 +10,7 @@ pool of a whole supernode. The same history leaves the same ledgers (`tests/virt
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from serving.ids import BlockHash
@@ -62,10 +63,18 @@ class ShelfRoutes:
     Args:
         shelves: of the servers that answer.
         steady: every entry is with its primary, so that nobody else need be asked.
+        silent: why other servers do not answer; absent = they are unreachable.
     """
 
-    def __init__(self, ring: HashRing, shelves: Mapping[str, Shelf], steady: bool) -> None:
+    def __init__(
+        self,
+        ring: HashRing,
+        shelves: Mapping[str, Shelf],
+        steady: bool,
+        silent: Mapping[str, MissReason] = MappingProxyType({}),
+    ) -> None:
         self._ring = ring
+        self._silent = silent
         self._steady = steady
         self._at = _Places({name: (ShelfPlace(shelf.entries, shelf, name),) for name, shelf in shelves.items()})
 
@@ -107,7 +116,8 @@ class ShelfRoutes:
         asked: dict[str, None] = {}
         for block, places in zip(hashes, homes, strict=True):
             if not places:
-                why = MissReason.UNREACHABLE.value if self._ring.primary(block) else NO_SERVER
+                name = self._ring.primary(block)
+                why = NO_SERVER if name is None else self._silent.get(name, MissReason.UNREACHABLE).value
                 dropped[why] = dropped.get(why, 0) + 1
                 continue
             _entries, shelf, server = places[0]

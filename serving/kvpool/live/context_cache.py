@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.core.entry import Space
+from serving.kvpool.core.prefix_find import lookup_deadline
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.meters import Meters
 from serving.values.layer_split import FetchedRows
@@ -21,8 +22,6 @@ from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_SHARE = 0.5
-"""Part of the time for a fetch that its lookup may take: one silent server must not use up all of it."""
 SAME_ERROR_S = 60.0
 
 
@@ -174,7 +173,7 @@ class PoolContextCache:
         rows: FetchedRows | None,
     ) -> FetchReport:
         deadline = start + self._get_timeout_s
-        find = client.lookup(space, hashes, start + LOOKUP_SHARE * self._get_timeout_s)
+        find = client.lookup(space, hashes, lookup_deadline(start, self._get_timeout_s))
         found_at = time.monotonic()
         self._meters.observe("lookup", found_at - start, (("lookups", 1),))
         if not find.blocks:

@@ -43,6 +43,7 @@ from serving.kvpool.core.messages import (
     Written,
     to_client,
 )
+from serving.kvpool.core.server_backoff import ServerBackoff
 from serving.kvpool.live import frames
 from serving.kvpool.live.frames import PayloadRoom
 from serving.sockets.opening import connected, read_frame
@@ -52,10 +53,6 @@ from serving.values.pool_view import ServerRecord
 
 _R = TypeVar("_R", bound=Message)
 
-FIRST_PAUSE_S = 0.2
-LAST_PAUSE_S = 5.0
-CONNECT_S = 0.5
-"""A server that lives takes a connection and greets within this, however much later the deadline is."""
 MIN_LEFT_S = 0.005
 """With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
 
@@ -113,9 +110,7 @@ class ServerLink:
         self._prover: Prover | None = None
         self._state = _State.CLOSED
         self._welcome: Welcome | None = None
-        self._pause_s = 0.0
-        self._retry_at = 0.0
-        self._greet_until = 0.0
+        self.backoff = ServerBackoff()
         self._why = "never tried"
 
     @property
@@ -135,7 +130,7 @@ class ServerLink:
 
     def skipped(self, now: float) -> bool:
         """True while the server is left alone after a failure."""
-        return self._sock is None and now < self._retry_at
+        return self._sock is None and self.backoff.skips(now)
 
     def prepare(self, deadline: float) -> None:
         """Connects if needed, and says Hello without waiting for the answer.
@@ -148,14 +143,14 @@ class ServerLink:
         if self._sock is not None:
             return
         now = time.monotonic()
-        if now < self._retry_at:
+        if self.backoff.skips(now):
             raise PoolUnreachableError(
-                f"memory server {self.name} is skipped for {self._retry_at - now:.1f} s: {self._why}"
+                f"memory server {self.name} is skipped for {self.backoff.retry_at - now:.1f} s: {self._why}"
             )
         if deadline - now < MIN_LEFT_S:
             raise PoolTimeoutError(f"no time was left to connect to memory server {self.name}")
         try:
-            self._connect(min(deadline - now, CONNECT_S))
+            self._connect(self.backoff.connect_s(deadline, now))
         except PoolError as error:
             self._broken(error)
             raise
@@ -262,7 +257,7 @@ class ServerLink:
         Effects: whoever still holds it finds the server unreachable.
         """
         self.close()
-        self._retry_at = float("inf")
+        self.backoff.retire()
         self._why = "it left the pool"
 
     def _begin(self, message: Message, deadline: float, payload: Iterable[memoryview], then: _State) -> None:
@@ -300,7 +295,7 @@ class ServerLink:
         if self._state is _State.GREETING:
             now = time.monotonic()
             self._require_prompt(now)
-            reply = self._reply(min(deadline, max(self._greet_until, now)), None)
+            reply = self._reply(self.backoff.greeting_deadline(deadline, now), None)
             if not isinstance(reply, Welcome) or reply.server != self.name:
                 said = reply.reason if isinstance(reply, Failed) else repr(reply)
                 error = PoolUnreachableError(f"memory server {self.name} does not take us: {said}")
@@ -323,7 +318,7 @@ class ServerLink:
             self._broken(error)
             raise
         if self._state is not _State.GREETING:  # a server that only greets is not well
-            self._pause_s = 0.0
+            self.backoff.on_answer()
         return reply
 
     def _connect(self, timeout_s: float) -> None:
@@ -338,7 +333,7 @@ class ServerLink:
         except (OSError, ConfigError, ProofError) as error:
             raise PoolUnreachableError(f"memory server {self.name} at {address}: {in_words(error)}") from error
         self._state = _State.PROVING
-        self._greet_until = time.monotonic() + CONNECT_S
+        self.backoff.on_connected(time.monotonic())
 
     def _prove(self, deadline: float) -> None:
         """Answers the server's proof with ours, and says Hello.
@@ -350,7 +345,7 @@ class ServerLink:
         now = time.monotonic()
         self._require_prompt(now)
         try:
-            body = read_frame(self._sock, max(min(deadline, max(self._greet_until, now)), now + MIN_LEFT_S))
+            body = read_frame(self._sock, max(self.backoff.greeting_deadline(deadline, now), now + MIN_LEFT_S))
             self._sock.sendall(framed(self._prover.answer(body)))
             frames.send(self._sock, self._hello.hello)
         except TimeoutError as error:
@@ -367,7 +362,7 @@ class ServerLink:
         self._state = _State.GREETING
 
     def _require_prompt(self, now: float) -> None:
-        if self._pause_s and now < self._greet_until and not self._readable():
+        if not self.backoff.waits_for_greeting(now) and not self._readable():
             raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
 
     def _readable(self) -> bool:
@@ -379,6 +374,5 @@ class ServerLink:
     def _broken(self, error: PoolError) -> None:
         with contextlib.suppress(OSError):
             self.close()
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LAST_PAUSE_S)
-        self._retry_at = max(self._retry_at, time.monotonic() + self._pause_s)
+        self.backoff.on_failure(time.monotonic())
         self._why = str(error)

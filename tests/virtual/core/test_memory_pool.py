@@ -1,52 +1,17 @@
 """The KV-cache pool in virtual time: what joins, drains, dies and comes back costs what it must, and no more."""
 
-from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any
 
 import pytest
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
-from serving.ids import BlockHash
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
 from serving.virtual.memory_timers import ActionTimers
+from tests.virtual.core.memory_case import MIB, chain, fill, found, pool_of, run_to
 
-MIB = 1 << 20
 R1_BLOCK_BYTES = 35_979_264
-
-
-def chain(number: int, blocks: int = 8) -> list[BlockHash]:
-    return [BlockHash(blake2b(b"%d/%d" % (number, i), digest_size=16).digest()) for i in range(blocks)]
-
-
-def pool_of(servers: int = 4, blocks: int = 100, **settings: Any) -> VirtualPool:
-    """Blocks of one MiB."""
-    pace = settings.pop("migration_bytes_per_s", 100 * MIB)
-    quotas = settings.pop("quotas", None)
-    config = KvCacheConfig(replicas=servers, ub_memory_mib=blocks, slab_kib=1024, **settings)
-    return VirtualPool(config, MIB, quotas=quotas, migration_bytes_per_s=pace, ssd_bytes_per_s=100 * MIB)
-
-
-def found(pool: VirtualPool, blocks: Sequence[BlockHash], now: float, namespace: str = "default") -> int:
-    """Leading blocks there, given back at once."""
-    answer = pool.lookup_and_hold(namespace, blocks, 1, now)
-    pool.release(answer.handle, now)
-    return answer.blocks
-
-
-def fill(pool: VirtualPool, chains: int, now: float = 0.0) -> None:
-    for number in range(chains):
-        assert pool.store("default", chain(number), 1, now).stored == 8
-
-
-def run_to(pool: VirtualPool, end: float) -> None:
-    """Every action at its own time, as a simulation does it."""
-    while (due := pool.next_tick()) is not None and due <= end:
-        pool.tick(due)
-    pool.tick(end)
-    pool.check()
 
 
 def test_a_prefix_is_found_up_to_its_first_gap_and_evicted_from_its_end() -> None:
