@@ -1,9 +1,9 @@
-"""What an audit of a memory server finds wrong, and what it repairs.
+"""Findings and repairs of a memory server's audit.
 
-Entries, bytes in memory and files on SSD are compared while the server works. What merely changes is no fault: an
-entry that left is skipped, a file that looks wrong is judged again while nothing is written, and a file without an
-entry counts only if its removal is not queued. Virtual time has no such strays: its disk is derived from the ledger,
-so that every file belongs to an entry and every entry on SSD has a file.
+An audit compares entries, bytes in memory and files on SSD while the server works. Changes during the audit are no
+fault: an entry that left is skipped, a file that looks wrong is checked again while no file is written, and a file
+without an entry counts only if its removal is not queued. Virtual time has no such strays, because its disk is derived
+from the ledger: every file belongs to an entry and every entry on SSD has a file.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -72,7 +72,7 @@ class AuditFindings:
             self.wrong(f"entry {one.hash.hex()}: wrong bytes in memory", repaired=self.repair)
 
     def on_ssd(self, one: EntryView, fault: str | None) -> None:
-        """Add the first look at an entry's file; one that looks wrong becomes a suspect."""
+        """Add the first check of an entry's file; a failed one makes the entry a suspect."""
         if fault is None:
             self._ssd_entries += 1
             self._ssd_bytes += one.nbytes
@@ -80,10 +80,10 @@ class AuditFindings:
             self.suspects.add(one.version)
 
     def judge(self, suspects: Sequence[tuple[EntryView, str | None]]) -> list[int]:
-        """Add the second look at suspects that are still on SSD, taken while nothing was written or removed.
+        """Add the second check of suspects that are still on SSD, made while no file was written or removed.
 
-        Before, a file may have been about to go, since the ledger gives up a copy before its file is removed, or to be
-        written again under the same version.
+        During the first check the file may have been in transition: the ledger drops a copy before its file is removed,
+        and may write it again under the same version.
 
         Returns: versions to distrust.
         """

@@ -1,10 +1,10 @@
 """Moves a batch of entries from one memory server to the servers that own them, as an ordinary client of both.
 
-    look up at home ─► load those on SSD ─► write to the owners ─► ask owners that said "present" ─► drop at home
+    look up at home ─► load those on SSD ─► write to the owners ─► confirm those already present ─► drop at home
 
 The home server keeps its copy until the owner certainly has one: "present" may mean that a write has only started.
-Readers find the entry at any time, since they ask both servers. What cannot be moved stays at home: an entry whose
-owner is lost or full, whose bytes are wrong, that is leased by a reader, or that was replaced since it was listed.
+Readers find the entry at any time, since they query both servers. An entry stays at home if its owner is lost or full,
+its bytes are wrong, a reader leases it, or it was replaced since it was listed.
 
 The live migrator drives it over connections, virtual time over ledgers in the same process.
 """
@@ -65,7 +65,7 @@ class MovedBatch(Generic[_E]):
 
 
 class BatchMove(Generic[_E]):
-    """One batch. `result` is set when all servers have answered or failed.
+    """One batch. `result` is set when all servers have responded or failed.
 
     Args:
         home: name of the server that has the entries.
@@ -99,7 +99,7 @@ class BatchMove(Generic[_E]):
         return set(self._found) if self.result is None else set()
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Looks its entries up at home, so that they stay."""
+        """Lease the entries at the home server."""
         del now
         hashes = tuple([entry.hash for entry in self._batch])
         return [PoolAsk(self._home, Lookup(self._space, hashes, LEASE_S), self._until)]
@@ -160,7 +160,7 @@ class BatchMove(Generic[_E]):
         return [*effects, *self._written(now)]
 
     def _written(self, now: float) -> Sequence[PoolEffect]:
-        """After each step of the write: once it has ended, asks owners for what they said was present."""
+        """Once the write is complete, confirm with owners the entries that they reported present."""
         if self._write is None or self._write.result is None:
             return []
         self._outcomes = self._write.result

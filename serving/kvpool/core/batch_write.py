@@ -1,7 +1,7 @@
 """Writing entries into the pool: reserve on all servers, copy, commit on all servers.
 
-What cannot be written is dropped, with the reason in one word; it is never sent to a server that would not be asked
-for it. Words beside those of `GrantStatus` and `MissReason`: `no server`, `expired` (the reservation had ended).
+An entry that cannot be written is dropped with a one-word reason; it is never sent to a server that does not own it.
+Reasons are those of `GrantStatus` and `MissReason`, `no server`, and `expired` (the reservation had expired).
 """
 
 from collections import Counter, defaultdict
@@ -48,11 +48,11 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """Entry to be written.
+    """Entry to write.
 
     Args:
-        owner: the server that it goes to; None = there is none.
-        expected: checksum that its bytes must have; others are not stored (reason `checksum`).
+        owner: the server to write it to; None = there is none.
+        expected: required checksum; an entry with other bytes is not stored (reason `checksum`).
     """
 
     hash: BlockHash
@@ -70,11 +70,10 @@ def store_report(entries: Sequence[NewEntry], outcomes: Sequence[str]) -> StoreR
 
 
 class BatchWrite:
-    """One batch. Its result, a word for each entry, is there when all servers have answered or failed.
+    """One batch. `result`, one word for each entry, is set when all servers have responded or failed.
 
     Args:
-        until: when all should be written; commits may take `LAST_WORD_S` longer, since without its commit all of the
-            work is lost.
+        until: deadline of the batch; commits may take `LAST_WORD_S` longer, because without its commit a write is lost.
     """
 
     def __init__(self, space: Space, kind: Kind, entries: Sequence[NewEntry], until: float) -> None:
@@ -92,7 +91,7 @@ class BatchWrite:
         self._failed: set[str] = set()
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Asks every owner for room."""
+        """Reserve room at every owner."""
         entries = self._entries
         for index, entry in enumerate(entries):
             if entry.owner is not None:

@@ -89,7 +89,7 @@ class RunSearch:
                 slab += 1
 
     def _heat_of(self, span: Span) -> Heat | None:
-        """None: something in it is pinned."""
+        """None if a part of it is pinned."""
         if span.first_slab not in self._heat:
             self._heat[span.first_slab] = self._measure(span)
         return self._heat[span.first_slab]

@@ -16,7 +16,7 @@ class Space(msgspec.Struct, frozen=True, array_like=True):
 
     Args:
         namespace: the tenant; quotas and usage count per namespace.
-        layout: model, weights, dtype and block shape. Bytes of another layout mean nothing to a reader.
+        layout: model, weights, dtype and block shape. Readers cannot use bytes of another layout.
     """
 
     namespace: str
@@ -24,7 +24,7 @@ class Space(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kind(Enum):
-    """Purpose of an entry; readers treat all alike, statistics and eviction do not."""
+    """Purpose of an entry. Readers treat all kinds the same, statistics and eviction do not."""
 
     CONTEXT = "context"
     """KV blocks."""
@@ -40,11 +40,11 @@ class EntryTier(Enum):
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry that a lookup found; leased to the client that looked.
+    """One entry that a lookup found, leased to the client of the lookup.
 
     Args:
-        version: names this very copy on its server; a later copy of the same hash has another one.
-        offset: where the bytes begin in the server's UB segment; -1 while they are on SSD only.
+        version: identifies this copy on its server; a later copy of the same hash has another version.
+        offset: of its bytes in the server's UB segment; -1 while they are on SSD only.
         checksum: xxh3-64 of the bytes.
     """
 
@@ -72,7 +72,7 @@ class GrantStatus(Enum):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answer to one reserved item; `version` and `offset` mean something only when granted."""
+    """Result for one reserved item; `version` and `offset` are valid only if it is granted."""
 
     status: GrantStatus
     version: int = 0
@@ -107,7 +107,7 @@ class LoadFromSsd:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """Remove this entry's bytes from SSD; nothing is reported."""
+    """Remove this entry's bytes from SSD, without a report."""
 
     space: Space
     hash: BlockHash

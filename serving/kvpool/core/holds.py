@@ -1,4 +1,4 @@
-"""Entries that processes of this node have mapped: they stay in place until the process ends, whatever its links do.
+"""Entries that processes of this node have mapped: they stay in place until the process ends, even without its links.
 
 A mapping cannot be taken back from another process, so a hold does not expire; the life of the process is its lease.
 """
@@ -61,7 +61,7 @@ class Holds:
             self._numbers.pop(process, None)
 
     def holders(self) -> list[HoldingProcess]:
-        """Processes that hold something."""
+        """Processes with holds."""
         return list(self._versions)
 
     def release(self, process: HoldingProcess, now: float) -> None:

@@ -28,20 +28,20 @@ BATCH_S = 5.0
 
 
 def round_end(now: float, leave_by: float | None = None) -> float:
-    """When a round that begins now ends at the latest.
+    """Deadline of a round that starts now.
 
     Args:
-        leave_by: when the server is gone; None = it stays.
+        leave_by: when the server ends; None = it stays.
     """
     return now + ROUND_S if leave_by is None else leave_by
 
 
 def next_round(left: int, now: float, leave_by: float | None = None) -> float | None:
-    """When the round after one that ends now begins.
+    """When the round after one that ends now starts.
 
     Args:
-        left: entries that should be elsewhere and still are here.
-        leave_by: when the server is gone; None = it stays.
+        left: entries that should be on other servers and are still on this one.
+        leave_by: when the server ends; None = it stays.
     Returns: None if there is none: every entry is in its place, or the server has no time for another round.
     """
     again = now + (RETRY_S if leave_by is None else DRAIN_RETRY_S)
@@ -96,8 +96,8 @@ class MoveTargets:
 
     Args:
         server: name of the server that has the entries.
-        leaving: it hands over everything.
-        near: of a leaving server: another one of its node, where its models go; None = to their owners.
+        leaving: it hands over all entries.
+        near: of a leaving server: another one of its node, where its models move; None = to their owners.
     """
 
     ring: HashRing
@@ -129,12 +129,12 @@ def planned_batches(
 ) -> Iterator[list[_E]]:
     """Batches of one space and kind, of bounded size (at least one entry), in order of their first entries.
 
-    Those used last go first, as many as the round may move. Entries on SSD are loaded into the memory that serves
-    requests, so few at a time.
+    The most recently used entries move first, up to the round's limit. Entries on SSD are loaded into the memory that
+    serves requests, so batches are small.
 
     Args:
-        strays: entries that should be elsewhere.
-        age: time since the last use of one, from any common origin.
+        strays: entries that should be on other servers.
+        age: returns the time since the last use of an entry, from any common origin.
         capacity_bytes: of the server's memory.
         round_bytes: at most this much in the round (at least one entry).
     """

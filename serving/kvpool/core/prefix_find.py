@@ -1,4 +1,4 @@
-"""One round of lookups: the same question to all servers that may hold a block; the longest prefix of their answers."""
+"""One round of lookups: the same request to all servers that may hold a block; the result is the longest prefix."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -35,7 +35,7 @@ def lookup_deadline(start: float, get_timeout_s: float) -> float:
 
 
 def servers_to_ask(ring: HashRing, servers: Collection[str], hashes: Sequence[BlockHash]) -> dict[str, Sequence[int]]:
-    """Servers that a lookup asks, each with the indices of the hashes it is asked for.
+    """Servers that a lookup queries, each with the indices of the hashes to look up there.
 
     Args:
         servers: names of all servers of the pool.
@@ -50,10 +50,10 @@ def servers_to_ask(ring: HashRing, servers: Collection[str], hashes: Sequence[Bl
 
 
 def is_better_copy(in_dram: bool, rival_in_dram: bool, *, likelier: bool) -> bool:
-    """Whether a copy of a block is read rather than another one: memory before SSD, then the likelier holder's.
+    """Whether to read a copy of a block rather than another one: memory before SSD, then the likelier holder's.
 
     Args:
-        likelier: its server comes before the rival's among the block's readers.
+        likelier: its server precedes the rival's among the block's readers.
     """
     return in_dram if in_dram != rival_in_dram else likelier
 
@@ -64,8 +64,8 @@ class FoundPrefix:
 
     Args:
         found: entries of the leading blocks, without a gap.
-        servers: who has each of them; as many.
-        lost_blocks: blocks behind them that were found but are of no use, or could not be asked for, because `reason`
+        servers: the server of each of them.
+        lost_blocks: blocks behind them that were found but cannot be used, or could not be looked up, because `reason`
             made the gap; 0 if the pool just did not have the next block.
     """
 
@@ -86,14 +86,14 @@ class FoundPrefix:
 
 
 class PrefixFind:
-    """One lookup. Its result is there when every server has answered or failed; its blocks are leased then.
+    """One lookup. `result` is set, and its blocks are leased, when every server has responded or failed.
 
     Args:
         ring: names the servers that may hold a block.
         servers: names of all of them.
         hashes: consecutive blocks, at least one.
-        lease_s: how long what is found shall stay where it is.
-        until: when answers are due.
+        lease_s: how long found blocks stay in place.
+        until: when responses are due.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class PrefixFind:
         self._who: list[str | None] = [None] * len(hashes)
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Asks everybody."""
+        """Send the lookups."""
         del now
         hashes = self._hashes
         everything = tuple(hashes)
@@ -141,9 +141,9 @@ class PrefixFind:
         ]
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
-        """Takes an answer or a failure; the last one that was due brings the result.
+        """Take a response or a failure; the last one completes the result.
 
-        Returns: releases of what is of no use.
+        Returns: releases of blocks that are not used.
         """
         del now
         if isinstance(event, PoolReadDone | PoolWritten):

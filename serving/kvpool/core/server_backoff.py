@@ -1,10 +1,10 @@
-"""When a client of the pool uses a server again that failed, and how long it waits for one.
+"""When a client of the pool uses a server again after a failure, and how long it waits for a greeting.
 
-    failed ──► skipped for a pause ──► connects, without waiting for the greeting ──► asked, if the greeting is there
-                 ▲ the pause doubles with each failure in a row                        │ answers: the pause is over
+    failed ──► skipped for a pause ──► connects, without waiting for the greeting ──► used, if the greeting is there
+                 ▲ the pause doubles with each failure in a row                        │ responds: the pause is reset
                  └────────────── no greeting within `CONNECT_S` ◄──────────────────────┘
 
-So a server that stops responding costs each client one deadline, and later requests nothing until it responds again.
+So a server that stops responding costs each client one deadline, and later requests no time until it responds again.
 Live links and virtual time follow it.
 """
 
@@ -18,9 +18,9 @@ class ServerBackoff:
     """One client's view of one server.
 
     Attributes:
-        pause_s: length of the last pause; 0 = the server has answered since.
-        retry_at: the server is skipped before.
-        greet_until: the greeting of the current connection is due.
+        pause_s: length of the last pause; 0 = the server has responded since.
+        retry_at: the server is skipped before this time.
+        greet_until: when the greeting of the current connection is due.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class ServerBackoff:
         return min(deadline, max(self.greet_until, now))
 
     def on_answer(self) -> None:
-        """The server answered a request; a greeting alone does not show that it works."""
+        """Reset the pause after a response; a greeting alone does not show that the server works."""
         self.pause_s = 0.0
 
     def on_failure(self, now: float) -> None:

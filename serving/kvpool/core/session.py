@@ -9,7 +9,7 @@ from serving.kvpool.core.holds import HoldingProcess
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A reservation: where it is and since when, so that nothing is written there for a client that came too late."""
+    """A reservation: its place and its start, so that bytes that arrive too late are not written."""
 
     offset: int
     nbytes: int

@@ -1,4 +1,4 @@
-"""What a memory server takes over of the SSD folder that its predecessor left."""
+"""Rules for taking over the SSD folder that a memory server's predecessor left."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
