@@ -90,7 +90,7 @@ class BatchMove(Generic[_E]):
         self._safe: list[_E] = []
         self._absent = 0
         self._await: type[Message] | None = Looked
-        """The answer that home owes; None while others work."""
+        """Type of the response due from the home server; None while other servers work."""
         self._failed: set[str] = set()
 
     @property

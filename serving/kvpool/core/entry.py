@@ -29,7 +29,7 @@ class Kind(Enum):
     CONTEXT = "context"
     """KV blocks."""
     MODEL = "model"
-    """A model's weights, one entry a version: evicted whole, and only when nobody maps it."""
+    """A model's weights, one entry a version: evicted whole, and only when no process maps it."""
 
 
 class EntryTier(Enum):
@@ -62,7 +62,7 @@ class GrantStatus(Enum):
     GRANTED = "granted"
     """Write to `offset`, then commit before the lease ends."""
     PRESENT = "present"
-    """The entry exists, or somebody is writing it: nothing to do."""
+    """The entry exists, or another client is writing it."""
     FULL = "full"
     """No room now: drop the block."""
     QUOTA = "quota"
@@ -115,4 +115,4 @@ class Unlink:
 
 
 Order = Spill | LoadFromSsd | Unlink
-"""What a memory server's ledger asks its driver to do. Orders of one entry are given in the order to be kept."""
+"""Work that a memory server's ledger orders from its driver. Orders of one entry must be carried out in sequence."""

@@ -18,7 +18,7 @@ from typing import Protocol
 from serving.errors import LedgerError
 
 Rank = tuple[float, int]
-"""Place in the order: the entry with the least rank leaves first. Ranks of different policies mean nothing together."""
+"""Place in the order: the entry with the lowest rank leaves first. Ranks of different policies are not comparable."""
 
 
 class EvictionPolicy(Protocol):
@@ -79,7 +79,7 @@ class QueueOrder:
             raise LedgerError(f"version {version} ordered twice")
 
     def touch(self, versions: Iterable[int]) -> None:
-        """See `EvictionPolicy`. One that was set aside returns to the queue: at its end it is in nobody's way."""
+        """See `EvictionPolicy`. A version that was set aside returns to the end of the queue, where visits are rare."""
         if not self._moves:
             return
         queue, move = self._queue, self._queue.move_to_end

@@ -20,13 +20,13 @@ from serving.kvpool.core.slab_allocator import Span
 from serving.kvpool.core.spills import Spills, SpillStart
 
 _LOOKS = (1, 16, 64)
-"""So many of the coldest entries are looked at for one of the right size: mostly the very first will do."""
+"""Number of coldest entries that are checked for one of the right size: usually the first one is."""
 _SPANS_LOOKED_AT = 8
 _SMALL_RUN = 8
 """Runs of up to so many slabs are searched around the coldest entries only, longer ones everywhere."""
 _EVICTIONS_PER_TICK = 1024
 _CLEARING_S = 2.0
-"""For so long nothing is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
+"""For so long no entry is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
 
 
 class Evictor:

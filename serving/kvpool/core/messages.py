@@ -149,7 +149,7 @@ class Read(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Answer to `Read`; the payload is the bytes of the first `pieces`: the one behind them is not there (any more)."""
+    """Response to `Read`; the payload is the bytes of the first `pieces`: the server lacks the next one (by now)."""
 
     pieces: int
 
@@ -187,7 +187,7 @@ class List(Message, frozen=True):
 
 
 class Listed(Message, frozen=True):
-    """Answer to `List`; fewer than the limit = that was all."""
+    """Response to `List`; fewer than the limit = the last page."""
 
     entries: tuple[ListedEntry, ...]
 
@@ -225,17 +225,17 @@ class Audit(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Answer: done."""
+    """Response: the request was carried out."""
 
 
 class Data(Message, frozen=True):
-    """A JSON-like answer."""
+    """A JSON-like response."""
 
     value: dict[str, Any]
 
 
 class Failed(Message, frozen=True):
-    """Answer: not done."""
+    """Response: the request was not carried out."""
 
     reason: str
 
@@ -269,7 +269,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
     List: Listed,
     Drop: Committed,
 }
-"""The only answer that makes sense, where a client needs more of it than `Done`."""
+"""Expected type of response, for requests whose response has more information than `Done`."""
 
 ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
 

@@ -18,7 +18,7 @@ BYTES_PER_S = 256 << 20
 """Pace of one server: the same memory serves requests."""
 ROUND_BYTES = 1 << 30
 ROUND_S = 10.0
-"""Longest round: then the ring is looked at again."""
+"""Longest round; after it the latest ring is used."""
 RETRY_S = 3.0
 """Pause after a round that left entries behind: they were in use, or there was no room for them."""
 DRAIN_RETRY_S = 0.2

@@ -22,7 +22,7 @@ from serving.kvpool.core.ring import HashRing
 from serving.values.pool_outcome import MissReason
 
 EVERYBODY = 2
-"""So many servers all hold, or are the fallback of, every block: no need to look into the ring."""
+"""In a pool of so many servers each is the owner or the fallback of every block: the ring is not needed."""
 
 
 LOOKUP_SHARE = 0.5

@@ -33,7 +33,7 @@ from serving.values.pool_outcome import FetchReport, MissReason
 SSD_GROUP_BYTES = 8 << 20
 SSD_GROUP_BLOCKS = 32
 SSD_GROUP_SHARE = 0.125
-"""Of a server's memory: what one reader may ask it to have loaded at one time; there are others."""
+"""Share of a server's memory that one reader may load at one time, since there are other readers."""
 _ANSWER_SHARE = 0.9  # of the time left a server may wait for its disk; the rest is for its answer to reach us
 
 
@@ -102,7 +102,7 @@ class PrefixRead:
         return effects
 
     def _unasked(self, event: PoolAnswer | PoolFailure | PoolWritten) -> Sequence[PoolEffect]:
-        """Takes a hint or a last word that did not arrive, or an answer that is not waited for any more."""
+        """Take a hint or a release that failed, or a late response."""
         if isinstance(event, PoolFailure) and self.result is None:
             for index in self._on_ssd:
                 if self._find.servers[index] == event.server:

@@ -65,7 +65,7 @@ class HashRing:
             vnodes: points of a server of full weight.
         """
         self.draining = tuple(sorted(s.name for s in servers if s.weight <= 0))
-        """Servers that own nothing but may hold anything."""
+        """Servers that own no key but may hold any entry."""
         settled = {s.name for s in servers if s.weight >= 1}
         # By point, then name: the order of `servers` must not matter, not even when two points coincide.
         points = sorted((point, s.name) for s in servers if s.weight > 0 for point in _points(s, vnodes))

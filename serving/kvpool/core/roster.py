@@ -22,7 +22,7 @@ from serving.ids import NodeId
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
 EXPIRY_S = 5.0
-"""A server that has not announced itself for so long is gone."""
+"""A server that has not announced itself for so long is removed."""
 
 STEPS = 8
 """Each step moves a new server 1/8 of its share: little enough that the hit rate hardly notices."""
@@ -41,18 +41,19 @@ class _Member:
     record: ServerRecord
     expires: float
     born: float
-    """When this very process began to serve."""
+    """When this process started to serve."""
     started: float
-    """When the first process of this name, of those that replaced each other, began to serve."""
+    """When the first process of this name, of those that replaced each other, started to serve."""
 
 
 class PoolRoster:
     """Live servers. The caller passes the time, which never decreases and has no meaning outside this process."""
 
     def __init__(self, expiry_s: float = EXPIRY_S, ramp_s: float = 30.0) -> None:
-        """Args:
-        expiry_s: a server that is silent for so long is removed.
-        ramp_s: how long a new server takes to reach its full share; 0 = it has it at once.
+        """
+        Args:
+            expiry_s: a server that is silent for so long is removed.
+            ramp_s: how long a new server takes to reach its full share; 0 = it has it at once.
         """
         self._expiry_s = expiry_s
         self._ramp_s = ramp_s
@@ -60,7 +61,7 @@ class PoolRoster:
         self._seats: dict[str, tuple[float, float]] = {}
         """Name of a server that vanished -> (started, until)."""
         self._refused: dict[tuple[str, str], float] = {}
-        """(name, incarnation) of a server that said goodbye or was superseded -> until."""
+        """(name, incarnation) of a server that withdrew or was superseded -> until."""
         self._lost: frozenset[NodeId] = frozenset()
 
     def announce(self, record: ServerRecord, now: float) -> bool:

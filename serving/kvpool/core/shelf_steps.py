@@ -52,7 +52,7 @@ class StoredRun(NamedTuple):
 
 
 class _Places(dict[str | None, tuple[ShelfPlace, ...]]):
-    """The place at each server that answers; the others are not there."""
+    """The place at each server that responds."""
 
     def __missing__(self, name: str | None) -> tuple[ShelfPlace, ...]:
         return ()

@@ -18,7 +18,7 @@ from serving.errors import LedgerError
 from serving.kvpool.core.free_runs import FreeRuns
 
 QUANTUM = 4096
-"""Sizes are rounded up to this unless told otherwise [bytes]: one memory page, one unit of direct I/O."""
+"""Default unit that sizes are rounded up to [bytes]: one memory page, one unit of direct I/O."""
 
 _EXTRA_SLABS = 3
 """A span may be this much longer than one block needs."""

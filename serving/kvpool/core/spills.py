@@ -14,7 +14,7 @@ from serving.kvpool.core.entry import Space, Spill
 from serving.kvpool.core.inventory import Inventory
 
 _SEARCH = 64
-"""So many leased entries at the cold end of the SSD tier are looked past for one that may go."""
+"""Number of leased entries at the cold end of the SSD tier that are skipped to find one that may be removed."""
 
 
 class SpillStart(Enum):
@@ -32,7 +32,7 @@ class Spills:
 
     def __init__(self, inventory: Inventory) -> None:
         self.leaving_bytes = 0
-        """DRAM that will be free when the spills under way have ended."""
+        """DRAM that is free after the running spills."""
         self.under_way = 0
         self._inventory = inventory
         self._ssd_bytes = inventory.settings.ssd_bytes
@@ -40,7 +40,7 @@ class Spills:
         self._files: dict[tuple[Space, BlockHash], int] = {}
         self._later: OrderedDict[int, Entry] = OrderedDict()
         self.hanging = False
-        """The disk does not come back from a write: nothing more is ordered there."""
+        """The disk hangs in a write: no more orders are given."""
 
     @property
     def waiting(self) -> bool:

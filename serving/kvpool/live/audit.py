@@ -79,7 +79,7 @@ def _check_suspects(core: ServerCore, ssd: SsdWorker, findings: AuditFindings) -
 
 
 def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: AuditFindings) -> bool:
-    """Run `look` while nothing is written or removed. Returns: whether it finished; if not, that is a finding."""
+    """Run `look` while no file is written or removed. Returns: whether it finished; if not, that is a finding."""
     try:
         if ssd.run_between_writes(look, FENCE_S):
             return True
@@ -102,7 +102,7 @@ def _check_strays(core: ServerCore, ssd: SsdWorker, findings: AuditFindings) -> 
 
 
 def _strays(core: ServerCore, ssd: SsdWorker, namespace: str | None = None) -> list[str]:
-    """Paths of files without an entry, of all namespaces or of one. Called while nothing is written.
+    """Paths of files without an entry, of all namespaces or of one. Called while no file is written.
 
     Raises: SsdError if a folder cannot be read.
     """

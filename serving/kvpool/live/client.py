@@ -1,11 +1,11 @@
 """A client of the KV-cache pool: finds, reads and writes entries on all memory servers as if they were one.
 
-    client = PoolClient("prefill-0", node, secret, view=newest_view)
-    find = client.lookup(space, hashes, deadline)            one round trip, whatever the number of servers
+    client = PoolClient("prefill-0", node, secret, view=latest_view)
+    find = client.lookup(space, hashes, deadline)            one round trip for any number of servers
     report = client.read(find, targets, deadline)            straight out of the servers' shared memory, verified
     client.write(space, [(hash, data), ...], deadline)
 
-Nothing here raises for what a server does or fails to do: it is in the reports. One thread uses one client.
+Failures of servers do not raise; the reports contain them. A client is used by one thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -63,15 +63,15 @@ class LeasedPrefix:
 
 
 class PoolClient:
-    """One thread's way into the pool.
+    """One thread's access to the pool.
 
     Args:
-        name: who asks, for the servers' logs.
+        name: of the client, for the servers' logs.
         node: of this process; segments of servers of the same node are mapped, others are read through connections.
-        view: gives the newest view; called often, so it must be cheap and never block.
-        scope: `node` = only servers of the own node count.
-        lease_s: how long found blocks stay where they are; longer than any deadline.
-        segments: mapped segments, shared with other clients of this process; own ones if absent.
+        view: returns the latest view; called often, so it must be cheap and never block.
+        scope: `node` = only servers of the client's own node.
+        lease_s: how long found blocks stay in place; longer than any deadline.
+        segments: mapped segments, shared with other clients of this process; None = its own.
     """
 
     def __init__(
@@ -99,13 +99,12 @@ class PoolClient:
         return self._placement
 
     def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> LeasedPrefix:
-        """The longest prefix of `hashes` that the pool has.
+        """The longest prefix of `hashes` in the pool.
 
         Args:
-            deadline: on `time.monotonic`'s scale, as everywhere here.
-        Returns: what was found, to be given to `read` or `release`, which need time of their own: a silent server uses
-            up all of the lookup's.
-        Effects: its blocks are leased until then, or for `lease_s`.
+            deadline: on the scale of `time.monotonic`, like all deadlines of this module.
+        Returns: the blocks found, leased for `lease_s`; pass them to `read` or `release`. Allow time for that: a silent
+            server uses up the whole deadline of the lookup.
         """
         if not hashes:
             return LeasedPrefix()
@@ -118,12 +117,11 @@ class PoolClient:
         return LeasedPrefix(find.result, servers, {name: link.connection for name, link in servers.items()})
 
     def read(self, find: LeasedPrefix, targets: Sequence[memoryview], deadline: float) -> FetchReport:
-        """Copies found blocks, each verified.
+        """Copy found blocks, verify each, and end their leases. Wrong bytes are reported to their server.
 
         Args:
-            targets: one per block, writable, contiguous, of the block's size; fewer than found is allowed.
-        Returns: how many leading targets are good; those behind them hold anything.
-        Effects: fills targets; the leases of `find` are ended; wrong bytes are reported to their server.
+            targets: one per block, writable, contiguous, of the block's size; may be fewer than found.
+        Returns: the number of leading targets that are valid; the content of the others is undefined.
         """
         read = PrefixRead(find.prefix, len(targets), lambda name: find.links[name].record.capacity_bytes, deadline)
         copies = BlockCopies(self._segments, find.links, targets.__getitem__)
@@ -132,10 +130,7 @@ class PoolClient:
         return read.result
 
     def release(self, find: LeasedPrefix, deadline: float) -> None:
-        """Ends the leases of a find that will not be read.
-
-        Effects: its blocks may be evicted again.
-        """
+        """End the leases of a lookup whose blocks are not read. They may be evicted again."""
         self.read(find, (), deadline)
 
     def write(
@@ -145,12 +140,11 @@ class PoolClient:
         deadline: float,
         kind: Kind = Kind.CONTEXT,
     ) -> StoreReport:
-        """Publishes entries, each on the server that owns its hash.
+        """Publish entries, each on the server that owns its hash. Lookups of all clients find them afterwards.
 
         Args:
-            items: hash and contiguous bytes, which do not change meanwhile.
-        Returns: what became of them; nothing is ever tried elsewhere.
-        Effects: new entries are visible to everybody from now on.
+            items: hash and contiguous bytes, which must not change during the call.
+        Returns: the outcomes; an entry that fails is not written to another server.
         """
         self._placement.refresh()
         items = items[:MAX_ITEMS]
@@ -163,18 +157,17 @@ class PoolClient:
         return store_report(entries, write.result)
 
     def warm(self, deadline: float) -> int:
-        """Connects to all servers and maps their segments, so that the first request does not have to.
+        """Connect to all servers and map their segments, so that the first request is fast.
 
         Returns: servers connected.
-        Effects: connections and mappings.
         """
         self._placement.refresh()
         return sum(self._warm(link, deadline) for link in self._placement.links.values())
 
     def close(self) -> None:
-        """Ends all connections, and with them leases and reservations. Shared segments stay mapped for others.
+        """End all connections, and with them leases and reservations. Shared segments stay mapped for others.
 
-        Effects: the client finds nothing and writes nothing from now on, until the next call connects anew.
+        The next call connects again.
         """
         self._placement.close()
 

@@ -56,7 +56,7 @@ class Connections:
 
     @property
     def deaf(self) -> bool:
-        """Whether no thread accepts any more, although nothing stopped it."""
+        """Whether the thread that accepts connections has ended without being stopped."""
         return self._acceptor.deaf
 
     @property
@@ -65,11 +65,10 @@ class Connections:
         return self._acceptor.address
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
-        """Listens on `host`.
+        """Listen on `host`, in a thread.
 
         Returns: the address bound.
         Raises: PoolUnreachableError if the host cannot be bound; ConfigError if the range has no free port.
-        Effects: a thread that accepts.
         """
         try:
             return self._acceptor.start(host, ports)
@@ -84,10 +83,7 @@ class Connections:
         self._acceptor.move(host)
 
     def stop(self, timeout_s: float) -> None:
-        """Ends every connection and waits for its thread.
-
-        Effects: nobody is served any more.
-        """
+        """End every connection and wait for its thread."""
         self._acceptor.stop(timeout_s)
 
     def _serve(self, raw: socket.socket) -> None:

@@ -1,7 +1,7 @@
 """Moves entries to the server that owns them: after a server joined, and when one leaves.
 
-A memory server runs this about itself, as an ordinary client: what it holds and another server owns is copied there,
-then dropped at home. Readers find the entry all the time, since they ask both. Recently used entries go first; the pace
+A memory server runs this for itself, as an ordinary client. Entries that another server owns are copied there and then
+dropped at home. Readers find the entry at any time, since they query both. Recently used entries move first; the pace
 is bounded, since the same memory serves requests. Models stay where their readers are mapped, unless the server leaves.
 """
 
@@ -39,8 +39,8 @@ class Settled:
     """Result of a round of migration.
 
     Args:
-        moved: entries that are with their owner now and not here any more.
-        left: entries that should be elsewhere and still are here: in use, no room there, or the round was over.
+        moved: entries that their owner has and this server no longer has.
+        left: entries that should be on other servers but remain: in use, no room there, or the round was over.
         nbytes: bytes copied.
     """
 
@@ -50,15 +50,15 @@ class Settled:
 
 
 class Migrator:
-    """Settles the entries of one server. Not thread-safe; blocks while it works.
+    """Moves the entries of one server to their owners. Not thread-safe; blocks while it works.
 
     Args:
-        client: of the server's own process, scope as the pool's; for nothing else.
+        client: of the server's own process, with the pool's scope, used only by this object.
         server: name of the server whose entries it moves.
         bytes_per_s: pace.
         round_bytes: at most this much in one call of `settle` (at least one entry).
-        pause: sleeps for so many seconds, called after each batch; if it returns true the round ends (as the `wait` of
-            an event does that tells to stop).
+        pause: sleeps for so many seconds, called after each batch; the round ends if it returns true, like the `wait`
+            of a stop event.
     """
 
     def __init__(
@@ -76,13 +76,12 @@ class Migrator:
         self._pause = pause
 
     def settle(self, ring: HashRing, deadline: float, leaving: bool = False) -> Settled:
-        """One round: moves what `ring` gives to others.
+        """One round: move the entries that `ring` gives to other servers.
 
         Args:
-            ring: of the newest view; one without this server, or with weight 0 for it, gives everything to others.
-            leaving: this server is about to end, so its models have to go too.
-        Returns: what was done; `left` 0 = everything is where it should be.
-        Effects: entries move to their owners.
+            ring: of the latest view; one without this server, or with weight 0 for it, gives all entries to others.
+            leaving: this server is about to end, so its models move too.
+        Returns: the result; `left` 0 = every entry is in its place.
         """
         placement = self._client.placement
         placement.refresh()
@@ -119,7 +118,7 @@ class Migrator:
     def _strays(
         self, home: ServerLink, owner: Callable[[ListedEntry], str | None], deadline: float
     ) -> list[ListedEntry]:
-        """All entries that should be elsewhere."""
+        """All entries that should be on other servers."""
         strays: list[ListedEntry] = []
         after = 0
         while True:

@@ -1,11 +1,11 @@
-"""A memory server: one UB segment of its own, one folder on disk, and the clients that read and write there.
+"""A memory server: one UB segment, one folder on disk, and the clients that read and write there.
 
     clients ──frames──► connections ──► handlers ──►  ledger (one lock)  ◄── ticker: expiries, water marks, dead holders
                                                         │ orders   ▲ done
                                                         ▼          │
                                                      SSD worker: one thread reads, one writes
 
-It knows nothing of Ray; a deployment, or a test, starts it in a process and asks it for its record.
+It does not depend on Ray; a deployment, or a test, starts it in a process and reads its record.
 """
 
 import logging
@@ -50,9 +50,10 @@ class MemoryServer:
     def __init__(self, settings: ServerSettings, disk: type[SsdFiles] = SsdFiles) -> None:
         """
         Args:
-            disk: what writes and reads the files of the SSD tier.
+            disk: class that writes and reads the files of the SSD tier.
         Raises: UbFullError, UbMissingError or SpecError if the segment cannot be made.
-        Effects: takes the segment's memory and an SSD slot, removes what dead servers left, restores what is on disk.
+        Effects: takes the segment's memory and an SSD slot, removes segments of dead servers, restores the files on
+            disk.
         """
         self._settings = settings
         self._disk = disk
@@ -85,11 +86,10 @@ class MemoryServer:
         return f"kvcache-{self._settings.node[:12]}-{place}"
 
     def start(self) -> tuple[str, int]:
-        """Begins to serve.
+        """Start to serve: threads, and a socket that listens.
 
         Returns: host and port.
         Raises: PoolUnreachableError if the host cannot be bound.
-        Effects: threads, and a socket that listens.
         """
         self._connections.start(self._settings.host, self._settings.ports)
         if self._ssd is not None:
@@ -106,9 +106,9 @@ class MemoryServer:
         self._connections.move(host)
 
     def stop(self) -> None:
-        """Ends every connection and removes the segment; files on disk stay for a successor. Twice is allowed.
+        """End every connection and remove the segment; files on disk stay for a successor. Twice is allowed.
 
-        Effects: the memory is given back, but for weights that processes compute with.
+        The memory is freed, except for weights that processes compute with.
         """
         if self._stop.is_set():
             return
@@ -155,19 +155,18 @@ class MemoryServer:
         }
 
     def set_namespaces(self, namespaces: Sequence[NamespaceRecord]) -> None:
-        """The tenants, with their share of quota on this very server.
+        """Set the tenants, with their share of quota on this server.
 
-        Effects: a namespace that is now beyond its quota loses its oldest entries.
+        A namespace that is now beyond its quota loses its least recently used entries.
         """
         self._core.set_quotas({one.name: one.quota_bytes for one in namespaces})
 
     def turn_bit(self, draw: float) -> bool:
-        """Makes one stored block wrong, as a failing memory cell would; for tests.
+        """Corrupt one stored block, like a failing memory cell; for tests. Its checksum shows that to readers.
 
         Args:
             draw: from 0 to below 1; which bit of which block.
-        Returns: False if no block lies in memory. Model weights are spared: processes compute with them unchecked.
-        Effects: one bit is turned over; whoever reads the block finds out by its checksum.
+        Returns: False if no block is in memory. Model weights are spared: processes compute with them unchecked.
         """
         return self._core.turn_bit(draw)
 
@@ -259,7 +258,7 @@ def _take_slot(folder: Path | None) -> tuple[SsdSlot | None, str]:
 
 
 def _make_segment(settings: ServerSettings, incarnation: str) -> UbSegment:
-    """A new segment; what dead servers left under the same prefix goes first, since memory may be short of both."""
+    """Create a segment, after removing those of dead servers with the same prefix: memory may be short of both."""
     for path in remove_stale(settings.segment_folder, settings.segment_prefix):
         logger.info("removed %s, which a dead process left", path)
     path = settings.segment_folder / f"{settings.segment_prefix}{incarnation}"

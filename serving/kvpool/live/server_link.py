@@ -1,13 +1,13 @@
 """One blocking connection to one memory server.
 
     link.send(message, deadline)          to several servers, one after the other
-    reply = link.receive(Looked, deadline)      then their answers: one round trip for all of them
+    reply = link.receive(Looked, deadline)      then their responses: one round trip for all of them
     reply = link.ask(Looked, message, deadline)     both, for one server
-    link.post(message, deadline)          an answer that says nothing is read before the next request, not now
+    link.post(message, deadline)          a response without information is read before the next request, not now
 
-It connects when it is first used. After any error or timeout the connection is closed, so that a late answer is never
-taken for another's; then the server is left alone for a while that doubles with each failure in a row. Every call ends
-by its deadline. Not thread-safe.
+It connects at its first use. After any error or timeout the connection is closed, so that a late response is never
+taken for another one; then the server is skipped as `ServerBackoff` decides. Every call ends by its deadline. Not
+thread-safe.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ from serving.values.pool_view import ServerRecord
 _R = TypeVar("_R", bound=Message)
 
 MIN_LEFT_S = 0.005
-"""With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
+"""With less time left no request starts: it could only end in a timeout that is not the server's fault."""
 
 
 _Into = Callable[[ToClient, int], PayloadRoom] | None
@@ -63,14 +63,14 @@ _Into = Callable[[ToClient, int], PayloadRoom] | None
 class _State(Enum):
     CLOSED = auto()
     PROVING = auto()
-    """The proof of the secret was begun, the server's is owed."""
+    """The proof of the secret has started, the server's is due."""
     GREETING = auto()
-    """Hello was sent, Welcome is owed."""
+    """Hello was sent, Welcome is due."""
     IDLE = auto()
     ASKED = auto()
-    """A request was sent; its answer is for the caller."""
+    """A request was sent; the caller needs its response."""
     POSTED = auto()
-    """A request was sent; its answer is for nobody."""
+    """A request was sent; its response is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +133,9 @@ class ServerLink:
         return self._sock is None and self.backoff.skips(now)
 
     def prepare(self, deadline: float) -> None:
-        """Connects if needed, and says Hello without waiting for the answer.
+        """Connect if needed, and start the handshake without waiting for the server. A failure starts a pause.
 
-        Raises: PoolUnreachableError if nobody listens or the server is skipped; PoolTimeoutError.
-        Effects: a connection, or a pause after a failure.
+        Raises: PoolUnreachableError if no server listens or the server is skipped; PoolTimeoutError.
         """
         if self._state is _State.ASKED:  # the caller was interrupted between question and answer
             self.close()
@@ -156,30 +155,27 @@ class ServerLink:
             raise
 
     def send(self, message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> None:
-        """Sends a request; `receive` must follow.
+        """Send a request, after reading overdue responses; `receive` must follow. An error closes the connection.
 
         Raises: PoolTimeoutError, PoolUnreachableError; PoolError for a request that cannot be sent.
-        Effects: answers that were owed are read first; on an error the connection is closed.
         """
         self._begin(message, deadline, payload, _State.ASKED)
 
     def post(self, message: Message, deadline: float) -> None:
-        """Sends a request whose answer says nothing; it is read when the next request is sent.
+        """Send a request whose response carries no information; it is read before the next request is sent.
 
         Raises: as `send`.
-        Effects: as `send`.
         """
         self._begin(message, deadline, (), _State.POSTED)
 
     def receive(self, kind: type[_R], deadline: float, into: _Into = None) -> _R:
-        """The answer to the request that was sent.
+        """The response to the request that was sent. Errors other than PoolRefusedError close the connection.
 
         Args:
-            kind: the only answer that makes sense.
-            into: where a payload goes.
-        Raises: PoolRefusedError if the server answered `Failed`, the connection is good then; PoolTimeoutError,
-            PoolUnreachableError; PoolError for an answer that makes no sense.
-        Effects: on an error but the first the connection is closed.
+            kind: the expected type of response.
+            into: target of a payload.
+        Raises: PoolRefusedError if the server responded `Failed`; PoolTimeoutError, PoolUnreachableError; PoolError for
+            an unexpected response.
         """
         assert self._state is _State.ASKED, f"nothing was asked of {self.name}"
         reply = self._reply(deadline, into)
@@ -193,10 +189,9 @@ class ServerLink:
         raise error
 
     def ask(self, kind: type[_R], message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> _R:
-        """One request and its answer.
+        """Send a request and receive its response.
 
         Raises: as `send` and `receive`.
-        Effects: those of the request.
         """
         self.send(message, deadline, payload)
         return self.receive(kind, deadline)
@@ -208,15 +203,14 @@ class ServerLink:
         deadline: float,
         on_filled: Callable[[int], object] | None = None,
     ) -> int:
-        """Bytes of entries of another node's server, straight into their places.
+        """Read bytes of entries of another node's server, straight into their places.
 
         Args:
             pieces: together at most MAX_CHUNK_BYTES.
             targets: writable bytes, as long as the pieces.
             on_filled: called with the place of each target when it is full.
-        Returns: how many of the targets are filled; the server has not got the next one (any more).
-        Raises: as `send` and `receive`; PoolRefusedError if it has not got the first one.
-        Effects: fills targets.
+        Returns: number of targets filled; the server does not have the next one (any more).
+        Raises: as `send` and `receive`; PoolRefusedError if it does not have the first one.
         """
 
         def room(message: ToClient, _nbytes: int) -> PayloadRoom:
@@ -226,14 +220,13 @@ class ServerLink:
         return self.receive(Chunk, deadline, room).pieces
 
     def write(self, pieces: Sequence[Piece], sources: Sequence[memoryview], deadline: float) -> tuple[bool, ...]:
-        """Bytes of entries to another node's server.
+        """Write bytes of entries to another node's server.
 
         Args:
             pieces: together at most MAX_CHUNK_BYTES.
             sources: contiguous bytes, as long as the pieces.
-        Returns: which of them lie in the server's segment.
-        Raises: as `send` and `receive`; PoolError if the server's answer does not fit.
-        Effects: as said.
+        Returns: which of them are in the server's segment.
+        Raises: as `send` and `receive`; PoolError if the response does not match.
         """
         ok = self.ask(Written, Write(tuple(pieces)), deadline, sources).ok
         if len(ok) != len(pieces):
@@ -241,10 +234,7 @@ class ServerLink:
         return ok
 
     def close(self) -> None:
-        """Ends the connection, and with it all leases and reservations. The next request connects again.
-
-        Effects: no pause follows.
-        """
+        """Close the connection, and with it all leases and reservations. The next request connects again at once."""
         if self._sock is not None:
             self._sock.close()
         self._sock = None
@@ -252,10 +242,7 @@ class ServerLink:
         self._state = _State.CLOSED
 
     def retire(self) -> None:
-        """Ends the link for good: its server is not of the pool any more.
-
-        Effects: whoever still holds it finds the server unreachable.
-        """
+        """End the link for good, because its server left the pool. Later requests fail as unreachable."""
         self.close()
         self.backoff.retire()
         self._why = "it left the pool"
@@ -277,18 +264,17 @@ class ServerLink:
 
     @property
     def prompt(self) -> bool:
-        """Connected, and with nothing owed that has not come: the next request goes out at once."""
+        """Connected, and without a pending response that has not arrived: the next request is sent at once."""
         if self._state in (_State.PROVING, _State.GREETING, _State.POSTED):
             return self._readable()
         return self._state is _State.IDLE
 
     def settle(self, deadline: float) -> None:
-        """Reads what the server still owes: its Welcome, or an answer for nobody.
+        """Read a pending response: the server's Welcome, or that of a posted request.
 
-        A server that failed before is not waited for again: it has to greet between two requests.
+        A server that failed before is not waited for: it has to greet between two requests.
 
         Raises: as `receive`.
-        Effects: none but that.
         """
         if self._state is _State.PROVING:
             self._prove(deadline)
@@ -336,7 +322,7 @@ class ServerLink:
         self.backoff.on_connected(time.monotonic())
 
     def _prove(self, deadline: float) -> None:
-        """Answers the server's proof with ours, and says Hello.
+        """Reply to the server's proof with the client's, and send Hello.
 
         Raises: PoolUnreachableError, PoolTimeoutError.
         """
