@@ -1,9 +1,10 @@
-"""Members of the pool in virtual time: servers that join, ramp up, drain, crash and come back.
+"""Members of the pool in virtual time: servers that join, ramp up, drain, freeze, crash and are replaced.
 
-The pool's own controller decides who is in the view with which share, and when that changes; here its times come.
+The pool's own controller decides which servers are in the view with which share, and when that changes; this module
+calls it at those times.
 
-Every change of the ring makes each server look for entries that another one should have now. While there are any, the
-pool is not `steady`, and a block may be with any of its `readers`; else it is with its primary or nowhere.
+After every change of the ring each server looks for entries that another one should have now. While there are any, the
+pool is not `steady`, and a block may be on any of its `readers`; otherwise only on its primary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,18 +25,18 @@ from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
 _JUST_AFTER_S = 1e-6
-"""A change of the view is looked at a moment late, so that rounding cannot make it early."""
+"""A change of the view is taken a moment late, so that rounding cannot make it early."""
 
 
 class Members:
-    """The servers of one pool, and everything that happens to them by itself.
+    """The servers of one pool, and the timed events in their lives.
 
     Attributes:
-        up: servers that answer, by name; draining ones too.
-        ring: of the newest view.
+        up: servers that respond, by name; draining ones too.
+        ring: of the latest view.
         steady: every entry is with its primary.
-        changes: grows whenever `up`, `ring` or `steady` may have changed.
-        silent: servers that stand still, as clients notice them.
+        changes: increases whenever `up`, `ring` or `steady` may have changed.
+        silent: servers that are frozen, as clients notice them.
     """
 
     def __init__(
@@ -71,22 +72,18 @@ class Members:
     # Joining and leaving
 
     def start(self, count: int, now: float) -> None:
-        """The servers that found the pool, at full share at once.
-
-        Effects: the ring.
-        """
+        """Start the first servers of the pool, at full share at once."""
         for _ in range(count):
             self._join(self._free_name(), now)
         self._review(now)
 
     def add(self, now: float, name: str | None = None) -> str:
-        """Start one server. One that replaces a lost one, by its name, takes over its share and its SSD folder.
+        """Start one server. A replacement of a lost one, by its name, takes over its share and its SSD folder.
 
         Args:
             name: None = that of the server lost first, if any; else the first free one.
         Returns: its name.
-        Raises: ConfigError if a server of this name is there.
-        Effects: the ring; entries begin to move.
+        Raises: ConfigError if a server of this name exists.
         """
         name = name or next(iter(self._lost), None) or self._free_name()
         if name in self.up or name in self._frozen:
@@ -96,10 +93,9 @@ class Members:
         return name
 
     def remove(self, name: str, now: float) -> None:
-        """Let a server go; it has `drain_s` to hand its entries to the others.
+        """Drain a server; it has `drain_s` to hand its entries to the others.
 
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move.
         """
         server = self._server(name)
         if server.state is ServerState.DRAINING:
@@ -110,12 +106,11 @@ class Members:
         self._review(now)
 
     def lose(self, name: str, now: float, keeps_ssd: bool) -> None:
-        """A server dies. Until the controller notices, its blocks are missed and what is written to it is dropped.
+        """Kill a server. Until the controller drops it, its blocks are misses and writes to it are dropped.
 
         Args:
             keeps_ssd: its replacement finds its SSD folder.
         Raises: ConfigError if there is no such server.
-        Effects: what it held is lost, at least for now.
         """
         frozen = self._frozen.pop(name, None)
         server = self._server(name) if frozen is None else frozen[0]
@@ -129,10 +124,10 @@ class Members:
         self._wake_up(now)
 
     def freeze(self, name: str, now: float, until: float) -> int:
-        """A server's process stands still: it neither answers nor announces itself.
+        """Suspend a server's process: it neither responds nor announces itself.
 
         Args:
-            until: when it goes on; infinite = never.
+            until: when it resumes; infinite = never.
         Returns: its incarnation.
         Raises: ConfigError if there is no such server.
         """
@@ -144,7 +139,7 @@ class Members:
         return server.incarnation
 
     def thaw(self, name: str, incarnation: int, now: float) -> None:
-        """A frozen server goes on with what it has. Nothing happens if that process is gone."""
+        """Resume a frozen server with its entries. Ignored if that process no longer exists."""
         if not self.is_frozen(name, incarnation):
             return
         server, migration = self._frozen.pop(name)
@@ -166,14 +161,11 @@ class Members:
         self._judge()
 
     def is_frozen(self, name: str, incarnation: int) -> bool:
-        """Whether this very process stands still now."""
+        """Whether this incarnation is frozen now."""
         return name in self._frozen and self._frozen[name][0].incarnation == incarnation
 
     def advance(self, now: float) -> None:
-        """Do everything that is due by now, each thing at its own time.
-
-        Effects: whatever they do.
-        """
+        """Run all events that are due by now, each at its own time."""
         timers = self.timers
         while timers.due <= now:
             time, action = timers.pop()
@@ -182,10 +174,9 @@ class Members:
     # What a server's ledger asks for
 
     def work(self, server: VirtualServer, now: float) -> None:
-        """Carry out pending work of a server: call after anything that may have given orders, or have made memory
-        short.
+        """Carry out a server's pending orders and schedule its next tick.
 
-        Effects: the disk works; the ledger's `tick` will be called.
+        Call it after any call that may have given orders or made memory short.
         """
         if not server.up:
             return  # it stands still
@@ -231,14 +222,14 @@ class Members:
             assert accepted, f"{server.name} has a name that another server took later"
 
     def _wake_up(self, now: float) -> None:
-        """Have the view looked at when time changes it."""
+        """Schedule a review for the next change of the view by time alone."""
         due = self._controller.next_change(self._lost.keys() | self._frozen.keys(), now)
         if due is not None and not now < self._wake <= due + _JUST_AFTER_S:
             self._wake = due + _JUST_AFTER_S
             self.timers.at(self._wake, self._review)
 
     def _review(self, now: float) -> None:
-        """Look whether the pool is another one by now."""
+        """Adopt the controller's view if it has changed."""
         self._announce(now)
         view = self._controller.view(now)
         assert view is not None, "the founding controller knows the pool"
@@ -260,7 +251,7 @@ class Members:
         self._judge()
 
     def _judge(self) -> None:
-        """Whether all is in its place; routes are found anew if that, or who answers, has changed."""
+        """Update `steady`; routes are computed again if it, or the set of responding servers, has changed."""
         steady = not self.ring.draining and all(one.due is None for one in self._migrations.values())
         if steady != self.steady:
             self.steady = steady
@@ -303,7 +294,7 @@ class Members:
     # Knowledge
 
     def processes(self) -> Mapping[str, VirtualServer]:
-        """Servers by name, frozen ones too."""
+        """Servers by name, including frozen ones."""
         return self.up if not self._frozen else self.up | {name: one[0] for name, one in self._frozen.items()}
 
     @property
@@ -312,11 +303,11 @@ class Members:
         return [one.record.name for one in self._view.servers]
 
     def leased(self, name: str) -> set[int]:
-        """Versions that a server's own migration leases at it."""
+        """Versions that a server's own migration leases there."""
         return self._migrations[name].leased
 
     def counters(self) -> PoolCounters:
-        """Sums of servers' counters, those that are gone included."""
+        """Sums of the servers' counters, including servers that no longer exist."""
         total = self._gone
         for name, server in self.up.items():
             total += self._counted(server, self._migrations[name])
@@ -325,7 +316,7 @@ class Members:
         return total
 
     def facts(self) -> tuple[ServerFacts, ...]:
-        """The servers of the ring, by name; lost ones until the roster notices."""
+        """The servers of the ring, by name; lost ones until the controller drops them."""
         return tuple(self._facts(one.record.name, one.weight) for one in self._view.servers)
 
     def memory_bytes(self) -> tuple[int, int]:
@@ -366,4 +357,4 @@ class Members:
 
 
 def _no_work(server: VirtualServer, now: float) -> None:
-    """A ledger without an SSD tier orders nothing."""
+    """Do nothing: a ledger without an SSD tier gives no orders."""

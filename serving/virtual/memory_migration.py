@@ -1,7 +1,7 @@
 """Moves entries to the server that owns them, in virtual time: after a server joined, and when one leaves.
 
-The rounds, batches, targets and moves are those of a live memory server's own migration (`kvpool/core/migration_plan`,
-`kvpool/core/batch_move`). Ledgers answer at once; only entries on SSD are waited for, as long as the disk loads them.
+Rounds, batches, targets and moves are those of a live memory server's own migration (`kvpool/core/migration_plan`,
+`kvpool/core/batch_move`). Ledgers respond at once; only entries on SSD take time, until the disk has loaded them.
 There are no idle rounds, because no client with an old view can have written to the wrong server.
 """
 
@@ -35,7 +35,7 @@ from serving.values.pool_outcome import MissReason
 from serving.virtual.memory_server import VirtualServer
 
 Work = Callable[[VirtualServer, float], None]
-"""Carries out what a server's ledger wants done."""
+"""Carries out a ledger's orders."""
 
 
 class Migration:
@@ -44,9 +44,9 @@ class Migration:
     Args:
         up: servers that respond, by name; changes over time.
     Attributes:
-        due: when `step` should be called; None = everything is where it should be.
-        left: entries that should be elsewhere, as counted at the start of the round and kept since.
-        moved, moved_bytes: so far.
+        due: when to call `step`; None = every entry is in its place.
+        left: entries that should be on other servers, counted at the start of the round and updated since.
+        moved, moved_bytes: totals.
     """
 
     def __init__(self, server: VirtualServer, up: Mapping[str, VirtualServer], work: Work, bytes_per_s: float) -> None:
@@ -99,7 +99,7 @@ class Migration:
         self._drive(self._move, self._move.start(now), now)
 
     def resume(self, ring: HashRing, now: float) -> None:
-        """Go on after a pause of the server's process."""
+        """Continue after the server's process was frozen."""
         self.settle(ring, now)
         if self._loading is not None:
             self.due = now
@@ -122,7 +122,7 @@ class Migration:
         return self._targets.target(entry)
 
     def _drive(self, move: BatchMove[EntryView], effects: Sequence[PoolEffect], now: float) -> None:
-        """Carry out effects until the move has ended or waits for the disk."""
+        """Carry out effects until the move is complete or waits for the disk."""
         queue = deque(effects)
         asked: dict[str, VirtualServer] = {}
         while queue:

@@ -1,13 +1,13 @@
 """The KV-cache pool of one supernode in virtual time: the live pool's ring, roster and ledgers, without bytes and wire.
 
-A lookup does to the ledgers what a live client's does (`kvpool/core/shelf_steps.py`), in one moment:
+A lookup has the effects of a live client's on the ledgers (`kvpool/core/shelf_steps.py`), in one moment:
 
-    live                                             here
-    leases until the bytes have arrived or lease_s   a hold on the leading blocks, ended by `release` or `lease_s`
-    SSD hits are promoted                            the same; how long the bytes take is the caller's business
-    reserve, copy, commit the last block first       the same in one moment: nothing else happens in between
+    live                                             virtual time
+    leases until the bytes have arrived or lease_s   a hold on the leading blocks, until `release` or `lease_s`
+    SSD hits are promoted                            the same; the caller decides how long the bytes take
+    reserve, copy, commit the last block first       the same in one moment, without other events in between
 
-What differs is only what needs no asking: blocks are grouped by no server, and nobody is told what is not there.
+It omits only what messages need: grouping blocks by server, and responses for absent blocks.
 """
 
 from collections import deque
@@ -51,8 +51,8 @@ class VirtualPool:
     ) -> None:
         """
         Args:
-            config: `replicas` servers of `ub_memory_mib` and `ssd_mib` of accounted bytes each. A pool without a server
-                finds and stores nothing.
+            config: `replicas` servers of `ub_memory_mib` and `ssd_mib` of accounted bytes each. A pool without servers
+                finds and stores no block.
             block_bytes: of one KV block.
             quotas: bytes that a namespace may hold in the whole pool; absent or 0 = no limit.
             migration_bytes_per_s: pace at which one server hands entries to others.
@@ -80,11 +80,12 @@ class VirtualPool:
     # Readers
 
     def lookup_and_hold(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> LongestPrefix:
-        """The longest prefix of these blocks that the pool has. It stays for `lease_s`, or until it is released.
+        """The longest prefix of these blocks in the pool, held for `lease_s` or until it is released.
+
+        All found blocks count as used, in the prefix or not; promotions of SSD hits start.
 
         Args:
-            client: number of the instance that asks.
-        Effects: what is found counts as used, leading or not; SSD hits begin to be promoted.
+            client: number of the instance that looks up.
         """
         self.tick(now)
         if not self._silent:
@@ -124,10 +125,7 @@ class VirtualPool:
             self._members.work(self._members.processes()[server], now)
 
     def release(self, handle: BlockHold, now: float) -> None:
-        """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
-
-        Effects: its blocks may be evicted again.
-        """
+        """End a hold: its blocks may be evicted again. Ignored if it has already ended."""
         self.tick(now)
         self._end(handle)
 
@@ -139,12 +137,11 @@ class VirtualPool:
     # Writers
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> StoreReport:
-        """Publish blocks of one chain, in its order, each on its primary.
+        """Publish blocks of one chain, in its order, each on its primary. May evict other entries.
 
         Args:
-            client: who writes.
-        Returns: what became of them, in the words of a live client's report.
-        Effects: new entries; others leave for them.
+            client: number of the instance that writes.
+        Returns: the outcomes, in the words of a live client's report.
         """
         self.tick(now)
         nbytes = self._block_bytes
@@ -180,7 +177,7 @@ class VirtualPool:
         return routes
 
     def _routes_around(self, namespace: str, silent: Mapping[str, MissReason]) -> ShelfRoutes:
-        """Routes of a client that these servers do not answer, while frozen ones that go on in time do."""
+        """Routes of a client without the silent servers, but with frozen ones that resume in time."""
         members = self._members
         shelves = {name: one.shelf(namespace) for name, one in members.processes().items() if name not in silent}
         return ShelfRoutes(members.ring, shelves, members.steady, silent)
@@ -190,43 +187,42 @@ class VirtualPool:
     def add_server(self, now: float, name: str | None = None) -> str:
         """Start one server: the replacement of the one that was lost first, with its SSD folder, or a new one.
 
+        Its share grows over `ramp_s`; entries start to move.
+
         Args:
-            name: to start the replacement of a certain one.
+            name: of the lost server to replace; None = the first one.
         Returns: its name.
-        Raises: ConfigError if a server of this name is there.
-        Effects: the ring, step by step over `ramp_s`; entries begin to move.
+        Raises: ConfigError if a server of this name exists.
         """
         self.tick(now)
         return self._members.add(now, name)
 
     def remove_server(self, name: str, now: float) -> None:
-        """Let a server go: it hands its entries to the others first, for at most `drain_s`.
+        """Drain a server: it first hands its entries to the others, for at most `drain_s`.
 
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move.
         """
         self.tick(now)
         self._members.remove(name, now)
 
     def lose_server(self, name: str, now: float, keeps_ssd: bool = True) -> None:
-        """A server dies. The ring forgets it only after some seconds, during which its blocks are missed.
+        """Kill a server. The ring drops it only after some seconds, during which its blocks are misses.
 
         Args:
             keeps_ssd: its replacement, of the same name, finds its SSD folder.
         Raises: ConfigError if there is no such server.
-        Effects: what it held is lost, at least for now.
         """
         self.tick(now)
         self._members.lose(name, now, keeps_ssd)
 
     def freeze_server(self, name: str, now: float, until: float) -> int:
-        """A server's process stands still, for `thaw_server` to continue. In between it may be lost and replaced.
+        """Suspend a server's process, for `thaw_server` to resume. In between it may be lost and replaced.
 
-        Clients wait for its answer once, until their deadline. The ring drops it when it has been silent for some
-        seconds, and takes it back, with all its entries, when it goes on.
+        Clients wait for it once, until their deadline. The ring drops it when it has been silent for some seconds, and
+        takes it back with all its entries when it resumes.
 
         Args:
-            until: when it goes on; infinite = never.
+            until: when it resumes; infinite = never.
         Returns: its incarnation.
         Raises: ConfigError if there is no such server.
         """
@@ -234,24 +230,24 @@ class VirtualPool:
         return self._members.freeze(name, now, until)
 
     def thaw_server(self, name: str, incarnation: int, now: float) -> None:
-        """A frozen server goes on. Nothing happens if that process is gone."""
+        """Resume a frozen server. Ignored if that process no longer exists."""
         self.tick(now)
         self._members.thaw(name, incarnation, now)
 
     def is_frozen(self, name: str, incarnation: int) -> bool:
-        """Whether this very process stands still now."""
+        """Whether this incarnation is frozen now."""
         return self._members.is_frozen(name, incarnation)
 
     def runs(self, name: str) -> bool:
-        """Whether there is a process of this name, frozen or not."""
+        """Whether a process of this name exists, frozen or not."""
         return name in self._members.up or name in self._silent.frozen
 
     # Time
 
     def tick(self, now: float) -> None:
-        """Everything that time brings by now: ends of holds, steps of the ramp, migration, disk work. Cheap if nothing.
+        """Carry out all timed events up to now: ends of holds, ramp steps, migration, disk work. Cheap without any.
 
-        Effects: as it says. Every other call begins with it.
+        Every other method calls it first.
         """
         holds = self._holds
         while holds and (holds[0].until <= now or not holds[0].blocks):
@@ -265,7 +261,7 @@ class VirtualPool:
             self._members.advance(now)
 
     def next_tick(self) -> float | None:
-        """When `tick` has something to do; None = nothing will happen by itself."""
+        """When `tick` is due; None = no timed event is pending."""
         due = min(self._timers.due, self._holds[0].until if self._holds else NEVER)
         return due if due < NEVER else None
 
@@ -276,12 +272,12 @@ class VirtualPool:
         return self._members.facts()
 
     def active(self) -> list[str]:
-        """Servers that answer and do not leave, in the order in which they came."""
+        """Servers that respond and do not drain, in the order in which they joined."""
         return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
 
     @property
     def draining(self) -> int:
-        """Servers that leave and are not gone."""
+        """Number of servers that drain."""
         return len(self._members.up) - len(self.active())
 
     @property
@@ -301,7 +297,7 @@ class VirtualPool:
         return self._counted + self._members.counters()
 
     def check(self) -> None:
-        """Prove that every ledger balances and that what is lent is held by somebody. O(entries).
+        """Prove that every ledger balances and that every leased entry has a hold. O(entries).
 
         Raises: LedgerError if not.
         """

@@ -1,7 +1,7 @@
 """One memory server in virtual time: the real ledger, and a disk that takes as long as its bytes need.
 
-Bytes are accounted, never filled. A read or write of the SSD tier ends when all those before it have ended and its own
-bytes have gone through; a load waits behind spills, as it does on a busy disk.
+Bytes are accounted, never filled. The disk reads and writes one entry after the other, so a load waits for earlier
+spills, as on a busy disk.
 """
 
 from collections import deque
@@ -24,14 +24,15 @@ LAYOUT = "simulated"
 _SLAB_BLOCKS = 16
 """Blocks of a slab: the ledger then has few spans to keep."""
 _VERSIONS = 1 << 40
-"""Versions of one incarnation; the next one begins behind them."""
+"""Number of versions of one incarnation; those of the next one follow."""
 
 
 def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings:
-    """The ledger's settings as `[kvcache]` says, sizes read as accounted bytes.
+    """The ledger's settings from `[kvcache]`, with sizes as accounted bytes.
 
-    Slabs are whole blocks, so that no server loses the end of each slab, which no block fits in: a few blocks, with
-    little left over at the end of the region, or as many as `[kvcache] slab_kib` says if those are more.
+    Slabs are whole blocks, so that no server loses the end of each slab, which no block fits in. A slab has a few
+    blocks, chosen to leave little unused at the end of the region, or as many as `[kvcache] slab_kib` holds if those
+    are more.
 
     Args:
         block_bytes: of one KV block.
@@ -58,10 +59,10 @@ class VirtualServer:
     """One memory server.
 
     Attributes:
-        incarnation: tells it from its predecessors of the same name.
-        up: it answers.
-        leave_by: when it is gone, once it drains.
-        left: entries that another server should have, as counted last.
+        incarnation: distinguishes it from its predecessors of the same name.
+        up: it responds.
+        leave_by: when it ends, once it drains.
+        left: entries that another server should have, by the latest count.
         tick_at: when the ledger's `tick` is due at the latest; None = never.
     """
 
@@ -89,10 +90,7 @@ class VirtualServer:
         return ServerRecord(self.name, str(self.incarnation), *place, self.state, now - self.born)
 
     def shelf(self, namespace: str) -> Shelf:
-        """The server's entries of a namespace.
-
-        Effects: none that can be seen.
-        """
+        """The server's entries of a namespace."""
         shelf = self._shelves.get(namespace)
         if shelf is None:
             shelf = self._shelves[namespace] = self.manager.shelf(Space(namespace, LAYOUT))
@@ -106,10 +104,7 @@ class VirtualServer:
         return self._disk[0][0] if self._disk else None
 
     def take_orders(self, now: float) -> None:
-        """Hand the ledger's orders to the disk.
-
-        Effects: the disk works.
-        """
+        """Hand the ledger's orders to the disk."""
         orders: Sequence[Order] = self.manager.take_orders()
         for order in orders:
             if not isinstance(order, Unlink):
@@ -117,10 +112,7 @@ class VirtualServer:
                 self._disk.append((self._disk_free_at, order))
 
     def end_disk_work(self, now: float) -> None:
-        """Report what the disk has done by now.
-
-        Effects: the ledger goes on.
-        """
+        """Report the disk work that is complete by now to the ledger."""
         while self._disk and self._disk[0][0] <= now:
             due, order = self._disk.popleft()
             if isinstance(order, Spill):

@@ -1,8 +1,9 @@
-"""How clients of the pool notice memory servers that stand still, in virtual time.
+"""How clients of the pool notice frozen memory servers, in virtual time.
 
-A frozen server answers nothing. A client waits until the server goes on, at most until the deadline of the lookup or
-the store; after that `ServerBackoff`, as in a live link, says when the client asks again. Until the controller drops
-the server from the view its blocks are missed; when it is back, each client finds them again after its own pause.
+A frozen server does not respond. A client waits until the server resumes, at most until the deadline of the lookup or
+the store; after that `ServerBackoff`, as in a live link, decides when the client uses the server again. Until the
+controller drops the server from the view its blocks are misses; when it is back, each client finds them again after its
+own pause.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,7 +35,7 @@ class SilentServers:
     """Frozen servers, and clients that have not used a server again since it was frozen. False if there are none.
 
     Attributes:
-        frozen: when each of them goes on; infinite if never.
+        frozen: when each of them resumes; infinite = never.
     """
 
     def __init__(self) -> None:
@@ -51,10 +52,11 @@ class SilentServers:
     def ask(
         self, client: Client, servers: Iterable[str], now: float, until: float
     ) -> tuple[dict[str, MissReason], float]:
-        """Which servers do not answer a request of this client, of those that it asks, and when the others all have.
+        """Servers that do not respond to a request of this client, and when all others have responded.
 
         Args:
-            until: deadline of the request; a frozen server that goes on before answers then.
+            servers: those that get the request.
+            until: deadline of the request; a server that resumes earlier responds then.
         """
         silent: dict[str, MissReason] = {}
         end = now
