@@ -3,6 +3,7 @@
 kill     the instance is gone, its requests go elsewhere; another one is up after the restart of an engine
 freeze   ├─ stands still ─┬─ `silence_s`: gateways send its requests elsewhere ─┬─ `replaced_after_s`: as a kill
          └ goes on        └ thaws later: empty, and gateways send to it again   └ thaws no more
+         a frozen memory server is waited for, missed and dropped from the ring; thawed, it is back with its blocks
 slow_link  every handoff, fetch and store of the instance takes longer
 """
 
@@ -70,7 +71,10 @@ class ProcessFaults:
         """
         node, now = self._node, self._node.queue.now
         if pool == "kvcache":
-            self.lose_memory(name, now + DURATIONS[FaultKind.MEMORY_SERVER].value)
+            if fault.kind is FaultKind.FREEZE:
+                self._freeze_memory(name, fault.duration_s)
+            else:
+                self.lose_memory(name, now + DURATIONS[FaultKind.MEMORY_SERVER].value)
             return
         if pool == "gateway":
             number = int(name.removeprefix("gateway"))
@@ -114,7 +118,7 @@ class ProcessFaults:
     def lose_memory(self, name: str, until_s: float) -> None:
         """A memory server is lost until then. Nothing happens where there is no such server, or none that is up."""
         pool, now = self._node.pool, self._node.queue.now
-        if pool is not None and any(one.name == name and one.up for one in pool.servers()):
+        if pool is not None and pool.runs(name):
             pool.lose_server(name, now, keeps_ssd=True)
             if until_s < math.inf:
                 self._node.queue.at(until_s, self._new_memory, name)
@@ -122,8 +126,7 @@ class ProcessFaults:
     def _new_memory(self, name: str) -> None:
         pool = self._node.pool
         if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
-            taken = any(one.name == name and one.up for one in pool.servers())
-            pool.add_server(self._node.queue.now, None if taken else name)
+            pool.add_server(self._node.queue.now, None if pool.runs(name) else name)
 
     # ---- frozen ----------------------------------------------------------------------------------------------------
 
@@ -165,6 +168,27 @@ class ProcessFaults:
         if instance.alive:
             restart_s = self._node.config.simulation.start_s or recovery_time(FaultKind.KILL)
             self.lose(instance, FaultCost(still_s=restart_s))
+
+    def _freeze_memory(self, name: str, seconds: float) -> None:
+        """A memory server stands still; after `replaced_after_s` it is killed, and another one takes over its SSD."""
+        pool, queue, replaced_after_s = self._node.pool, self._node.queue, self._node.config.health.replaced_after_s
+        assert pool is not None
+        replaced = seconds > replaced_after_s
+        server = name, pool.freeze_server(name, queue.now, math.inf if replaced else queue.now + seconds)
+        if replaced:
+            queue.at(queue.now + replaced_after_s, self._replace_memory, server)
+        else:
+            queue.at(queue.now + seconds, self._thaw_memory, server)
+
+    def _thaw_memory(self, server: tuple[str, int]) -> None:
+        pool = self._node.pool
+        if pool is not None:
+            pool.thaw_server(*server, self._node.queue.now)
+
+    def _replace_memory(self, server: tuple[str, int]) -> None:
+        pool, now = self._node.pool, self._node.queue.now
+        if pool is not None and pool.is_frozen(*server):
+            self.lose_memory(server[0], now + DURATIONS[FaultKind.MEMORY_SERVER].value)
 
     # ---- slow ------------------------------------------------------------------------------------------------------
 
