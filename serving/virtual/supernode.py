@@ -20,7 +20,6 @@ from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.directory import Directory
 from serving.virtual.elastic_decode import ElasticDecode
-from serving.virtual.engine_sizes import EngineSizes
 from serving.virtual.events import EventQueue
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.instance_driver import DriverContext
@@ -35,6 +34,7 @@ from serving.virtual.placement import NpuPlacement
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
+from serving.virtual.serve_replicas import ServeReplicas
 from serving.virtual.start_phases import start_phases
 from serving.virtual.times import TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
@@ -86,7 +86,7 @@ class Supernode:
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self._serial = dict.fromkeys(config.pools, 0)
-        self.sizes = EngineSizes(self, start_phases(cost, config.simulation))
+        self.sizes = ServeReplicas(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
         self.parts = PartSizes(self, scaler.decode_step_npus) if resized else None
