@@ -26,11 +26,17 @@ SETTINGS = """
 [experts]
 redundant = 1
 policy = "none"
+[autoscaler]
+policy = "requests"
+requests_per_instance = 1000
+decode_step_npus = 1
+min_decode_npus = 2
+max_decode_npus = 2
 [chaos]
 enabled = true
 least_step_s = 0.01
 """
-"""Steps last, so that streams are there when something dies."""
+"""Steps last, so that streams are there when something dies. The policy wants two ranks, whatever was set by hand."""
 LENGTH = 300
 """Tokens of a stream: 3 s."""
 
@@ -195,7 +201,7 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
 
 
 def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Reference) -> None:
-    """2 -> 3 -> 2 ranks; a larger number is refused."""
+    """2 -> 3 ranks by hand, -> 2 by the policy once it may; and there is a limit to it."""
     before = ranks(server)
 
     async def scene() -> None:
@@ -206,8 +212,8 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
         more = Streams(server, asks(6, 6, LENGTH))
         both = await more.start()
         await asyncio.to_thread(wait_for, lambda: busy(server), "the new rank has streams")
-        shrunk = await asyncio.to_thread(resized, server, 2)
-        assert shrunk.returncode == 0, shrunk.stderr
+        freed = await asyncio.to_thread(server.command, "scale", "decode", "1", "--hold", "0")
+        assert freed.returncode == 0, freed.stderr
         await asyncio.gather(running, both)
         assert all(stream.follows(reference) for stream in (*streams.streams, *more.streams))
 
@@ -215,6 +221,7 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
     wait_for(lambda: rank_processes(server) == 2, "the third rank has ended", state=server.processes)
     settled(server, "decode", 1)
     assert ranks(server) == before
+    assert server.kinds("decode")[0] == ("forecast", "autoscaler")
     full = resized(server, 8)
     assert full.returncode != 0
     assert "do not fit" in full.stderr

@@ -202,6 +202,7 @@ class Rank:
             "group": self._rank.group,
             "rank": self._rank.number,
             "ranks": self._size,
+            "ranks_wanted": self._life.lease.size,
             "shell": self._life.lease.shell,
             "shell_pid": self._life.lease.pid,
             "of_group": self.shown,
