@@ -79,7 +79,8 @@ class RankExperts:
         """Slots of a layer that have memory of their own."""
         self._slots: ExpertSlots = make_slots(config.slots, source, self.own, path, self.experts)
         fill_all(self._slots, opening)
-        self._mover = SlotMover(self._number, self._slots, opening, self._on_event, config.move_mib_per_s * MIB)
+        self._open = _OpenOrders()
+        self._mover = SlotMover(self._number, self._slots, opening, self._open.on, config.move_mib_per_s * MIB)
         self._executor: NativeGroupExecutor | None = None
         self._borrowed: set[tuple[int, int]] = set()
         """Experts (layer, expert) that the reserve holds."""
@@ -89,9 +90,8 @@ class RankExperts:
         """Maps of moves by version, until the thread that makes moves has come to them."""
         self._facts: RankFacts | None = None
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
         self._small_lock = threading.Lock()
-        """Of `_given` and `_waiting`; never held for long."""
+        """Of `_given`; never held for long."""
         self.expert_bytes = max(self._slots.layout.room)
         """Weights of one expert, of the layer where they are largest; 0 where slots point to them."""
         self.offer = msgspec.msgpack.encode(self._slots.offer) if self._slots.offer is not None else b""
@@ -140,8 +140,8 @@ class RankExperts:
         if not mine:
             answered(tuple(counted))
             return
+        self._open.add(mine, answered)
         with self._small_lock:
-            self._waiting.append(_Waiting(mine, answered))
             self._given |= {one.map.version: one.map for one in mine if isinstance(one, SwitchMap)}
         for order in mine:
             self._mover.take(order)
@@ -242,23 +242,6 @@ class RankExperts:
     def _is_mine(self, order: MoveOrder) -> bool:
         return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number
 
-    def _on_event(self, event: MoveAnswer) -> None:
-        """Answer who waits for it. By threads of the mover and of the engine."""
-        with self._small_lock:
-            for one in self._concerned(event):
-                one.on(event)
-            done = [one for one in self._waiting if one.done]
-            self._waiting = [one for one in self._waiting if not one.done]
-        for one in done:
-            one.answered(tuple(one.events))
-
-    def _concerned(self, event: MoveAnswer) -> "list[_Waiting]":
-        """Those that may wait for an event: the end of moves is none of what was asked for after it."""
-        if not isinstance(event, MovesStopped):
-            return self._waiting
-        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
-        return self._waiting[: next(ends, 0)]
-
 
 class _Waiting:
     """Orders that were given together, and what has come of them."""
@@ -284,6 +267,36 @@ class _Waiting:
         if len(left) < len(self._open):
             self.events.append(event)
         self._open = [] if isinstance(event, MovesStopped) else left
+
+
+class _OpenOrders:
+    """Orders whose events are awaited, in the order in which they were given. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+
+    def add(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+        """Await the events of these."""
+        with self._lock:
+            self._waiting.append(_Waiting(orders, answered))
+
+    def on(self, event: MoveAnswer) -> None:
+        """Take an event, and answer those that await nothing else."""
+        with self._lock:
+            for one in self._concerned(event):
+                one.on(event)
+            done = [one for one in self._waiting if one.done]
+            self._waiting = [one for one in self._waiting if not one.done]
+        for one in done:
+            one.answered(tuple(one.events))
+
+    def _concerned(self, event: MoveAnswer) -> list[_Waiting]:
+        """Those that may wait for an event: the end of moves is none of what was asked for after it."""
+        if not isinstance(event, MovesStopped):
+            return self._waiting
+        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
+        return self._waiting[: next(ends, 0)]
 
 
 def _answers(event: MoveAnswer, order: MoveOrder) -> bool:

@@ -10,8 +10,9 @@ Nothing moves until every member computes by the map that the ledger has: what a
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from serving.errors import PlacementError
 from serving.group.core.group_pace import GroupPace, StragglerMode
-from serving.group.core.load import LayerLoad, LoadReport, LoadWindow
+from serving.group.core.load import CountedLoad
 from serving.group.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.group.core.mover import MoverTick
 from serving.group.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan, unknown_place
@@ -76,7 +77,7 @@ class GroupExperts:
 
     def __init__(self, rules: ExpertRules, epoch_s: float = 0.0) -> None:
         self.rules = rules
-        self._epoch_s = epoch_s
+        self.epoch_s = epoch_s
         self.ledger: SlotLedger | None = None
         """None until the group is regrouped for the first time, or taken over."""
         self.journal = MoveJournal(epoch_s)
@@ -85,9 +86,10 @@ class GroupExperts:
         self._said: dict[int, Held] = {}
         """By process: what ranks said that the ledger does not know."""
         self._rebalancer: Rebalancer | None = None
-        self._window: LoadWindow | None = None
-        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
-        """By process: what it has counted."""
+        self._groups = 1
+        """Of experts, as the model's router has them."""
+        self.load: CountedLoad | None = None
+        """None as `ledger`."""
         self._count_at = 0.0
         self._switched: dict[int, set[int]] = {}
         """By version of a map: the ranks that use it."""
@@ -104,24 +106,29 @@ class GroupExperts:
     def regroup(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> ExpertMap:
         """The map for other members, in use from now on as far as this shell is concerned.
 
-        No slot that is being loaded is in it. Moves must have been abandoned before.
+        No slot that is being loaded is in it. Moves must have been abandoned before. Ranks without experts have no
+        slots in it.
 
         Args:
             members: those that serve are known.
             ranks: of the group, some of which may be missing.
             version: that the map has at least.
+        Raises: PlacementError if no member holds experts.
         """
         ledger = self.ledger
-        known = [one.rank for one in members if ledger is not None and self._pid(one.rank) == one.pid]
-        newcomers = {one.rank: self._said.get(one.pid, one.held) for one in members if one.rank not in known}
+        holders = [one for one in members if one.role.has_experts]
+        if not holders:
+            raise PlacementError(f"none of {len(members)} members holds experts")
+        known = [one.rank for one in holders if ledger is not None and self._pid(one.rank) == one.pid]
+        newcomers = {one.rank: self._said.get(one.pid, one.held) for one in holders if one.rank not in known}
         contents = newcomers | {rank: ledger.held(rank) for rank in known if ledger is not None}
-        experts = members[0].experts
+        experts = holders[0].experts
         if ledger is not None:
             version = max(version, ledger.next_version())
-        ranks = max(ranks, 1 + max(contents))
+        ranks = max(ranks, 1 + max(one.rank for one in members))
         self.pace.follow({one.rank: one.pid for one in members})
         speeds = [self.pace.speeds().get(rank, 1.0) for rank in range(ranks)]
-        found = regroup_map(contents, ranks, experts, version, self._totals(now), speeds)
+        found = regroup_map(contents, ranks, experts, version, self.load.totals(now) if self.load else (), speeds)
         if ledger is None:
             self.ledger = ledger = SlotLedger(found, experts)
         ledger.regroup(found, newcomers)
@@ -146,7 +153,8 @@ class GroupExperts:
         self._confirmed |= all(using.get(rank, 0) >= ledger.map.version for rank in self._members)
         if not self._confirmed and now > self._since + STUCK_S:
             return f"expert map {ledger.map.version} has not come into use for {STUCK_S:g} s"
-        if ledger.busy and self._settings is not None and now > self._since + self._settings.deadline_s + STUCK_S:
+        rebalancer = self._rebalancer
+        if ledger.busy and rebalancer and now > self._since + rebalancer.settings.deadline_s + STUCK_S:
             return "experts are being moved, and that does not end"
         return None
 
@@ -167,9 +175,9 @@ class GroupExperts:
 
     def plan(self, now: float) -> RebalancePlan | None:
         """The rebalance that is due, if any. May take long with many experts: any thread may ask, one at a time."""
-        if self._rebalancer is None or self.rules.policy == NONE or not self._confirmed:
+        if self._rebalancer is None or self.load is None or self.rules.policy == NONE or not self._confirmed:
             return None
-        return self._rebalancer.look(self._loads(now), now)
+        return self._rebalancer.look(self.load.loads(now), now)
 
     # ---- moves -------------------------------------------------------------------------------------------------------
 
@@ -192,10 +200,10 @@ class GroupExperts:
         match event:
             case MovesStopped(_, held):
                 self._stopped(rank, pid, held)
-            case _ if self._pid(rank) != pid or self._rebalancer is None:
+            case _ if self._pid(rank) != pid or self._rebalancer is None or self.load is None:
                 pass  # of one that is no member any more
             case RowsCounted(_, rows, exchange):
-                self._count(rank, pid, rows, now)
+                self.load.count(rank, pid, rows, now)
                 if exchange is not None:
                     self.pace.count(rank, exchange)
             case MapSwitched(version):
@@ -227,17 +235,17 @@ class GroupExperts:
 
     def plan_order(self, order: PlannedOrder, now: float) -> RebalancePlan | Refusal:
         """Plan what an operator wants. May take long: any thread may ask, one at a time."""
-        ledger, settings = self.ledger, self._settings
-        if ledger is None or settings is None or not self._confirmed:
+        ledger, rebalancer, load = self.ledger, self._rebalancer, self.load
+        if ledger is None or rebalancer is None or load is None or not self._confirmed:
             return Refusal("the group is being formed; try again when all its ranks serve")
         if isinstance(order, MoveOneExpert) and (unknown := unknown_place(order, ledger)):
             return unknown
         if ledger.busy:
             return Refusal("experts are being moved; try again when that has ended")
-        loads = self._loads(now)
+        loads = load.loads(now)
         if isinstance(order, RebalanceExperts):
-            nodes = (0,) * len(ledger.map.slots)
-            return rebalance_plan(order, ledger, loads, self.rules.policy, self._groups, nodes, settings)
+            nodes, policy = (0,) * len(ledger.map.slots), self.rules.policy
+            return rebalance_plan(order, ledger, loads, policy, self._groups, nodes, rebalancer.settings)
         return move_plan(order, ledger, loads)
 
     def begin_order(
@@ -259,38 +267,7 @@ class GroupExperts:
             True, "experts are being moved; `cloudmatrix experts` shows how that goes", detail=shown
         ), effects
 
-    def load_after(self, after: int | None, now: float) -> OrderAnswer:
-        """Rows of slices that are over, for who records them: `after` as in `ReadLoad`."""
-        window = self._window
-        if window is None:
-            return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
-        experts = window.experts
-        last = int(now // window.slice_s) - 1
-        slices = (
-            [
-                {
-                    "at_s": round(number * window.slice_s + self._epoch_s, 3),
-                    "rank": rank,
-                    "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
-                }
-                for number, rank, flat in window.after(after, now)
-                if any(flat)
-            ]
-            if after is not None
-            else []
-        )
-        shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
-        return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)
-
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _settings(self) -> RebalanceSettings | None:
-        return self._rebalancer.settings if self._rebalancer is not None else None
-
-    @property
-    def _groups(self) -> int:
-        return max((one.groups for one in self._members.values()), default=1)
 
     def _pid(self, rank: int) -> int | None:
         known = self._members.get(rank)
@@ -308,20 +285,20 @@ class GroupExperts:
 
     def _follow_members(self, ledger: SlotLedger) -> None:
         """Forget who has gone, and make what needs a ledger."""
-        rules, pids = self.rules, {one.pid for one in self._members.values()}
-        self._rows = {pid: rows for pid, rows in self._rows.items() if pid in pids}
+        rules, members = self.rules, self._members.values()
+        self._groups = max((one.groups for one in members), default=1)
         self._switched.clear()
-        layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
-        if self._window is None:
-            slice_s = rules.window_s / rules.slices
-            self._window = LoadWindow(layers, experts, slice_s=slice_s, slices=rules.slices)
+        if self.load is None:
+            layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
+            self.load = CountedLoad(layers, experts, slice_s=rules.slice_s, slices=rules.slices)
+        self.load.keep({one.pid for one in members})
         nodes = (0,) * len(ledger.map.slots)
         if self._rebalancer is not None:
             self._rebalancer.nodes = nodes
             self._take_speeds()
             return
         settings = RebalanceSettings(
-            expert_bytes=max(one.expert_bytes for one in self._members.values()),
+            expert_bytes=max(one.expert_bytes for one in members),
             bytes_per_s=rules.bytes_per_s,
             min_gain=rules.min_gain,
             lasting_s=LASTING_WINDOWS * rules.window_s,
@@ -334,21 +311,6 @@ class GroupExperts:
         one = self._rebalancer
         if one is not None:
             one.settings = replace(one.settings, speeds=self.pace.speeds())
-
-    def _count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
-        assert self._window is not None
-        before = self._rows.get(pid)
-        self._rows[pid] = rows
-        if before is not None:
-            new = tuple(tuple(map(int.__sub__, *pair)) for pair in zip(rows, before, strict=True))
-            self._window.add(LoadReport(rank, new), now)
-
-    def _loads(self, now: float) -> list[LayerLoad]:
-        window = self._window
-        return [window.layer(layer, now) for layer in range(window.layers)] if window is not None else []
-
-    def _totals(self, now: float) -> list[tuple[int, ...]]:
-        return [tuple(map(sum, zip(*load, strict=True))) for load in self._loads(now)]
 
     def _noted(self, effects: Iterable[MoveOrder], now: float) -> list[MoveOrder]:
         found = list(effects)

@@ -4,7 +4,7 @@ Each rank counts where its tokens go; its reports are added here. Windows merge,
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -107,6 +107,46 @@ class LoadWindow:
         """Slices of the window that ends now, oldest first; those of ranks that have left do not count."""
         oldest = int(now // self.slice_s) - self.slices
         return sorted(number for number, ranks in self._counts.items() if number > oldest and ranks)
+
+
+class CountedLoad:
+    """Load of a group's experts, from what each process has counted since it started.
+
+    The first count of a process is what its next one is compared with.
+
+    Args:
+        layers, experts, slice_s, slices: see `LoadWindow`.
+    """
+
+    def __init__(self, layers: int, experts: int, *, slice_s: float, slices: int) -> None:
+        self.window = LoadWindow(layers, experts, slice_s=slice_s, slices=slices)
+        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
+        """By process: its latest count."""
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget the counts of all processes but these; the window keeps what they have added."""
+        self._rows = {pid: rows for pid, rows in self._rows.items() if pid in pids}
+
+    def count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
+        """Add what a process has counted since its last call.
+
+        Args:
+            rows: [layer][expert] since it started.
+        Raises: ValueError as `LoadWindow.add`.
+        """
+        before = self._rows.get(pid)
+        self._rows[pid] = rows
+        if before is not None:
+            new = tuple(tuple(map(int.__sub__, *pair)) for pair in zip(rows, before, strict=True))
+            self.window.add(LoadReport(rank, new), now)
+
+    def loads(self, now: float) -> list[LayerLoad]:
+        """[layer] Load over the window."""
+        return [self.window.layer(layer, now) for layer in range(self.window.layers)]
+
+    def totals(self, now: float) -> list[tuple[int, ...]]:
+        """[layer][expert] Tokens over the window; of no layer before the first count."""
+        return [tuple(map(sum, zip(*load, strict=True))) for load in self.loads(now)]
 
 
 def total(load: LayerLoad, experts: int) -> tuple[int, ...]:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serving.group.core.load import LayerLoad, total
+from serving.group.core.load import CountedLoad, LayerLoad, total
 from serving.group.core.moves import MoveRound
 from serving.group.core.placement_policies import NONE, policy_of
 from serving.group.core.rebalance import LayerPlan, RebalancePlan, RebalanceSettings, place_now, plan_rebalance
 from serving.group.core.slot_ledger import SlotLedger
 from serving.values.expert_map import ExpertSlot
 from serving.values.expert_moves import ExpertMove
-from serving.values.operator_order import MoveOneExpert, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, RebalanceExperts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
     if not 0 <= order.expert < experts:
         return Refusal(f"a layer has experts 0 to {experts - 1}", unknown=True)
     if all(at.rank != order.rank for at in ledger.usable(order.layer)):
-        return Refusal(f"rank {order.rank} is no member of the group", unknown=True)
+        return Refusal(f"rank {order.rank} holds no experts in this group", unknown=True)
     return None
 
 
@@ -118,3 +118,33 @@ def plan_shown(plan: RebalancePlan) -> dict[str, Any]:
         for one in plan.layers
     ]
     return {"layers": layers, "moves": sum(len(one["moves"]) for one in layers), "stuck": list(plan.stuck)}  # type: ignore[arg-type,misc]
+
+
+def load_answer(load: CountedLoad | None, after: int | None, now: float, epoch_s: float) -> OrderAnswer:
+    """Response to `ReadLoad`: the rows of slices that are over.
+
+    Args:
+        load: None before the group has formed.
+        after: as in `ReadLoad`.
+        epoch_s: Unix time at which `now` is 0 [s].
+    """
+    if load is None:
+        return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
+    window = load.window
+    experts = window.experts
+    slices = (
+        [
+            {
+                "at_s": round(number * window.slice_s + epoch_s, 3),
+                "rank": rank,
+                "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
+            }
+            for number, rank, flat in window.after(after, now)
+            if any(flat)
+        ]
+        if after is not None
+        else []
+    )
+    last = int(now // window.slice_s) - 1
+    shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
+    return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)

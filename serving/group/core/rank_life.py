@@ -65,6 +65,11 @@ class RankLife:
         self.phase, self.problem = phase, problem
 
 
+def outranks(holder: RankLease, own: RankLease) -> bool:
+    """Whether a rank belongs to another shell. A holder of a lower term is that of an earlier response."""
+    return holder.term > own.term or (holder.term == own.term and holder.shell != own.shell)
+
+
 def counted_size(before: int, wanted: int, members: int) -> int:
     """Ranks that make a group whole, as it is to be shown: one that grows is whole until all newcomers have joined, one
     that shrinks from the order on, and a loss or a drain changes nothing.
@@ -85,11 +90,16 @@ def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None
     Args:
         most: ranks that it may have.
 
-    Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout.
+    Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout, or if
+        all together lack experts or attention.
     """
     numbers = sorted(offer.rank for offer in offers)
     if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(most)):
         raise GroupError(f"a group of at most {most} ranks cannot be formed of {numbers}")
+    for part, there in (("experts", [one.role.has_experts for one in offers]),
+                        ("attention", [one.role.has_attention for one in offers])):  # fmt: skip
+        if not any(there):
+            raise GroupError(f"ranks {numbers} have no {part}: a group needs a rank with them")
     if not any(own.is_of(offer) for offer in offers):
         raise GroupError(f"rank {own.rank} of the group is another process by now")
     for offer in offers:

@@ -14,6 +14,7 @@ import msgspec
 
 from serving.group.core.group_course import Regroup
 from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.core.operator_plan import load_answer
 from serving.group.live.group_port import (
     AnswerOperator,
     GroupPort,
@@ -61,7 +62,7 @@ class GroupMoves:
         self.experts = GroupExperts(rules, time.time() - time.monotonic())
         self._members: dict[int, KnownRank] = {}
         """Those of the newest map."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = _Background()
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
         self._seen: dict[str, None] = {}
@@ -103,7 +104,8 @@ class GroupMoves:
                     continue
                 if isinstance(order, ReadLoad):
                     self._see(posted.id)
-                    self._begin(self._answer(one, posted.id, self.experts.load_after(order.after, now)))
+                    answer = load_answer(self.experts.load, order.after, now, self.experts.epoch_s)
+                    self._tasks.start(self._answer(one, posted.id, answer))
                 elif isinstance(order, RebalanceExperts | MoveOneExpert):
                     self._once(partial(self._obey, one, posted.id, order))
         if not self._planning and self.experts.count_due(now):
@@ -111,7 +113,7 @@ class GroupMoves:
         if self.experts.journal.changed:
             facts = self.experts.journal.shown(now)
             for one in members:
-                self._begin(self._tell(one, facts))
+                self._tasks.start(self._tell(one, facts))
         if trouble is not None:
             logger.error("%s; the group begins another epoch", trouble)
         return trouble is not None
@@ -124,8 +126,7 @@ class GroupMoves:
         """End what is under way here; ranks end what they do themselves."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     # ---- what may take a while ---------------------------------------------------------------------------------------
 
@@ -210,7 +211,7 @@ class GroupMoves:
             if isinstance(effect, MovesEnded):
                 logger.info("experts have moved: %s", effect.reason or "all that was to be")
             for one in to:
-                self._begin(self._ask(one, (effect,), MOVE_DEADLINE_S))
+                self._tasks.start(self._ask(one, (effect,), MOVE_DEADLINE_S))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -231,7 +232,7 @@ class GroupMoves:
         """Do what makes plans, unless such a thing is going on."""
         if not self._planning:
             self._planning = True
-            self._begin(self._planned(work()))
+            self._tasks.start(self._planned(work()))
 
     async def _planned(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -239,10 +240,23 @@ class GroupMoves:
         finally:
             self._planning = False
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+
+class _Background:
+    """Tasks that nothing waits for."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the loop of the caller, and log its exception if it raises one."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for task in self._tasks:
+            task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

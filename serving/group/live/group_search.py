@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from serving.group.core.group_course import SeenGroup, abandoned, spare_places
+from serving.group.core.group_takeover import SeenGroup, abandoned, spare_places
 from serving.group.core.rank_names import RankName
 from serving.group.live.group_port import FoundRanks, GroupPort, RankDeadError, RankSilentError
 from serving.values.group import RankLease, RankReport
