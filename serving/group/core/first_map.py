@@ -1,4 +1,4 @@
-"""Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
+"""Initial map of a group: experts placed by a policy before any load is known."""
 
 from collections.abc import Collection
 
@@ -17,11 +17,11 @@ def group_shape(
     nodes: tuple[int, ...] | None = None,
     holders: Collection[int] | None = None,
 ) -> GroupShape:
-    """Room of a group whose ranks share the experts evenly, the first ones taking what is left over.
+    """Room of a group whose ranks share the experts evenly, the first ranks taking the remainder.
 
     Args:
         experts: of a layer.
-        redundant: slots of a rank beside its share.
+        redundant: slots of a rank in addition to its share.
         nodes: [rank] its node; all on one by default.
         holders: ranks with experts; all by default.
     Raises: PlacementError if there are none.
@@ -39,7 +39,7 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
 
     Args:
         layers: with routed experts.
-        policy: told that all experts are alike; by default experts lie as they are numbered, redundant slots empty.
+        policy: gets an even load; by default experts are placed by number, and redundant slots are empty.
     Raises: PlacementError if the group has too few slots.
     """
     even = (1,) * experts
@@ -50,11 +50,11 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
 def opening_map(
     experts: int, ranks: int, redundant: int, layers: int, holders: Collection[int] | None = None
 ) -> ExpertMap:
-    """The map of a new group on one node: experts are dealt out evenly, redundant slots get second copies.
+    """The map of a new group on one node: experts are placed evenly, redundant slots get second copies.
 
     Args:
         holders: ranks with experts; all by default.
-    Raises: PlacementError if one of them would have no expert at all.
+    Raises: PlacementError if one of them would have no expert.
     """
     shape = group_shape(experts, ranks, redundant, holders=holders)
     able = ranks if holders is None else len(holders)

@@ -1,4 +1,4 @@
-"""A shell's decisions: what it does to make its group whole and keep it so.
+"""Decisions of a shell: what completes its group of ranks and keeps it complete.
 
     absent ── Make ──► loading ──► offered ── Regroup, at first once all have offered ──► serving
        ▲                                                                          │
@@ -6,15 +6,17 @@
                                                                                   │
     absent ◄─ Dismiss ── left: Regroup without it ◄── leaving ◄── BeginDrain ─────┘
 
-Ranks compute together. When one is lost, the others are regrouped without it at once, redo the step that they were in,
-and compute its experts, too; its replacement joins at another regrouping. Only when none is left is it begun anew.
+Ranks compute together. When a rank is lost, the other ranks are regrouped without it immediately, redo their current
+step, and compute its experts too; its replacement joins at a later regrouping. The group starts over only when no rank
+is left.
 
-A group that is to be larger gets more ranks behind those that it has, which join at one regrouping when all of them
-have offered. In one that is to be smaller the last ranks drain; the others are regrouped without them, and then they
-end. So does a single rank that is to be replaced without a loss. Ranks' phases tell any shell where a change is.
+A group that grows gets ranks with higher numbers, which join at one regrouping when all of them have offered. When a
+group shrinks, its last ranks drain, the others are regrouped without them, and the drained ranks end. A rank that is
+replaced without a loss drains in the same way. The phases of the ranks show the progress of a change to any shell.
 
-Spares are ranks that have offered and are no members: as soon as fewer than `size` serve, the first of them joins under
-its own number. The lost rank's number is given to the next spare. So members need not be the ranks 0 to size - 1.
+Spares are ranks that have offered and are not members: when fewer than `size` ranks serve, the first spare joins under
+its own number, and the number of the lost rank is given to the next spare. So members need not be the ranks 0 to
+size - 1.
 
 Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch.
 """
@@ -32,19 +34,19 @@ T = TypeVar("T")
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 FRESH_S = 1.5
-"""What a rank said of its peers is believed for so long: one that is frozen, too, says nothing new."""
+"""How long the report of a rank about its peers is trusted [s]: a frozen rank sends no newer report."""
 _COMPUTING = frozenset({RankPhase.SERVING, RankPhase.LEAVING})
 _NOT_BEGUN = frozenset({RankPhase.LOADING, RankPhase.OFFERED})
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSizes:
-    """Numbers of ranks that a group may have.
+    """Possible numbers of ranks of a group.
 
     Args:
-        first: as it begins. most: that its windows have room for.
-        redundant: expert slots of a rank beside its share.
-        spares: ranks beside those of the size, if there is room for them.
+        first: at the start. most: room of its windows.
+        redundant: expert slots of a rank in addition to its share.
+        spares: ranks in addition to the size, if there is room for them.
     """
 
     first: int
@@ -53,11 +55,11 @@ class GroupSizes:
     spares: int = 0
 
     def spares_of(self, size: int) -> int:
-        """Spares of a group of some size; one that ends has none."""
+        """Spares of a group of this size; 0 for a group that shuts down."""
         return min(self.spares, self.most - size) if size else 0
 
     def room_of(self, size: int) -> int:
-        """Ranks of such a group, spares included."""
+        """Ranks of a group of this size, spares included."""
         return size + self.spares_of(size)
 
 
@@ -68,7 +70,7 @@ class GroupSide:
     Args:
         size: ranks that are to compute.
         former: ranks that it had, while it grows; else 0.
-        spares: ranks beside those, which wait to join.
+        spares: additional ranks, which wait to join.
         first: its lowest rank.
         end: number behind its highest possible rank; None = no side has higher ones.
     """
@@ -96,12 +98,12 @@ class GroupSide:
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """One rank as its shell sees it.
+    """State of one rank, as known to its shell.
 
     Args:
         dead: its process has ended.
-        silent_s: how long it has not answered [s].
-        report: its last answer; None = there was none yet.
+        silent_s: time since its last response [s].
+        report: its last response; None = it has not responded yet.
     """
 
     dead: bool = False
@@ -114,7 +116,7 @@ class Make:
     """Start a process for a rank that has none.
 
     Args:
-        gently: at low priority, since the group computes and lacks nobody.
+        gently: at low priority, since the group computes and lacks no rank.
     """
 
     rank: int
@@ -123,10 +125,10 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a rank's process, whatever it does. It is absent from then on.
+    """Kill a rank's process. The rank is absent afterwards.
 
     Args:
-        reason: in words. kind: the same, for counters.
+        reason: for the log. kind: for counters.
     """
 
     rank: int
@@ -136,28 +138,28 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class BeginDrain:
-    """Have a rank hand on its streams, and then leave."""
+    """Have a rank move its streams to other ranks, then leave."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """End a rank's process that computes with nobody: it has left, or never began. It is absent from then on."""
+    """End the process of a rank that has left or has not started to serve. The rank is absent afterwards."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Regroup:
-    """Have the members compute together from a new epoch on, once those that were killed before are dead for certain.
+    """Have the members compute together from a new epoch on, after killed ranks are confirmed dead.
 
-    Those that do not serve yet begin to.
+    Members that do not serve yet start to serve.
 
     Args:
-        epoch: higher than that of any rank. version: that the map has at least, higher than any rank was given.
-        members: what they offer.
-        left: ranks that have drained: they stop when all members have been told, before the epoch begins.
+        epoch: higher than that of any rank. version: least version of the map, higher than any rank has received.
+        members: their offers.
+        left: drained ranks, which stop after all members have received the order, before the epoch starts.
     """
 
     epoch: int
@@ -178,16 +180,16 @@ def mend(
     spares: int = 0,
     anew: bool = False,
 ) -> list[GroupOrder]:
-    """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
+    """Orders that complete the group. Call it again after they are carried out, and periodically.
 
     Args:
-        ranks: those that have a process, or had one when last looked at, by number.
+        ranks: ranks with a process, or with one at the last check, by number.
         size: ranks of the group.
-        silence_s: a rank that does not answer for longer is frozen [s].
-        former: ranks that it had, while it grows; else 0.
-        spares: ranks beside those, which wait to join.
-        anew: those that serve are to be regrouped although nothing has changed.
-    Returns: orders; none while everything is as it should be or comes by itself.
+        silence_s: a rank that does not respond for longer is frozen [s].
+        former: previous number of ranks, while the group grows; else 0.
+        spares: additional ranks, which wait to join.
+        anew: regroup the serving ranks even if nothing has changed.
+    Returns: orders; empty while the group is complete or only has to wait.
     """
     return mend_sides(ranks, [GroupSide(size, former, spares)], silence_s, anew=anew)
 
@@ -195,7 +197,7 @@ def mend(
 def mend_sides(
     ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide], silence_s: float, *, anew: bool = False
 ) -> list[GroupOrder]:
-    """As `mend`, for a group whose ranks have different roles: each side is made whole by ranks of its own.
+    """As `mend`, for a group whose ranks have different roles: each side is completed by ranks of its own.
 
     A side of which no rank computes keeps the others in their epoch until one of its ranks has offered.
 
@@ -221,7 +223,7 @@ def mend_sides(
 
 
 def _too_many(phases: Mapping[int, RankPhase], side: GroupSide) -> list[int]:
-    """Ranks that serve and are to leave: the last ones."""
+    """Surplus ranks, which are to drain: the last serving ones."""
     serving = [rank for rank, phase in phases.items() if phase is RankPhase.SERVING]
     if not side.spares:
         return [rank for rank in serving if rank >= side.full]
@@ -236,8 +238,8 @@ def _is_coming(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> bool:
 
 
 def _absent(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> list[int]:
-    """Ranks whose processes are to start: all at once, but newcomers to a group that computes one by one, since the
-    start of a process takes the processor from those that compute. Spares come last.
+    """Ranks whose processes are to start: all at once, but newcomers of a computing group one after the other, since
+    starting a process takes CPU time from computing ranks. Spares start last.
     """
     first_new = side.first + (side.former or side.size)
     absent = [rank for rank in range(side.first, side.room) if rank not in ranks]
@@ -249,7 +251,7 @@ def _absent(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> list[int]:
 
 
 def whole(ranks: Mapping[int, RankSnapshot], size: int, spares: int = 0) -> bool:
-    """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do."""
+    """Whether every rank serves or drains; with spares, whether `size` ranks do."""
     return whole_sides(ranks, [GroupSide(size, spares=spares)])
 
 
@@ -263,7 +265,7 @@ def whole_sides(ranks: Mapping[int, RankSnapshot], sides: Iterable[GroupSide]) -
 
 
 def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spares: int = 0) -> str:
-    """Why a rank cannot be drained and replaced now; empty = it can."""
+    """Why a rank cannot be drained and replaced now; empty if it can."""
     if not 0 <= rank < size + spares or (spares and rank not in ranks):
         return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
     if size == 1:
@@ -279,7 +281,7 @@ def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spare
 
 
 def resize_refusal(size: int, sizes: GroupSizes, experts: int, role: RankRole = RankRole.BOTH) -> str:
-    """Why a group cannot have so many ranks of a role; empty = it can.
+    """Why a group cannot have this number of ranks of a role; empty if it can.
 
     Args:
         sizes: of that role.
@@ -295,17 +297,17 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int, role: RankRole = 
 
 
 def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) -> list[int]:
-    """Ranks that have offered and are no members, of a group that is whole."""
+    """Spares of a complete group: ranks that have offered and are not members."""
     if not spares or not whole(ranks, size, spares):
         return []
     return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
 
 
 def unbuildable(ranks: Mapping[int, RankSnapshot], births: Mapping[int, int], size: int, most_tries: int) -> str | None:
-    """Why a new group cannot be built; None = it can, as far as it is known.
+    """Why a new group cannot be built; None if no failure is known.
 
     Args:
-        births: processes that each rank has had. most_tries: that it may have.
+        births: processes started for each rank. most_tries: limit of those.
     """
     for rank, one in sorted(ranks.items()):
         if one.report is not None and one.report.phase is RankPhase.FAILED:
@@ -323,9 +325,9 @@ def _regroup(
     coming: Collection[GroupSide],
     anew: bool,
 ) -> Regroup | None:
-    """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
+    """The regrouping that is due, if any: of computing ranks and ranks that can join, without ranks that have left.
 
-    Before the first one all must be there.
+    The first regrouping needs all ranks.
 
     Args:
         coming: sides with newcomers that are about to start.
@@ -349,8 +351,8 @@ def _regroup(
 
 
 def _joining(reports: Mapping[int, RankReport], side: GroupSide, *, begun: bool, coming: bool) -> dict[int, RankReport]:
-    """Ranks of a side that join at a regrouping: those that have offered, but not while others of them are being built
-    or about to start, since each regrouping costs a moment. With spares, the first ones join where others are missing.
+    """Ranks of a side that join at a regrouping: those that have offered, but not while other newcomers are being built
+    or about to start, since each regrouping pauses the group. With spares, the first ones replace missing members.
 
     Args:
         begun: whether the group computes.
@@ -366,8 +368,8 @@ def _joining(reports: Mapping[int, RankReport], side: GroupSide, *, begun: bool,
 
 
 def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
-    """Ranks that keep their peers waiting for longer than a step may take, and wait for nobody themselves: of a chain
-    of ranks that wait for each other only the last one is to blame.
+    """Ranks for which peers wait longer than a step may take, and which do not wait for a peer themselves: in a chain
+    of waiting ranks only the last one is replaced.
     """
     waiting = {
         rank: sight.report.late_peer
@@ -379,7 +381,7 @@ def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
 
 
 def _loss(sight: RankSnapshot, silence_s: float) -> tuple[LossKind, str] | None:
-    """Why a rank must be replaced; None = it need not."""
+    """Why a rank must be replaced; None if it need not be."""
     report = sight.report
     if sight.dead:
         return LossKind.DEAD, "has ended"

@@ -1,10 +1,10 @@
-"""A shell's knowledge and decisions about its group's experts: what lies where, when experts move, what operators want.
+"""State and decisions of a shell about the experts of its group: contents of slots, moves, operators' commands.
 
-Of processes that the shell has regrouped, its ledger knows what lies in their slots. What a new process holds is in its
-offer. A shell that has taken a group over knows nothing of those that serve: it tells them that moves have ended, they
-say what they hold, and all get a map of that.
+The ledger has the contents of the slots of all processes that the shell has regrouped. The offer of a new process
+states what that process holds. A shell that takes over a group does not know the slots of serving ranks: it ends their
+moves, they report what they hold, and all receive a map of those contents.
 
-Nothing moves until every member computes by the map that the ledger has: what an older one names is used until then.
+No expert moves until every member computes by the ledger's map: slots named by an older map are in use until then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,10 +37,10 @@ from serving.values.group import RankOffer
 from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, RebalanceExperts
 
 LASTING_WINDOWS = 10.0
-"""How long a placement is expected to fit, in windows of load."""
+"""Expected lifetime of a placement, in windows of load."""
 STUCK_S = 30.0
-"""A map that is not in use by then, or moves that have not ended so long after their deadline: the group is regrouped,
-which makes an end of whatever is under way."""
+"""Time for a new map to come into use, and for moves to end after their deadline [s]; then the group is regrouped,
+which ends any moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ExpertRules:
         window_s: time over which load is counted [s]. slices: of that time.
         min_gain: see `RebalanceSettings`.
         bytes_per_s: rate of moves.
-        straggler: how far measures against a slow rank may go.
+        straggler: strongest measure against a slow rank.
     """
 
     policy: str = "time_sliced"
@@ -79,12 +79,12 @@ class GroupExperts:
         self.rules = rules
         self.epoch_s = epoch_s
         self.ledger: SlotLedger | None = None
-        """None until the group is regrouped for the first time, or taken over."""
+        """None until the group is first regrouped or taken over."""
         self.journal = MoveJournal(epoch_s)
         self.pace = GroupPace(rules.straggler, rules.slice_s)
         self._members: dict[int, RankOffer] = {}
         self._said: dict[int, Held] = {}
-        """By process: what ranks said that the ledger does not know."""
+        """By process: contents reported by ranks that are not in the ledger."""
         self._rebalancer: Rebalancer | None = None
         self._groups = 1
         """Of experts, as the model's router has them."""
@@ -95,24 +95,24 @@ class GroupExperts:
         """By version of a map: the ranks that use it."""
         self._confirmed = False
         self._since = 0.0
-        """When the last map that is not the mover's was made, or moves began."""
+        """Time of the last regrouping or start of moves."""
 
-    # ---- what lies where ---------------------------------------------------------------------------------------------
+    # ---- contents of slots -------------------------------------------------------------------------------------------
 
     def is_known(self, rank: int, pid: int) -> bool:
-        """Whether it is known for certain what lies in the slots of a rank that serves."""
+        """Whether the contents of a serving rank's slots are known."""
         return pid in self._said or self._pid(rank) == pid
 
     def regroup(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> ExpertMap:
-        """The map for other members, in use from now on as far as this shell is concerned.
+        """The map for changed members, which this shell considers in use from now on.
 
-        No slot that is being loaded is in it. Moves must have been abandoned before. Ranks without experts have no
-        slots in it.
+        It names no slot that is being loaded, and has no slots on ranks without experts. Moves must have been abandoned
+        before.
 
         Args:
-            members: those that serve are known.
-            ranks: of the group, some of which may be missing.
-            version: that the map has at least.
+            members: the contents of serving ones are known.
+            ranks: of the group, including missing ones.
+            version: least version of the map.
         Raises: PlacementError if no member holds experts.
         """
         ledger = self.ledger
@@ -139,13 +139,13 @@ class GroupExperts:
         return found
 
     def adopt(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> list[MoveOrder]:
-        """Effects that give a group which was taken over, and goes on, a map that this shell knows."""
+        """Effects that give a group that was taken over, and continues, a map known to this shell."""
         return [SwitchMap(self.regroup(members, ranks, version, now))]
 
     def confirm(self, using: Mapping[int, int], now: float) -> str | None:
-        """Take note of the map that each member uses. Now and then.
+        """Record the map that each member uses. Call it periodically.
 
-        Returns: why the group must be regrouped all the same; None = it need not.
+        Returns: why the group must be regrouped; None if it need not be.
         """
         ledger = self.ledger
         if ledger is None:
@@ -161,9 +161,9 @@ class GroupExperts:
     # ---- load --------------------------------------------------------------------------------------------------------
 
     def count_due(self, now: float) -> bool:
-        """Whether rows are to be counted now, once in each slice of the window.
+        """Whether rows are to be counted now, which is once in each slice of the window.
 
-        Effects: not again in this one. What was counted in the one before is judged.
+        Effects: if so, the pace of ranks in the previous slice is judged.
         """
         if now < self._count_at or self.ledger is None:
             return False
@@ -174,7 +174,7 @@ class GroupExperts:
         return True
 
     def plan(self, now: float) -> RebalancePlan | None:
-        """The rebalance that is due, if any. May take long with many experts: any thread may ask, one at a time."""
+        """The rebalance that is due, if any. Slow with many experts: call it from any thread, one at a time."""
         if self._rebalancer is None or self.load is None or self.rules.policy == NONE or not self._confirmed:
             return None
         return self._rebalancer.look(self.load.loads(now), now)
@@ -182,10 +182,10 @@ class GroupExperts:
     # ---- moves -------------------------------------------------------------------------------------------------------
 
     def begin(self, plan: RebalancePlan, map_version: int, reason: str, policy: str, now: float) -> list[MoveOrder]:
-        """Begin what was planned.
+        """Start a planned rebalance.
 
         Args:
-            map_version: of the map that it was planned by; if another one is in use by now nothing is begun.
+            map_version: of the map that it was planned on; if another map is in use now, nothing starts.
         """
         ledger, rebalancer = self.ledger, self._rebalancer
         if ledger is None or rebalancer is None or not self._may_begin(map_version):
@@ -196,12 +196,12 @@ class GroupExperts:
         return self._noted(rebalancer.start(plan, now), now)
 
     def on(self, rank: int, pid: int, event: RankEvent, now: float) -> list[MoveOrder]:
-        """Take an answer of a rank's process."""
+        """Take an event of a rank's process."""
         match event:
             case MovesStopped(_, held):
                 self._stopped(rank, pid, held)
             case _ if self._pid(rank) != pid or self._rebalancer is None or self.load is None:
-                pass  # of one that is no member any more
+                pass  # of a process that is not a member
             case RowsCounted(_, rows, exchange):
                 self.load.count(rank, pid, rows, now)
                 if exchange is not None:
@@ -219,22 +219,22 @@ class GroupExperts:
         return []
 
     def tick(self, now: float) -> list[MoveOrder]:
-        """Go on when the time of `next_wake` has come."""
+        """Continue moves at the time of `next_wake`."""
         busy = self._rebalancer is not None and self.ledger is not None and self.ledger.busy
         return self._noted(self._rebalancer.on(MoverTick(), now), now) if busy and self._rebalancer else []
 
     def next_wake(self) -> float | None:
-        """When a tick is due; None while an event has to come first."""
+        """When a tick is due; None while moves wait for an event."""
         return self._rebalancer.next_wake() if self._rebalancer is not None else None
 
     def abandon(self, reason: str, now: float) -> list[MoveOrder]:
-        """End moves at once: the next thing is another map."""
+        """End moves immediately, before a regrouping."""
         return self._noted(self._rebalancer.abandon(reason, now), now) if self._rebalancer is not None else []
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     def plan_order(self, order: PlannedOrder, now: float) -> RebalancePlan | Refusal:
-        """Plan what an operator wants. May take long: any thread may ask, one at a time."""
+        """Plan an operator's command. May be slow: call it from any thread, one at a time."""
         ledger, rebalancer, load = self.ledger, self._rebalancer, self.load
         if ledger is None or rebalancer is None or load is None or not self._confirmed:
             return Refusal("the group is being formed; try again when all its ranks serve")
@@ -251,7 +251,7 @@ class GroupExperts:
     def begin_order(
         self, order: PlannedOrder, plan: RebalancePlan | Refusal, map_version: int, now: float
     ) -> tuple[OrderAnswer, list[MoveOrder]]:
-        """Answer an operator, and begin what was planned."""
+        """Response to an operator, and effects that start what was planned."""
         if isinstance(plan, Refusal):
             return OrderAnswer(False, plan.reason, plan.unknown), []
         shown = plan_shown(plan)
@@ -284,7 +284,7 @@ class GroupExperts:
             self._said[pid] = held
 
     def _follow_members(self, ledger: SlotLedger) -> None:
-        """Forget who has gone, and make what needs a ledger."""
+        """Forget former members; make the load window and the rebalancer once there is a ledger."""
         rules, members = self.rules, self._members.values()
         self._groups = max((one.groups for one in members), default=1)
         self._switched.clear()

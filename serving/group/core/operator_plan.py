@@ -1,4 +1,4 @@
-"""Plans that an operator orders, and why there is none."""
+"""Plans for operators' commands, and refusals."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from serving.values.operator_order import MoveOneExpert, OrderAnswer, RebalanceE
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No plan.
+    """Refusal of a command.
 
     Args:
-        unknown: there is no such policy, layer, expert or rank.
+        unknown: whether the policy, layer, expert or rank does not exist.
     """
 
     reason: str
@@ -36,7 +36,7 @@ def rebalance_plan(
     nodes: tuple[int, ...],
     settings: RebalanceSettings,
 ) -> RebalancePlan | Refusal:
-    """Plan of a rebalance: by a policy that is named whatever it gains, by the configured one if it gains anything."""
+    """Plan of a rebalance: of a named policy at any gain, of the configured policy only with a gain."""
     name = order.policy or configured
     policy = policy_of(name, groups)
     if policy is None:
@@ -56,7 +56,7 @@ def rebalance_plan(
 
 
 def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
-    """Refusal of an order that names a layer, expert or rank which the group does not have; None for all others."""
+    """Refusal of a command that names an unknown layer, expert or rank; None if all are known."""
     layers = ledger.map.layers
     if not 0 <= order.layer < len(layers):
         return Refusal(f"there are layers 0 to {len(layers) - 1} with experts", unknown=True)
@@ -69,9 +69,9 @@ def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
 
 
 def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoad]) -> RebalancePlan | Refusal:
-    """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert lies elsewhere, too.
+    """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert has another home.
 
-    The slot that it lies in keeps it: a copy more does no harm, and shares its tokens.
+    The source slot keeps the expert, which then shares its tokens between both.
     """
     layer, expert, rank = order.layer, order.expert, order.rank
     if unknown := unknown_place(order, ledger):

@@ -1,4 +1,4 @@
-"""The ranks of one group as its shell knows them, and calls to them: one that fails is logged, and made again later."""
+"""The ranks of one group as known to its shell, and calls to them: a failed one is logged, a later round repeats it."""
 
 import asyncio
 import contextlib
@@ -15,9 +15,9 @@ from serving.values.group import RankLease, RankReport
 logger = logging.getLogger(__name__)
 
 HOLD_DEADLINE_S = 0.5
-"""A rank that answers later is heard in a later round: a frozen one must not hold up what the others say of it."""
+"""A slower response counts in a later round [s]: a frozen rank must not delay the reports of its peers about it."""
 END_DEADLINE_S = 10.0
-"""A rank needs a few seconds at most to give back what it has; then it is killed."""
+"""A rank needs a few seconds at most to release everything; then it is killed [s]."""
 
 
 class GroupRanks:
@@ -26,7 +26,7 @@ class GroupRanks:
     Args:
         port_of: makes the port, which reports each rank that dies.
     Attributes:
-        known: ranks that have a process, by number.
+        known: ranks with a process, by number.
     """
 
     def __init__(self, port_of: Callable[[Callable[[RankName], None]], GroupPort], clock: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class GroupRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the ranks that have answered."""
+        """Processes of the ranks that have responded."""
         return [known.report.pid for _, known in sorted(self.known.items()) if known.report is not None]
 
     def snapshots(self) -> dict[int, RankSnapshot]:
@@ -49,7 +49,7 @@ class GroupRanks:
         self._news.set()
 
     async def wait(self, period_s: float) -> None:
-        """Wait for so long, or until a rank has died."""
+        """Wait for a period, or until a rank has died."""
         with contextlib.suppress(TimeoutError):
             await within(self._news.wait(), period_s)
         self._news.clear()
@@ -80,7 +80,7 @@ class GroupRanks:
         )
 
     async def quit(self, known: KnownRank) -> bool:
-        """Returns: whether nothing of a rank that has left touches its peers' windows any more."""
+        """Stop or kill a rank that has left. Returns: whether it cannot access its peers' windows any more."""
         return await self.tell(known, QuitGroup(), END_DEADLINE_S) or await self.end_process(known)
 
     async def end_process(self, known: KnownRank) -> bool:
@@ -88,11 +88,11 @@ class GroupRanks:
         return await self.did(self.port.kill(known.name, known.report), f"kill {known.name.actor}")
 
     async def end_all(self) -> None:
-        """Have all ranks give back what they have, and end."""
+        """Have all ranks release everything and end."""
         await self.tell_all(EndRank(), END_DEADLINE_S)
 
     async def did(self, call: Awaitable[object], what: str) -> bool:
-        """Do something that a later round does again if it fails. Returns: whether it was done."""
+        """Await a call that a later round repeats if it fails. Returns: whether it succeeded."""
         try:
             await call
         except (RankDeadError, RankSilentError) as error:

@@ -1,6 +1,6 @@
-"""The shell's loop: it makes a group or takes one over, renews its ranks' leases, and keeps it whole.
+"""The shell's loop: makes or takes over a group, renews the leases of its ranks, and keeps the group complete.
 
-Decides nothing, see `serving.group.core.group_course`; knows no Ray, a port reaches the ranks.
+`serving.group.core.group_course` decides; a port calls the ranks.
 """
 
 import asyncio
@@ -59,12 +59,12 @@ class GroupShell:
     """One shell. Belongs to one event loop.
 
     Args:
-        session: the start of the system. pool: of the group.
+        session: name of the start of the system. pool: of the group.
         sizes: that the group may have.
-        shell: Serve's unique name of the replica that this is.
-        port_of: makes the port, which tells of each rank that dies.
-        silence_s: a rank that does not answer for longer is frozen.
-        drain_s: how long streams of a rank that leaves may go on there, in case they end soon.
+        shell: Serve's unique name of this replica.
+        port_of: makes the port, which reports each rank that dies.
+        silence_s: a rank that does not respond for longer is frozen.
+        drain_s: how long streams may continue at a draining rank, in case they end soon.
         rules: of moves of experts.
     """
 
@@ -95,14 +95,14 @@ class GroupShell:
         self.lease: RankLease = RankLease(shell, os.getpid(), 0, sizes.first)
         self._moves = GroupMoves(self._port, rules or ExpertRules(), lambda: self.lease, clock)
         self.group = ""
-        """Its name, once there is one; that of a group that was taken over tells who made it."""
+        """Its name, once there is one; contains the name of the shell that founded the group."""
         self.adopted = False
         self.lost = False
-        """Whether another shell holds the group: this one was taken for dead."""
+        """Whether another shell holds the group, because it considered this one dead."""
         self.formed = asyncio.Event()
 
     async def live(self) -> None:
-        """Form a group and keep it whole until `close` is called, or another shell holds it.
+        """Form a group and keep it complete until `close` is called, or another shell holds it.
 
         Raises: as `form`.
         """
@@ -122,15 +122,15 @@ class GroupShell:
             logger.error("another shell holds %s; this one ends", self.group)
 
     async def form(self) -> None:
-        """Take over a group that lacks a shell, or make one. Returns when all its ranks serve, or it is to be closed.
+        """Take over a group without a shell, or make one. Returns when all of its ranks serve, or after `close`.
 
         Effects: sets `formed`.
-        Raises: GroupError if a rank of a new group cannot be built; nothing of it is left then.
+        Raises: GroupError if a rank of a new group cannot be built; the group has been removed then.
         """
         while not self._closing:
             await self._find()
             for _, known in sorted(self.ranks.known.items())[:MOST_TRIES]:
-                await self._hold(known)  # of several shells that take it over at once one gets the first rank
+                await self._hold(known)  # if several shells try to take it over, one gets this rank
                 if known.report is not None:
                     break
             while not self.lost and not self._closing:
@@ -145,9 +145,9 @@ class GroupShell:
         return None
 
     async def round(self) -> None:
-        """Ask all ranks, then do what makes the group whole, or keeps it so.
+        """Request reports of all ranks, then carry out what completes the group.
 
-        Raises: GroupError if it never was, and a rank cannot be built.
+        Raises: GroupError if the group is new and a rank cannot be built.
         """
         await self._hold_all()
         if self.lost or self._closing:
@@ -181,10 +181,10 @@ class GroupShell:
                     await self._regroup(order)
 
     async def close(self, drain_s: float, living: "asyncio.Task[None]") -> None:
-        """Drain all ranks, end them, and give their places back. Nothing is left.
+        """Drain all ranks, end them, and remove their placements.
 
         Args:
-            living: runs `live`; it ends first.
+            living: the task of `live`, which ends first.
         """
         self._closing = True
         self.ranks.wake()
@@ -210,7 +210,7 @@ class GroupShell:
         return self.lease.size
 
     async def resize(self, size: int) -> None:
-        """Implements `SizedGroup.resize`; 0 = it is to end."""
+        """Implements `SizedGroup.resize`; 0 = the group shuts down."""
         lease = self.lease
         former = former_size(lease.size, lease.former, size)
         self._growth = GroupGrowth(former, self._births)
@@ -229,7 +229,7 @@ class GroupShell:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     async def _find(self) -> None:
-        """Choose a group: one that lacks a shell, or a new one. Effects: sets name, term and what is known of ranks."""
+        """Choose a group without a shell, or a new one. Effects: sets its name, lease and known ranks."""
         while True:
             try:
                 found = await self._port.found()
@@ -242,7 +242,7 @@ class GroupShell:
                 await self.ranks.wait(self._period_s)
             else:
                 break
-        taken = orphan(groups, found.shells - {self.lease.shell})  # one that is its own it has half lost to another
+        taken = orphan(groups, found.shells - {self.lease.shell})  # its own group, if another shell has it in part
         self.adopted = taken is not None
         self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
         term = taken.term + 1 if taken is not None else 1
@@ -250,7 +250,7 @@ class GroupShell:
         self.lease = RankLease(self.lease.shell, self.lease.pid, term, size, taken.former if taken is not None else 0)
         for name in sorted(found.ranks):
             if name.group == self.group:
-                if name.rank in self.ranks.known:  # its end is under way
+                if name.rank in self.ranks.known:  # it is ending
                     await self.ranks.end_process(self.ranks.known[name.rank])
                 self.ranks.known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
@@ -270,7 +270,7 @@ class GroupShell:
             self.ranks.known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, lost: Kill) -> bool:
-        """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
+        """Returns: whether its end is confirmed: a live process could write into its peers' windows."""
         known = self.ranks.known[lost.rank]
         logger.warning("%s %s; replacing it", known.name.replica, lost.reason)
         if not known.dead and not await self.ranks.end_process(known):
@@ -280,7 +280,7 @@ class GroupShell:
         return True
 
     async def _end(self, rank: int) -> None:
-        """End a rank that computes with nobody, and give its place back if it was added."""
+        """End a rank that is not a member, and remove its placement if it was added."""
         known = self.ranks.known[rank]
         if known.report is not None and known.report.phase is RankPhase.LEFT:
             await self.ranks.tell(known, EndRank(), END_DEADLINE_S)
@@ -289,14 +289,14 @@ class GroupShell:
             await self._forget(rank)
 
     async def _forget(self, rank: int) -> None:
-        """A rank's process has ended."""
+        """Drop a rank whose process has ended."""
         del self.ranks.known[rank]
         if rank >= self._sizes.room_of(self.size):
             await self.ranks.did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
         self.ranks.wake()  # the next round comes at once, and makes another
 
     async def _give_up_growing(self) -> None:
-        """Let a group be as large as it was, if a new rank cannot be built."""
+        """Return to the former size if a new rank cannot be built."""
         growth = self._growth
         if growth and whole(self.ranks.snapshots(), self.size, self._spares):
             self._growth, self.lease = GroupGrowth(), msgspec.structs.replace(self.lease, former=0)
@@ -306,9 +306,9 @@ class GroupShell:
             await self.resize(growth.former)
 
     async def _regroup(self, due: Regroup) -> None:
-        """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
+        """Have all members follow, then start the epoch. If a member does not follow, a later round regroups again.
 
-        It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
+        The epoch starts at newcomers first, so that serving ranks continue in the old one while a new process warms up.
         """
         known = [self.ranks.known[offer.rank] for offer in due.members]
         new_map = await self._moves.regroup(due, known, self.size)
