@@ -144,9 +144,10 @@ async def met_live(pools: Pools, misfortune: Callable[[Pools], Awaitable[None]])
 
 
 def _decoding(pools: Pools) -> int:
-    """Sequences that decode; 0 while prompts are queued."""
+    """Sequences that decode, so that one token each is to be computed; 0 while more are."""
     snapshots = [one.engine.snapshot(0.0) for pool in ("decode", "aggregated") for one in pools.of(pool)]
-    return 0 if any(one.queued_tokens for one in snapshots) else sum(one.running for one in snapshots)
+    running = sum(one.running for one in snapshots)
+    return 0 if sum(one.queued_tokens for one in snapshots) > running else running
 
 
 def _pace(pools: Pools, seconds: float) -> None:
