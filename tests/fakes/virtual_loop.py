@@ -4,7 +4,11 @@ import asyncio
 import selectors
 from asyncio import Future
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Executor
+from typing import TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
 class _NoWait(selectors.DefaultSelector):
@@ -39,9 +43,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Virtual time [s]."""
         return self._clock.now
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Future[Any]:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Arguments]], T], *args: *Arguments
+    ) -> Future[T]:
         """Call a function at once. Returns: a future that is done."""
-        done: Future[Any] = self.create_future()
+        done: Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:  # as a thread would pass it on
