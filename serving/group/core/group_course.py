@@ -197,7 +197,7 @@ def mend(
 def mend_sides(
     ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide], silence_s: float, *, anew: bool = False
 ) -> list[GroupOrder]:
-    """As `mend`, for a group whose ranks have different roles: each side is completed by ranks of its own.
+    """Orders that complete a group of several roles, as `mend`: each side by ranks of its own.
 
     A side of which no rank computes keeps the others in their epoch until one of its ranks has offered.
 
@@ -256,7 +256,7 @@ def whole(ranks: Mapping[int, RankSnapshot], size: int, spares: int = 0) -> bool
 
 
 def whole_sides(ranks: Mapping[int, RankSnapshot], sides: Iterable[GroupSide]) -> bool:
-    """As `whole`, for each side."""
+    """Whether each side is complete; see `whole`."""
     serving = {rank: one for rank, one in ranks.items() if one.report and one.report.phase in _COMPUTING}
     return all(
         len(side.of(serving)) >= side.size if side.spares else serving.keys() >= set(range(side.first, side.full))
