@@ -66,7 +66,7 @@ class StepWatch:
 
 @dataclass(frozen=True, slots=True)
 class FreezeCourse:
-    """What becomes of a process that stops responding for a while.
+    """Course of a process that stops responding for a while.
 
     Args:
         stands_s: until it resumes, or is replaced [s].
