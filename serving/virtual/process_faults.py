@@ -15,6 +15,7 @@ from hardware.faults import DURATIONS, Fault, FaultKind, Recovery, recovery_time
 from serving.errors import LedgerError
 from serving.faults.schedule import choose
 from serving.ids import ReplicaId
+from serving.values.health import freeze_course
 from serving.values.orders import Cancel
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
@@ -132,14 +133,13 @@ class ProcessFaults:
 
     def _freeze(self, instance: _Instance, seconds: float, cost: FaultCost) -> None:
         queue, health = self._node.queue, self._node.config.health
-        given_up = seconds > health.replaced_after_s
-        lasts = min(seconds, health.replaced_after_s)
-        cost.npus, cost.still_s = instance.npus, lasts
+        course = freeze_course(seconds, health.silence_s, health.replaced_after_s)
+        cost.npus, cost.still_s = instance.npus, course.stands_s
         self._frozen.add(instance.name)
-        instance.stall(lasts)
-        if lasts > health.silence_s:
-            queue.at(queue.now + health.silence_s, self._fall_silent, (instance, queue.now, cost))
-        queue.at(queue.now + lasts, self._give_up if given_up else self._thaw, instance)
+        instance.stall(course.stands_s)
+        if course.resumed_after_s is not None:
+            queue.at(queue.now + course.resumed_after_s, self._fall_silent, (instance, queue.now, cost))
+        queue.at(queue.now + course.stands_s, self._give_up if course.replaced else self._thaw, instance)
 
     def _fall_silent(self, silent: tuple[_Instance, float, FaultCost]) -> None:
         """Gateways give it up, as live: what it has, it drops before it goes on."""

@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from tests.e2e.scaled import Scaled, asks, settled
 from tests.e2e.server import SHARED_MEMORY, STOP_S, wait_for
-from tests.e2e.streams import Streams, order
+from tests.e2e.streams import Streams, order, resumptions
 from tests.e2e.topology import small
 from tests.live.workload import GREEDY, Ask, Reference, varied_asks
+from tests.virtual.core.live_scenes import group_resized, rank_lost
+from tests.virtual.core.outcome import Seen
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,7 @@ least_step_s = 0.01
 """Steps last, so that streams are there when something dies. The policy wants two ranks, whatever was set by hand."""
 LENGTH = 300
 """Tokens of a stream: 3 s."""
+STREAMS = 4
 
 
 @pytest.fixture(scope="module")
@@ -69,17 +72,18 @@ def shells(server: Scaled) -> set[int]:
     return {row["shell_pid"] for row in server.replicas("decode")}
 
 
-def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> None:
-    """Kill a process under streams: all streams finish correctly."""
+def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> Seen:
+    """Kill a process under streams: all go on to their right ends. Returns: what the clients got."""
+    streams, before = Streams(server, asks(seed, STREAMS, LENGTH)), resumptions(server)
 
     async def scene() -> None:
-        streams = Streams(server, asks(seed, 4, LENGTH))
         running = await streams.start()
         os.kill(pid, signal.SIGKILL)
         await running
         assert all(stream.follows(reference) for stream in streams.streams)
 
     asyncio.run(scene())
+    return streams.seen(resumptions(server) - before)
 
 
 def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: Reference) -> None:
@@ -179,7 +183,7 @@ def outcomes(server: Scaled) -> list[str]:
 
 def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:
     before, (shell,) = ranks(server), shells(server)
-    kill_under_streams(server, reference, 1, shell)
+    assert kill_under_streams(server, reference, 1, shell) == Seen(STREAMS, 0, 0, STREAMS * LENGTH)
     wait_for(lambda: len(shells(server) - {shell}) == 1, "another shell holds both", state=server.cluster)
     settled(server, "decode", 1)
     assert ranks(server) == before, "the same processes, under their names"
@@ -189,7 +193,8 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
     """Its peer computes all experts until it is back."""
     before = ranks(server)
     lost, kept = sorted(before)
-    kill_under_streams(server, reference, 2, before[lost])
+    live = kill_under_streams(server, reference, 2, before[lost])
+    assert live == rank_lost(STREAMS, LENGTH), "in virtual time, too"
     wait_for(lambda: ranks(server).get(lost, before[lost]) != before[lost], "it is back", state=server.cluster)
     wait_for(lambda: len(ranks(server)) == 2, "the group is whole", state=server.cluster)
     assert ranks(server)[kept] == before[kept]
@@ -217,7 +222,9 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
         await asyncio.gather(running, both)
         assert all(stream.follows(reference) for stream in (*streams.streams, *more.streams))
 
+    counted = resumptions(server)
     asyncio.run(scene())
+    assert resumptions(server) - counted == group_resized([2 * LENGTH] * 6, [LENGTH] * 6).resumed == 0
     wait_for(lambda: rank_processes(server) == 2, "the third rank has ended", state=server.processes)
     settled(server, "decode", 1)
     assert ranks(server) == before

@@ -16,17 +16,14 @@ from serving.group.core.group_course import (
     Make,
     RankSnapshot,
     Regroup,
-    SeenGroup,
-    abandoned,
     drain_refusal,
     mend,
-    orphan,
     resize_refusal,
-    spare_places,
     waiting_spares,
     whole,
 )
 from serving.group.core.group_growth import former_size
+from serving.group.core.group_takeover import SeenGroup, abandoned, orphan, spare_places
 from serving.values.group import RankPhase, RegroupOrder
 from tests.fakes.rank_group import ordered
 from tests.group.core.group_sights import SILENCE_S, first_order, report, sights
