@@ -209,10 +209,12 @@ def mend_sides(
     there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
     phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
     orders: list[GroupOrder] = [Kill(rank, why, kind) for rank, (kind, why) in lost.items()]
+    awaited = _awaited(there.values())
     for side in sides:
         own = side.of(phases)
         orders += [BeginDrain(rank) for rank in _too_many(own, side)]
-        orders += [Dismiss(rank) for rank, phase in own.items() if rank >= side.room and phase in _NOT_BEGUN]
+        surplus = [rank for rank, phase in own.items() if rank >= side.room and phase in _NOT_BEGUN]
+        orders += [Dismiss(rank) for rank in surplus if (one := there[rank]) is None or one.pid not in awaited]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
     coming = {side for side in sides if _is_coming(ranks, side)}
     due = _regroup(there, sides, left, coming=coming, anew=anew)
@@ -220,6 +222,12 @@ def mend_sides(
     well = whole_sides(ranks, sides)
     newcomers = [(rank, 0 < one.former <= rank - one.first) for one in sides for rank in _absent(one.of(ranks), one)]
     return orders + [Make(rank, gently=well or new) for rank, new in newcomers]
+
+
+def _awaited(reports: Iterable[RankReport | None]) -> set[int]:
+    """Processes that a computing rank counts as members: some may not have received that order, if a shell died while
+    it sent it, and are dismissed only after a regrouping without them."""
+    return {pid for one in reports if one is not None and one.phase in _COMPUTING for pid in one.members}
 
 
 def _too_many(phases: Mapping[int, RankPhase], side: GroupSide) -> list[int]:

@@ -142,9 +142,9 @@ def test_experts_stay_on_ranks_with_experts() -> None:
 
 def test_a_lost_attention_rank_leaves_experts_where_they_are() -> None:
     core = grouped(*MEMBERS)
-    before = core.ledger and core.ledger.map
+    assert core.ledger is not None
+    before = core.ledger.map
     after = core.regroup(offers(0, 4, 5), 6, 2, 1.0)
-    assert before is not None
     assert (after.slots, after.layers) == (before.slots, before.layers)
 
 

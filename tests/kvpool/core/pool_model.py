@@ -16,7 +16,7 @@ from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
 from serving.kvpool.core.memory_manager import EntryView, ManagerSettings, MemoryManager
 from serving.kvpool.core.messages import Promote, Promoted
 from serving.kvpool.core.migration_plan import MoveTargets, planned_batches
-from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolEffect, PoolPost, PoolWrite, PoolWritten
+from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolEffect, PoolPost, PoolRead, PoolWrite, PoolWritten
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.roster import SEAT_S, PoolRoster
 from serving.values.namespaces import server_quotas
@@ -351,6 +351,7 @@ class Pool:
         return move.result
 
     def _carry_out(self, move: BatchMove[EntryView], home: Server, effect: PoolEffect) -> Sequence[PoolEffect]:
+        assert not isinstance(effect, PoolRead)
         server = self.up[effect.server]
         if isinstance(effect, PoolWrite):
             copies = [(grant, move.ready[index][1]) for index, grant in effect.grants]
