@@ -237,8 +237,7 @@ class Architecture:
         computed_up_to: why that is less than the model's own; None = it is the model's own.
         unused: substrings of the names of tensors that may be present and are not needed.
         bf16_results: not from the checkpoint: the result of a routed expert is rounded to bfloat16 before it is
-            weighted
-            and added, as if experts were on other devices and sent results of that type.
+            weighted and added, as if experts were on other devices and sent results of that type.
     """
 
     model_type: str
