@@ -16,8 +16,8 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     """Plan the step after the running one.
 
     Args:
-        running: that step.
-        step: number of the one to be planned.
+        running: the running step.
+        step: number of the step to plan.
         max_len: longest prompt plus output of the instance.
     Returns: a plan for the same sequences, one `UNKNOWN` token each; None if the next step may differ: prompts, draft
     tokens, a sequence that ends by its length, capacity for a waiting one, or too few free blocks.

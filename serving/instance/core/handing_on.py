@@ -47,7 +47,7 @@ def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
 def hand_on_event(
     sequence: LiveSequence, ticket_id: str, blocks: tuple[BlockId, ...], hashes: tuple[BlockHash, ...]
 ) -> HandoffReady:
-    """Event that a stream can be pulled; its tokens were reported before.
+    """Event that a stream can be pulled; its tokens were already reported.
 
     Args:
         blocks, hashes: see `HandoffReady`.
