@@ -40,7 +40,7 @@ class BlockPool:
             raise LedgerError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        """Blocks that `allocate` could hand out now: blank and cold ones. Read only."""
+        """Blocks that `allocate` could return now: blank and cold ones. Read only."""
         self.evictions = 0
         self._refs = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks

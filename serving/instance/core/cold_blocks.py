@@ -25,7 +25,7 @@ class ColdBlocks:
         self._front = 0
         self._size = 0
         self._void: dict[BlockId, int] = {}
-        """How many of a block's places do not count; they come before the one that does."""
+        """Number of a block's void places; they precede the valid one."""
 
     def __len__(self) -> int:
         return self._size

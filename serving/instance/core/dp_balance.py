@@ -35,9 +35,9 @@ class DpBalance:
             raise LedgerError(f"{groups} groups of {max_sequences} sequences cannot decode anything")
         self.max_sequences = max_sequences
         self.open = groups
-        """Groups that take sequences: the first ones."""
+        """Number of groups, from the first on, that accept sequences."""
         self.blocks = [0] * groups
-        """KV blocks in use and promised, by group."""
+        """KV blocks in use and reserved, by group."""
         self.sequences = [0] * groups
         # Stale entries are removed lazily: an entry counts only if it matches the present load.
         self._heap = [(0, 0, group) for group in range(groups)]

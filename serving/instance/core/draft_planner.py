@@ -46,11 +46,11 @@ class DraftPlanner:
         """
         self.speculation = speculation
         self.verifications = 0
-        """Times that a sequence's guesses were verified."""
+        """Number of verifications of a sequence's draft tokens."""
         self.drafted = 0
-        """Guesses verified."""
+        """Number of verified draft tokens."""
         self.accepted = [0] * max(most_forced, speculation.most if speculation is not None else 0)
-        """Guesses that were right and used, by position."""
+        """Draft tokens that were accepted and used, by position."""
         self._blocks = blocks
         self._max_len = max_len
 

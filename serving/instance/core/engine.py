@@ -67,13 +67,13 @@ class InstanceEngine:
         self.settings = settings
         self._blocks = blocks = make_blocks(settings, BlockPool(num_blocks))
         self.max_len = min(settings.max_model_len, blocks.max_tokens)
-        """Longest prompt plus output: the setting, or what the whole KV arena holds if that is less."""
+        """Longest prompt plus output: the setting, or the capacity of the whole KV arena if that is less."""
         self._drafts: DraftPlanner | None = None
         if settings.speculation or settings.forced_tokens:
             speculation = Speculation(settings.draft_tokens) if settings.speculation else None
             self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, settings.forced_tokens)
         self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
-        """Queues and block pool, readable by others; only the engine changes them."""
+        """Queues and block pool; other modules may read them, only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
         self._timers = Timers(self._timer_is_live)
         self.sequences: dict[SequenceId, LiveSequence] = {}  # read-only for other modules

@@ -98,7 +98,7 @@ class LiveSequence:
         """Prompt and output; append-only, read by running steps."""
         self.stop_tokens = frozenset(sampling.stop_token_ids)
         self.samples = sampling.max_tokens > 0
-        """False: only the prompt is wanted (its log-probabilities)."""
+        """False: only the prompt is computed (for its log-probabilities)."""
         self.sample_order = SampleOrder(sampling, spec.prompt, self.output)
         self.blocks: list[BlockId] = []
         self.num_computed = 0
@@ -106,7 +106,7 @@ class LiveSequence:
         self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
-        """Leading blocks that need no publishing any more."""
+        """Leading blocks that no longer need publishing."""
         self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
         self.num_slid = 0  # leading rows of the table without their sliding blocks
         self.pool_use: PoolUse | None = None
@@ -115,23 +115,25 @@ class LiveSequence:
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
         self.holder: LiveSequence | None = None
-        """The held sequence of this very engine that has the blocks of `ticket`: they change hands without a move."""
+        """The held sequence of the same engine that has the blocks of `ticket`, which are transferred without a
+        move.
+        """
         self.leaving = False
-        """It is to be handed on as soon as it decodes: the instance drains."""
+        """Whether it is to be handed off as soon as it decodes, because the instance drains."""
         self.in_flight = False
-        """A running step reads and writes this sequence's blocks."""
+        """Whether a running step reads and writes this sequence's blocks."""
         self.drafts: tuple[int, ...] = ()
-        """Guesses of what follows `tokens`, for the next step to verify."""
+        """Draft tokens after `tokens`, for the next step to verify."""
         self.drafts_forced = False
-        """They are what its grammar forces, not the draft layer's."""
+        """Whether its grammar forces them, instead of the draft layer drafting them."""
         self.feeds_forced = False
-        """The same of the guesses in the last step."""
+        """The same for the draft tokens in the last step."""
         self.acceptance: Acceptance | None = None
-        """How good this sequence's guesses have been; None before the first."""
+        """Acceptance of this sequence's draft tokens; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         self.waited_s: float | None = None
-        """Engine time from its coming to its first admission as a prompt."""
+        """Engine time from its arrival to its first admission as a prompt."""
         self.preempted = 0
         """Preemptions since the last report."""
         # The prefill instance has already reported an adopted sequence's first token and the facts reported with it.

@@ -39,7 +39,7 @@ class SequenceBlocks:
         self.width = 1
         """Blocks of a table for each `block_tokens` positions."""
         self.slides = False
-        """Whether blocks are freed while a sequence runs; then prompts get theirs chunk by chunk."""
+        """Whether blocks are freed while a sequence runs; if so, prompts get theirs chunk by chunk."""
         self.max_tokens = pool.num_blocks * block_tokens
         """Longest sequence that fits the whole arena."""
 

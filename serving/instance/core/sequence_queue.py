@@ -26,9 +26,9 @@ class SequenceQueue:
 
     def __init__(self) -> None:
         self.items: list[LiveSequence] = []
-        """Read freely; change only through the methods."""
+        """Read-only; change it only through the methods."""
         self._ranked = 0
-        """Sequences that have a line, and a priority in it."""
+        """Number of sequences that have a line and a priority in it."""
 
     def add(self, sequence: LiveSequence) -> None:
         """Insert by order, or by priority within its line. Effects: may change orders."""

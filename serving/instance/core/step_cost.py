@@ -30,7 +30,7 @@ class _Level:
 
     def __init__(self) -> None:
         self.steps: deque[tuple[float, float]] = deque(maxlen=_KEPT)
-        """Time [s] and guesses per sequence of each."""
+        """Time [s] and draft tokens per sequence of each step."""
         self.seen = 0
 
     def point(self) -> tuple[float, float]:

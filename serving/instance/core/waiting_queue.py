@@ -24,7 +24,7 @@ class WaitingQueue(SequenceQueue):
         self._ends: dict[int, float] = {}
         """End of each line [tokens]; only lines used since the queue was last empty."""
         self._served = 0.0
-        """Tag of what started last [tokens]."""
+        """Tag of the last started sequence [tokens]."""
 
     def enter(self, sequence: LiveSequence) -> None:
         """Append a new sequence to its key's line. Effects: may change orders within the line."""

@@ -50,7 +50,7 @@ class WindowedBlocks(SequenceBlocks):
         self._step_tokens = step_tokens
         self._fetches = fetches
         self._most_rows = blocks_for(split.window - 1 + step_tokens, block_tokens) + 1
-        """Rows whose sliding blocks one sequence has at most."""
+        """Maximum number of rows with sliding blocks in one sequence."""
         self.max_tokens = self._longest()
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:

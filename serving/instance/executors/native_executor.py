@@ -75,7 +75,7 @@ class NativeExecutor:
         self._make_batch = partial(NativeBatch, grammars=self._in_step, most_forced=most_forced)
         self._batch = self._make_batch()
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
-        """Number of the last step, and what it drew."""
+        """Number of the last step, and the tokens that it sampled."""
         self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
 
     def execute(self, plan: StepPlan) -> StepResult:

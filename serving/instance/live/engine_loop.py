@@ -102,24 +102,26 @@ class EngineLoop:
         self._step_tokens = 0
         self._meanwhile = threading.Event()
         self._ahead: tuple[StepPlan, Callable[[], StepResult]] | None = None
-        """The step that may follow the one which runs, and what runs it."""
+        """The step that may follow the running one, and the function that runs it."""
         self._unbooked: StepResult | None = None
-        """Of the step behind which the present one runs."""
+        """Result of the step before the running one."""
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
         self._turn_since: float | None = None
-        """Start of the present turn; None between turns."""
+        """Start of the current turn; None between turns."""
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
-        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works, new at an end; read from any thread."""
+        """The engine's statistics, at most `SNAPSHOT_PERIOD_S` old while it works, up to date at an end; read from any
+        thread.
+        """
         self.busy_s = self.first_step_s = 0.0
-        """Time spent in steps so far [s], and in the first one [real s], which meets cold memory; 0 before it."""
+        """Time spent in steps so far [s], and in the first one, with cold memory [real s]; 0 before it."""
         self.moves = KvMoves(
             transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=predicted_s is not None
         )
-        """Its counts are read from any thread."""
+        """Any thread may read its counts."""
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)

@@ -81,10 +81,10 @@ class InstanceServer:
         self._secrets = ClusterSecrets.of(secret)
         self._gateways: dict[Connection, m.GatewayHello | None] = {}
         self._strangers: dict[Connection, None] = {}
-        """Connections without a Hello so far."""
+        """Connections that have not sent a Hello yet."""
         self._owner: dict[SequenceId, Connection] = {}
         self._visits: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
-        """Durations that wait for the next frame to each gateway: a handoff's news is made later than they are."""
+        """Durations for the next frame to each gateway: a handoff's event is created later than its durations."""
         self._life = InstanceLife()
         self._life_moved = asyncio.Event()
         """Set when a leaving instance must act before its next wake-up."""

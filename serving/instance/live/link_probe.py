@@ -70,7 +70,7 @@ class LinkProbes:
         self._thread: threading.Thread | None = None
         self.dummies_total = 0
         self.lost_total = 0
-        """Times that a path was found broken."""
+        """Number of times that a path was found broken."""
 
     def meet(self, memory: PeerMemory) -> None:
         """Record a ticket from this source. Effects: its path is monitored from now on."""

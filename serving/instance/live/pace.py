@@ -30,7 +30,9 @@ class Pace:
         self._stopped = threading.Event()
         self.steps = 0
         self.late_steps = 0
-        """Steps that were over before their results were ready: too many, and the time scale is too high."""
+        """Steps whose simulated end passed before their results were ready; if there are many, the time scale is too
+        high.
+        """
 
     def begin(self) -> None:
         """Start a step: at the previous one's end if that is recent, else now."""

@@ -29,7 +29,7 @@ class PeerService:
         self._time_scale = time_scale
         self._limit_s = limit_s
         self._until: float | None = None
-        """While peers are served: when that was to end, if no step of theirs lasts longer."""
+        """While peers are served: the planned end, which a peer's step may exceed."""
 
     def rest(self, seconds: float) -> None:
         """Take part in the peers' steps for `seconds`, or until an event arrives. On the engine's thread.

@@ -62,7 +62,7 @@ class SegmentReader:
         self._streams = streams or max(1, min(MOST_STREAMS, (os.cpu_count() or 1) // 4))
         self._lock = threading.Lock()
         self._idle: list[tuple[tuple[str, int], socket.socket]] = []
-        """Used last comes last."""
+        """The most recently used is last."""
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 

@@ -93,7 +93,7 @@ class UbTransport:
         self._on_moved = on_moved
         self._others = Attachments()
         self._lock = threading.Lock()
-        """For what pulls share: mapped segments, the mirror, the counters behind `on_moved`."""
+        """Protects data shared by pulls: mapped segments, the mirror, the counters behind `on_moved`."""
         self._faults = faults
         self._lost_s = limits.lost_s
         self._closed = threading.Event()
