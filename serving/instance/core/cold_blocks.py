@@ -4,7 +4,7 @@ A list is read from its front and grows at its end. A block taken out of the mid
 a mark in the list that is skipped at the front:
 
     [ taken | taken | 7 | 3 | (5) | 9 | 5 ]        5 was taken back by a match and released again: its first place is
-                          ▲ front                      void, its last one counts
+                      ▲ front                      void, its last one counts
 """
 
 from collections.abc import Iterator, Sequence
