@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs torch, then the project and whatever else it needs, into an environment. `make` calls it.
+# Installs torch, then the project and its other dependencies, into an environment. `make` calls it.
 #
 #   deploy/install.sh PYTHON LOG [EXTRAS]    the environment's interpreter; EXTRAS as pyproject.toml names them: test,docs
 #   deploy/install.sh PYTHON LOG docs        only what builds the site, which needs neither torch nor the project
 #
-# TORCH_PIP_ARGS, PIP_ARGS and CONSTRAINTS are the Makefile's. One line a phase; what pip says goes to LOG, and the end of
-# that is shown when a phase fails.
+# TORCH_PIP_ARGS, PIP_ARGS and CONSTRAINTS are the Makefile's. Prints one line per phase; pip's output is written to LOG, whose
+# end is shown if a phase fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=$1 log=$2 extras=${3:-}

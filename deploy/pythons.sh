@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Which Pythons of this machine can run the project; `make` and CI choose by it.
+# Finds the Pythons on this machine that can run the project; used by `make` and CI.
 #
-#   deploy/pythons.sh          all on PATH, a line each, of each version the first that works: the active one, which is
-#                              what `python3` stands for, then the newest first
+#   deploy/pythons.sh          all on PATH, one per line, the first that works of each version: the active one, which is
+#                              what `python3` resolves to, then by version, latest first
 #   deploy/pythons.sh PYTHON   whether this one does: its path, or why not and exit status 1
 #
-# A name on PATH says little: pyenv's stand-ins for versions that were not chosen exit 127, Debian without python3-venv
+# A name on PATH is not enough: pyenv's shims for versions that were not chosen exit 127, Debian without python3-venv
 # makes no environments, and torch and Ray have no wheels for PyPy or for builds without a global interpreter lock.
 set -euo pipefail
 
-# Only pyproject.toml says which versions.
+# The versions are defined in pyproject.toml only.
 project=$(dirname "${BASH_SOURCE[0]}")/../pyproject.toml
 read -r lowest beyond < <(sed -n 's/^requires-python = ">=3\.\([0-9]*\),<3\.\([0-9]*\)"$/\1 \2/p' "$project")
 
@@ -40,7 +40,7 @@ fi
 names=()
 for ((minor = beyond - 1; minor >= lowest; minor--)); do names+=("python3.$minor"); done
 look_quietly() { look_at "$1" < /dev/null 2> /dev/null || true; }
-# Activating an environment, of venv, conda or pyenv, is saying which one is meant.
+# An activated environment, of venv, conda or pyenv, selects the one to use.
 active=$(type -P python3 || true)
 found=$({
     [ -z "$active" ] || look_quietly "$active"

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""One long answer, twice: undisturbed, and with the instance that computes it killed in the middle.
+"""One long response, twice: undisturbed, and with the instance that computes it killed in the middle.
 
-Shows: what a client sees when a decode instance dies. The gateway continues from its own record of the stream, on
-another instance; where there is none, Ray Serve's replacement takes it, or prefill does until that is there.
+Shows: what a client observes when a decode instance dies. The gateway continues from its own record of the stream, on
+another instance; if there is none, on Ray Serve's replacement, or on prefill until the replacement is ready.
 
     make serve                              # in another terminal
     python examples/kill.py                 # or: python examples/kill.py http://127.0.0.1:9000
 
-Expect a pause where the instance was killed, of two seconds without a spare, of a fifth with one, and the same text:
+Expect a pause at the kill, of two seconds without a spare instance or of a fifth of a second with one, and the same
+text:
 
     undisturbed   1,500 tokens, longest gap    31 ms
     kill -9 27744 (decode#jinlcc3y) after 300 tokens
@@ -28,7 +29,7 @@ TOKENS, KILL_AFTER = 1500, 300
 
 
 def stream(url: str) -> Iterator[str]:
-    """Text of one long answer, as it comes: about one piece for each token."""
+    """Yield the text of one long response as it arrives, about one piece per token."""
     body = {"prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True}
     sent = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), sent)
@@ -42,7 +43,7 @@ def stream(url: str) -> Iterator[str]:
 
 
 def read(name: str, url: str, in_the_middle: Callable[[], None]) -> str:
-    """Read the answer to its end and print how it went. Returns: its text."""
+    """Read the response to its end and print its timing. Returns: its text."""
     pieces: list[str] = []
     longest, last = 0.0, 0.0
     for piece in stream(url):
@@ -56,7 +57,7 @@ def read(name: str, url: str, in_the_middle: Callable[[], None]) -> str:
 
 
 def kill_busy_instance(url: str) -> None:
-    """SIGKILL to the decode instance that has work: what each has is told four times a second."""
+    """Send SIGKILL to the decode instance that has work; the reported load is updated four times a second."""
     for _ in range(20):
         with urllib.request.urlopen(f"{url}/cluster", timeout=30) as answer:
             pools: list[dict[str, Any]] = json.load(answer)["pools"]
@@ -70,7 +71,7 @@ def kill_busy_instance(url: str) -> None:
 
 
 def main() -> None:
-    """Ask twice; exit code 1 if the texts differ."""
+    """Request the text twice; exit with code 1 if the texts differ."""
     url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
     undisturbed = read("undisturbed", url, lambda: None)
     killed = read("killed", url, lambda: kill_busy_instance(url))

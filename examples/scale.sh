@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Grow and shrink a pool by hand, and see why each change was made.
+# Grow and shrink a pool by hand, and print the reason for each change.
 #
-# Shows: `cloudmatrix scale`, `status`, `decisions`. Streams that run on an instance that leaves go on at another one.
+# Shows: `cloudmatrix scale`, `status`, `decisions`. Streams on an instance that is removed continue on another one.
 #
-#   make serve                                # in another terminal; the decode pool has one instance and room for one more
+#   make serve                                # in another terminal; the decode pool has one instance and capacity for one more
 #   bash examples/scale.sh                    # or: bash examples/scale.sh http://127.0.0.1:9000
 #
 # Expect the decode pool at 1, then at 2 a few seconds later, then at 1 again, and both changes in the list of decisions,
-# with who asked for them. The autoscaler, if it is on, leaves the pool alone for a minute after each.
+# with their origin. The autoscaler, if it is on, does not resize the pool for a minute after each change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"

@@ -2,12 +2,12 @@
 # One minute of load on a simulated supernode, once undisturbed and once with its only decode instance lost.
 #
 # Shows: `cloudmatrix simulate`. Gateway, router, scheduler and KV-cache pool decide as in the live system; only time is
-# virtual, and comes from the cost model of the Ascend 910C. The same seed gives the same bytes.
+# virtual, computed by the cost model of the Ascend 910C. The same seed gives the same output bytes.
 #
 #   bash examples/simulate.sh                 # some seconds; no system needs to run
 #
-# Expect two summaries. In both every request finishes. In the second one the prefill instances answer from second 20 on,
-# since a restart takes 83 s: mean TPOT rises from 13 to 29 ms, some requests were sent again, and the last table has the cost.
+# Expect two summaries. In both every request finishes. In the second the prefill instances also decode from second 20 on,
+# since a restart takes 83 s: mean TPOT rises from 13 to 29 ms, some requests are sent again, and the last table has the cost.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PWD/.venv/bin:$PATH"

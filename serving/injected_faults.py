@@ -113,7 +113,7 @@ class FaultReader:
         self._looked = float("-inf")
         self._stamp: tuple[int, int] | None = None
         self._done: set[InjectedFault] = set()
-        """Taken, and still in the file: whole rows, since every tester counts its faults from 1."""
+        """Faults taken that are still in the file, as whole rows, since every tester numbers its faults from 1."""
 
     def active(self, kind: InjectedKind) -> InjectedFault | None:
         """The latest active fault of a kind for this replica.

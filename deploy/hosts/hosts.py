@@ -29,7 +29,7 @@ from pathlib import Path
 NETWORK = "10.77.0"
 SWITCH = ".switch"
 SHARED_MEMORY, TEMPORARY = "6g", "4g"
-"""Upper limits of a host's /dev/shm and /tmp; memory is taken as they fill."""
+"""Upper limits of a host's /dev/shm and /tmp; memory is allocated as they fill."""
 READY_S = 20.0
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -42,14 +42,14 @@ class Hosts:
     """The hosts of one network.
 
     Args:
-        name: several networks can live side by side; they cannot reach each other, so that addresses may be the same.
+        name: several networks can coexist; they cannot reach each other, so their addresses may be the same.
     """
 
     def __init__(self, name: str) -> None:
         self._folder = Path("/run/cloudmatrix-hosts") / name
 
     def up(self, names: list[str]) -> None:
-        """Make hosts. Raises: HostsError if this machine does not allow it. Effects: processes that stay."""
+        """Create hosts. Raises: HostsError if this machine does not allow it. Effects: starts background processes."""
         _require()
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._pid(SWITCH) is None:
@@ -92,27 +92,27 @@ class Hosts:
     def command(self, name: str, command: list[str]) -> list[str]:
         """The command line that runs a command in a host. Raises: HostsError if the host is not up."""
         entered = ["nsenter", f"--target={self._need(name)}", "--mount", "--pid", "--uts", "--ipc", "--net"]
-        # nsenter stays outside and passes no signal on: whatever ends it sends its command a SIGTERM.
-        # `--wd` would be this folder as it is outside: a host has a /tmp of its own.
+        # nsenter stays outside and forwards no signal; whenever it ends, its command receives a SIGTERM.
+        # `--wd` would resolve this folder outside, but a host has its own /tmp.
         return [*entered, f"--wdns={os.getcwd()}", "--", "setpriv", "--pdeathsig=TERM", "--", *command]
 
     def cut(self, name: str, *, joined: bool = False) -> None:
-        """Take a host's cable out, or put it in again."""
+        """Disconnect a host's cable, or connect it again."""
         self._need(name)
         self._ip(SWITCH, "link", "set", f"to-{name}", "up" if joined else "down")
 
     def freeze(self, name: str, *, thaw: bool = False) -> None:
-        """Stop all processes of a host, or let them go on."""
-        # A command's nsenter, outside, stops by itself when its command does, but does not go on by itself.
+        """Stop all processes of a host, or continue them."""
+        # A command's nsenter, outside, stops when its command stops, but must be continued separately.
         for pid in self._processes(name) + (self._processes(name, outside=True) if thaw else []):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
 
     def kill(self, name: str) -> None:
-        """End a host with all that it has, at once. One that is not up stays so."""
+        """Kill a host with all its processes. No effect on a host that is not up."""
         pid = self._pid(name)
         if pid is not None:
-            for parent in self._processes(name, outside=True):  # one that is stopped would not collect its command
+            for parent in self._processes(name, outside=True):  # a stopped parent would not reap its command
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(parent, signal.SIGCONT)
             os.kill(pid, signal.SIGKILL)  # the first process of a PID namespace: the kernel ends the others
@@ -120,10 +120,10 @@ class Hosts:
         (self._folder / f"{name}.pid").unlink(missing_ok=True)
         switch = self._pid(SWITCH)
         if name != SWITCH and switch is not None:
-            self._ip(SWITCH, "link", "delete", f"to-{name}", check=False)  # gone with the host, a moment later
+            self._ip(SWITCH, "link", "delete", f"to-{name}", check=False)  # also deleted with the host, but later
 
     def down(self) -> None:
-        """End every host and the network. Safe to call twice."""
+        """Kill every host and remove the network. Safe to call twice."""
         for name in [*self._names(), SWITCH]:
             self.kill(name)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -175,11 +175,11 @@ class Hosts:
         return pid
 
     def _processes(self, name: str, *, outside: bool = False) -> list[int]:
-        """Processes of a host; with `outside`, those whose children are, and which are not themselves."""
+        """Processes of a host; with `outside`, the processes outside whose children are inside."""
         own = os.readlink(f"/proc/{self._need(name)}/ns/pid")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # ended meanwhile
+            with contextlib.suppress(OSError):  # the process has ended
                 inside = os.readlink(folder / "ns" / "pid") == own
                 begins = os.readlink(folder / "ns" / "pid_for_children") == own
                 if (begins and not inside) if outside else inside:
@@ -188,7 +188,7 @@ class Hosts:
 
 
 def be_host(ready: Path, hostname: str, kept: list[str]) -> None:
-    """The first process of a host: mounts its file systems, then reaps ended children until it is killed."""
+    """Run as the first process of a host: mount its file systems, then reap children until it is killed."""
     if hostname:
         _own_file_systems(hostname, kept, ready.parent / "etc-hosts")
     ready.touch()
@@ -207,10 +207,10 @@ def _own_file_systems(hostname: str, kept: list[str], names: Path) -> None:
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     run("mount", "--bind", str(names), "/etc/hosts")
-    if Path("/etc/resolv.conf").exists():  # no server answers here: who asks for another name is told so at once
+    if Path("/etc/resolv.conf").exists():  # no name server is reachable: make lookups of other names fail immediately
         run("mount", "--bind", os.devnull, "/etc/resolv.conf")
     run("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY}", "tmpfs", "/dev/shm")
-    # What this repository needs may lie under /tmp itself: it is held while the new /tmp covers it.
+    # Paths of this repository may be under /tmp: keep them open while the new /tmp is mounted over them.
     within = [path for path in dict.fromkeys(kept) if Path(path).is_relative_to("/tmp") and path != "/tmp"]
     held = [os.open(path, os.O_PATH) for path in within]
     run("mount", "-t", "tmpfs", "-o", f"size={TEMPORARY},mode=1777", "tmpfs", "/tmp")

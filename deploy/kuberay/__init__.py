@@ -1,1 +1,1 @@
-"""Manifests for KubeRay, and what makes two of them."""
+"""Manifests for KubeRay, and the generator of two of them."""

@@ -1,4 +1,5 @@
-"""Files of deploy/kuberay/base/ that other files or code decide: `python -m deploy.kuberay.generate` writes them."""
+"""Generates the files of deploy/kuberay/base/ that depend on other files or on code: `python -m
+deploy.kuberay.generate`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ RULES = ("serving", "experts")
 
 
 def prometheus_rule() -> str:
-    """The rules of deploy/prometheus/ as prometheus-operator takes them."""
+    """The rules of deploy/prometheus/ as a resource for prometheus-operator."""
     files = (DEPLOY / "prometheus" / f"{name}.rules.yaml" for name in RULES)
     groups = [group for file in files for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
     manifest = {
@@ -29,17 +30,17 @@ def prometheus_rule() -> str:
 
 
 def node_env() -> str:
-    """Environment of a pod before `ray start`, but for what image and operator give it."""
+    """Environment of a pod before `ray start`, without the variables set by the image and the operator."""
     lines = "".join(f"{name}={value}\n" for name, value in sorted(host_environment(HealthConfig()).items()))
     return f"# What `cloudmatrix node-env` prints. {MADE_BY}\n{lines}"
 
 
 MADE: dict[str, Callable[[], str]] = {"rules.yaml": prometheus_rule, "node.env": node_env}
-"""By the name of the file in `FOLDER`."""
+"""By the file's name in `FOLDER`."""
 
 
 def main() -> None:
-    """Write all of them and print their paths."""
+    """Write all files and print their paths."""
     for name, make in MADE.items():
         path = FOLDER / name
         path.write_text(make(), encoding="utf-8")

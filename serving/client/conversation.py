@@ -104,7 +104,7 @@ class ChatConversation:
         self._turns: list[dict[str, str]] = []
         self._clock = clock
         self.reply = ChatReply(0.0)
-        """The newest one."""
+        """The latest reply."""
 
     def clear(self) -> None:
         """Remove all turns."""

@@ -69,7 +69,7 @@ class LocalCluster:
         self._workers: list[tuple[Any, dict[str, Any]]] = []
         """Nodes other than the head, with their start arguments."""
         self._lost_nodes: frozenset[str] = frozenset()
-        """Nodes that Ray has given up, dead or frozen."""
+        """Nodes that Ray has declared lost, dead or frozen."""
         self._helpers = HelperTender()
         self._reaper: Reaper | None = None
         self._disk = DiskWatch(session.folder, logger.warning)

@@ -13,10 +13,10 @@ from serving.model.rope_config import RopeConfig
 
 @dataclass(frozen=True, slots=True)
 class LatentRow:
-    """One token's entry in one layer of the KV cache: a latent that all heads read, then a rotated key of theirs.
+    """One token's entry in one layer of the KV cache: a latent that all heads read, then their rotated key.
 
     Args:
-        index: width of the key that an indexer scores, which comes last; 0 = there is no indexer.
+        index: width of the indexer's key, which comes last; 0 = no indexer.
     """
 
     latent: int
@@ -25,18 +25,18 @@ class LatentRow:
 
     @property
     def attended(self) -> int:
-        """Numbers that attention reads, the first ones."""
+        """Number of leading elements that attention reads."""
         return self.latent + self.rope
 
     @property
     def elements(self) -> int:
-        """Numbers of the row."""
+        """Number of elements in the row."""
         return self.attended + self.index
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedRow:
-    """One token's entry in one layer of the KV cache: for each KV head its value, then its rotated key."""
+    """One token's entry in one layer of the KV cache: the value and the rotated key of each KV head."""
 
     heads: int
     head_dim: int
@@ -55,12 +55,12 @@ class IndexerShape:
     """DeepSeek's sparse attention: in a long context, heads attend only to tokens chosen by a small scorer.
 
     Args:
-        heads: of queries; all read one key per token.
+        heads: number of query heads; all read one key per token.
         rope_dim: elements of a head that rotate, its first ones in the checkpoint.
-        interleave: whether their pairs are neighbours in the checkpoint.
-        top_k: tokens that are chosen; a context of no more is read whole.
+        interleave: whether their pairs are adjacent in the checkpoint.
+        top_k: number of chosen tokens; a context of at most this length is read whole.
         shared: the layer reuses the choice of the nearest earlier layer that makes one.
-        norm_eps: of the key's norm.
+        norm_eps: epsilon of the key's norm.
     """
 
     heads: int
@@ -77,12 +77,12 @@ class LatentShape:
     """Multi-head latent attention (MLA): keys and values are expanded from one latent per token.
 
     Args:
-        query_latent: width of the latent that queries are expanded from; None = they are projected directly.
+        query_latent: width of the latent from which queries are expanded; None = they are projected directly.
         nope_dim, rope_dim: parts of a query's or key's head without and with rotary positions.
         scale: factor on attention scores.
-        bias: whether the projections into latents and the output have one.
-        norm_eps: of the norms of latents.
-        indexer: that chooses the tokens which are read; None = all are.
+        bias: whether the projections into latents and the output have a bias.
+        norm_eps: epsilon of the latents' norms.
+        indexer: chooses the tokens to read; None = all are read.
     """
 
     heads: int
@@ -114,9 +114,9 @@ class GroupedShape:
     Args:
         rope_dim: elements of a head that rotate, its first ones in the checkpoint; 0 = a layer without positions.
         scale: factor on attention scores.
-        input_bias: whether the projections to queries, keys and values have one.
+        input_bias: whether the projections to queries, keys and values have a bias.
         head_norm: whether each query and key is normalised, head by head, before it rotates.
-        window: most tokens that a token attends to, the last ones up to itself; None = all before it.
+        window: number of latest tokens that a token attends to, including itself; None = all before it.
         sinks: whether each query head has a learned score that takes part in the softmax without a value.
     """
 
@@ -149,14 +149,14 @@ class DenseShape:
 
 @dataclass(frozen=True, slots=True)
 class GateShape:
-    """How experts are chosen, and with which weights.
+    """How experts are chosen and weighted.
 
     Args:
         sigmoid: scores are sigmoids, and a group counts as its two best experts; else softmax, and its best one.
         choice_bias: whether a learned bias takes part in the choice, not in the weights.
-        groups, kept_groups: only experts of the best groups may be chosen; one group = all may.
-        normalise: weights of the chosen sum to `factor`.
-        bias: whether the product that scores experts has one.
+        groups, kept_groups: only experts of the best groups may be chosen; one group = no restriction.
+        normalise: the weights of the chosen experts sum to `factor`.
+        bias: whether the product that scores experts has a bias.
     """
 
     sigmoid: bool
@@ -170,10 +170,10 @@ class GateShape:
 
 @dataclass(frozen=True, slots=True)
 class ClampedGate:
-    """A net whose gate opens as `(up + 1) * gate * sigmoid(alpha * gate)`, in place of `silu(gate) * up`.
+    """A network with the gate `(up + 1) * gate * sigmoid(alpha * gate)` in place of `silu(gate) * up`.
 
     Args:
-        limit: of gate from above, and of up on both sides, before.
+        limit: clamps gate from above and up on both sides, before this product.
     """
 
     alpha: float
@@ -186,7 +186,7 @@ class ExpertShape:
 
     Args:
         shared_width: of the shared network; 0 = none.
-        bias: whether the products of a routed expert have one.
+        bias: whether the products of a routed expert have a bias.
         clamped: clamped gate of routed experts; None = plain SwiGLU.
     """
 
@@ -204,7 +204,7 @@ FeedShape = DenseShape | ExpertShape
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One transformer block: attention and feed-forward, each on the normalised stream and added to it."""
+    """One transformer block: attention and feed-forward, each applied to the normalised stream and added to it."""
 
     attention: AttentionShape
     feed: FeedShape
@@ -216,7 +216,7 @@ class ContextLimit:
 
     Args:
         beyond: what the model does in longer contexts; completes "beyond N tokens".
-        computed_by: the setting that enables longer ones nevertheless; empty = none.
+        computed_by: the setting that enables longer contexts; empty = none.
     """
 
     tokens: int
@@ -231,13 +231,13 @@ class Architecture:
     Args:
         model_type: from `config.json`; for names and messages only.
         drafts: multi-token-prediction layers that the configuration names.
-        dtype: `bfloat16` or `float32`: what `dtype="auto"` loads as.
+        dtype: `bfloat16` or `float32`: the meaning of `dtype="auto"`.
         quantization: how the checkpoint stores its matrices.
         max_position_embeddings: longest context that is served.
         computed_up_to: why that is less than the model's own; None = it is the model's own.
-        unused: what names of tensors contain that may be there and are not needed.
-        bf16_results: not of the checkpoint: the result of a routed expert is rounded to bfloat16 before it is weighted
-            and added, as where experts lie on other devices and answer with messages of that type.
+        unused: substrings of the names of tensors that may be present and are not needed.
+        bf16_results: not from the checkpoint: the result of a routed expert is rounded to bfloat16 before it is
+            weighted and added, as if experts were on other devices and sent results of that type.
     """
 
     model_type: str
@@ -259,7 +259,7 @@ class Architecture:
 
     @property
     def attention(self) -> AttentionShape:
-        """Attention of the first layer; in all layers the heads and the cache row are the same."""
+        """Attention of the first layer; the heads and the cache row are the same in all layers."""
         return self.layers[0].attention
 
     @property
@@ -269,18 +269,18 @@ class Architecture:
 
     @property
     def indexer(self) -> IndexerShape | None:
-        """Indexer of the first layer, which chooses what attention reads in long contexts; None = it reads all."""
+        """Indexer of the first layer, which chooses the tokens that attention reads in long contexts; None = all."""
         return self.attention.indexer if isinstance(self.attention, LatentShape) else None
 
     @property
     def experts(self) -> ExpertShape | None:
-        """Routed experts of the layers that have some; None in a dense model."""
+        """Routed experts of the layers that have them; None in a dense model."""
         feeds = (layer.feed for layer in self.layers + self.drafts)
         return next((feed for feed in feeds if isinstance(feed, ExpertShape)), None)
 
     @property
     def expert_count(self) -> int:
-        """Routed experts of a layer that has some; 0 in a dense model."""
+        """Number of routed experts of a layer that has them; 0 in a dense model."""
         return 0 if self.experts is None else self.experts.experts
 
     @property
@@ -289,5 +289,5 @@ class Architecture:
         return max(layer.attention.rope_dim for layer in self.layers)
 
     def layer(self, index: int) -> LayerShape:
-        """A layer by its number in the checkpoint, where draft layers follow the model's own."""
+        """A layer by its number in the checkpoint, where draft layers follow the model's layers."""
         return (self.layers + self.drafts)[index]

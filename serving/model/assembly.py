@@ -1,4 +1,4 @@
-"""Putting a model together from checkpoint tensors: fusing, splitting, reordering, packing, in one place."""
+"""Assembles a model from checkpoint tensors: fusing, splitting, reordering and packing, in one place."""
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ class Assembly(CheckpointParts):
         """One draft layer.
 
         Args:
-            embed, head: the model's own, for a draft layer that brings none.
+            embed, head: the model's own, for a draft layer without them.
         """
         prefix = f"model.layers.{layer}."
         names = self.source.names
@@ -95,7 +95,7 @@ class Assembly(CheckpointParts):
         return ExpertLayer(gate, experts, shape.experts, shared, bf16_results=self.config.bf16_results)
 
     def _scores(self, name: str, shape: ExpertShape) -> LinearWeight:
-        """Product that scores experts, in float32."""
+        """The product that scores experts, in float32."""
         bias = self.read(name + ".bias", torch.float32) if shape.gate.bias else None
         return LinearWeight(self.read(name + ".weight", torch.float32), bias)
 

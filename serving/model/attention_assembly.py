@@ -1,4 +1,4 @@
-"""Putting attention together from checkpoint tensors: fusing, splitting, reordering."""
+"""Assembles attention from checkpoint tensors: fusing, splitting and reordering."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -42,7 +42,7 @@ class _Latent:
     def layer(self, layer: int) -> LatentAttention:
         parts, prefix, shape = self._parts, self._prefix, self._shape
         lora = shape.query_latent is not None
-        # Two of the bank's tensors are built from each of these; it is read when the first is, and once.
+        # The bank builds two tensors from each of these; each is read once, for the first of the two.
         query = cache(partial(self._query, prefix + ("q_b_proj" if lora else "q_proj")))
         expand = cache(partial(self._expand, prefix + "kv_b_proj"))
         weights = LatentWeights(
@@ -78,7 +78,7 @@ class _Latent:
 
     def _expand(self, name: str) -> LinearWeight:
         """kv_b_proj: prompts expand their context with it, decode absorbs it."""
-        # Never W8A8: the two forms would round activations in different places, and not agree.
+        # Never W8A8: the two forms would round activations in different places and give different results.
         given, parts = self._parts.weight(name), self._parts
         inputs = max(self._shape.latent, self._shape.nope_dim)
         if given.scale is None or parts.dtype != torch.bfloat16 or inputs > parts.bank.w8a16_inputs:

@@ -1,6 +1,6 @@
 """Input tensors of one forward pass, other than weights and cache.
 
-Tokens of all sequences are in one list. Rows that attend with absorbed weights (those behind a prompt) come first, in
+Tokens of all sequences are in one list. Rows that attend with absorbed weights (those after a prompt) come first, in
 groups of similar context length; whole prompt chunks follow. Built once per step, shared by all layers.
 """
 
@@ -16,7 +16,7 @@ class RowGroup:
 
     Args:
         runs: `[rows * blocks] int64`, each row's blocks (block id times layers), padded with block 0.
-        mask: `[rows, 1, blocks * block_tokens]`, model dtype: 0 where a row may look, -inf where not.
+        mask: `[rows, 1, blocks * block_tokens]`, model dtype: 0 where a row may attend, -inf elsewhere.
     """
 
     first: int
@@ -32,8 +32,8 @@ class PromptChunk:
     Args:
         start: tokens of the sequence in the cache before the chunk.
         runs: `[blocks] int64`, the blocks that hold tokens `0 ... start - 1`; empty when start is 0.
-        hidden: `[query rows, query rows]`, model dtype: 0 on and below the diagonal, -inf above. Queries are taken this
-            many at a time; among the keys up to their last, only that many of the latest can be in a query's future.
+        hidden: `[query rows, query rows]`, model dtype: 0 on and below the diagonal, -inf above. Queries are processed
+            this many at a time; among the keys up to their last, only as many of the latest can be in a query's future.
     """
 
     first: int
@@ -57,7 +57,7 @@ def future_mask(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 Choices = list[list[Tensor | None]]
 """Tokens that an indexer chose for each row: first the groups (a list of one), then the chunks (one per query block).
 
-Each `[rows, chosen] int64`, places in the row's context in rising order; None = the context is read whole.
+Each is `[rows, chosen] int64`, ascending indices in the row's context; None = the context is read whole.
 """
 
 
@@ -69,8 +69,8 @@ class ForwardBatch:
         tokens: `[tokens] int64`.
         positions: `[tokens] int64`.
         slots: `[tokens] int64`, cache row of each token in layer 0.
-        choices: the choice of the pass's last indexer; each indexer overwrites it, and layers that share one read it.
-        others: the same pass over the other blocks of each row of a table, where blocks have some of the layers only.
+        choices: the choice of the pass's latest indexer; each indexer overwrites it, and layers that share one read it.
+        others: the same pass over the other blocks of each table row, if each block holds only some of the layers.
     """
 
     tokens: Tensor

@@ -12,7 +12,7 @@ from serving.model.norm import RmsNorm
 
 
 class Block:
-    """Attention and feed-forward, each on the normalised stream and added to it."""
+    """Attention and feed-forward, each applied to the normalised stream and added to it."""
 
     def __init__(
         self,

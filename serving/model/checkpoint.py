@@ -1,6 +1,6 @@
 """Reading tensors of a Hugging Face checkpoint by name: one or many safetensors files, FP8 and MXFP4 dequantised.
 
-Experts that a file has in one tensor are read one by one, under names of their own (`fused_experts.py`).
+Experts that a file stores in one tensor are read one by one, under separate names (`fused_experts.py`).
 
 INT8 matrices can be read as stored, for products that compute in INT8 (`int8`), or dequantised like FP8 ones
 (`tensor`).
@@ -43,11 +43,11 @@ class Int8Weight(NamedTuple):
 
 
 class TensorSource(Protocol):
-    """Where an assembly takes a checkpoint's tensors from."""
+    """Source of a checkpoint's tensors for an assembly."""
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, the scales of quantised ones left out."""
+        """Names of all tensors, except the scales of quantised ones."""
         ...
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -55,7 +55,7 @@ class TensorSource(Protocol):
         ...
 
     def int8(self, name: str, device: torch.device) -> Int8Weight | None:
-        """A matrix that is stored as INT8, as it is; None if it is not."""
+        """A matrix stored as INT8, unconverted; None if it is stored in another form."""
         ...
 
 
@@ -63,9 +63,9 @@ Progress = Callable[[int, int], None]
 """Called with (tensors read, tensors to read)."""
 
 FP8_SCALE = "_scale_inv"
-"""What follows an FP8 tensor's name in the name of its blocks' scales."""
+"""Suffix for the name of an FP8 tensor's block scales."""
 INT8_SCALE = "_scale"
-"""What follows an INT8 tensor's name in the name of its channels' scales."""
+"""Suffix for the name of an INT8 tensor's channel scales."""
 
 _FP8 = torch.float8_e4m3fn
 _READ = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16, _FP8, torch.int8})
@@ -98,7 +98,7 @@ class Checkpoint:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, the scales of quantised ones left out."""
+        """Names of all tensors, except the scales of quantised ones."""
         return self._names
 
     def check(
@@ -109,7 +109,7 @@ class Checkpoint:
     ) -> None:
         """Compare with the tensors that a configuration requires.
 
-        Raises: ModelError naming the first missing, unexpected or wrongly shaped tensors, and how many there are.
+        Raises: ModelError naming the first missing, unexpected or wrongly shaped tensors, and their number.
         """
         problems = [
             _problem("lacks", sorted(required.keys() - self.names)),
@@ -124,7 +124,7 @@ class Checkpoint:
         """Read one tensor, dequantised and converted.
 
         Raises: ModelError if a quantised tensor has no fitting scales or the configuration gives no block shape; if
-            values are no numbers.
+            a value is not a finite number.
         """
         value = self._raw(name)
         if value.dtype not in _READ:
@@ -140,7 +140,7 @@ class Checkpoint:
     def int8(self, name: str, device: torch.device) -> Int8Weight | None:
         """Read an INT8 matrix as stored; None, without reading, if it has another form.
 
-        Raises: ModelError if it has no scale for each output channel.
+        Raises: ModelError if it does not have one scale per output channel.
         """
         if not self.is_int8(name):
             return None
@@ -154,7 +154,7 @@ class Checkpoint:
         return self.stored_dtype(name) == "I8"
 
     def stored_dtype(self, name: str) -> str:
-        """How a tensor is stored, as safetensors calls it (`BF16`, `F32`, `F8_E4M3`, `I8` ...), without reading it."""
+        """The stored type in safetensors' terms (`BF16`, `F32`, `F8_E4M3`, `I8` ...), without reading the tensor."""
         stored = self._parts[name].file_tensor if name in self._parts else name
         dtype: str = self._slice(stored).get_dtype()
         return dtype
@@ -222,7 +222,7 @@ class Checkpoint:
         return scales
 
     def _check_finite(self, name: str, value: Tensor) -> None:
-        """A sum is no number as soon as one value is none, and costs a twentieth of looking at each value."""
+        """Check the sum first, which is not finite if a value is not, at a twentieth of the cost of checking each."""
         if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
             raise ModelError(f"{self.folder}: {name} has values that are no numbers: fetch it again")
 
@@ -236,14 +236,14 @@ class Checkpoint:
 
 
 class CheckpointShapes:
-    """A checkpoint whose tensors have shapes and no bytes: to see what a model will consist of before it is read."""
+    """A checkpoint whose tensors have shapes but no bytes, to plan a model before it is read."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors, the scales of quantised ones left out."""
+        """Names of all tensors, except the scales of quantised ones."""
         return self._checkpoint.names
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -251,7 +251,7 @@ class CheckpointShapes:
         return torch.empty(self._checkpoint.shape(name), dtype=dtype, device="meta")
 
     def int8(self, name: str, device: torch.device) -> Int8Weight | None:
-        """An INT8 matrix of the meta device; None if it is stored in another form."""
+        """An INT8 matrix on the meta device; None if it is stored in another form."""
         if not self._checkpoint.is_int8(name):
             return None
         rows, columns = self._checkpoint.shape(name)
@@ -264,7 +264,7 @@ def dequantise(value: Tensor, scales: Tensor, block: tuple[int, int]) -> Tensor:
 
     Args:
         value: `[rows, columns] float8_e4m3fn`.
-        scales: `[ceil(rows / block rows), ceil(columns / block columns)] float32`, factor of each block.
+        scales: `[ceil(rows / block rows), ceil(columns / block columns)] float32`, one factor per block.
     """
     rows, columns = value.shape
     high, wide = min(block[0], rows), min(block[1], columns)  # a declared block may exceed the matrix

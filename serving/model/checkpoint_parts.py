@@ -18,7 +18,7 @@ class CheckpointParts:
     """Parts of one checkpoint with checked names and shapes.
 
     Args:
-        dtype: of everything but the gates, which are float32.
+        dtype: of all parts except the gates, which are float32.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class CheckpointParts:
         self.device = device
 
     def linear(self, name: str) -> Linear:
-        """A product as the checkpoint has it; `name` without `.weight`."""
+        """A product as stored in the checkpoint; `name` without `.weight`."""
         return self.bank.linear(name, lambda: self.weight(name))
 
     def weight(self, name: str) -> LinearWeight:
-        """A product's weight, read now."""
+        """A product's weight, read immediately."""
         bias = self.read(name + ".bias") if name + ".bias" in self.source.names else None
         int8 = self.source.int8(name + ".weight", self.device)
         if int8 is not None:
@@ -43,11 +43,11 @@ class CheckpointParts:
         return LinearWeight(self.read(name + ".weight"), bias)
 
     def norm(self, name: str, eps: float | None = None) -> RmsNorm:
-        """A norm; `eps` where it is not the model's."""
+        """A norm; `eps` if it differs from the model's."""
         return RmsNorm(self.tensor(name), self.config.rms_norm_eps if eps is None else eps)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor as the checkpoint has it."""
+        """A tensor as stored in the checkpoint."""
         return self.bank.tensor(name, lambda: self.read(name, dtype))
 
     def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -56,7 +56,7 @@ class CheckpointParts:
 
 
 def fused(dtype: torch.dtype, *parts: LinearWeight) -> LinearWeight:
-    """One product in place of several. Where only some are INT8 those are dequantised: a product takes one input."""
+    """One product in place of several. If only some are INT8, they are dequantised, since a product takes one input."""
     if len({part.scale is None for part in parts}) == 1:
         return fuse(*parts)
     return fuse(*(floating(part, dtype) for part in parts))

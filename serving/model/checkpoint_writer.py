@@ -2,8 +2,8 @@
 
     X.weight        [out, in] int8            X.weight_scale  [out, 1] float32
 
-All files are written into a temporary sibling folder, which is renamed at the end: an interrupted run leaves no
-seemingly complete checkpoint.
+All files are written into a temporary sibling folder, which is renamed at the end, so an interrupted run leaves no
+checkpoint that appears complete.
 """
 
 import glob
@@ -54,7 +54,7 @@ class CheckpointWriter:
             self._partial.mkdir(parents=True)
         except OSError as error:
             raise ConfigError(f"--out {self.folder} cannot be made ({error.strerror})") from error
-        except BaseException:  # Ctrl-C as soon as the folder is there: `__exit__` is not called for a block not entered
+        except BaseException:  # also Ctrl-C once the folder exists: `__exit__` does not run if `__enter__` fails
             shutil.rmtree(self._partial, ignore_errors=True)
             raise
         return self
@@ -66,9 +66,9 @@ class CheckpointWriter:
             shutil.rmtree(self._partial, ignore_errors=True)
 
     def add(self, name: str, tensor: Tensor | Int8Weight) -> None:
-        """Take a tensor.
+        """Add a tensor.
 
-        Raises: ConfigError if the disk takes no more.
+        Raises: ConfigError if the disk is full.
         Effects: may write a shard.
         """
         parts = {name: tensor} if isinstance(tensor, Tensor) else _int8_parts(name, tensor)
@@ -114,7 +114,7 @@ class CheckpointWriter:
             shard = self._partial / _shard_name(len(self._shards), None)
             try:
                 save_file(self._waiting, shard, metadata={"format": "pt"})
-                shard.chmod(0o644)  # safetensors makes files for their owner alone
+                shard.chmod(0o644)  # safetensors makes files readable by their owner only
             except (OSError, SafetensorError) as error:
                 raise ConfigError(
                     f"{self.folder} cannot be written ({error}): make room, or give another --out"
@@ -134,7 +134,7 @@ class CheckpointWriter:
 
 
 def refuse_used(folder: Path) -> None:
-    """Raises: ConfigError unless the folder is missing, or empty and can be replaced."""
+    """Raises: ConfigError unless the folder does not exist, or is empty and can be replaced."""
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ConfigError(f"--out {folder} is not empty: give a new folder")

@@ -1,6 +1,6 @@
 """Draft layers in INT8 for any checkpoint, because at small batches reading their weights dominates their cost.
 
-Plain rounding, one scale per output: one more rejected draft token in a hundred costs less than reading twice the
+Plain rounding, one scale per output: rejecting one more draft token in a hundred costs less than reading twice the
 bytes. The output does not change, since the model verifies every draft token.
 """
 
@@ -12,14 +12,14 @@ from serving.model.linear import Linear, LinearWeight
 from serving.model.weight_bank import BuildLinear, BuildTensor, WeightBank
 
 _GATE = "mlp.gate"
-"""Routers stay in float32: a coarse one would send rows to other experts."""
+"""Routers stay in float32: a rounded one would send rows to other experts."""
 
 
 class CoarseBank:
-    """Gives out what another bank has, products in INT8.
+    """Provides another bank's tensors, with products in INT8.
 
     Args:
-        bank: what it is given to keep is INT8 as well, so that an image holds the smaller form.
+        bank: the other bank; it stores the INT8 form, so that an image holds the smaller one.
     """
 
     coarse_drafts = True
@@ -29,7 +29,7 @@ class CoarseBank:
 
     @property
     def w8a16_inputs(self) -> int:
-        """Answer of the other bank."""
+        """The other bank's limit."""
         return self._bank.w8a16_inputs
 
     def tensor(self, name: str, build: BuildTensor) -> torch.Tensor:
@@ -37,16 +37,16 @@ class CoarseBank:
         return self._bank.tensor(name, build)
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """In INT8, but for routers."""
+        """The product in INT8, except for routers."""
         return self._bank.linear(name, build if name.endswith(_GATE) else lambda: coarse(build()))
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """Returns the other bank's heads: they are small, and their rows many."""
+        """Returns the other bank's heads, unchanged because they are small and multiplied with many rows."""
         return self._bank.heads(name, build)
 
 
 def coarse(given: LinearWeight) -> LinearWeight:
-    """The same product in INT8, rounded to nearest; one that is INT8 already stays as it is."""
+    """The same product in INT8, rounded to nearest; an INT8 product is returned unchanged."""
     if given.scale is not None:
         return given
     weight, scale = quantise_rows(given.weight)

@@ -17,8 +17,8 @@ def read_architecture(path: str | Path) -> Architecture:
 
     Args:
         path: folder with `config.json` and, optionally, `generation_config.json`.
-    Raises: ModelError if the folder or file is missing, unreadable, of an architecture that is not served, or with a
-        key that is not known and may change results.
+    Raises: ModelError if the folder or file is missing or unreadable, the architecture is not supported, or an unknown
+        key may change results.
     Effects: reads files.
     """
     folder = Path(path)
@@ -37,7 +37,7 @@ def read_architecture(path: str | Path) -> Architecture:
 def architecture_of(raw: Mapping[str, object], generation: Mapping[str, object]) -> Architecture:
     """The same from the files' contents.
 
-    Raises: KeyError, TypeError or ValueError for a key that is missing or malformed; ModelError for what is not served.
+    Raises: KeyError, TypeError or ValueError for a missing or malformed key; ModelError for an unsupported model.
     """
     keys = ConfigKeys(raw)
     architecture = family_of(str(raw.get("model_type", "unknown")))(keys)
@@ -65,6 +65,6 @@ def _eos_ids(raw: Mapping[str, object], generation: Mapping[str, object]) -> tup
         value, place = generation["eos_token_id"], " of generation_config.json"
     ids = value if isinstance(value, list) else [] if value is None else [value]
     for one in ids:
-        if not isinstance(one, int) or not -(2**31) <= one < 2**31:  # some write -1 for none
+        if not isinstance(one, int) or not -(2**31) <= one < 2**31:  # some files use -1 for none
             raise TypeError(f"eos_token_id = {str(one)[:40]}{place}")
     return tuple(ids)

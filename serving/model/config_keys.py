@@ -1,7 +1,7 @@
 """Reads a `config.json` key by key and tracks unread keys. Imports no torch.
 
-A key that changes what a model computes and is not understood must not be ignored. So a family's module reads all keys
-that it supports, and every remaining key must be irrelevant to computation (`INERT`) or disabled.
+An unknown key that changes the model's computation must not be ignored. So a family's module reads all keys that it
+supports, and every remaining key must be irrelevant to computation (`INERT`) or disabled.
 """
 
 import math
@@ -24,13 +24,13 @@ INERT = frozenset(
     min_length no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping
     """.split()
 )
-"""Keys that do not affect a served model's output: of training, of Hugging Face's own library, or read by other
+"""Keys that do not affect a served model's output: for training, for Hugging Face's own library, or read by other
 modules.
 """
 
 _OFF: tuple[object, ...] = (None, False, {}, [])
 _MOST_LAYERS = 4096
-"""More layers than any model has; a list of them still fits the memory."""
+"""More layers than any model has; a list of this many still fits in memory."""
 
 
 class ConfigKeys:
@@ -55,12 +55,12 @@ class ConfigKeys:
         return number(self.raw, key, default, least=least)
 
     def optional(self, key: str, *, least: int = 1) -> int | None:
-        """A count, or None where it is absent or null. Raises: TypeError, ModelError."""
+        """A count; None if absent or null. Raises: TypeError, ModelError."""
         self._read.add(key)
         return None if self.raw.get(key) is None else whole(self.raw, key, least=least)
 
     def flag(self, key: str, default: bool) -> bool:
-        """A switch; absent and null mean `default`. Raises: TypeError if it is none."""
+        """A switch; absent and null mean `default`. Raises: TypeError if it is not a boolean."""
         self._read.add(key)
         value = self.raw.get(key)
         if value is None:
@@ -70,16 +70,16 @@ class ConfigKeys:
         return value
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None, *, least: int = 1) -> int:
-        """A number of layers. Raises: as `whole`, also ModelError beyond what any model has."""
+        """A number of layers. Raises: as `whole`, also ModelError beyond `_MOST_LAYERS`."""
         count = self.whole(key, default, least=least)
         if count > _MOST_LAYERS:
             raise ModelError(f"{key} = {count} is more than the {_MOST_LAYERS} layers that are served")
         return count
 
     def names(self, key: str, count: int, known: Sequence[str]) -> list[str] | None:
-        """One of `known` for each of `count` layers (further ones are left out); None where the key is absent or null.
+        """One of `known` for each of `count` layers (further ones are ignored); None if the key is absent or null.
 
-        Raises: TypeError if it is no list; ModelError if it is too short, or has another value.
+        Raises: TypeError if it is not a list; ModelError if it is too short or has another value.
         """
         self._read.add(key)
         value = self.raw.get(key)
@@ -96,7 +96,7 @@ class ConfigKeys:
         return value[:count]
 
     def whole_list(self, key: str) -> list[int]:
-        """Whole numbers from 0; absent and null mean none. Raises: TypeError if it is no such list."""
+        """Nonnegative integers; absent and null mean none. Raises: TypeError if it is not such a list."""
         self._read.add(key)
         value = self.raw.get(key)
         if value is None:
@@ -108,7 +108,7 @@ class ConfigKeys:
     def among(self, key: str, *allowed: object) -> None:
         """Require that a key, if present, has one of the supported values.
 
-        Raises: ModelError naming the key, its value and what is supported.
+        Raises: ModelError naming the key, its value and the supported value.
         """
         self._read.add(key)
         value = self.raw.get(key)
@@ -122,7 +122,7 @@ class ConfigKeys:
     def refuse_unread(self) -> None:
         """Require that every key was read, is inert, or is disabled.
 
-        Raises: ModelError naming those that may change what the model computes.
+        Raises: ModelError naming those that may change the model's computation.
         """
         left = [
             key

@@ -1,4 +1,4 @@
-"""Numbers of a `config.json`, each within what a model can be built with. Imports no torch."""
+"""Numbers of a `config.json`, within the ranges with which a model can be built. Imports no torch."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from serving.errors import ModelError
 
 _LARGEST = 2**31 - 1
-"""What the native library counts with."""
+"""Largest count in the native library."""
 _HUGE = 1e300
-"""Beyond it a whole number of JSON may not even fit a float."""
+"""Beyond it a JSON integer may not even fit a float."""
 
 
 def number(
@@ -17,8 +17,8 @@ def number(
     """A finite number; absent and null mean `default`.
 
     Args:
-        least: smallest value that is allowed; with `above`, it is not allowed itself.
-    Raises: KeyError without a value or default; TypeError if it is no number; ModelError if it is out of range.
+        least: smallest allowed value; with `above`, the value itself is excluded.
+    Raises: KeyError without a value or default; TypeError if it is not a number; ModelError if it is out of range.
     """
     value = raw.get(key)
     if value is None:

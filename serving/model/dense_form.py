@@ -9,7 +9,7 @@ def without_indexers(model: Architecture) -> Architecture:
     """The same model without indexers, with contexts limited to the length at which they would start to choose; models
     without indexers are returned unchanged.
 
-    Up to there results are the same. Rows of the cache have no key of an indexer, and its weights are not needed.
+    Up to that length results are the same. Cache rows have no indexer key, and the indexer's weights are not needed.
     """
     indexer = model.indexer
     if indexer is None:

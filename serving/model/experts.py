@@ -43,7 +43,7 @@ def dispatch(x: Tensor, routing: Routing, num_experts: int) -> Dispatched:
     top_k = routing.experts.shape[1]
     chosen = routing.experts.flatten()
     order = chosen.argsort(stable=True)
-    # Not bincount: it reads the values on the host, which a recorded CUDA graph cannot.
+    # Not bincount: it reads the values on the host, which a recorded CUDA graph cannot do.
     counts = chosen.new_zeros(num_experts).scatter_add_(0, chosen, torch.ones_like(chosen))
     places = torch.empty_like(order)
     places[order] = torch.arange(order.shape[0], device=order.device)
@@ -51,7 +51,7 @@ def dispatch(x: Tensor, routing: Routing, num_experts: int) -> Dispatched:
 
 
 def combine(outputs: Tensor, places: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sum of each token's expert outputs, added up in float32 and in the order of its choices.
+    """Weighted sum of each token's expert outputs, accumulated in float32 in the order of its choices.
 
     Args:
         outputs: `[tokens * top_k, hidden]`, grouped by expert.
@@ -64,7 +64,7 @@ def combine(outputs: Tensor, places: Tensor, weights: Tensor) -> Tensor:
 
 
 class ExpertCompute(Protocol):
-    """The arithmetic of a set of experts on rows that are grouped by expert."""
+    """Computation of a set of experts on rows that are grouped by expert."""
 
     def __call__(self, rows: Tensor, counts: Tensor) -> Tensor:
         """`[rows, hidden] -> [rows, hidden]`, same order; `counts[e]` rows belong to expert e."""
@@ -98,7 +98,7 @@ class LocalExperts:
 class GroupedExperts:
     """All experts in this process as one grouped product, without reading the counts on the host.
 
-    For CUDA in bfloat16, where a host that waits for counts costs more than the products.
+    For CUDA in bfloat16, where waiting for counts on the host costs more than the products.
 
     Args:
         gate_up: `[experts, 2 * width, hidden]`.
@@ -132,9 +132,9 @@ class GroupedExperts:
 def make_experts(
     gate_up: Sequence[Linear], down: Sequence[Linear], clamped: ClampedGate | None = None
 ) -> ExpertCompute:
-    """The form that suits where the weights are; all experts have biases, or none.
+    """The form that suits the weights' device; all experts have biases, or none.
 
-    Effects: grouped weights are a copy; the given ones can go.
+    Effects: grouped weights are a copy; the given ones may be freed.
     """
     plain = [product for product in (*gate_up, *down) if isinstance(product, PlainLinear)]
     alike = all(one.weight.is_cuda and one.weight.dtype == torch.bfloat16 for one in plain)
@@ -151,7 +151,7 @@ def make_experts(
 
 
 class ExpertLayer:
-    """The feed-forward half of a block with experts; shared experts see every token.
+    """The feed-forward half of a block with experts; the shared network processes every token.
 
     Args:
         bf16_results: experts' results are rounded to bfloat16 before they are weighted.

@@ -48,14 +48,14 @@ class ProductForms(Protocol):
 
     Args:
         coarse_drafts: whether products of draft layers are INT8.
-        w8a16_inputs: most inputs of a product that may be W8A16; 0 = all such are to be in floating point.
+        w8a16_inputs: most inputs of a product that may be W8A16; 0 = all such products are in floating point.
     """
 
     coarse_drafts: bool
     w8a16_inputs: int
 
     def fingerprint(self) -> str:
-        """Names all that packed bytes depend on: with the same one, a process can use another's."""
+        """Identifies all that packed bytes depend on: processes with equal fingerprints can use each other's bytes."""
         ...
 
     def linear(self, given: LinearWeight) -> Linear:
@@ -70,7 +70,7 @@ class ProductForms(Protocol):
         """Packed form of this product or these heads (three axes); None = they stay plain.
 
         Args:
-            given: values play no part; the tensors may be of the meta device.
+            given: values are ignored; the tensors may be on the meta device.
         """
         ...
 
@@ -83,7 +83,7 @@ class ProductForms(Protocol):
         ...
 
     def over(self, stored: StoredProduct) -> Linear:
-        """A product, or heads, on memory that `write` filled; keeps it alive.
+        """A product, or heads, on memory that `write` filled; it keeps the memory alive.
 
         Raises: ModelError if the bytes cannot be used here.
         """
@@ -91,7 +91,7 @@ class ProductForms(Protocol):
 
 
 class TorchForms:
-    """Forms that torch computes with: oneDNN's blocked layout on the CPU where shared memory supports it, else plain.
+    """Torch's forms: oneDNN's blocked layout on the CPU if it can be in shared memory, else plain.
 
     Args:
         device: where products are computed.
@@ -105,7 +105,7 @@ class TorchForms:
         self._shapes: dict[tuple[tuple[int, ...], torch.dtype], PackedShape] = {}
 
     def fingerprint(self) -> str:
-        """Torch's build, and on the CPU its kind, the number of threads, and how this process packs."""
+        """Torch's build, and on the CPU its kind, the number of threads, and this process's way of packing."""
         torch_build = f"torch-{torch.__version__}"
         if not self._cpu or not can_share_packed():
             return torch_build
@@ -121,7 +121,7 @@ class TorchForms:
         return PlainHeads(given.weight)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape | None:
-        """Found by packing zeros."""
+        """The shape, determined by packing zeros."""
         weight = given.weight
         if weight.dim() != 2 or not (self._cpu and packs(torch.device("cpu"), weight.dtype) and can_share_packed()):
             return None
@@ -132,7 +132,7 @@ class TorchForms:
         return self._shapes[key]
 
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
-        """Packed by oneDNN, then copied."""
+        """Pack with oneDNN, then copy."""
         packed = pack(given.weight)
         source = packed_bytes(packed)
         if packed_layout(packed) != shape.layout or source.nbytes != memory.nbytes:
@@ -140,7 +140,7 @@ class TorchForms:
         memory[:] = source
 
     def over(self, stored: StoredProduct) -> Linear:
-        """By torch's interface for compiled models."""
+        """The product, through torch's interface for compiled models."""
         try:
             weight = packed_over(stored.memory, stored.shape, stored.dtype, stored.layout)
         except (OSError, AttributeError, RuntimeError) as error:

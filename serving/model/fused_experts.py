@@ -4,10 +4,10 @@
     mlp.experts.down_proj            [experts, width, hidden]
     ... _bias                        [experts, outputs]
     ... _blocks                      [experts, outputs, inputs / 32, 16]      in place of a matrix: MXFP4
-    ... _scales                      [experts, outputs, inputs / 32]          beside it
+    ... _scales                      [experts, outputs, inputs / 32]          with it
     mlp.router.weight, .bias         the gate's
 
-The rest of the package knows `mlp.experts.<number>.gate_proj.weight` and so on, and `mlp.gate`.
+The rest of the package uses `mlp.experts.<number>.gate_proj.weight` and so on, and `mlp.gate`.
 """
 
 import re
@@ -25,14 +25,14 @@ Kind = Literal["whole", "matrix", "bias", "mxfp4"]
 """Form of a part: see `TensorPart`."""
 
 BLOCKS, SCALES = "_blocks", "_scales"
-"""What follows a tensor's name in the names of its MXFP4 numbers and of their exponents."""
+"""Suffixes of the names of a tensor's MXFP4 numbers and of their exponents."""
 
 _STORED = re.compile(r"(.+\.mlp)\.(?:experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?|router\.(weight|bias))")
 _GROUP = 32
-"""Numbers of MXFP4 that share an exponent."""
+"""Number of MXFP4 values that share an exponent."""
 _GROUP_BYTES = _GROUP // 2
 _MOST_EXPERTS = 4096
-"""More than any layer has; a list of their names still fits the memory."""
+"""More experts than any layer has; a list of their names still fits in memory."""
 _FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """Values of the sixteen e2m1 codes."""
 
@@ -44,9 +44,9 @@ class TensorPart:
     Args:
         stored: name of the file's tensor, in MXFP4 without `_blocks`.
         shape: of the part.
-        kind: `mxfp4` and `matrix` (inputs by outputs) and `bias` are of one expert; `whole` has another name only.
+        kind: `mxfp4`, `matrix` (inputs by outputs) and `bias` belong to one expert; `whole` is only renamed.
         expert: its number.
-        first, step: outputs that belong to it.
+        first, step: the outputs that belong to it.
     """
 
     stored: str
@@ -58,12 +58,12 @@ class TensorPart:
 
     @property
     def file_tensor(self) -> str:
-        """Name of the file's tensor that holds its numbers."""
+        """Name of the file's tensor that holds its values."""
         return self.stored + BLOCKS if self.kind == "mxfp4" else self.stored
 
 
 def told_apart(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, TensorPart]:
-    """Parts of fused tensors by the names that the rest of the package knows.
+    """Parts of fused tensors by the names that the rest of the package uses.
 
     Args:
         shapes: of a checkpoint's fused tensors, by their names.
@@ -117,11 +117,11 @@ def mxfp4(blocks: Tensor, scales: Tensor) -> Tensor:
     """MXFP4 -> float32, exactly.
 
     Args:
-        blocks: `[rows, groups, 16] uint8`, two numbers in a byte, the lower four bits first.
-        scales: `[rows, groups] uint8`, exponents of two, 127 more than they are.
+        blocks: `[rows, groups, 16] uint8`, two numbers per byte, the lower four bits first.
+        scales: `[rows, groups] uint8`, exponents of two with bias 127.
     Returns: `[rows, groups * 32]`; NaN or infinite where a scale is 255, which encodes no number.
     """
     pairs = torch.tensor([(_FP4[byte & 15], _FP4[byte >> 4]) for byte in range(256)])
-    exponents = (scales.int() << 23).masked_fill_(scales == 0, 1 << 22)  # as float32 has them; 2**-127 is a small one
+    exponents = (scales.int() << 23).masked_fill_(scales == 0, 1 << 22)  # as in float32, where 2**-127 is subnormal
     factors = exponents.view(torch.float32)
     return embedding(blocks.int(), pairs).flatten(-2).mul_(factors.unsqueeze(-1)).flatten(-2)

@@ -11,7 +11,7 @@ from serving.model.linear import Linear
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The gate's answer.
+    """The gate's result.
 
     Args:
         experts: `[tokens, top_k] int64`, logical expert ids, in no particular order.
@@ -51,7 +51,7 @@ class Gate:
             x: `[tokens, hidden]`.
         """
         logits = self.score(x.float())
-        # Through float64: the float32 sigmoid rounds differently at the ragged end of a batch than inside it.
+        # Through float64: the float32 sigmoid rounds differently at the unaligned end of a batch than inside it.
         scores = logits.double().sigmoid().float() if self.sigmoid else logits.softmax(-1)
         choice = scores if self.bias is None else scores + self.bias
         if self.groups > 1:

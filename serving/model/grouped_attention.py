@@ -2,7 +2,7 @@
 
 The cache holds each KV head's value and rotated key. Single tokens attend to their own contexts in one batched product
 per step; chunks of a prompt attend together, head by head. Same result up to rounding. A layer with a window attends to
-that many tokens; a head with a sink gives part of its softmax weight to no value.
+that many tokens; a sink takes part of a head's softmax weight without a value.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class GroupedWeights:
     Args:
         into: hidden -> queries ++ keys ++ values, head after head; the rotating part of a head is at its end, with
             adjacent pairs.
-        query_norm, key_norm: of each head, its elements in that order; None where heads are not normalised.
+        query_norm, key_norm: norm of each head's elements in that order; None if heads are not normalised.
         out: the heads' results -> hidden.
         sinks: `[heads]`, scores that take part in the softmax without a value; None = none.
     """
@@ -93,7 +93,7 @@ class GroupedAttention:
         return torch.bmm(weights, value).view(rows, -1)
 
     def _within_window(self, mask: Tensor, positions: Tensor) -> Tensor:
-        """Mask `[rows, 1, columns]` of rows at these positions, without what has left a window."""
+        """Mask `[rows, 1, columns]` of rows at these positions, without the tokens outside the window."""
         window, columns = self.shape.window, mask.shape[-1]
         if window is None or columns <= window:
             return mask
@@ -111,7 +111,7 @@ class GroupedAttention:
         value, key = context.view(-1, kv, 2, width).permute(2, 1, 0, 3)
         query = query.reshape(tokens, kv, -1, width).permute(1, 2, 0, 3)  # [KV heads, group, tokens, width]
         out = torch.empty((tokens, kv, query.shape[1], width), dtype=own.dtype, device=own.device)
-        nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
+        nothing = query.new_empty((1, 1, 1))  # ignored with beta = 0, but required by the signature
         for first, rows in chunk.query_blocks():
             begin, end = self._first_seen(chunk.start + first), chunk.start + first + rows
             seen = slice(begin - base, end - base)
@@ -129,7 +129,7 @@ class GroupedAttention:
         return 0 if self.shape.window is None else max(0, position - self.shape.window + 1)
 
     def _context(self, own: Tensor, chunk: PromptChunk, layer: int, cache: KvCache) -> tuple[int, Tensor]:
-        """Rows that a chunk may see, and the position of the first; blocks that have left the window are not read."""
+        """Rows that a chunk attends to, and the position of the first; blocks outside the window are not read."""
         if not chunk.start:
             return 0, own
         skipped = self._first_seen(chunk.start) // cache.block_tokens
@@ -139,7 +139,7 @@ class GroupedAttention:
         return base, torch.cat((cache.gather(layer, chunk.runs[skipped:])[: chunk.start - base], own))
 
     def _hide_left(self, scores: Tensor, begin: int, position: int) -> None:
-        """Hide what has left the window.
+        """Hide tokens outside the window.
 
         Args:
             scores: `[..., rows, columns]`; columns are positions from `begin` on, rows those from `position` on.
@@ -153,7 +153,7 @@ class GroupedAttention:
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    """Weights of the last axis; `sinks`, `[..., 1]`, take their share of each row."""
+    """Softmax over the last axis; `sinks`, `[..., 1]`, take their share of each row."""
     if sinks is None:
         return scores.softmax(-1)
     return torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]

@@ -1,4 +1,4 @@
-"""Products in which each attention head has a weight of its own: MLA's absorbed projections."""
+"""Products with a separate weight for each attention head: MLA's absorbed projections."""
 
 from typing import Protocol
 
@@ -30,8 +30,8 @@ class PlainHeads:
     def __call__(self, x: Tensor) -> Tensor:
         """One batched product.
 
-        Float32 kernels add up in another order below four rows; such calls are filled up, so that a row's result does
-        not depend on how many others share its step.
+        Float32 kernels sum in another order below four rows; such calls are padded, so that a row's result does not
+        depend on the number of other rows in its step.
         """
         rows = x.shape[0]
         if rows < _SAME_ORDER_ROWS and x.dtype == torch.float32:

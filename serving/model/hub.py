@@ -3,10 +3,10 @@
 Only what serving reads: safetensors, their index, configuration, tokenizer and chat template. The revision is resolved
 to a commit first, and every file is requested by that commit, so a branch that moves during the download has no effect.
 The small files are downloaded before the weights: an unsupported model is refused before its gigabytes are downloaded.
-Files are downloaded sequentially in the main thread, where Ctrl-C stops a download at once; the library splits a large
-file itself where the Hub stores it in chunks.
+Files are downloaded sequentially in the main thread, so that Ctrl-C stops a download immediately; the library itself
+splits a large file if the Hub stores it in chunks.
 
-Import it only for a download: `huggingface_hub` takes a quarter of a second.
+Import it only for a download: importing `huggingface_hub` takes a quarter of a second.
 """
 
 import logging
@@ -34,13 +34,13 @@ from serving.model.weight_files import INDEX, indexed_files
 logger = logging.getLogger(__name__)
 
 Part = Literal["config", "text", "all"]
-"""What is needed: the configuration; with tokenizer and template; with the weights."""
+"""Requested parts: the configuration; also tokenizer and template; also the weights."""
 Tell = Callable[[str], None]
 Check = Callable[[Path | None, int], None]
 """See `fetch`."""
 
 ANSWER_S = 30.0
-"""For the Hub's first answer: what it lists of a model has a few hundred KB at most."""
+"""Timeout for the Hub's first response: a model's listing has a few hundred KB at most."""
 _CONFIG = ("config.json", "generation_config.json")
 _TEXT = ("chat_template.jinja", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", INDEX)
 _SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
@@ -49,7 +49,7 @@ _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 @dataclass(frozen=True, slots=True)
 class HubFolder:
-    """A folder of the cache, and the commit that it holds."""
+    """A folder in the cache and its commit."""
 
     path: Path
     commit: str
@@ -67,13 +67,13 @@ def fetch(
 
     Args:
         tell: called with one line: the commit, the download, and its location.
-        tokenizer: a model without tokenizer is refused, before its weights are fetched.
+        tokenizer: refuse a model without tokenizer before its weights are fetched.
         check: called before the weights are downloaded, first without a folder and with a lower bound of the weights'
             bytes, then with the folder of the small files and the exact bytes; may refuse the model.
-    Raises: ModelError if the model or revision does not exist or is not accessible to this user; if the Hub gives a
-        file or commit a name that could be a path; if the architecture is not served, or it has no safetensors or
-        tokenizer.json; if the Hub cannot be reached and the cache lacks it; if a file is truncated or differs from the
-        listing. ConfigError if the disk is too small.
+    Raises: ModelError if the model or revision does not exist or is not accessible to this user; if the Hub sends a
+        file or commit name that could be a path; if the architecture is not supported, or safetensors or
+        tokenizer.json are missing; if the Hub cannot be reached and the cache lacks a file; if a file is truncated or
+        differs from the listing. ConfigError if the disk is too small.
     Effects: network, writes into the cache.
     """
     try:
@@ -81,15 +81,15 @@ def fetch(
             return _Download(reference, tell).run(part, tokenizer=tokenizer, check=check)
     except ServingError:
         raise
-    except Exception as error:  # of the library, transport or disk: one line says what to do
+    except Exception as error:  # of the library, transport or disk: reported as one line with the remedy
         raise ModelError(hub_line(error, reference)) from error
 
 
 class _Listing(HfApi):
-    """The library's interface, with a deadline for what the Hub lists of a model, which is kept."""
+    """The library's interface, with a timeout for the Hub's listing of a model, which is kept."""
 
     sizes: Mapping[str, int] | None = None
-    """Bytes of each file; None as long as the Hub has not been reached."""
+    """Bytes of each file; None until the Hub has responded."""
 
     def repo_info(self, repo_id: str, *, revision: str | None = None, **_: object) -> ModelInfo:
         """The files that the Hub lists. Effects: network; keeps their sizes."""
@@ -100,7 +100,7 @@ class _Listing(HfApi):
 
 
 class _Download:
-    """One model on its way into the cache."""
+    """The download of one model into the cache."""
 
     def __init__(self, reference: HubReference, tell: Tell) -> None:
         self._reference = reference
@@ -113,13 +113,13 @@ class _Download:
         self._sizes = listing.sizes
 
     def run(self, part: Part, *, tokenizer: bool, check: Check | None) -> HubFolder:
-        """Fetch what is needed. Raises, Effects: as `fetch`."""
+        """Fetch the requested parts. Raises, Effects: as `fetch`."""
         self._require("config.json")
         if tokenizer and part != "config":
             self._require("tokenizer.json")
         if part == "all" and check is not None and self._sizes is not None:
             check(None, _least_weights(self._sizes))
-        with disable_progress_bars():  # a bar for each small file would hide that of the weights
+        with disable_progress_bars():  # bars for small files would hide that of the weights
             folder = self._get("config.json").parent
             for name in _CONFIG if part == "config" else (*_CONFIG, *_TEXT):
                 if name != "config.json" and self._listed(name):
@@ -142,7 +142,7 @@ class _Download:
             raise ModelError(f"{self._reference} has no {name}, which serving needs: choose another repository")
 
     def _listed(self, name: str) -> bool:
-        """Whether the model has a file; without the Hub, whether the cache has it."""
+        """Whether the Hub lists a file of the model; without the Hub, whether the cache has it."""
         if self._sizes is not None:
             return name in self._sizes
         try:
@@ -168,7 +168,7 @@ class _Download:
         return path
 
     def _weights(self, folder: Path) -> list[str]:
-        """Names of the files of weights: those of the index; without one, the one file, or all."""
+        """Names of the weight files: those of the index; without one, the single file, or all."""
         names = indexed_files(folder)
         if self._sizes is None:
             names = names or [path.name for path in sorted(folder.glob("*.safetensors"))]
@@ -220,7 +220,7 @@ def _check_commit(commit: str | None, repository: str) -> None:
 
 
 def _look_up(listing: _Listing, reference: HubReference) -> None:
-    """List a model whose commit is known; without the Hub the cache may do."""
+    """List a model whose commit is known; without the Hub the cache may suffice."""
     try:
         listing.repo_info(reference.repository, revision=reference.revision)
     except HfHubHTTPError as error:
@@ -228,13 +228,13 @@ def _look_up(listing: _Listing, reference: HubReference) -> None:
             raise
     except ServingError:
         raise
-    except Exception as error:  # a transport's: the cache is asked next, and says what it lacks
+    except Exception as error:  # of the transport: the cache is tried next, and reports what is missing
         logger.debug("%s cannot be listed: %s", reference, error)
 
 
 @contextmanager
 def _own_log() -> Iterator[None]:
-    """The library prints its warnings itself: they need not be printed a second time by ours."""
+    """Stop propagation of the library's warnings, which it prints itself, so that our log does not repeat them."""
     log = logging.getLogger("huggingface_hub")
     before, log.propagate = log.propagate, False
     try:

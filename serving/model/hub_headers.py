@@ -1,8 +1,8 @@
 """Validates the file names that a Hub or a mirror sends, so that none can be a path.
 
-`huggingface_hub` builds file names from what the server sends: of `ETag` and `X-Linked-ETag` the name of a blob and of
-its lock, of `X-Repo-Commit` a folder, also in 404 responses, of `X-Xet-Hash` the name in a shared store, of the commit
-in a listing a folder and the content of a reference. All of these are digests. They are checked in the library's own
+`huggingface_hub` builds file names from server data: `ETag` and `X-Linked-ETag` name a blob and its lock,
+`X-Repo-Commit` a folder, also in 404 responses, `X-Xet-Hash` a file in a shared store, and the commit in a listing
+a folder and the content of a reference. All of these are digests. They are checked in the library's own
 transport, before it reads them, so that no second response can differ from the checked one.
 """
 
@@ -18,7 +18,7 @@ from serving.errors import ModelError
 
 _DIGEST = re.compile("[0-9a-fA-F]{40,64}")
 _NAMES = ("x-linked-etag", "x-repo-commit", "x-xet-hash")
-"""Headers that become names. `etag` is one only where `x-linked-etag` is absent, in the answer to HEAD."""
+"""Headers used as names. `etag` is one only if `x-linked-etag` is absent, in the response to HEAD."""
 
 
 def is_digest(text: object) -> bool:
@@ -49,13 +49,13 @@ def _checking_client() -> httpx2.Client:
 
 
 def _check_names(response: httpx2.Response) -> None:
-    """Raises: ModelError for a header that would become a name and is no digest."""
+    """Raises: ModelError for a header that would become a name but is not a digest."""
     for name in _NAMES:
         _check_header(response, name)
     if response.request.method != "HEAD" or "x-linked-etag" in response.headers or "etag" not in response.headers:
         return
     if response.is_redirect and not is_digest(_bare(response.headers["etag"])):
-        del response.headers["etag"]  # a redirect's own, e.g. of its empty page: of no file
+        del response.headers["etag"]  # belongs to the redirect itself, e.g. to its empty page, not to a file
         return
     _check_header(response, "etag")
 
@@ -71,5 +71,5 @@ def _check_header(response: httpx2.Response, name: str) -> None:
 
 
 def _bare(etag: str) -> str:
-    """An entity tag without mark and quotes, as the library takes it."""
+    """An entity tag without mark and quotes, as the library uses it."""
     return etag.lstrip("W/").strip('"')

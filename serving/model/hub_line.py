@@ -1,4 +1,4 @@
-"""Failures between us and the Hugging Face Hub, each as one line with the remedy."""
+"""Errors from the Hugging Face Hub or on the way to it, each as one line with the remedy."""
 
 import errno
 
@@ -52,7 +52,7 @@ def hub_line(error: BaseException, reference: HubReference) -> str:
 
 
 def _answered(error: HfHubHTTPError, reference: HubReference, neither: str) -> str:
-    """The line for an answer that is a refusal."""
+    """The line for a response that refuses the request."""
     model, hub, status = reference.repository, constants.ENDPOINT, error.response.status_code
     if isinstance(error, GatedRepoError) or status == 403:
         return (

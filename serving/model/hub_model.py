@@ -14,10 +14,10 @@ from serving.config.serve import ServeConfig
 
 
 def model_folder(text: str, tell: Callable[[str], None], part: Literal["config", "all"] = "all") -> Path:
-    """The folder that a command line names, or that of the Hub's model that it names.
+    """The folder for a command-line argument; a model of the Hub is fetched first.
 
     Args:
-        tell, part: as `serving.model.hub.fetch`.
+        tell, part: as for `serving.model.hub.fetch`.
     Raises: as `fetch`. The existence of a folder is checked by its readers.
     Effects: as `fetch`, for a model of the Hub; none for a folder.
     """
@@ -38,13 +38,13 @@ def with_model_folder(
 ) -> ServeConfig:
     """The configuration with a folder in place of a model of the Hub.
 
-    The Hub's commit is the version of the weights, so that copies which hosts have fetched at different times agree.
+    The Hub's commit is the version of the weights, so that copies that hosts fetched at different times agree.
 
     Args:
-        tell: as `serving.model.hub.fetch`.
-        weights: the model will be served; otherwise only its configuration is read. Simulated NPUs read no weights
+        tell: as for `serving.model.hub.fetch`.
+        weights: the model will be served; otherwise only its configuration is read. Simulated NPUs do not read weights
             either.
-        check: as `fetch`, with the configuration before it.
+        check: as for `fetch`, with the configuration as an additional first argument.
     Raises, Effects: as `fetch`, for a model of the Hub; none for a folder.
     """
     model = config.model

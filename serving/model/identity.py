@@ -6,9 +6,9 @@ trained checkpoint has the same. So the digest covers file contents:
     small file      all of it
     large file      length, header, and of each tensor its first and last page and one in every 16 MiB between
 
-A tensor that was trained, quantised or merged differs on every page. It takes some milliseconds per GiB, and is cached
-in the process while a file keeps its path, size, inode and times, including the change time, which users cannot set. It
-is never cached on disk.
+A tensor that was trained, quantised or merged differs on every page. The digest takes some milliseconds per GiB, and is
+cached in the process while a file keeps its path, size, inode and times, including the change time, which users cannot
+set. It is never cached on disk.
 """
 
 import os
@@ -24,18 +24,18 @@ WHOLE_BYTES = 64 << 20
 """Files up to this size are read whole."""
 PAGE = 4096
 EVERY_BYTES = 16 << 20
-"""From one page of a tensor to the next."""
+"""Distance between the sampled pages of a tensor."""
 MOST_HEADER_BYTES = 100_000_000
-"""What the format allows."""
+"""Limit of the format."""
 _LENGTH_BYTES = 8
 """A file starts with the length of its header."""
 
 _known: dict[tuple[str, int, int, int, int], bytes] = {}
-"""Digests of this process: by path, size, inode and times."""
+"""Digests computed by this process, by path, size, inode and times."""
 
 
 def content_digest(folder: Path) -> str:
-    """Digest of all files of weights in a folder, with their names; that of none where there are none.
+    """Digest of all weight files in a folder and of their names; that of an empty set if there are none.
 
     Raises: OSError if one cannot be read.
     Effects: reads files; keeps their digests in this process.
@@ -48,7 +48,7 @@ def content_digest(folder: Path) -> str:
 
 def _of_file(path: Path) -> bytes:
     facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):  # a pipe would never end; no model is loaded from it
+    if not stat.S_ISREG(facts.st_mode):  # reading a pipe would never end; no model is loaded from it
         return b"no regular file"
     key = (str(path.absolute()), facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
     if key not in _known:
@@ -80,7 +80,7 @@ def _pages(first: int, last: int) -> Iterator[int]:
 
 
 def _tensors(header: bytes, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """First byte and one past the last of each tensor; for a file without a usable header, of the whole file."""
+    """First byte and one past the last of each tensor; for a file without a usable header, those of the whole file."""
     try:
         entries: dict[str, Any] = parse_json(header)
         offsets = [entry["data_offsets"] for name, entry in entries.items() if name != "__metadata__"]

@@ -1,4 +1,4 @@
-"""A loaded model's weights as one run of bytes, to be mapped by many processes: the image.
+"""A loaded model's weights as one contiguous sequence of bytes that many processes map: the image.
 
     header      magic, format version, length and CRC of the manifest, length of the image
     manifest    MessagePack: every tensor's name, dtype, shape, place, and the layouts of packed ones
@@ -6,7 +6,7 @@
 
 Tensors have the layout that the kernels of one kind of device use, and products the form of their `ProductForms`, which
 may be readable only by the same build of torch on the same kind of CPU. The image's key contains all of this
-(`image_key`), and a mismatching image is not repaired: the checkpoint is read again. The image store is responsible for
+(`image_key`), and a mismatching image is not repaired: the checkpoint is read again. The image store verifies
 whole-image checksums.
 """
 
@@ -26,7 +26,7 @@ from serving.model.shared_tensor import ALIGNMENT, address_of
 
 MAGIC = b"CMWEIGHT"
 FORMAT = 2
-"""To be raised whenever the assembly of a model changes its final tensors: images outlive releases on SSD."""
+"""Raise it whenever the assembly of a model changes its final tensors, since images outlive releases on SSD."""
 PLAIN = -1
 """Layout number of a tensor that is not packed."""
 
@@ -37,12 +37,12 @@ class ImageEntry(msgspec.Struct, frozen=True, array_like=True):
     """One tensor of an image.
 
     Args:
-        offset: from the first byte behind the manifest (rounded up), a multiple of 64.
-        nbytes: of a packed one more than its elements take.
+        offset: from the first byte after the manifest (rounded up), a multiple of 64.
+        nbytes: for a packed tensor more than its elements take.
         shape: of the plain tensor.
-        layout: number in the manifest's `layouts`; `PLAIN` = dense, rows first.
-        bias: name of the entry that goes with this weight, or None.
-        scale: name of the entry with the scales of a plain int8 weight, or None; packed ones hold their own.
+        layout: number in the manifest's `layouts`; `PLAIN` = dense, row-major.
+        bias: name of this weight's bias entry, or None.
+        scale: name of the entry with the scales of a plain int8 weight, or None; packed weights contain their scales.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
 
     Args:
         config: fingerprint of the model's configuration.
-        dtype: of the model.
+        dtype: the model's.
         drafts: first draft layer and one past the last.
         optional: names of a draft layer's optional checkpoint tensors that are present.
         layouts: descriptions of stored forms that packed entries refer to.
@@ -96,7 +96,7 @@ class Image:
     def entry(self, name: str) -> ImageEntry:
         """An entry by name.
 
-        Raises: ModelError if there is none.
+        Raises: ModelError if it does not exist.
         """
         if name not in self._entries:
             raise ModelError(f"the model image lacks {name}: it was made from another checkpoint")
@@ -121,7 +121,7 @@ def round_up(nbytes: int) -> int:
 
 
 def config_fingerprint(config: Architecture) -> str:
-    """Short name of a configuration: equal for equal ones only."""
+    """Short digest of a configuration."""
     return hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
 
 
@@ -130,7 +130,7 @@ def image_key(config: Architecture, version: str, dtype: torch.dtype, device: to
 
     Args:
         version: of the weights, see `serving.model.model_version`.
-        forms: that its products take.
+        forms: the forms of its products.
     """
     parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]
     return "/".join([*parts, str(dtype).removeprefix("torch."), device.type, forms.fingerprint()])

@@ -1,9 +1,9 @@
 """Three weight banks of an image: planning it from shapes, writing it, and reading from it.
 
-Theory of operation. The *planner* runs an assembly over tensors without data and so determines every offset in advance;
-then the exact memory is requested once. The *writer* runs the same assembly over the real checkpoint: each tensor is
-built, packed, written and dropped, so besides the image only the current tensor takes memory. The *image bank* runs it
-a third time, possibly in another process, without building any tensor.
+Theory of operation. The *planner* runs an assembly over tensors without data and thereby determines every offset in
+advance; then exactly that much memory is requested once. The *writer* runs the same assembly over the real checkpoint:
+each tensor is built, packed, written and dropped, so only the current tensor takes memory in addition to the image. The
+*image bank* runs it a third time, possibly in another process, without building any tensor.
 """
 
 import torch
@@ -21,10 +21,10 @@ _META = torch.device("meta")
 
 
 class PlanningBank:
-    """Finds out what an image will hold, from tensors of the meta device.
+    """Determines the contents of an image from tensors on the meta device.
 
     Args:
-        forms: that products will take.
+        forms: the forms of its products.
     """
 
     def __init__(self, forms: ProductForms) -> None:
@@ -33,12 +33,12 @@ class PlanningBank:
         self.w8a16_inputs = forms.w8a16_inputs
         self._entries: dict[str, ImageEntry] = {}
         self._by_tensor: dict[int, ImageEntry] = {}
-        self._kept: list[Tensor] = []  # so that their ids stay theirs
+        self._kept: list[Tensor] = []  # keeps their ids unique
         self._layouts: dict[bytes, int] = {}
         self._end = 0
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
-        """Returns what `build` gives."""
+        """Returns the result of `build`."""
         value = build()
         self._add_plain(name, value)
         return value
@@ -56,7 +56,7 @@ class PlanningBank:
         return PlainHeads(given.weight)
 
     def manifest(self, config: str, dtype: torch.dtype, drafts: range, optional: frozenset[str]) -> Manifest:
-        """The plan, once a whole model was assembled."""
+        """The plan, after the assembly of a whole model."""
         return Manifest(
             config=config,
             dtype=_name(dtype),
@@ -99,8 +99,8 @@ class WritingBank:
     """Writes each requested tensor into an image and frees its other memory.
 
     Args:
-        image: on writable memory that already holds header and manifest.
-        forms: that it was planned with.
+        image: on writable memory that already contains header and manifest.
+        forms: those of the plan.
     Effects: writes the memory.
     """
 
@@ -112,9 +112,9 @@ class WritingBank:
         self._written: set[int] = set()
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
-        """The tensor in its place.
+        """The tensor at its place in the image.
 
-        Raises: ModelError if it is not what was planned.
+        Raises: ModelError if it differs from the plan.
         """
         entry = self._image.entry(name)
         if entry.offset not in self._written:
@@ -122,16 +122,16 @@ class WritingBank:
         return plain_over(self._image.bytes_of(entry), entry.shape, _dtype(entry))
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """The product in its place.
+        """The product at its place in the image.
 
-        Raises: ModelError if it is not what was planned.
+        Raises: ModelError if it differs from the plan.
         """
         return PlainLinear(self._put_product(name, build()))
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """The products in their place.
+        """The products at their place in the image.
 
-        Raises: ModelError if they are not what was planned.
+        Raises: ModelError if they differ from the plan.
         """
         return PlainHeads(self._put_product(name, build()))
 
@@ -156,11 +156,11 @@ class WritingBank:
 
 
 class ImageBank:
-    """Serves tensors from an image; builds none.
+    """Provides tensors from an image without building any.
 
     Args:
         device: on the CPU all tensors stay in place, shared; otherwise each is copied to the device once.
-        forms: that it was planned with.
+        forms: those of the plan.
     """
 
     def __init__(self, image: Image, device: torch.device, forms: ProductForms) -> None:
@@ -179,7 +179,7 @@ class ImageBank:
         return self._plain(name)
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """The product, on the image where it was packed before; else in its form on this device.
+        """The product: on the image if it was packed there, else in its form on this device.
 
         Raises: ModelError if the image lacks it or its form cannot be used here.
         """

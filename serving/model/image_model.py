@@ -52,11 +52,11 @@ class _NoCheckpoint:
 def plan_image(
     config: Architecture, checkpoint: Checkpoint, drafts: range, dtype: torch.dtype, forms: ProductForms
 ) -> ImagePlan:
-    """Plan of an image of this checkpoint, found from shapes alone.
+    """Plan of an image of this checkpoint, determined from shapes alone.
 
     Args:
-        drafts: draft layers to take along.
-        forms: that the products take.
+        drafts: draft layers to include.
+        forms: the forms of its products.
     """
     bank = PlanningBank(forms)
     Assembly(config, CheckpointShapes(checkpoint), bank, dtype, torch.device("meta")).model(drafts)
@@ -82,12 +82,12 @@ def write_image(plan: ImagePlan, config: Architecture, checkpoint: Checkpoint, m
 def assemble_from(
     data: memoryview, config: Architecture, dtype: torch.dtype, device: torch.device, forms: ProductForms
 ) -> Model:
-    """A model on an image. On the CPU its weights are the image's very bytes, which it keeps alive.
+    """A model on an image. On the CPU its weights are the image's own bytes, which it keeps alive.
 
     Args:
         data: the image; may be longer, may be read-only.
-        forms: that it was planned with.
-    Raises: ModelError if the image is damaged or of another model.
+        forms: those of the plan.
+    Raises: ModelError if the image is damaged or belongs to another model.
     """
     image = Image(data)
     manifest = image.manifest

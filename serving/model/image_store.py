@@ -9,11 +9,11 @@ class MappedImage(Protocol):
 
     @property
     def data(self) -> memoryview:
-        """Bytes of the image, read-only; valid as long as anybody holds this view or a part of it."""
+        """Bytes of the image, read-only; valid while this view or a part of it is referenced."""
         ...
 
     def release(self) -> None:
-        """This process does not use it any more: the keeper may evict it."""
+        """Declare the image unused by this process, so that the store may evict it."""
         ...
 
     def distrust(self) -> None:
@@ -25,16 +25,16 @@ class ImageStore(Protocol):
     """Stores images by key. Failures are not errors to the caller: an image that cannot be stored is skipped."""
 
     def load(self, key: str) -> MappedImage | None:
-        """The image, its checksum verified; None = not to be had now."""
+        """The image, with a verified checksum; None = currently unavailable."""
         ...
 
     def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
         """Store a new image, or wait for another process that is creating it.
 
         Args:
-            nbytes: of the image.
+            nbytes: size of the image.
             fill: writes the whole image into the given memory; not called if no write is needed.
         Returns: whether the image now exists.
-        Raises: errors of `fill`; no image is stored then.
+        Raises: errors of `fill`; no image is stored in that case.
         """
         ...

@@ -1,11 +1,11 @@
-"""The indexer of sparse attention: which tokens of a long context a layer reads.
+"""The indexer of sparse attention, which chooses the tokens of a long context that a layer reads.
 
     key of a token      LayerNorm(wk x), its rope part rotated: one more part of the token's row in the KV cache
     score               sum over heads of weight_h(x) * relu(query_h . key)
-    chosen              the `top_k` best of a row's context; among equals the earlier ones
+    chosen              the `top_k` best of a row's context; ties prefer earlier ones
 
 Scores are float32 for any model dtype. A context of at most `top_k` tokens is not scored. Source: the report of
-DeepSeek-V3.2; its Hadamard rotation of queries and keys changes no product, and its FP8 is left out.
+DeepSeek-V3.2; its Hadamard rotation of queries and keys, which changes no product, and its FP8 are omitted.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from serving.model.rope import rotate
 
 @dataclass(frozen=True, slots=True)
 class IndexerWeights:
-    """Weights of one indexer; rotating elements of a head are its last ones.
+    """Weights of one indexer; the rotating elements of a head are its last ones.
 
     Args:
         query: query latent -> heads.
         key: hidden -> one key.
         key_norm, key_norm_bias: `[head_dim]`.
-        heads: hidden -> a weight per head, float32.
+        heads: hidden -> one weight per head, float32.
     """
 
     query: Linear
@@ -62,7 +62,7 @@ class Indexer:
         return any(self._is_long(part) for part in batch.parts)
 
     def queries(self, x: Tensor, query_latent: Tensor, rotations: Tensor) -> "IndexQueries":
-        """Questions of tokens to keys.
+        """Queries of tokens.
 
         Args:
             x: `[tokens, hidden]`, normalised.
@@ -77,7 +77,7 @@ class Indexer:
 
         Args:
             own: the tokens' keys as stored in the cache.
-            layer: in the cache.
+            layer: number in the cache.
         """
         chosen: Choices = []
         for part in batch.parts:
@@ -121,11 +121,11 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class IndexQueries:
-    """Questions of rows to keys.
+    """Queries of rows.
 
     Args:
         query: `[rows, heads, head_dim]`, float32.
-        weights: `[rows, heads]`, float32, of the heads in a score.
+        weights: `[rows, heads]`, float32, weights of the heads in a score.
     """
 
     query: Tensor
@@ -144,9 +144,9 @@ def best(scores: Tensor, count: int) -> Tensor:
     """The best columns of each row; ties prefer earlier ones, which `topk` alone does not guarantee.
 
     Args:
-        scores: `[rows, columns]`, float32; -inf = not to be chosen while there are others.
+        scores: `[rows, columns]`, float32; -inf = chosen only if there is no other.
         count: less than the columns.
-    Returns: `[rows, count] int64`, rising. A row with a NaN may have columns twice.
+    Returns: `[rows, count] int64`, ascending. A row with a NaN may repeat columns.
     """
     least = scores.topk(count, sorted=False).values.amin(-1, keepdim=True)
     above, level = scores > least, scores == least

@@ -1,7 +1,7 @@
-"""Products in INT8 by torch: static weights with a scale per output, activations quantised row by row as they come.
+"""Products in INT8 by torch: static weights with a scale per output, activations quantised per row at run time.
 
-The same formula as the native library's, to the bit: integers are added up exactly in any order, and what surrounds
-them is a fixed sequence of float32 operations. So this is the form for machines without the library, and its reference.
+The same formula as the native library's, to the bit: integer sums are exact in any order, and the operations around
+them are a fixed sequence in float32. So this is the form for machines without the library, and its reference.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _LEAST = 1e-30
-"""Takes the place of a smaller absolute maximum, whose reciprocal would not be finite."""
+"""Replaces a smaller absolute maximum, whose reciprocal would not be finite."""
 
 
 class Int8Linear:
@@ -39,7 +39,7 @@ class Int8Linear:
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows in INT8, each with its own scale: `absmax / 127`.
+    """Rows in INT8, each with its scale `absmax / 127`.
 
     Args:
         x: `[rows, features]`, floating point.
@@ -60,7 +60,7 @@ def multiply_int8(x: Tensor, weight: Tensor) -> Tensor:
         weight: `[out_features, features] int8`.
     Returns: `[rows, out_features] int32`.
     """
-    # On CUDA the integer product requires many rows and round sizes; float64 is exact up to 2^53, and always there.
+    # On CUDA the integer product requires many rows and round sizes; float64 is exact up to 2^53 and always available.
     if x.device.type == "cpu" and x.shape[1] > 1 and _cpu_is_exact():
         return torch._int_mm(x, weight.t())
     return (x.double() @ weight.double().t()).int()
@@ -68,7 +68,7 @@ def multiply_int8(x: Tensor, weight: Tensor) -> Tensor:
 
 @cache
 def _cpu_is_exact() -> bool:
-    """Kernels for CPUs without VNNI add pairs up in 16 bits, where the largest products do not fit.
+    """Whether the CPU's int8 product is exact: without VNNI pairs are summed in 16 bits, which can overflow.
 
     Effects: computes one small product, once per process.
     """

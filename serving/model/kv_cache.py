@@ -1,8 +1,8 @@
-"""The paged KV cache: one tensor, block-major, so that a block is one contiguous run of bytes.
+"""The paged KV cache: one block-major tensor, so that a block is one contiguous run of bytes.
 
     [num_blocks, layers, block_tokens, a token's row]
 
-Layers are the model's; or some of them, where others lie in blocks of their own (`split_layers`).
+Layers are all of the model's, or some of them if the others are in separate blocks (`split_layers`).
 
 A token's data in each layer is the architecture's `row`; `kv_layout` defines its bytes. Block-major order costs
 attention nothing (blocks are gathered anyway) and makes a handoff one copy per block. This module does not track which
@@ -26,13 +26,13 @@ class KvCache:
 
     Args:
         block_tokens: tokens per block.
-        dtype: the model's, which `write` takes and `gather` returns for any stored form.
-        buffer: writable memory to use (shared memory of the node); None = own memory. Must hold `size_bytes`.
-        num_layers: layers to keep; default the model's. A draft layer with a cache of its own counts as one more.
+        dtype: the model's; `write` takes and `gather` returns it for any stored form.
+        buffer: writable memory to use (shared memory of the node); None = own memory. Must have `size_bytes`.
+        num_layers: layers to keep; default the model's. A draft layer with its own cache adds one.
         split: location of layers if a block has only some of them; `num_layers` is then ignored.
         kv_dtype: `int8` stores the larger part of a row in bytes, `auto` in `dtype`.
     Raises: ModelError if the buffer is read-only, too small or not on the CPU.
-    Effects: zeroes the memory: padding reads blocks that were never written, and must not meet a NaN.
+    Effects: zeroes the memory, since padding reads blocks that were never written and must not contain a NaN.
 
     `layout` describes the bytes of a row, for readers of raw memory.
     """
@@ -69,13 +69,13 @@ class KvCache:
             self.tensor = torch.zeros(shape, dtype=layout.stored_dtype, device=device)
         else:
             self.tensor = _on_buffer(buffer, self.size_bytes, layout.stored_dtype, torch.device(device)).view(shape)
-        self.device = self.tensor.device  # with its index, `cuda` became `cuda:0`
+        self.device = self.tensor.device  # with its index: `cuda` becomes `cuda:0`
         self._rows = self.tensor.view(-1, layout.stored_elements)
         self._runs = self.tensor.view(num_blocks * self.num_layers, -1)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block, all layers."""
+        """Bytes of one block with all its layers."""
         return self.num_layers * self.block_tokens * self.row_bytes
 
     @property
@@ -84,11 +84,11 @@ class KvCache:
         return self.num_blocks * self.block_bytes
 
     def used_bytes(self, tokens_in_block: int) -> int:
-        """Bytes to move for a block that holds this many tokens: all of it, since each layer has its own part."""
+        """Bytes to move for a block with this many tokens: the whole block, since each layer has a separate part."""
         return self.block_bytes if tokens_in_block > 0 else 0
 
     def place(self, layer: int, batch: ForwardBatch) -> tuple[int, ForwardBatch]:
-        """A layer's number in the blocks that hold it, and the batch with their tables."""
+        """A layer's number in the blocks that contain it, and the batch with their tables."""
         if self.split is None:
             return layer, batch
         block, within = self.split.places[layer]
@@ -100,12 +100,12 @@ class KvCache:
         Args:
             slots: `[tokens] int64`, the layer-0 row of each token, as in `ForwardBatch`.
             rows: `[tokens, row_elements]`, in `dtype`.
-        Effects: writes the arena; the int8 form also rounds `rows` to what `gather` will give.
+        Effects: writes the arena; the int8 form also rounds `rows` to the values that `gather` will return.
         """
         self._rows.index_copy_(0, slots + layer * self.block_tokens, self.layout.pack(rows))
 
     def gather(self, layer: int, runs: Tensor) -> Tensor:
-        """Copy blocks of one layer side by side.
+        """Copy blocks of one layer into one tensor.
 
         Args:
             runs: `[blocks] int64`, block id times layers.
@@ -114,10 +114,10 @@ class KvCache:
         return self.layout.unpack(self._runs.index_select(0, runs + layer).view(-1, self.layout.stored_elements))
 
     def gather_chosen(self, layer: int, slots: Tensor) -> Tensor:
-        """Copy single rows of one layer side by side.
+        """Copy single rows of one layer into one tensor.
 
         Args:
-            slots: `[tokens] int64`, as those of `write`.
+            slots: `[tokens] int64`, as for `write`.
         Returns: `[tokens, row_elements]`, in `dtype`.
         """
         return self.layout.unpack(self._rows.index_select(0, slots + layer * self.block_tokens))
@@ -126,7 +126,7 @@ class KvCache:
         """Gather only the indexer's keys of one layer's blocks.
 
         Args:
-            runs: as those of `gather`.
+            runs: as for `gather`.
         Returns: `[blocks * block_tokens, index]`, in `dtype`.
         """
         blocks = self._runs.view(-1, self.block_tokens, self.layout.stored_elements)
@@ -136,7 +136,7 @@ class KvCache:
 def _fingerprint(
     config: Architecture, layers: int, block_tokens: int, layout: KvLayout, split: SplitLayers | None
 ) -> str:
-    """Fingerprint of all that determines the meaning of a block's bytes, the model's shape included."""
+    """Fingerprint of everything that determines the meaning of a block's bytes, including the model's shape."""
     text = f"{config!r}|{layers}|{block_tokens}|{layout.dtype}|{layout.form}"
     if split is not None:
         text += f"|{split!r}"

@@ -1,17 +1,17 @@
 """Layout of one token's entry in one layer of the KV cache, byte by byte.
 
-    latent row    latent ++ rotated key ++ key of the indexer where there is one, once for all heads
+    latent row    latent ++ rotated key ++ the indexer's key, if any; once for all heads
     grouped row   for each KV head: value ++ rotated key
 
-In the float forms all of it is in the model's dtype. In the INT8 form what is rounded comes first, as bytes, then what
-is kept in the model's dtype, then a float32 scale for each rounded part:
+In the float forms all parts are in the model's dtype. In the INT8 form the rounded parts come first, as bytes, then the
+parts in the model's dtype, then a float32 scale for each rounded part:
 
-    latent row    latent as int8 | rotated key, key of the indexer, kept | its scale
+    latent row    latent as int8 | rotated key, the indexer's key, unrounded | its scale
     grouped row   value, key as int8 | scale of the value, scale of the key      (head after head)
 
-A latent's rotated key stays as it is: it is small, its channels rotate at very different speeds, and rounding it costs
-more than rounding the latent. An indexer's key stays, too: it decides what is read. The latent was just normalised, so
-that one scale for a token's whole row loses little.
+A latent's rotated key is not rounded: it is small, its channels rotate at very different speeds, and rounding it costs
+more than rounding the latent. An indexer's key is not rounded either, since it decides which tokens are read. The
+latent has just been normalised, so that one scale for a token's whole row loses little.
 """
 
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ class KvLayout:
     """The bytes of one token in one layer.
 
     Args:
-        dtype: the model's, of what `pack` takes and `unpack` gives.
+        dtype: the model's, for the input of `pack` and the result of `unpack`.
         row: shape of a token's data.
         heads: equal parts of a row, head after head; 1 for a latent row.
-        rounded: widths of a head's parts that INT8 rounds, each with a scale of its own; they are first.
+        rounded: widths of a head's parts that INT8 rounds, each with a separate scale; they are first.
         kept: width of the part that it does not round.
         rope_offset_bytes: offset of the rotated key in a head.
         scale_offset_bytes: offset of a head's scales; -1 in the float forms, which have none.
-        head_bytes: of one head, a multiple of 4 in the INT8 form.
+        head_bytes: size of one head, a multiple of 4 in the INT8 form.
     """
 
     form: KvForm
@@ -57,7 +57,7 @@ class KvLayout:
 
     @classmethod
     def of(cls, row: CacheRow, dtype: torch.dtype, kv_dtype: KvDtype = "auto") -> "KvLayout":
-        """The layout of such rows of a model of this dtype; `auto` keeps its dtype."""
+        """The layout of such rows in a model of this dtype; `auto` keeps the dtype."""
         heads, kept = 1, 0
         rounded: tuple[int, ...]
         if isinstance(row, LatentRow):
@@ -91,14 +91,14 @@ class KvLayout:
 
     @property
     def index_part(self) -> slice:
-        """Slice of the indexer's key in a latent row, in elements of `stored_dtype`; its bytes are of `dtype`."""
+        """Slice of the indexer's key in a latent row, in elements of `stored_dtype`; its bytes are in `dtype`."""
         assert isinstance(self.row, LatentRow), "grouped rows have no key of an indexer"
         first = self.rope_offset_bytes + self.row.rope * self.dtype.itemsize
         size = self.stored_dtype.itemsize
         return slice(first // size, (first + self.row.index * self.dtype.itemsize) // size)
 
     def pack(self, rows: Tensor) -> Tensor:
-        """Rows as they are stored: `[tokens, elements]` to `[tokens, stored_elements]`.
+        """Rows in stored form: `[tokens, elements]` to `[tokens, stored_elements]`.
 
         With INT8, `rows` are rounded to what `unpack` returns: a token that attends to its own chunk uses the values
         that later steps read from the cache, so results do not depend on the chunk boundaries.
@@ -142,12 +142,12 @@ class KvLayout:
         return heads.view(stored.shape[0], -1)
 
     def _kept(self, packed: Tensor) -> Tensor:
-        """The part that is not rounded, of packed heads, as a view."""
+        """The unrounded part of packed heads, as a view."""
         end = self.rope_offset_bytes + self.kept * self.dtype.itemsize
         return packed[:, self.rope_offset_bytes : end].view(self.dtype)
 
     def _scale(self, packed: Tensor, part: int) -> Tensor:
-        """A rounded part's scale, of packed heads, as a view `[heads, 1]`."""
+        """The scale of a rounded part of packed heads, as a view `[heads, 1]`."""
         first = self.scale_offset_bytes + part * _WORD
         return packed[:, first : first + _WORD].view(torch.float32)
 

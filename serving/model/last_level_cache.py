@@ -1,4 +1,4 @@
-"""How much the processor's largest cache holds."""
+"""Size of the processor's last-level cache."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +8,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def last_level_cache_bytes(caches: Path = _CACHES) -> int:
-    """Size of the cache next to memory [bytes]; 0 if unknown.
+    """Size of the cache closest to memory [bytes]; 0 if unknown.
 
     Args:
         caches: Linux's description of the first core's caches.

@@ -1,9 +1,9 @@
 """Multi-head latent attention, in two forms of one product.
 
 The cache holds one latent row per token. *Plain heads* (prompt chunks) expand the latents of the whole context to keys
-and values per head: cheap per score, dear per context token, so it pays when many queries share a context. *Absorbed*
-(decode) pushes the expansion matrices onto the query and the output instead, so that all heads attend to the raw
-latent rows: no expansion, which pays for a few queries per context. Same result up to rounding.
+and values per head: cheap per score but expensive per context token, so it pays if many queries share a context.
+*Absorbed* (decode) applies the expansion matrices to the query and the output instead, so that all heads attend to the
+raw latent rows: no expansion, which pays for a few queries per context. The results agree up to rounding.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class LatentWeights:
 
 
 class LatentAttention:
-    """One attention layer; `cache_layer` is its place in the KV cache."""
+    """One attention layer; `cache_layer` is its layer in the KV cache."""
 
     def __init__(self, shape: LatentShape, weights: LatentWeights, cache_layer: int) -> None:
         self.w = weights
@@ -99,7 +99,7 @@ class LatentAttention:
         absorbed = self.w.key_absorb(query[..., : self.nope_dim])
         latent_query = torch.cat((absorbed, query[..., self.nope_dim :]), -1)
         scores = torch.baddbmm(mask, latent_query, context.transpose(1, 2), alpha=self.scale)
-        mean = torch.bmm(scores.softmax(-1), context)  # rope columns too: cheaper than a copy without them
+        mean = torch.bmm(scores.softmax(-1), context)  # includes the rope columns: cheaper than a copy without them
         return self.w.value_absorb(mean[..., : self.latent]).reshape(rows, -1)
 
     def _plain(
@@ -112,11 +112,11 @@ class LatentAttention:
     ) -> Tensor:
         """A chunk against its cached prefix and itself, per head: `[tokens, heads * v_dim]`.
 
-        Query rows are taken a few hundred at a time, each against the keys up to its last row: half of the work of a
-        full square, and scores that stay near the core.
+        Query rows are processed a few hundred at a time, each block against the keys up to its last row: half of the
+        work of a full square, and scores that fit in the core's cache.
 
         Args:
-            chosen: of each of those blocks, see `Choices`; empty = all contexts are read whole.
+            chosen: for each of those blocks, see `Choices`; empty = all contexts are read whole.
         """
         context = own
         if chunk.start:
@@ -124,7 +124,7 @@ class LatentAttention:
         key, value = self._expand(context)
         query = query.transpose(0, 1)
         out = torch.empty((query.shape[1], self.heads, self.value_dim), dtype=own.dtype, device=own.device)
-        nothing = query.new_empty((1, 1, 1))  # with beta = 0 only a place in the signature
+        nothing = query.new_empty((1, 1, 1))  # ignored with beta = 0, but required by the signature
         for number, (first, rows) in enumerate(chunk.query_blocks()):
             block = query[:, first : first + rows]
             end = chunk.start + first + rows
@@ -144,5 +144,5 @@ class LatentAttention:
 
 
 def _others(chosen: Tensor, columns: int) -> Tensor:
-    """`[rows, columns] bool`: what is not among each row's chosen columns."""
+    """`[rows, columns] bool`: True for columns that are not chosen."""
     return torch.ones((chosen.shape[0], columns), dtype=torch.bool, device=chosen.device).scatter_(1, chosen, False)

@@ -1,7 +1,7 @@
-"""One matrix product with a fixed weight: the port that every projection of the model goes through.
+"""One matrix product with a fixed weight: the port for every projection of the model.
 
 Implementations differ in how the weight is stored (plain, packed for the CPU's matrix kernels, INT8), never in the
-result: `y = x W^T + b`. The rest of the model holds only `Linear`s, so a stored form is replaced in one place.
+result: `y = x W^T + b`. The rest of the model uses only `Linear`, so a stored form is replaced in one place.
 """
 
 import os
@@ -24,10 +24,10 @@ class LinearWeight:
         weight: `[out_features, in_features]`: floating point, or int8 with a `scale`.
         bias: `[out_features]`, floating point.
         scale: `[out_features] float32`: the value of an int8 weight is `weight * scale[:, None]`.
-        weight_only: whether activations are not rounded to int8 (W8A16); else they are (W8A8).
-        many_rows: always multiplied with many rows, so that a form that is read quickly does not pay.
+        weight_only: whether activations are not rounded to int8 (W8A16); otherwise they are (W8A8).
+        many_rows: always multiplied with many rows, so that a form for fast reading does not pay.
 
-    Weights of heads are `[heads, in_features, out_features]`. Such int8 ones are W8A16, their scale is
+    Weights of heads are `[heads, in_features, out_features]`. Their int8 form is W8A16, with a scale of
     `[heads, in_features, 1]` or `[heads, 1, out_features]`.
     """
 
@@ -48,7 +48,7 @@ class Linear(Protocol):
 
 
 class PlainLinear:
-    """The weight as the checkpoint has it, `[out_features, in_features]`."""
+    """The weight as stored in the checkpoint, `[out_features, in_features]`."""
 
     __slots__ = ("bias", "in_features", "out_features", "weight")
 
@@ -65,8 +65,8 @@ class PrepackedLinear:
     """The weight reordered once into the blocked layout of oneDNN's kernels.
 
     About half the time of a plain product at decode sizes, because no reorder runs per call. A row's result has the
-    same bits with any other rows in the call (measured, see tests/model/test_linear.py), which plain float32 products
-    do not offer.
+    same bits with any other rows in the call (measured, see tests/model/test_linear.py), unlike plain float32
+    products.
     """
 
     __slots__ = ("_lone_row_differs", "_memory", "_packed", "_product", "bias", "in_features", "out_features")
@@ -75,7 +75,7 @@ class PrepackedLinear:
         """
         Args:
             weight: `[out_features, in_features]`, plain (not kept) or packed by `pack` before (kept).
-            memory: memory of a packed weight, kept alive by this object; None = the tensor keeps its own.
+            memory: memory of a packed weight, kept alive by this object; None = the tensor keeps its memory.
         """
         self._memory = memory
         self.out_features, self.in_features = weight.shape
@@ -93,11 +93,11 @@ class PrepackedLinear:
 
 
 # oneDNN's kernels for AMX tiles sum a row in an order that depends on the number of rows in the call; those for vectors
-# do not. oneDNN reads the setting once per process, at its first product. Prompts in torch are slower with it on such
-# processors; our own tile kernels keep a row's bits.
+# do not. oneDNN reads the setting once per process, at its first product. It makes prompts in torch slower on such
+# processors; our own tile kernels give each row the same bits.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# Rows per call that the packed layout is chosen for: a decode batch.
+# Rows per call for which the packed layout is chosen: a decode batch.
 _PACK_ROWS = 16
 _ORDERED_ROW = 1024
 _NO_SCALARS: list[float] = []
@@ -105,7 +105,7 @@ _PACKED_DTYPES = (torch.bfloat16, torch.float32)
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether packed is the fastest exact form there. Without AVX-512 oneDNN packs no bfloat16."""
+    """Whether the packed form is the fastest exact one. Without AVX-512 oneDNN does not pack bfloat16."""
     if device.type != "cpu" or dtype not in _PACKED_DTYPES or not torch._C._has_mkldnn:
         return False
     return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -118,7 +118,7 @@ def pack(weight: Tensor) -> Tensor:
 
 
 def is_packed(weight: Tensor) -> bool:
-    """Whether `pack` made it."""
+    """Whether a weight was packed by `pack`."""
     return weight.layout is torch._mkldnn  # type: ignore[attr-defined]
 
 
@@ -126,7 +126,7 @@ def make_linear(given: LinearWeight) -> Linear:
     """The fastest exact form for the weight's device and dtype.
 
     Args:
-        given: on the device where it will be used; its weight is not kept when it is packed here.
+        given: on the device that will use it; its weight is not kept if it is packed here.
     """
     if given.scale is not None:
         return Int8Linear(given.weight, given.scale, given.bias)
@@ -136,9 +136,9 @@ def make_linear(given: LinearWeight) -> Linear:
 
 
 def fuse(*parts: LinearWeight) -> LinearWeight:
-    """One product in place of several that read the same input; the outputs are concatenated.
+    """One product in place of several with the same input; the outputs are concatenated.
 
-    A missing bias next to real ones counts as zeros. Either all parts have scales, or none.
+    A missing bias counts as zeros if others exist. Either all parts have scales, or none.
     """
     bias = scale = None
     if any(part.bias is not None for part in parts):
@@ -153,7 +153,7 @@ def fuse(*parts: LinearWeight) -> LinearWeight:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """`torch.cat` along the first axis. That of the meta device would import half of torch's compiler."""
+    """Concatenate along the first axis; `torch.cat` on the meta device would import half of torch's compiler."""
     rows = [part.shape[0] for part in parts]
     whole = parts[0].new_empty((sum(rows), *parts[0].shape[1:]))
     for place, part in zip(whole.split_with_sizes(rows), parts, strict=True):

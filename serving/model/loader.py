@@ -1,4 +1,4 @@
-"""From a checkpoint folder to a model ready to compute."""
+"""Loads a checkpoint folder as a model that is ready to compute."""
 
 import logging
 import re
@@ -37,7 +37,7 @@ DtypeName = Literal["auto", "float32", "bfloat16"]
 logger = logging.getLogger(__name__)
 
 IMAGE_WAIT_S = 120.0
-"""How long a host without the weights waits for one with them to put them into the pool."""
+"""How long a host without the weights waits for another host to store them in the pool."""
 _IMAGE_PAUSE_S = 0.5
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -61,8 +61,8 @@ def load_model(
 ) -> Model:
     """Load a checkpoint, draft layers included.
 
-    With an image store the weights are in its memory, shared by all processes of the node that load the same model;
-    only the first reads the checkpoint. If an image fails, the checkpoint is read as without a store.
+    With an image store the weights are in the store's memory, shared by all processes of the node that load the same
+    model; only the first reads the checkpoint. If an image fails, the checkpoint is read as without a store.
 
     Args:
         folder: config.json and safetensors files, with or without an index.
@@ -70,16 +70,16 @@ def load_model(
         dtype: of weights, activations and KV cache; `auto` = the configuration's (float16 becomes float32).
         progress: called after each tensor that is read, with (tensors read, tensors to read).
         images: store to read the weights from, or to write them to.
-        version: names these weights among images; empty = from their content, see `model_version`.
+        version: identifies these weights among images; empty = from their content, see `model_version`.
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: faster, with nearly the same acceptance.
-        short: with `native`, bfloat16 weights in twelve bits a number where they can be; None = where that is
-            known to be quicker (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold
-            them all. Same results.
+        short: with `native`, bfloat16 weights in twelve bits per number if possible; None = if that is known to be
+            faster (`Library.short_weights_pay`): with AMX, else if the last-level cache does not hold them all. Same
+            results.
         bf16_results: see `Architecture.bf16_results`.
         indexers: False = without those of sparse attention, see `without_indexers`; always so with `native`.
-        routed_experts: False = without a store, `AbsentPanels` stand for routed experts, whose weights are not read.
-    Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not there.
+        routed_experts: False = without a store, `AbsentPanels` replace routed experts, whose weights are not read.
+    Raises: ModelError if the folder cannot be served, or the device, dtype or native library is not available.
     Effects: reads files, allocates memory on the device, may fill an image.
     """
     config = replace(read_architecture(folder), bf16_results=bf16_results)
@@ -108,7 +108,7 @@ def _through_image(
     forms: ProductForms,
     progress: Progress | None,
 ) -> Model | None:
-    """The model on an image, made first if there is none; None if that cannot be."""
+    """The model on an image, which is created first if missing; None if that is impossible."""
     image = images.load(key)
     if image is None and lacks_weights(folder):
         image = _await_image(images, key)
@@ -135,7 +135,7 @@ def _through_image(
 
 
 def _await_image(images: ImageStore, key: str) -> MappedImage | None:
-    """An image that an instance on a host with the weights will put there, or None."""
+    """An image that an instance on a host with the weights will store, or None."""
     end = time.monotonic() + IMAGE_WAIT_S
     while time.monotonic() < end:
         image = images.load(key)
@@ -146,7 +146,7 @@ def _await_image(images: ImageStore, key: str) -> MappedImage | None:
 
 
 def open_checkpoint(config: Architecture, folder: Path, progress: Progress | None) -> tuple[Checkpoint, range]:
-    """The checkpoint, checked, and the draft layers that it has. Raises: ModelError, also if it is on another host."""
+    """The validated checkpoint and its draft layers. Raises: ModelError, also if the weights are on another host."""
     require_weights(folder)
     checkpoint = Checkpoint(folder, fp8_block=config.quantization.fp8_block, progress=progress)
     _require_as_many(config, checkpoint)
@@ -162,7 +162,8 @@ def open_checkpoint(config: Architecture, folder: Path, progress: Progress | Non
 def product_forms(
     folder: Path, device: torch.device, *, native: bool, coarse_drafts: bool = False, short: bool | None = None
 ) -> ProductForms:
-    """Forms of a model's products; arguments as those of `load_model`.
+    """Forms of a model's products; arguments as for `load_model`.
+
 
     Raises: ModelError if there is no native library, or `folder` cannot be read.
     """
@@ -177,10 +178,10 @@ def product_forms(
 
 
 def _short_weights_pay(library: Library, folder: Path) -> bool:
-    """Whether they are quicker, for this model.
+    """Whether they are faster, for this model.
 
     A server's last-level cache may be as large as the model and still be no faster than memory, because the other cores
-    share it. With AMX, models that fit in it gain as others do (230 M parameters in 480 MiB: 1.33 at batch 1), or lose
+    share it. With AMX, models that fit in it gain like others (230 M parameters in 480 MiB: 1.33 at batch 1), or lose
     nothing (10 M). On Zen 5 the latter lost 8 %.
     """
     if not library.short_weights_pay:
@@ -225,12 +226,12 @@ def _require_as_many(config: Architecture, checkpoint: Checkpoint) -> None:
 
 
 def _has_drafts(config: Architecture, checkpoint: Checkpoint) -> bool:
-    """Whether any draft weight is there: exporters often keep the configuration's count and drop the layers."""
+    """Whether any draft weight is present: exporters often keep the configuration's count but drop the layers."""
     return any(_layer_of(name) in mtp_layers(config) for name in checkpoint.names)
 
 
 def _ignorable(config: Architecture, name: str, *, drafts: bool) -> bool:
-    """Tensors that may be present and are not needed."""
+    """Whether a tensor may be present but is not needed."""
     if name.endswith("rotary_emb.inv_freq") or (config.tie_word_embeddings and name == "lm_head.weight"):
         return True
     if any(part in name for part in config.unused):

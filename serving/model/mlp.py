@@ -1,4 +1,4 @@
-"""The gated feed-forward net: dense layers, shared experts, and the arithmetic of one expert."""
+"""The gated feed-forward network: dense layers, shared experts, and the computation of one expert."""
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,7 +8,7 @@ from serving.model.linear import Linear
 
 
 def swiglu(gate_up: Tensor, clamped: ClampedGate | None = None) -> Tensor:
-    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half; with the clamped gate if given."""
+    """`silu(gate) * up` of `[rows, 2 * width]`, gate in the first half; uses the clamped gate if given."""
     gate, up = gate_up.chunk(2, -1)
     if clamped is None:
         return F.silu(gate).mul_(up)

@@ -1,4 +1,4 @@
-"""The whole model: tokens and cache in, hidden states and logits out. Independent of sequences and requests."""
+"""The whole model: from tokens and cache to hidden states and logits. Independent of sequences and requests."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ class Model:
 
     Args:
         embed: `[vocab, hidden]`.
-        mtp: draft layers, empty when the checkpoint has none.
+        mtp: draft layers, empty if the checkpoint has none.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.embed.device
 
     def forward(self, batch: ForwardBatch, cache: KvCache) -> Tensor:

@@ -1,4 +1,4 @@
-"""Name of a checkpoint's content, under which its images and its KV blocks are kept. Imports no torch."""
+"""Name of a checkpoint's content, which identifies its images and KV blocks. Imports no torch."""
 
 from hashlib import blake2b
 from pathlib import Path
@@ -9,13 +9,13 @@ from serving.regular_file import MOST_JSON_BYTES, read_regular
 
 
 def model_version(folder: str | Path) -> str:
-    """Short name of a checkpoint's content: of config.json and of the weights themselves, see `identity`.
+    """Short digest of a checkpoint's content: config.json and the weights themselves, see `identity`.
 
     Copies of a folder on other hosts have the same version for any file times; different weights have different
     versions, even with equal names, sizes and times.
 
     Raises: ModelError if the folder cannot be read.
-    Effects: reads some pages of each tensor, once in a process.
+    Effects: reads some pages of each tensor, once per process.
     """
     digest = blake2b(digest_size=8)
     try:

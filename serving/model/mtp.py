@@ -1,9 +1,9 @@
-"""The multi-token-prediction layer: from a token's hidden state and the next token, guess the one after.
+"""The multi-token-prediction layer: predicts, from a token's hidden state and the next token, the one after that.
 
     hidden' = block(eh_proj(cat(enorm(embed(next token)), hnorm(hidden))))
     logits' = head(norm(hidden'))
 
-The block keeps its own rows in the KV cache, in the layer after the model's last.
+The block keeps its rows in the KV cache, in the layer after the model's last.
 """
 
 import torch

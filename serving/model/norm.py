@@ -7,7 +7,7 @@ from torch import Tensor
 class RmsNorm:
     """`x / rms(x) * weight` over the last axis, the quotient in float32.
 
-    Written in steps: on a CPU torch's own `rms_norm` takes four times as long on long prompts.
+    Written in steps, since on a CPU torch's own `rms_norm` takes four times as long on long prompts.
     """
 
     __slots__ = ("eps", "size", "weight")

@@ -1,6 +1,6 @@
 """A model folder without its weights, as one value to send to a host that lacks the folder.
 
-Small files are included in full. Of weight files only the header is included; unpacked, they are sparse files of the
+Small files are included in full. Of weight files only the header is included; they are unpacked as sparse files of the
 full size, so that the model's size is the same. A mark records that the weights are missing, and their digest: version
 and fingerprint are the same, and reading the weights is refused.
 """
@@ -19,9 +19,9 @@ from serving.model.identity import content_digest
 from serving.regular_file import check_regular, open_regular, read_regular
 
 MARK = "weights-are-elsewhere"
-"""File of an unpacked folder; contains the digest of the weights, and the path of the original folder."""
+"""File in an unpacked folder with the digest of the weights and the path of the original folder."""
 MOST_BYTES = 64 << 20
-"""Of a parcel, before it is compressed: a large tokenizer has 20 MB."""
+"""Limit of an uncompressed parcel: a large tokenizer has 20 MB."""
 _WEIGHTS = ".safetensors"
 _SMALL = (".json", ".jinja", ".txt", ".model")
 _LENGTH_BYTES = 8
@@ -29,7 +29,7 @@ _LENGTH_BYTES = 8
 
 
 class ParcelFile(msgspec.Struct, frozen=True):
-    """A file. `pieces`: (place, bytes); the rest is a hole."""
+    """A file. `pieces`: (offset, bytes); the rest is a hole."""
 
     name: str
     size: int
@@ -38,7 +38,7 @@ class ParcelFile(msgspec.Struct, frozen=True):
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """A folder. `path`: where it was; `weights`: digest of what is not in it."""
+    """A folder. `path`: of the original; `weights`: digest of the missing weights."""
 
     path: str
     weights: str
@@ -48,7 +48,7 @@ class Parcel(msgspec.Struct, frozen=True):
 def pack(folder: Path) -> bytes:
     """The folder as one value.
 
-    Raises: ModelError if a file cannot be read, or the small files are too large to travel.
+    Raises: ModelError if a file cannot be read, or the small files are too large to send.
     """
     try:
         weights = weights_digest(folder)
@@ -61,9 +61,9 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(parcel: bytes, folder: Path) -> None:
-    """Create the folder atomically, complete but for its weights.
+    """Create the folder atomically, complete except for its weights.
 
-    Raises: ModelError if it cannot be made.
+    Raises: ModelError if it cannot be created.
     Effects: replaces a folder that another process has created since; readers never see a partial one.
     """
     whole = msgspec.msgpack.decode(zlib.decompress(parcel), type=Parcel)
@@ -76,7 +76,7 @@ def unpack(parcel: bytes, folder: Path) -> None:
         fresh.rename(folder)
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
-        if not (folder / MARK).is_file():  # else another process of this host was faster
+        if not (folder / MARK).is_file():  # otherwise another process of this host was faster
             raise ModelError(f"{socket.gethostname()}: {folder} cannot be made ({error.strerror})") from error
 
 
@@ -96,7 +96,7 @@ def lacks_weights(folder: Path) -> bool:
 
 
 def weights_digest(folder: Path) -> str:
-    """Digest of the content of a folder's weights, also where they are on another host.
+    """Digest of the content of a folder's weights, even if they are on another host.
 
     Raises: OSError if a file cannot be read.
     Effects: reads files, see `content_digest`.

@@ -1,9 +1,9 @@
 """Supported quantised layouts of a checkpoint, and the one that `config.json` specifies. Imports no torch.
 
-Three are read. *FP8*, block-scaled, as DeepSeek publishes, and *MXFP4*, as gpt-oss has its experts (four bits a number,
-32 share an exponent): dequantised while they are read. *INT8* as compressed-tensors'
-`int-quantized` writes it: a symmetric int8 weight `X.weight [out, in]` with `X.weight_scale [out, 1]`, multiplied with
-activations that are rounded to int8 per token while serving; only those of `kv_b_proj`, which decode absorbs, are not.
+Three are supported. *FP8*, block-scaled, as published by DeepSeek, and *MXFP4*, as in gpt-oss's experts (four bits per
+number, 32 share an exponent), are dequantised while they are read. *INT8* in compressed-tensors'
+`int-quantized` form is a symmetric int8 weight `X.weight [out, in]` with `X.weight_scale [out, 1]`, multiplied with
+activations that are rounded to int8 per token at run time, except for `kv_b_proj`, which decode absorbs.
 The tensors themselves show which matrices are INT8; the configuration's `ignore` patterns are for readers that need it
 before opening the files.
 """
@@ -23,7 +23,7 @@ INT8_WEIGHTS: Mapping[str, object] = {
     "strategy": "channel",
     "dynamic": False,
 }
-"""What compressed-tensors calls one static scale per output channel."""
+"""Compressed-tensors' settings for one static scale per output channel."""
 INT8_ACTIVATIONS: Mapping[str, object] = {
     "num_bits": 8,
     "type": "int",
@@ -31,7 +31,7 @@ INT8_ACTIVATIONS: Mapping[str, object] = {
     "strategy": "token",
     "dynamic": True,
 }
-"""What compressed-tensors calls one scale per token, found while serving."""
+"""Compressed-tensors' settings for one scale per token, computed at run time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Quantization:
     """Formats of a checkpoint's stored weights.
 
     Args:
-        fp8_block: rows and columns that share one scale of an FP8 matrix; None when there is none.
+        fp8_block: rows and columns that share one scale of an FP8 matrix; None if there is none.
         int8: whether matrices may be INT8 with one scale per output channel.
         mxfp4: whether experts may be MXFP4.
     """
@@ -52,7 +52,7 @@ class Quantization:
 def read_quantization(raw: Mapping[str, object]) -> Quantization:
     """Read the quantisation from `config.json`.
 
-    Raises: ModelError for a layout that is not read; TypeError or ValueError for one that cannot be understood.
+    Raises: ModelError for an unsupported layout; TypeError or ValueError for a malformed one.
     """
     given = raw.get("quantization_config")
     if given is None:
@@ -64,7 +64,7 @@ def read_quantization(raw: Mapping[str, object]) -> Quantization:
         _check_int8(given)
         return Quantization(int8=True)
     if method == MXFP4_METHOD:
-        return Quantization(mxfp4=True)  # which they are is seen from the tensors, not from `modules_to_not_convert`
+        return Quantization(mxfp4=True)  # the tensors show which experts are, not `modules_to_not_convert`
     if method != "fp8" or given.get("fmt", "e4m3") != "e4m3":
         raise ModelError(
             f"quantization {method!r} is not supported; give a bf16, a block-scaled fp8 (e4m3), an {MXFP4_METHOD} or "
@@ -77,7 +77,7 @@ def read_quantization(raw: Mapping[str, object]) -> Quantization:
 
 
 def _check_int8(given: Mapping[str, object]) -> None:
-    """Raises: ModelError naming the first thing that is not W8A8, static per channel and dynamic per token."""
+    """Raises: ModelError naming the first setting that is not W8A8, static per channel and dynamic per token."""
     if given.get("format") != INT8_FORMAT:
         raise _unsupported(f"format = {given.get('format')!r}", INT8_FORMAT)
     if given.get("kv_cache_scheme") is not None:

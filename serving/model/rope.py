@@ -1,8 +1,8 @@
 """Rotary positions as multiplication by complex numbers of (almost) unit length.
 
-Inside the model rotated pairs are always neighbours, and a head's rotating elements its last ones. Checkpoints that
-have them otherwise (halves of the head are paired, or its first elements rotate) get the rows of their projections
-reordered once at load (`rotated_last`), which changes no score, because queries and keys are reordered in the same way.
+Inside the model rotated pairs are always adjacent, and a head's rotating elements are its last ones. For checkpoints
+with another order (halves of the head are paired, or its first elements rotate) the rows of the projections are
+reordered once at load (`rotated_last`), which changes no score, because queries and keys are reordered the same way.
 """
 
 import torch
@@ -12,7 +12,7 @@ from serving.model.architecture import Architecture
 
 
 class Rope:
-    """Turns positions into rotations; holds only the frequencies."""
+    """Turns positions into rotations; contains only the frequencies."""
 
     def __init__(self, config: Architecture, device: torch.device) -> None:
         frequencies = config.rope.inverse_frequencies(config.rope_dim)
@@ -30,7 +30,7 @@ class Rope:
 
 
 def rotate(x: Tensor, rotations: Tensor) -> Tensor:
-    """Rotate neighbouring pairs of the last axis.
+    """Rotate adjacent pairs of the last axis.
 
     Args:
         x: `[..., rope_dim]`, last axis dense.
@@ -45,8 +45,9 @@ def rotated_last(width: int, rope_dim: int, first: int, *, interleave: bool = Fa
     """Order of a head's elements in which rotating ones are last, with adjacent pairs.
 
     Args:
-        width: of the head. first: of its elements that rotate, as the checkpoint has them.
-        interleave: whether pairs are neighbours in the checkpoint, too; else they are `rope_dim / 2` apart.
+        width: of the head.
+        first: index of its first rotating element in the checkpoint.
+        interleave: whether pairs are also adjacent in the checkpoint; otherwise they are `rope_dim / 2` apart.
     Returns: `[width] int64`, for `index_select`.
     """
     rotating = torch.arange(first, first + rope_dim)

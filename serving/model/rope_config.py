@@ -1,4 +1,4 @@
-"""The rotary-position settings of a checkpoint, and the numbers that follow from them. No torch here."""
+"""The rotary-position settings of a checkpoint and the derived numbers. Imports no torch."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ class RopeConfig:
 
     Args:
         theta: base of the wavelengths.
-        interleave: whether the checkpoint pairs neighbouring elements (DeepSeek) or halves of the head.
-        scaling: how wavelengths are stretched for longer contexts; None = they are not.
+        interleave: whether the checkpoint pairs adjacent elements (DeepSeek) or halves of the head.
+        scaling: how wavelengths are stretched for longer contexts; None = unchanged.
     """
 
     theta: float
@@ -42,18 +42,18 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class LinearScaling:
-    """All wavelengths longer by one factor."""
+    """Stretches all wavelengths by one factor."""
 
     factor: float
 
     def stretched(self, plain: tuple[float, ...], _theta: float, _width: int) -> tuple[float, ...]:
-        """The angles, of those without scaling."""
+        """The scaled angles, from the unscaled ones."""
         return tuple(frequency / self.factor for frequency in plain)
 
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:
-    """Llama 3.1's: long wavelengths are stretched, short ones stay, those between by degrees; names as in the file."""
+    """Llama 3.1's scaling: stretches long wavelengths, keeps short ones, interpolates between; names as in the file."""
 
     factor: float
     low_freq_factor: float
@@ -61,7 +61,7 @@ class Llama3Scaling:
     original_max_position_embeddings: int
 
     def stretched(self, plain: tuple[float, ...], _theta: float, _width: int) -> tuple[float, ...]:
-        """The angles, of those without scaling. Source: Llama 3.1's reference code (`apply_scaling`)."""
+        """The scaled angles, from the unscaled ones. Source: Llama 3.1's reference code (`apply_scaling`)."""
         return tuple(self._one(frequency) for frequency in plain)
 
     def _one(self, frequency: float) -> float:
@@ -94,7 +94,7 @@ class YarnConfig:
         return yarn_mscale(self.factor, 1.0)
 
     def stretched(self, plain: tuple[float, ...], theta: float, width: int) -> tuple[float, ...]:
-        """The angles, of those without scaling.
+        """The scaled angles, from the unscaled ones.
 
         Source: YaRN (arXiv 2309.00071), equations 17-20, with the linear ramp in units of pairs.
         """
@@ -129,7 +129,7 @@ def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool
 
     Args:
         theta: default base.
-    Raises: ModelError for kinds that are not known, keys that are not, and numbers out of range.
+    Raises: ModelError for unknown kinds or keys, and numbers out of range.
     """
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping):
@@ -177,9 +177,9 @@ def _linear(scaling: Mapping[str, object], _max_positions: int) -> LinearScaling
 _Scaling = YarnConfig | Llama3Scaling | LinearScaling | None
 
 _OF_ALL_KINDS = {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"} | {
-    "partial_rotary_factor",  # a family's page reads it
+    "partial_rotary_factor",  # read by the family's module
     "llama_4_scaling_beta",
-    "max_position_embeddings",  # some write it there again
+    "max_position_embeddings",  # repeated there by some exporters
 }
 _YARN_KEYS = frozenset(("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate"))
 
@@ -189,4 +189,4 @@ _KINDS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, object], int],
     "llama3": (frozenset(("low_freq_factor", "high_freq_factor")), _llama3),
     "linear": (frozenset(), _linear),
 }
-"""Kinds of scaling: keys of each, and how it is read."""
+"""Kinds of scaling: the keys and the reader of each."""

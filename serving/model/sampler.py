@@ -2,19 +2,19 @@
 
 Order of operations, per row of float32 logits:
 
-1. stop tokens are hidden until `min_tokens` are out; `logit_bias` is added;
+1. stop tokens are hidden until `min_tokens` are generated; `logit_bias` is added;
 2. repetition penalty on tokens of prompt and output (a positive logit is divided, another multiplied), then frequency
-   and presence penalties on tokens of the output; then tokens that the row's grammar forbids are out;
-3. `temperature = 0`: the largest logit wins, the lowest id on a tie. Otherwise logits are divided by the temperature
-   and, as float64, turned into weights `w = exp(logit - max)`;
-4. filters, each by value, so that equal weights stay or leave together: `min_p` keeps `w >= min_p` (the best has 1);
-   `top_k` keeps weights at least as large as the k-th largest; `top_p` keeps the largest weights until their sum
-   reaches `top_p` of what is left;
+   and presence penalties on tokens of the output; then tokens that the row's grammar forbids are removed;
+3. `temperature = 0`: the largest logit is chosen, the lowest id on a tie. Otherwise logits are divided by the
+   temperature and, as float64, turned into weights `w = exp(logit - max)`;
+4. filters, each by value, so that equal weights are kept or removed together: `min_p` keeps `w >= min_p` (the best has
+   1); `top_k` keeps weights at least as large as the k-th largest; `top_p` keeps the largest weights until their sum
+   reaches `top_p` of the remaining sum;
 5. the token is the first id, in ascending order of ids, whose running sum of kept weights exceeds `u * total`.
 
-`u` is `uniform(seed, position)`: nothing else enters, so a token depends neither on its batch nor on its replica.
-Running sums in order of ids (not of weights) keep the choice stable against rounding noise in the logits: only a `u`
-within the noise of a border can tip over, never two neighbours that swap ranks.
+`u` is `uniform(seed, position)` and depends on nothing else, so a token depends neither on its batch nor on its
+replica. Running sums in order of ids (not of weights) keep the choice stable against rounding noise in the logits: only
+a `u` within the noise of a border can change the result, never two adjacent weights that swap ranks.
 """
 
 from collections import Counter
@@ -38,14 +38,14 @@ _TOP_P_CANDIDATES = 512
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Sample of one row."""
+    """Sampling result of one row."""
 
     token: int
     logprobs: TokenLogprobs | None
 
 
 def mix(x: int) -> int:
-    """The finaliser of splitmix64: a bijection of 64-bit integers that scatters neighbours.
+    """The finaliser of splitmix64: a bijection of 64-bit integers that scatters adjacent ones.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (2014).
     """
@@ -58,14 +58,14 @@ def mix(x: int) -> int:
 def uniform(seed: int, position: int) -> float:
     """The random number of one token, in [0, 1), 53 bits: `mix(mix(seed + g) + g * (position + 1)) >> 11`.
 
-    g is 2^64 divided by the golden ratio. The seed is mixed first, so that the sequences of neighbouring seeds share
+    g is 2^64 divided by the golden ratio. The seed is mixed first, so that the sequences of adjacent seeds share
     no numbers.
     """
     return (mix(mix(seed + _GOLDEN) + _GOLDEN * (position + 1)) >> 11) * 2.0**-53
 
 
 Mask = NDArray[np.bool_] | None
-"""`[vocab]`: tokens that may be drawn, at least one; None = all of them."""
+"""`[vocab]`: tokens that may be sampled, at least one; None = all of them."""
 
 
 def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] = ()) -> list[Sampled]:
@@ -75,7 +75,6 @@ def sample(logits: Tensor, orders: Sequence[SampleOrder], masks: Sequence[Mask] 
         logits: `[rows, vocab] float32`, from the model; not modified.
         orders: one per row.
         masks: one per row, or none at all.
-    Effects: none; `logits` is left alone.
     """
     masked = [row for row, mask in enumerate(masks) if mask is not None]
     if not masked and all(_is_plain_greedy(order.sampling) for order in orders):
@@ -160,16 +159,16 @@ def _draw(logits: Tensor, orders: Sequence[SampleOrder]) -> list[int]:
     sums = _filtered(weights, params).cumsum(-1)
     at = [uniform(o.sampling.seed, len(o.prompt) + len(o.output)) for o in orders]
     total = sums[:, -1:]
-    below = torch.nextafter(total, torch.zeros_like(total))  # a product rounded up to the total would find no id
+    below = torch.nextafter(total, torch.zeros_like(total))  # with a product rounded up to the total, no id is found
     target = torch.minimum(_column(at, logits) * total, below)
     found = torch.searchsorted(sums, target, right=True)[:, 0]
-    # NaN weights end after the last id: such a request must not fail its batch.
+    # NaN weights select an index past the last id: such a request must not fail its batch.
     tokens: list[int] = found.clamp_(max=logits.shape[1] - 1).tolist()
     return tokens
 
 
 def _filtered(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Weights, with those rejected by a row's filters set to zero."""
+    """Weights, with those that a row's filters reject set to zero."""
     if any(p.min_p > 0 for p in params):
         weights = weights.masked_fill(weights < _column([p.min_p for p in params], weights), 0.0)
     vocab = weights.shape[1]
@@ -189,8 +188,8 @@ def _filtered(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
 def _nucleus_floor(weights: Tensor, top_p: Sequence[float]) -> Tensor:
     """Per row, the weight at which the sum of the largest weights reaches its share: `[rows, 1]`.
 
-    The share is usually reached within the first few hundred candidates; only when it does not for some row is the
-    whole vocabulary sorted. Both ways add the same numbers in the same order.
+    The share is usually reached within the first few hundred candidates; the whole vocabulary is sorted only if it is
+    not for some row. Both ways add the same numbers in the same order.
     """
     share = _column(top_p, weights)
     target = share * weights.sum(-1, keepdim=True)

@@ -1,8 +1,8 @@
 """Tensors over existing memory, shared and possibly read-only, without a copy.
 
-A plain tensor is a view. A weight packed for oneDNN is opaque to torch's ordinary functions, but the C interface that
-torch offers to ahead-of-time compiled models can put one over existing bytes, given the description of their layout.
-That interface carries a version in its names and may change: `can_share_packed` tries it once, on a small product.
+A plain tensor is a view. A weight packed for oneDNN is opaque to torch's ordinary functions, but torch's C interface
+for ahead-of-time compiled models can create one over existing bytes, given the description of their layout.
+That interface is versioned by name and may change: `can_share_packed` tries it once, on a small product.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from torch import Tensor
 from serving.model.linear import PrepackedLinear, pack, packs
 
 ALIGNMENT = 64
-"""Bytes; what torch's own allocator gives, so that kernels take the same path."""
+"""Bytes; the alignment of torch's own allocator, so that kernels take the same path."""
 
 
 def address_of(memory: memoryview) -> int:
@@ -27,12 +27,12 @@ def address_of(memory: memoryview) -> int:
 
 
 def plain_over(memory: memoryview, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A dense tensor on `memory`, which it keeps alive. Do not write to it: the memory may be read-only.
+    """A dense tensor on `memory`, which it keeps alive. Do not write to it, since the memory may be read-only.
 
     Args:
         memory: contiguous, exactly as long as the tensor, not empty.
     """
-    # Not through a buffer of Python: torch warns about read-only ones, and has no tensor that cannot be written.
+    # Not through Python's buffer interface: torch warns about read-only buffers and has no read-only tensors.
     span: Any = (ctypes.c_char * memory.nbytes).from_address(address_of(memory))
     span.memory = memory
     return torch.frombuffer(span, dtype=dtype).view(tuple(shape))
@@ -42,9 +42,9 @@ def packed_over(memory: memoryview, shape: Sequence[int], dtype: torch.dtype, la
     """A packed weight on `memory`. The caller keeps the memory alive: the tensor does not.
 
     Args:
-        memory: the bytes of `packed_bytes`.
+        memory: the bytes from `packed_bytes`.
         shape: `[out_features, in_features]` of the plain weight.
-        layout: of `packed_layout`, by the same torch on the same kind of CPU.
+        layout: from `packed_layout`, by the same torch on the same kind of CPU.
     Raises: RuntimeError if torch refuses.
     """
     lib = _library()
@@ -76,13 +76,13 @@ def packed_bytes(packed: Tensor) -> memoryview:
 
 
 def packed_layout(packed: Tensor) -> bytes:
-    """oneDNN's description of how a packed weight's bytes are ordered; the values play no part."""
+    """oneDNN's description of the order of a packed weight's bytes; independent of the values."""
     return bytes(torch.ops.mkldnn._get_mkldnn_serialized_md(packed).numpy().tobytes())
 
 
 @cache
 def can_share_packed() -> bool:
-    """Whether `packed_over` gives products with the same bits here.
+    """Whether `packed_over` gives products with the same bits on this machine.
 
     Effects: computes one small product, once per process.
     """

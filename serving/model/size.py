@@ -1,4 +1,4 @@
-"""How much device memory a checkpoint's weights take, without loading them."""
+"""Device memory of a checkpoint's weights, computed without loading them."""
 
 import re
 from math import prod
@@ -9,10 +9,10 @@ from safetensors import safe_open
 from serving.regular_file import check_regular
 
 _FP8_SCALE = "_scale_inv"
-"""Scales of FP8 blocks, dropped by dequantisation."""
+"""Suffix of the scales of FP8 blocks, which dequantisation drops."""
 _MXFP4_SCALE = re.compile(r"\.mlp\.experts\.\w+_scales")
 _MXFP4 = re.compile(r"\.mlp\.experts\.\w+_blocks")
-"""Two numbers per byte, and exponents dropped by dequantisation."""
+"""MXFP4 tensors: two numbers per byte; dequantisation drops the exponents."""
 _INT8_SCALE = ".weight_scale"
 _FLOAT32_BYTES = 4
 _ROUTED = re.compile(r"\.mlp\.experts\.")
@@ -22,20 +22,20 @@ def weight_bytes(folder: Path, itemsize: int) -> int:
     """Bytes of all weights of a folder once they are loaded, read from the file headers alone.
 
     Args:
-        itemsize: bytes of the computation type. INT8 matrices stay one byte an element, with a float32 scale per output
-            channel.
-    Raises: SafetensorError if a file's header cannot be read; OSError, also for what is no regular file of the folder.
+        itemsize: bytes of the computation type. INT8 matrices keep one byte per element, with a float32 scale per
+            output channel.
+    Raises: SafetensorError if a file's header cannot be read; OSError, also for an entry that is not a regular file.
     """
     return sum(_weight_bytes(folder, itemsize))
 
 
 def rank_weight_bytes(folder: Path, itemsize: int, experts: int, slots: int) -> int:
-    """Bytes of the weights of a rank: everything but the routed experts, and its slots.
+    """Bytes of a rank's weights: all except the routed experts, plus its slots.
 
     Args:
         itemsize: as in `weight_bytes`.
-        experts: of a layer.
-        slots: that the rank has in each layer.
+        experts: routed experts of a layer.
+        slots: slots of the rank in each layer.
     Raises: as `weight_bytes`.
     """
     other, routed = _weight_bytes(folder, itemsize)
@@ -43,12 +43,12 @@ def rank_weight_bytes(folder: Path, itemsize: int, experts: int, slots: int) -> 
 
 
 def _weight_bytes(folder: Path, itemsize: int) -> tuple[int, int]:
-    """Bytes of all that is no routed expert, and of routed experts."""
+    """Bytes of all other weights, and of routed experts."""
     found = [0, 0]
     for path in sorted(folder.glob("*.safetensors")):
         check_regular(path, within=folder)
         with safe_open(path, framework="numpy") as tensors:
-            for name in tensors.keys():  # not a dict
+            for name in tensors.keys():  # `tensors` is not a dict
                 if not name.endswith(_FP8_SCALE) and _MXFP4_SCALE.search(name) is None:
                     part = tensors.get_slice(name)
                     routed = _ROUTED.search(name) is not None

@@ -20,8 +20,8 @@ class SparseAttention(LatentAttention):
     """One attention layer.
 
     Args:
-        weights: with those of a query latent.
-        indexer: its own; None = it reads what the last layer with one has chosen.
+        weights: must include a query latent.
+        indexer: its own; None = it uses the choice of the last layer that has one.
     """
 
     def __init__(self, shape: LatentShape, weights: LatentWeights, cache_layer: int, indexer: Indexer | None) -> None:
@@ -29,7 +29,7 @@ class SparseAttention(LatentAttention):
         self.indexer = indexer
 
     def __call__(self, x: Tensor, rotations: Tensor, batch: ForwardBatch, cache: KvCache) -> Tensor:
-        """Attend, as `LatentAttention` does.
+        """Attend, like `LatentAttention`.
 
         Effects: also overwrites the batch's choices, or reads them.
         """
@@ -53,7 +53,7 @@ class SparseAttention(LatentAttention):
         return w.out(self._over_choices(query, rows, batch, cache))
 
     def _over_choices(self, query: Tensor, rows: Tensor, batch: ForwardBatch, cache: KvCache) -> Tensor:
-        """All rows against what of their contexts was chosen: `[tokens, heads * v_dim]`."""
+        """All rows against the chosen tokens of their contexts: `[tokens, heads * v_dim]`."""
         choices = batch.choices or [[] for _ in batch.parts]
         parts = []
         for group, chosen in zip(batch.groups, choices, strict=False):
@@ -65,7 +65,7 @@ class SparseAttention(LatentAttention):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _row_group(self, query: Tensor, group: RowGroup, tokens: Tensor | None, cache: KvCache) -> Tensor:
-        """Rows of a group against the chosen tokens, or without a choice against all of their contexts."""
+        """Rows of a group against the chosen tokens, or without a choice against their whole contexts."""
         rows, mask = query.shape[0], group.mask
         if tokens is None:
             context = cache.gather(self.cache_layer, group.runs)
@@ -74,5 +74,5 @@ class SparseAttention(LatentAttention):
             slots = group.runs.view(rows, -1).gather(1, tokens // size) * size + tokens % size
             context = cache.gather_chosen(self.cache_layer, slots.flatten())
             mask = mask.gather(2, tokens[:, None])
-        # Without the indexer's keys, and dense: the same product as of a model that has none.
+        # Without the indexer's keys, and dense: the same product as in a model without an indexer.
         return self._attend(query, context[:, : self.attended].contiguous().view(rows, -1, self.attended), mask)

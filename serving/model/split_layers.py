@@ -1,6 +1,6 @@
 """Placement of a model's layers in KV blocks: all in one block, or sliding-window layers separate from the others.
 
-With separate blocks, those that have left the window are freed while a sequence runs. All blocks hold the same number
+With separate blocks, those outside the window are freed while a sequence runs. All blocks hold the same number
 of layers, so that one arena serves both kinds.
 """
 
@@ -11,7 +11,7 @@ from serving.model.architecture import Architecture, GroupedShape
 from serving.values.layer_split import LayerSplit
 
 MOST_WIDTH = 8
-"""CM_TABLE_WIDTH: blocks for the same positions. More, of fewer layers each, cost more than they free."""
+"""CM_TABLE_WIDTH: blocks for the same positions. More blocks with fewer layers each would cost more than they free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class SplitLayers:
     """Places of a model's layers.
 
     Args:
-        layers: in a block.
-        places: of each layer of the model: which block of a table's row, and which layer of the block.
+        layers: number per block.
+        places: for each layer of the model, the block in a table's row and the layer of the block.
     """
 
     split: LayerSplit
@@ -29,7 +29,7 @@ class SplitLayers:
 
 
 def split_layers(config: Architecture) -> SplitLayers | None:
-    """Blocks for a model's layers; None = each block has all, since no window ever lets go of anything."""
+    """Blocks for a model's layers; None = each block has all, if no window would free any block."""
     windows = [_window(config, layer) for layer in range(len(config.layers))]
     sliding = len([window for window in windows if window])
     full = len(windows) - sliding
@@ -46,7 +46,7 @@ def split_layers(config: Architecture) -> SplitLayers | None:
 
 
 def _window(config: Architecture, layer: int) -> int:
-    """Most tokens that a layer attends to; 0 = no limit."""
+    """Maximum number of tokens that a layer attends to; 0 = no limit."""
     attention = config.layers[layer].attention
     window = attention.window if isinstance(attention, GroupedShape) else None
     return window if window is not None and window < config.max_position_embeddings else 0

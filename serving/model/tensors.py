@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint of a given architecture has, by name and shape. Pure: no torch."""
+"""Tensors of a checkpoint of a given architecture, by name and shape. Pure; imports no torch."""
 
 from serving.model.architecture import (
     Architecture,
@@ -12,11 +12,11 @@ from serving.model.architecture import (
 Shapes = dict[str, tuple[int, ...]]
 
 INDEXER = "indexer."
-"""Before the names of an indexer's tensors, behind that of its attention."""
+"""Prefix of the names of an indexer's tensors, after that of its attention."""
 
 
 def model_tensors(config: Architecture) -> Shapes:
-    """Every tensor of the model without its draft layers."""
+    """Every tensor of the model, except those of draft layers."""
     shapes: Shapes = {
         "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
         "model.norm.weight": (config.hidden_size,),
@@ -29,7 +29,7 @@ def model_tensors(config: Architecture) -> Shapes:
 
 
 def mtp_tensors(config: Architecture) -> Shapes:
-    """Every tensor that the draft layers must have; for those that they may have see `mtp_optional`."""
+    """Every tensor that the draft layers must have; for optional ones see `mtp_optional`."""
     shapes: Shapes = {}
     hidden = config.hidden_size
     for layer in mtp_layers(config):
@@ -41,7 +41,7 @@ def mtp_tensors(config: Architecture) -> Shapes:
 
 
 def mtp_optional(config: Architecture) -> Shapes:
-    """Tensors that a draft layer may bring or share with the model."""
+    """Tensors that a draft layer may have or share with the model."""
     shape = (config.vocab_size, config.hidden_size)
     names = ("embed_tokens.weight", "shared_head.head.weight")
     return {f"model.layers.{layer}.{name}": shape for layer in mtp_layers(config) for name in names}

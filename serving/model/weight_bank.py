@@ -1,8 +1,8 @@
 """Source of a model's final tensors: built from a checkpoint, or read from an image.
 
 An assembly requests every *final* tensor (fused, reordered, in the kernels' form) from its bank by a stable name,
-together with a function to build it, which the bank may or may not call. Each name is requested once; the first layer
-requests parts that several layers share.
+together with a function to build it, which the bank may or may not call. Each name is requested once; parts that
+several layers share are requested by the first layer.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ class WeightBank(Protocol):
 
     @property
     def coarse_drafts(self) -> bool:
-        """Whether draft layers are to have INT8 products, see `CoarseBank`."""
+        """Whether draft layers have INT8 products, see `CoarseBank`."""
         ...
 
     @property
     def w8a16_inputs(self) -> int:
-        """Most inputs of a product that may be W8A16; 0 = all such are built in floating point."""
+        """Most inputs of a product that may be W8A16; 0 = all such products are built in floating point."""
         ...
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -40,7 +40,7 @@ class WeightBank(Protocol):
         ...
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """Each head's own product; `build` makes the weights `[heads, in_features, out_features]`."""
+        """Products with a separate weight per head; `build` makes the weights `[heads, in_features, out_features]`."""
         ...
 
 
@@ -48,7 +48,7 @@ class FreshBank:
     """Builds everything, in memory of this process.
 
     Args:
-        forms: that products take.
+        forms: the forms of its products.
     """
 
     def __init__(self, forms: ProductForms) -> None:
@@ -56,22 +56,22 @@ class FreshBank:
 
     @property
     def coarse_drafts(self) -> bool:
-        """Answer of the forms."""
+        """The forms' setting."""
         return self._forms.coarse_drafts
 
     @property
     def w8a16_inputs(self) -> int:
-        """Answer of the forms."""
+        """The forms' limit."""
         return self._forms.w8a16_inputs
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
-        """Returns what `build` gives."""
+        """Returns the result of `build`."""
         return build()
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """Returns what `build` gives, in its form."""
+        """Returns the product of `build`'s weight, in its form."""
         return self._forms.linear(build())
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:
-        """Returns what `build` gives, in its form."""
+        """Returns the products of `build`'s weights, in their form."""
         return self._forms.heads(build())

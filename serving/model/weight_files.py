@@ -12,7 +12,7 @@ INDEX = "model.safetensors.index.json"
 def weight_files(folder: Path) -> list[Path]:
     """Files of tensors: those of the index, else all safetensors files.
 
-    Raises: ModelError if there are none, the index cannot be read, or a file that it names is not there.
+    Raises: ModelError if there are none, the index cannot be read, or a file that it lists is missing.
     Effects: reads the index.
     """
     names = indexed_files(folder)
@@ -29,7 +29,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def indexed_files(folder: Path) -> list[str] | None:
-    """Names of the files of tensors that an index lists; None without an index.
+    """Names of the tensor files that an index lists; None without an index.
 
     Raises: ModelError if the index cannot be read, or names a file outside the folder.
     Effects: reads the index.
@@ -47,7 +47,7 @@ def indexed_files(folder: Path) -> list[str] | None:
 def is_partial(folder: Path) -> bool:
     """Whether a folder is a snapshot in Hugging Face's cache that lacks weights because its download is incomplete.
 
-    Effects: looks at the folder.
+    Effects: reads the folder's entries.
     """
     if folder.parent.name != "snapshots":
         return False
@@ -58,7 +58,7 @@ def is_partial(folder: Path) -> bool:
 
 
 def _plain_name(name: object) -> str:
-    """A file's name in an index. Raises: ValueError for a path, which could lead out of the folder."""
+    """A file name from an index. Raises: ValueError for a path, which could lead outside the folder."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise ValueError(f"{str(name)[:80]!r} is no name of a file in the folder")
     return name

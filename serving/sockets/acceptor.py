@@ -45,7 +45,7 @@ class Acceptor:
         self._lock = threading.Lock()
         self._open: dict[socket.socket, threading.Thread] = {}
         self._used: dict[socket.socket, socket.socket] = {}
-        """By what was accepted: what is used in its place (TLS)."""
+        """By accepted socket, the socket used in its place (TLS)."""
         self._strangers: dict[socket.socket, None] = {}
         self._listeners: list[socket.socket] = []
         self._threads: list[threading.Thread] = []

@@ -128,7 +128,7 @@ class Verifier:
         self._channel, self._secrets, self._binding = channel, secrets, binding
         self._expected: bytes | None = None
         self.role = ""
-        """Role that was proved; empty before."""
+        """The proved role; empty before."""
         self._claimed = ""
 
     @property

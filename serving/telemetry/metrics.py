@@ -136,16 +136,16 @@ class GatewayMetrics(Collector):
         self.clock = clock
         self.in_flight = 0
         self.others: Others | None = None
-        """None where no other gateway is known of."""
+        """The other gateways; None if there are none."""
         self.ask: Callable[[], Awaitable[None]] = no_questions
-        """Has instances report their counters; called before a page is made."""
+        """Requests counters from instances; called before a page is made."""
         self.refresh: Callable[[], None] = lambda: None
         """Publishes the state of instances and memory servers; called on each scrape."""
         self._name = name or uuid.uuid4().hex
         self._begun = time.time()
         self._serial = 0
         self.line: AdmissionLine | None = None
-        """None where requests never queue at the gateway."""
+        """The gateway's queue; None if requests never queue there."""
         self.counts: Counter[str] = Counter(dict.fromkeys(_COUNTERS, 0))
         self.outcomes: Counter[str] = Counter(dict.fromkeys(FINISHED_REASONS, 0))
         self.rejections: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))

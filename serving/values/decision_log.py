@@ -195,7 +195,7 @@ class Frames:
         self._data = data
         self._name = name
         self.truncated = False
-        """The last frame was left out; known after the last one."""
+        """Whether the last frame was left out; known after the last one."""
 
     def __iter__(self) -> Iterator[memoryview]:
         """Raises: DecisionLogError at a damaged frame."""

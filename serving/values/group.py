@@ -13,14 +13,14 @@ class RankPhase(Enum):
     """Phase of a rank; the transitions are in `serving.group.core.rank_life`."""
 
     LOADING = "loading"
-    """It builds its instance."""
+    """The rank builds its instance."""
     OFFERED = "offered"
     """Its instance is built and waits for those of its peers."""
     SERVING = "serving"
     LEAVING = "leaving"
-    """It drains."""
+    """The rank drains."""
     LEFT = "left"
-    """It has drained and is empty."""
+    """The rank has drained and is empty."""
     FAILED = "failed"
     """Its instance could not be built or joined; the reason is in `RankReport.problem`."""
 

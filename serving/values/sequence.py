@@ -45,7 +45,7 @@ class GrammarKind(Enum):
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
     LARK = "lark"
-    """llguidance's dialect."""
+    """llguidance's dialect of Lark."""
 
 
 class Grammar(Struct, frozen=True, gc=False):
@@ -74,7 +74,7 @@ class SamplingParams(Struct, frozen=True, gc=False):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    """0 = off."""
+    """0 = disabled."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -93,7 +93,7 @@ class SamplingParams(Struct, frozen=True, gc=False):
     grammar: Grammar | None = None
     """Grammar that the output must match. Stop tokens are allowed only where it is complete."""
     allowed_token_ids: tuple[int, ...] = ()
-    """Only these may be sampled; empty = all."""
+    """Tokens that may be sampled; empty = all."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Tokens of words that the output must not contain: the last one is not sampled after the others."""
 

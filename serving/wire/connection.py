@@ -42,9 +42,9 @@ class Connection(asyncio.Protocol):
         self._reason = "closed by the peer"
         self._unwanted = False
         self._gate: Callable[[bytes], None] | None = None
-        """Takes frames in place of `on_frame` until the secret is proved."""
+        """Receives frames in place of `on_frame` until the secret is proved."""
         self.max_frame_bytes = MAX_FRAME_BYTES
-        """What is announced as larger ends the connection before it is buffered."""
+        """A frame announced as larger closes the connection before it is buffered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport; asyncio calls this once."""

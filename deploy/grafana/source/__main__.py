@@ -4,7 +4,7 @@ from deploy.grafana.source.all import BOARDS, FOLDER
 
 
 def main() -> None:
-    """Write all of them and print their paths."""
+    """Write all boards and print their paths."""
     for name, make in BOARDS.items():
         path = FOLDER / f"{name}.json"
         path.write_text(make(), encoding="utf-8")

@@ -10,7 +10,7 @@ from deploy.grafana.source.scaling import scaling
 from deploy.grafana.source.user import user
 
 FOLDER = Path(__file__).resolve().parents[1] / "boards"
-"""Of the boards' files."""
+"""Folder of the boards' JSON files."""
 BOARDS: dict[str, Callable[[], str]] = {
     "user": user, "operator": operator, "fabric": fabric, "hosts": hosts, "scaling": scaling,
 }  # fmt: skip

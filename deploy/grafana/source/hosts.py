@@ -1,10 +1,10 @@
-"""Dashboard of hosts: which exist, and their state in Ray."""
+"""Dashboard of hosts: the existing hosts and their state in Ray."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import increase, value
 
 SYSTEM = "model_name"
-"""What series of the system as a whole have in common."""
+"""Label that all series of the system as a whole share."""
 
 
 ROWS = [

@@ -11,23 +11,23 @@ from grafana_foundation_sdk.models.dashboard import DashboardLinkType, DataSourc
 from loadgen.report.palette import COLORS, POOLS
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="prometheus")
-"""As deploy/grafana/provisioning names it."""
+"""The data source, as deploy/grafana/provisioning names it."""
 POOL_COLORS = {
     f"/^({'|'.join(pool for pool in POOLS if POOLS[pool] == color)})$/": COLORS[color][1]
     for color in dict.fromkeys(POOLS.values())
 }
-"""By a pattern of legends. The dark values: Grafana is dark unless its reader chooses otherwise."""
+"""By a regular expression for legends. The dark palette, since Grafana is dark by default."""
 WIDTH, HEIGHT, NUMBER_WIDTH, NUMBER_HEIGHT = 8, 8, 4, 4
-"""Of a panel, in Grafana's 24 columns, and rows of 30 pixels."""
+"""Sizes of a panel, in Grafana's 24 columns and in rows of 30 pixels."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture.
+    """One chart.
 
     Args:
-        unit: as Grafana names it: `s`, `Bps`, `percentunit`, `short`.
-        lines: legend and query of each line; `{{label}}` in a legend is a label's value.
+        unit: Grafana's name: `s`, `Bps`, `percentunit`, `short`.
+        lines: legend and query of each line; `{{label}}` in a legend is replaced with the label's value.
         number: show only the latest value.
         stacked: series are stacked.
     """
@@ -42,14 +42,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """A heading, and what is under it."""
+    """A heading and the panels under it."""
 
     title: str
     panels: Sequence[Panel]
 
 
 def board(uid: str, title: str, about: str, rows: Sequence[Row]) -> str:
-    """A board's JSON, as Grafana's provisioning reads it."""
+    """A board's JSON for Grafana's provisioning."""
     made = (
         dashboard.Dashboard(f"CloudMatrix-Infer: {title}")
         .uid(f"cloudmatrix-{uid}")

@@ -1,9 +1,9 @@
-"""A picture of a board, drawn of its JSON and of what a Prometheus answers: there is no Grafana here to look at.
+"""Draws a board from its JSON and a Prometheus' results, as a preview without Grafana.
 
     python -m deploy.grafana.source.picture user http://127.0.0.1:9090 10 board.png      the last 10 minutes
 
 Panels are placed as in the board, with its titles, units, legends and queries, and with the palette of our pages; fonts
-are not Grafana's.
+differ from Grafana's.
 """
 
 import json
@@ -27,16 +27,16 @@ from loadgen.report.palette import COLORS, POOLS
 COLUMNS, POINTS = 24, 120
 ROW_INCHES, WIDTH_INCHES = 0.3, 15.0
 MOST_LINES = 6
-"""In a legend; the board itself shows all."""
+"""Entries in a legend; the board itself shows all."""
 rcParams["axes.prop_cycle"] = cycler(color=[light for light, _ in COLORS.values()])
 _FACTORS = {"s": (1e3, "ms"), "Bps": (1e-6, "MB/s"), "bytes": (2**-20, "MiB"), "percentunit": (100.0, "%")}
 
 
 def draw(name: str, url: str, minutes: float, out: Path) -> None:
-    """Draw one board's last minutes, by the Prometheus at `url`."""
+    """Draw the last minutes of one board from the Prometheus at `url`."""
     board = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
-    end = time.time()  # the same for all: series that are stacked need points at equal times
+    end = time.time()  # the same for all: stacked series need points at equal times
     figure = pyplot.figure(figsize=(WIDTH_INCHES, rows * ROW_INCHES), dpi=100)
     figure.suptitle(board["title"], x=0.99, y=0.995, ha="right", va="top", weight="bold")
     for panel in board["panels"]:
@@ -84,7 +84,7 @@ def _draw(axes: Axes, panel: dict[str, Any], url: str, span: tuple[float, float]
 
 
 def _lines(target: dict[str, Any], url: str, span: tuple[float, float]) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Legend and points of each series; what is no number is left out, as Grafana leaves it out."""
+    """Legend and points of each series; values that are not numbers are omitted, as in Grafana."""
     start, end = span
     step = max(1.0, (end - start) / POINTS)
     query = target["expr"].replace("$__rate_interval", f"{max(15, round(4 * step))}s")

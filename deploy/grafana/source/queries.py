@@ -1,11 +1,11 @@
-"""PromQL of the boards. Several gateways may show the same series: the largest of each counts, once."""
+"""PromQL of the boards. Several gateways may export the same series, so each counts once, with its largest value."""
 
 WINDOW = "$__rate_interval"
-"""What Grafana makes of the zoom; a test puts a time in its place."""
+"""Variable that Grafana sets from the zoom; a test replaces it with a duration."""
 
 
 def value(name: str, *by: str, each: str = "engine") -> str:
-    """A gauge, summed by labels; grouped by `each` as well."""
+    """A gauge, summed by labels, after taking the maximum by `each`."""
     return f"sum by ({', '.join(by)}) (max by ({_labels(each, by)}) ({name}))"
 
 
@@ -15,7 +15,7 @@ def rate(name: str, *by: str, each: str = "engine") -> str:
 
 
 def increase(name: str, *by: str, each: str = "engine", window: str = "1h") -> str:
-    """Growth of a counter within a time, summed by labels."""
+    """Growth of a counter within a window, summed by labels."""
     return f"sum by ({', '.join(by)}) (max by ({_labels(each, by)}) (increase({name}[{window}])))"
 
 

@@ -4,7 +4,7 @@ from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import increase, mean, quantile, value
 
 SYSTEM = "model_name"
-"""What series of the system as a whole have in common."""
+"""Label that all series of the system as a whole share."""
 SERVING = '{state="serving"}'
 START = "cloudmatrix:replica_start_seconds"
 TARGET = value("cloudmatrix:scaling_target_replicas", "pool", each=SYSTEM)

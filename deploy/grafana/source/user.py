@@ -1,4 +1,4 @@
-"""Dashboard of response latency and failures: how long, how fast, how many fail."""
+"""Dashboard of response latency and failures."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import mean, quantile, rate, value

@@ -1,7 +1,7 @@
 """Clean text documents for the storyteller: which files, which parts, which are held out.
 
 Only two sources are read, both with a clear licence: TinyStories (CDLA-Sharing-1.0) and public-domain children's
-books. Held-out documents are chosen by a hash of their text, so the split does not depend on order or on a seed.
+books. Held-out documents are selected by a hash of their text, so the split does not depend on order or on a seed.
 """
 
 import hashlib
@@ -11,11 +11,11 @@ from pathlib import Path
 
 HELD_OUT_BOOK = "Old-Mother-West-Wind_2557"
 HELD_OUT_STORY_PERCENT = 3
-# Written in the plainest English of the folder (short sentences, common words), chosen by `simplicity` below.
+# The books in the plainest English (short sentences, common words), selected with `simplicity` below.
 BOOKS_KEPT = 40
 BOOK_CHUNK_CHARS = 6000
 
-# "â€œ" and friends: UTF-8 quotes that were once read as Windows-1252.
+# "â€œ" and similar: UTF-8 quotes that were once decoded as Windows-1252.
 MOJIBAKE = {
     "\u00e2\u20ac\u0153": '"',
     "\u00e2\u20ac\u009d": '"',
@@ -56,9 +56,9 @@ class Corpus:
 
     Args:
         stories: TinyStories documents to train on.
-        held_out_stories: TinyStories documents never trained on.
+        held_out_stories: TinyStories documents excluded from training.
         books: passages of about `BOOK_CHUNK_CHARS` characters, in reading order inside a book.
-        held_out_book: passages of the one book never trained on.
+        held_out_book: passages of the one book excluded from training.
     """
 
     stories: list[str]
@@ -68,7 +68,7 @@ class Corpus:
 
 
 def ascii_text(text: str) -> str:
-    """Text with mojibake repaired, quotes straightened and runs of blanks joined; other symbols are left alone."""
+    """Text with mojibake repaired, quotes straightened and runs of blanks joined; other symbols are unchanged."""
     for wrong, right in MOJIBAKE.items():
         text = text.replace(wrong, right)
     for wrong, right in PUNCTUATION.items():
@@ -78,7 +78,7 @@ def ascii_text(text: str) -> str:
 
 
 def load_stories(path: Path) -> tuple[list[str], list[str]]:
-    """TinyStories as (train, held out); near-empty, endless and non-English entries are dropped."""
+    """TinyStories as (train, held out); near-empty, overlong and non-English entries are dropped."""
     train: list[str] = []
     held: list[str] = []
     for raw in path.read_text(encoding="utf-8").split("<|endoftext|>"):
@@ -126,7 +126,7 @@ def passages(paragraphs: list[str], size: int = BOOK_CHUNK_CHARS) -> list[str]:
 
 
 def simplicity(text: str, known: set[str]) -> float:
-    """Share of words that TinyStories also uses, less a penalty for long sentences; higher reads easier."""
+    """Share of words that TinyStories also uses, less a penalty for long sentences; higher is simpler."""
     words = re.findall(r"[a-z']+", text.lower())
     sentences = max(1, len(re.findall(r"[.!?]", text)))
     return sum(word in known for word in words) / max(1, len(words)) - 0.002 * len(words) / sentences

@@ -68,7 +68,7 @@ def differences(folder: Path, length: int = 1500) -> tuple[float, float]:
     """Largest absolute differences between transformers' logits and ours over `length` random tokens, float32.
 
     Returns: for the main model, and for the MTP layer.
-    Effects: transformers' logging is turned down, since it calls the MTP layer an unexpected weight.
+    Effects: lowers the log level of transformers, since it reports the MTP layer as an unexpected weight.
     """
     from transformers import AutoModelForCausalLM
     from transformers.modeling_layers import MtpModel
@@ -77,7 +77,7 @@ def differences(folder: Path, length: int = 1500) -> tuple[float, float]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    # It knows where DeepSeek's own MTP layer lies (layer 61) and looks only there.
+    # It expects DeepSeek's MTP layer at layer 61 only.
     theirs._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{theirs.config.num_hidden_layers}\..*"]
     their_mtp = MtpModel.from_pretrained(theirs).float().eval()
     ours = load_exported(folder)

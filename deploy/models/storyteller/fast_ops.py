@@ -1,7 +1,7 @@
-"""Three things that make training on a CPU about twice as fast; none changes the mathematics.
+"""Three optimizations that make training on a CPU about twice as fast, with the same mathematics.
 
-Written attention (at these sizes quicker than the fused CPU kernel), cross-entropy that never holds all the logits,
-and a memory allocator that keeps freed memory instead of asking the kernel for fresh zeroed pages at every step.
+Explicit attention (at these sizes faster than the fused CPU kernel), cross-entropy that never holds all the logits,
+and a memory allocator that keeps freed memory instead of requesting zeroed pages from the kernel in every step.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ CE_CHUNK = 1024
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to serve large blocks from the heap and not to give it back; does nothing elsewhere.
+    """Configure glibc to serve large blocks from the heap and to keep freed memory; does nothing without glibc.
 
-    Source: measured, attention and loss steps 2 to 4 times faster with page faults gone.
+    Source: measured, attention and loss steps 2 to 4 times faster without the page faults.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -41,7 +41,8 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) ->
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ head.T` against targets, chunk by chunk, gradients made in the forward pass."""
+    """Mean cross-entropy of `hidden @ head.T` against targets, by chunks, with gradients computed in the forward
+    pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, low: torch.dtype) -> Tensor:  # noqa: ANN401
@@ -69,7 +70,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
 
 class Permute(torch.autograd.Function):
-    """Rows of `x` in the order `order`; the backward pass gathers by the inverse, where indexing would scatter."""
+    """Rows of `x` in the order `order`; the backward pass gathers with the inverse, since indexing would scatter."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:  # noqa: ANN401

@@ -1,8 +1,8 @@
 """The storyteller's network for training: DeepSeek-V3 (MLA, MoE, one MTP layer) in plain torch.
 
 Parameter names are those of DeepSeek's checkpoints, so `state_dict()` is the export, and `transformers` reads it.
-Attention here is the plain multi-head form of MLA; serving may use the absorbed form of the same weights. Only what
-this model needs is written: no YaRN, no cache, no tensor parallelism.
+Attention is the plain multi-head form of MLA; serving may use the absorbed form of the same weights. Only the parts
+that this model needs are implemented: no YaRN, no cache, no tensor parallelism.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class RMSNorm(nn.Module):
 
 
 def linear(n_in: int, n_out: int) -> nn.Linear:
-    """A linear layer without bias, as everywhere in this architecture."""
+    """A linear layer without bias, as throughout this architecture."""
     return nn.Linear(n_in, n_out, bias=False)
 
 
@@ -68,7 +68,7 @@ def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE on interleaved pairs (x0, x1), (x2, x3) ...; x [..., length, heads, rope_dim], tables [length, 1, half].
 
-    The rotated pairs come out as two halves; queries and keys share the order, so scores do not change.
+    The rotated pairs are returned as two halves; queries and keys share the order, so scores do not change.
     """
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.cat((even * cos - odd * sin, odd * cos + even * sin), -1)
@@ -121,7 +121,7 @@ class Mlp(nn.Module):
 
 
 class Gate(nn.Module):
-    """Router: sigmoid scores, a bias that only steers the choice, groups limited to the best `topk_group`."""
+    """Router: sigmoid scores, a bias that only affects the choice, groups limited to the best `topk_group`."""
 
     def __init__(self, s: Shape) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Block(nn.Module):
 
 
 def channel_dropout(x: Tensor, probability: float) -> Tensor:
-    """Drop whole channels of a sequence: one mask per (sequence, channel) costs next to nothing on a CPU."""
+    """Drop whole channels of a sequence; one mask per (sequence, channel) costs almost nothing on a CPU."""
     if probability == 0.0:
         return x
     mask = (torch.rand(x.shape[0], 1, x.shape[2]) >= probability).to(x.dtype) / (1.0 - probability)
@@ -208,7 +208,7 @@ def channel_dropout(x: Tensor, probability: float) -> Tensor:
 class MtpBlock(Block):
     """Multi-token prediction: from the hidden state at t and the embedding of token t + 1, predict token t + 2.
 
-    As in DeepSeek's checkpoints: `eh_proj` takes the embedding first, and the hidden state comes in after the main
+    As in DeepSeek's checkpoints: `eh_proj` takes the embedding first, and the hidden state is taken after the main
     model's last norm. Embedding and head are the main model's.
     """
 
@@ -250,14 +250,14 @@ class Storyteller(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal weights of variance 1 / fan-in; what writes to the residual stream starts smaller."""
+        """Normal weights of variance 1 / fan-in; smaller for projections that write to the residual stream."""
         depth = 2 * (self.shape.num_hidden_layers + 1)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 scale = depth**-0.5 if name.endswith(("o_proj", "down_proj")) else 1.0
                 nn.init.normal_(module.weight, std=scale * module.in_features**-0.5)
-        # A tied embedding has to be large enough to carry the token through the layers' own noise, while the same
-        # numbers as a head want small logits: the last norms start small instead.
+        # A tied embedding must be large enough to carry the token through the layers' noise, while as a head it needs
+        # small logits: the last norms start small instead.
         nn.init.normal_(self.model.embed_tokens.weight, std=0.5)
         for norm in (self.model.norm, self.model.layers[-1].shared_head["norm"]):
             nn.init.constant_(norm.weight, 0.1)
@@ -271,7 +271,7 @@ class Storyteller(nn.Module):
         return self.model.norm(x)
 
     def mtp_hidden(self, next_ids: Tensor, hidden: Tensor, drop: float = 0.0) -> Tensor:
-        """MTP states for the head; next_ids [batch, length] are the tokens one after those of `hidden`."""
+        """MTP states for the head; next_ids [batch, length] are the tokens that follow those of `hidden`."""
         cos, sin = self.cos[: next_ids.shape[1]], self.sin[: next_ids.shape[1]]
         return self.model.layers[-1].predict(self.model.embed_tokens(next_ids), hidden, cos, sin, drop)
 

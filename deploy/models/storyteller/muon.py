@@ -1,7 +1,7 @@
-"""Muon for the matrices, AdamW for the rest: about twice as much learnt per token as AdamW alone.
+"""Muon for the matrices, AdamW for the rest: learns about twice as much per token as AdamW alone.
 
 Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). Matrices of one shape are
-orthogonalised together as one batch, which matters here: 54 small expert matrices share each shape.
+orthogonalised together as one batch, which matters for this model: 54 small expert matrices share each shape.
 """
 
 from collections import defaultdict
@@ -44,7 +44,8 @@ class Muon(torch.optim.Optimizer):
                 self._step_shape(shape, params, group)
 
     def _step_shape(self, shape: torch.Size, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Nesterov momentum and one orthogonalised step for parameters of one shape; no gradient counts as zero."""
+        """Nesterov momentum and one orthogonalised step for parameters of one shape; a missing gradient counts as
+        zero."""
         grads = []
         for p in params:
             buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))
@@ -58,7 +59,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model: nn.Module, lr_muon: float, lr_adam: float) -> list[torch.optim.Optimizer]:
-    """Muon for every hidden matrix; AdamW for embedding, router and norms. The embedding alone decays a little."""
+    """Muon for every hidden matrix; AdamW for embedding, router and norms. Only the embedding has weight decay."""
     matrices, routers, norms, embedding = [], [], [], []
     for name, p in model.named_parameters():
         if "embed_tokens" in name:

@@ -1,7 +1,7 @@
 """An endless stream of training windows: stories, chats and book passages, mixed as training progresses.
 
-Books teach grammar and long context early; the share of simple stories and chats grows, because how a model ends is
-how it speaks.
+Books teach grammar and long context early; the share of simple stories and chats grows, because the last training data
+determines the model's style.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ NAME_SWAP_SHARE = 0.7  # of story readings
 
 
 def book_share(progress: float) -> float:
-    """Share of tokens that come from books, at `progress` in [0, 1]."""
+    """Share of tokens from books, at `progress` in [0, 1]."""
     return 0.35 - 0.30 * min(1.0, progress / 0.55)
 
 
 def window_length(progress: float, rng: Random) -> int:
-    """Tokens in a window. Short windows first: they cost less, and a story is about 220 tokens long."""
+    """Tokens in a window. Short windows first: they cost less, and a story has about 220 tokens."""
     if progress < 0.35:
         return 256
     if progress < 0.65:
@@ -32,7 +32,7 @@ def window_length(progress: float, rng: Random) -> int:
 
 
 def batch_tokens(progress: float) -> int:
-    """Tokens per step. Early on a step of half the size teaches as much, so there are twice as many of them."""
+    """Tokens per step. Early in training a step of half the size is as effective, so there are twice as many."""
     return 2048 if progress < 0.6 else 4096
 
 
@@ -45,10 +45,10 @@ def shuffled_forever(count: int, rng: Random) -> Iterator[int]:
 
 
 class Stream:
-    """Windows of tokens. Documents are laid end to end, so a window may start inside one.
+    """Windows of tokens. Documents are concatenated, so a window may start inside one.
 
     Args:
-        seed: decides everything drawn; a resumed run passes another one, so as not to repeat its first part.
+        seed: determines all random choices; a resumed run passes another one, so as not to repeat its first part.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, seed: int) -> None:
@@ -59,7 +59,7 @@ class Stream:
         self.story_order = shuffled_forever(len(self.stories), self.rng)
         self.book_order = shuffled_forever(len(self.books), self.rng)
         self.drawn = {"stories": 0, "chats": 0, "books": 0}
-        self._credit = 0.0  # tokens owed to books, so that shares hold in tokens and not in documents
+        self._credit = 0.0  # tokens still due to books, so that shares apply to tokens and not to documents
         self._left: list[int] = []
 
     def _document(self, long: bool) -> tuple[str, str]:
@@ -79,7 +79,7 @@ class Stream:
         return "chats", "<|begin|>" + render(turns)
 
     def batch(self, progress: float) -> Tensor:
-        """int64 [windows, length + 2], `batch_tokens` of them in all. Effects: advances the stream."""
+        """int64 [windows, length + 2], `batch_tokens` of them in total. Effects: advances the stream."""
         length = window_length(progress, self.rng)
         windows = batch_tokens(progress) // length
         while len(self._left) < windows * length + 2:
@@ -97,7 +97,7 @@ class Stream:
 
 
 def held_out_windows(tokenizer: Tokenizer, texts: list[str], length: int, count: int) -> Tensor:
-    """int64 [count, length + 2] of whole documents laid end to end, for quick validation during training."""
+    """int64 [count, length + 2] of whole concatenated documents, for quick validation during training."""
     ids: list[int] = []
     for text in texts:
         ids += tokenizer.encode(f"<|begin|>{text}<|end|>", add_special_tokens=False).ids

@@ -67,7 +67,7 @@ def train_tokenizer(texts: list[str], vocabulary: int = VOCABULARY) -> Tokenizer
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # A plain completion prompt starts a document, so encode() puts <|begin|> in front; the chat template has its own.
+    # A plain completion prompt starts a document, so encode() prepends <|begin|>; the chat template contains its own.
     tokenizer.post_processor = processors.Sequence(
         [
             processors.ByteLevel(trim_offsets=False),
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--max-length", type=int, default=2048, help="longest context, in tokens")
     args = parser.parse_args()
     corpus = load_corpus(args.data)
-    # Stories three times: the vocabulary should fit them first, the books second.
+    # Stories three times: the vocabulary should fit them first, then the books.
     tokenizer = train_tokenizer(corpus.stories * 3 + corpus.books)
     save(tokenizer, args.out, args.max_length)
     held = corpus.held_out_stories

@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 WARM_UP = 0.01  # share of the run
-HOLD_UNTIL = 0.35  # then the learning rate falls in a straight line to zero
+HOLD_UNTIL = 0.35  # then the learning rate decays linearly to zero
 BALANCE_LOSS = 1e-3
 BIAS_SPEED = 2e-3  # change of a router's bias per step, towards equal load
 
@@ -52,8 +52,8 @@ def mtp_weight(progress: float) -> float:
 class Clock:
     """Progress in [0, 1], steered so that it reaches 1 at the deadline.
 
-    A gap in which the process did not run (stopped, or starved) adds no progress by itself; the remaining progress
-    is spread over the remaining time.
+    A gap in which the process did not run (stopped, or starved) adds no progress; the remaining progress is spread
+    over the remaining time.
     """
 
     def __init__(self, minutes: float, progress: float) -> None:
@@ -63,7 +63,7 @@ class Clock:
         self.steps: deque[float] = deque(maxlen=50)
 
     def tick(self) -> None:
-        """Call once per step. Effects: moves `progress`."""
+        """Call once per step. Effects: updates `progress`."""
         now = time.time()
         took, self.last = now - self.last, now
         if self.steps:
@@ -79,7 +79,7 @@ class Clock:
 
 
 def balance_routers(model: Storyteller, progress: float) -> float:
-    """Move each router's bias towards equal load (DeepSeek's loss-free balancing); the last tenth leaves it alone.
+    """Move each router's bias towards equal load (DeepSeek's loss-free balancing), except in the last tenth.
 
     Returns: the largest load of any expert over the mean. Effects: changes biases, clears the load counters.
     """
@@ -148,11 +148,11 @@ class Run:
 
     @property
     def state_file(self) -> Path:
-        """Where everything is saved."""
+        """Path of the saved state."""
         return self.args.state / "state.pt"
 
     def save(self) -> None:
-        """Write the state file in one go, and the plot and history beside it."""
+        """Write the state file atomically, then the plot and the history next to it."""
         state: dict[str, Any] = {
             "shape": asdict(self.model.shape),
             "model": self.model.state_dict(),
@@ -170,7 +170,7 @@ class Run:
         plot(self.history, self.args.state / "loss.png")
 
     def restore(self) -> float:
-        """Read the state file. Returns: the progress it was saved at. Raises: FileNotFoundError without one."""
+        """Read the state file. Returns: the progress at which it was saved. Raises: FileNotFoundError without one."""
         state = torch.load(self.state_file, weights_only=True)
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -179,7 +179,7 @@ class Run:
         return float(state["progress"])
 
     def one_step(self) -> dict[str, float]:
-        """Forward, backward, update. Returns: this step's figures. Effects: moves everything one step on."""
+        """Forward, backward, update. Returns: this step's figures. Effects: advances the training state by one step."""
         progress = self.clock.progress
         windows = self.stream.batch(progress)
         with torch.autocast("cpu", dtype=torch.bfloat16):

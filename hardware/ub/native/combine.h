@@ -1,5 +1,5 @@
-// Combine: whoever has the expert writes the result to [row][choice] of the source, which adds its choices in order of
-// expert ids. The place and the order do not depend on where experts are, and so neither does the sum.
+// Combine: the rank with the expert writes the result to [row][choice] of the source, which adds its choices in order
+// of expert ids. Neither the place nor the order depends on where experts are, so the sum does not either.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -14,13 +14,14 @@ class Combine {
     Combine(Exchange& exchange, RankSet sources, RankSet experts)
         : exchange_(exchange), sources_(sources & exchange.members()), experts_(experts & exchange.members()) {}
 
-    // Where the result for an entry of that source is to be written, before `announce`.
+    // Address of the result for an entry of that source, to be written before `announce`.
     template <class Number = float>
     Number* result(uint32_t source, const Entry& entry) const {
         return exchange_.window(source).result<Number>(entry.row, entry.choice);
     }
 
-    // Say that all results are whole. Every member calls this and `await`, whether it is among either or not.
+    // Announce that all results are complete. Every member calls this and `await`, whether or not it has rows or
+    // experts.
     void announce() {
         exchange_.begin_round();
         if (!has(experts_, exchange_.self())) return;
@@ -32,8 +33,8 @@ class Combine {
         return has(sources_, exchange_.self()) ? exchange_.await(experts_, deadline) : Outcome{};
     }
 
-    // Add a row's results, float32, to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
-    // order.
+    // Add a row's results, float32, to `sum`, each times its weight, in order of expert ids; fastest if choices are in
+    // that order.
     // ids, weights: [top_k], of different experts; columns first ... end - 1.
     void add(uint32_t row, const int32_t* ids, const float* weights, uint32_t first, uint32_t end,
              float* sum) const {

@@ -1,5 +1,5 @@
-// Dispatch: a source stages each row once and lists who takes it; those read it where it lies. Between `announce` and
-// `await` there is time for what needs no other rank.
+// Dispatch: a source stages each row once and lists its destinations, which read it in place. Work that needs no other
+// rank can run between `announce` and `await`.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,19 +14,20 @@ class Dispatch {
     Dispatch(Exchange& exchange, RankSet sources, RankSet experts)
         : exchange_(exchange), sources_(sources & exchange.members()), experts_(experts & exchange.members()) {}
 
-    // Where this rank's row is to be written, once, before `announce`.
+    // Address of this rank's row, to be written once, before `announce`.
     char* stage(uint32_t row) const { return exchange_.window(exchange_.self()).row(row); }
 
-    // Have an expert slot of a rank take a row. At most max_rows * top_k of them.
+    // List a row for an expert slot of a rank. At most max_rows * top_k entries.
     void send(uint32_t rank, uint32_t row, uint32_t choice, uint32_t slot) {
         Entry* list = exchange_.window(exchange_.self()).list(rank);
         list[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
     }
 
-    // Entries for a rank so far.
+    // Number of entries for a rank so far.
     uint32_t sent(uint32_t rank) const { return counts_[rank]; }
 
-    // Say that rows and lists are whole. Every member calls this and `await`, whether it is among either or not.
+    // Announce that rows and lists are complete. Every member calls this and `await`, whether or not it has rows or
+    // experts.
     void announce() {
         exchange_.begin_round();
         if (!has(sources_, exchange_.self())) return;
@@ -40,20 +41,20 @@ class Dispatch {
         exchange_.for_each(experts_, [&](uint32_t rank) { exchange_.post(rank, kNoMore); });
     }
 
-    // Wait for what comes in.
+    // Wait for incoming rows.
     Outcome await(Deadline deadline) {
         if (!has(experts_, exchange_.self())) return {};
         const Outcome outcome = exchange_.await(sources_, deadline);
         return outcome ? check() : outcome;
     }
 
-    // What came in: after `await`, until the next round is announced.
+    // Incoming entries: valid after `await`, until the next round is announced.
     RankSet sources() const { return has(experts_, exchange_.self()) ? sources_ : 0; }
     uint32_t count(uint32_t source) const {
         const uint32_t said = has(sources(), source) ? exchange_.count_from(source) : 0;
         return said == kNoMore ? 0 : said;
     }
-    // Whether no source has any more, and the step is over. No combine follows then.
+    // Whether no source has any more rows and the step is over. No combine follows in that case.
     bool over() const {
         for (RankSet left = sources(); left; left &= left - 1)
             if (exchange_.count_from(static_cast<uint32_t>(__builtin_ctzll(left))) != kNoMore) return false;
@@ -63,7 +64,7 @@ class Dispatch {
     const char* row(uint32_t source, const Entry& entry) const { return exchange_.window(source).row(entry.row); }
 
   private:
-    // A peer's list says where this rank will write: nothing outside of that peer's results.
+    // A peer's list determines where this rank will write: allow nothing outside of that peer's results.
     Outcome check() const {
         Outcome found;
         exchange_.for_each(sources_, [&](uint32_t source) {

@@ -1,13 +1,12 @@
-// Rounds between the ranks of one epoch: announce to some, wait for some. Payload is the business of dispatch and
-// combine.
+// Rounds between the ranks of one epoch: announce to some, wait for some. Dispatch and combine handle the payload.
 //
-// A step begins with an announcement of all to all, also of ranks with no rows, and so does an epoch: only then do all
-// members know that none is still at work in the epoch before, and may touch what others read. A step has as many pairs
-// of dispatch and combine as the rank with most of them needs, and ends with a dispatch in which all say that they have
-// no more.
+// A step begins with an announcement from all to all, including ranks without rows, and so does an epoch: only then do
+// all members know that none is still working in the previous epoch, and may overwrite memory that others read. A step
+// has as many pairs of dispatch and combine as the rank with the most of them needs, and ends with a dispatch in which
+// all announce that they have no more rows.
 //
-// A wait takes a word that is there before it looks whether the epoch was raised or a member died, and looks at all
-// members, not only at the one it waits for: that one may wait for the dead.
+// A wait accepts a present word before it checks whether the epoch was raised or a member died, and checks all members,
+// not only the awaited one, which may itself wait for the dead one.
 // tests/hardware/ub/exchange_model.py runs these rules through every order of stores.
 #pragma once
 #include <array>
@@ -22,13 +21,13 @@
 #include "watch.h"
 #include "window.h"
 
-#ifndef CM_EXCHANGE_POINT  // tests define it, to die at a place of the protocol
+#ifndef CM_EXCHANGE_POINT  // tests define it, to die at a given point of the protocol
 #define CM_EXCHANGE_POINT(place)
 #endif
 
 namespace cm::ub {
 
-// Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only rise.
+// Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only increase.
 inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
     window.membership().lost.store(0, std::memory_order_relaxed);
     window.membership().coming.store(epoch, std::memory_order_relaxed);
@@ -37,7 +36,7 @@ inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
     ring(window.bell());
 }
 
-// Whom a rank waits for, and since when; written by the rank, read by any thread.
+// The rank that a rank waits for, and since when; written by the rank, read by any thread.
 class Awaited {
   public:
     void note(uint32_t rank) {
@@ -46,7 +45,7 @@ class Awaited {
         rank_.store(static_cast<int32_t>(rank), std::memory_order_release);
     }
     void end() { rank_.store(-1, std::memory_order_relaxed); }
-    // The rank, or -1; and for how long.
+    // The awaited rank, or -1; and the time waited.
     int32_t look(std::chrono::nanoseconds& waited) const {
         const int32_t rank = rank_.load(std::memory_order_acquire);
         waited = Clock::now().time_since_epoch() - std::chrono::nanoseconds(since_.load(std::memory_order_relaxed));
@@ -58,7 +57,7 @@ class Awaited {
     std::atomic<int64_t> since_{0};
 };
 
-// Time waited, by the rank that was waited for last; written by the rank, read by any thread.
+// Time waited, by the last awaited rank; written by the rank, read by any thread.
 class Waited {
   public:
     void add(uint32_t rank, std::chrono::nanoseconds time) {
@@ -73,7 +72,7 @@ class Waited {
 
 class Exchange {
   public:
-    // windows: of all ranks, by rank; `watch` outlives this object.
+    // windows: of all ranks, by rank; `watch` must outlive this object.
     Exchange(uint32_t self, std::vector<Window> windows, Watch& watch, const Patience& patience)
         : self_(self), windows_(std::move(windows)), watch_(watch), patience_(patience) {
         enter();
@@ -85,12 +84,12 @@ class Exchange {
     RankSet members() const { return members_; }
     uint64_t epoch() const { return epoch_; }
     uint32_t step() const { return now_.step; }
-    uint32_t count_from(uint32_t rank) const { return counts_[rank]; }  // of the round that was awaited last
+    uint32_t count_from(uint32_t rank) const { return counts_[rank]; }  // of the last awaited round
 
-    // Take up the epoch that the own window names. Steps begin anew.
+    // Adopt the epoch in the own window. Steps restart.
     void enter() {
         const Membership& named = own().membership();
-        do {  // a shell may raise the next one just now: its members are not this one's
+        do {  // a shell may be raising the next one: its members differ from this one's
             epoch_ = named.epoch.load(std::memory_order_seq_cst);
             members_ = named.members.load(std::memory_order_acquire);
         } while (named.coming.load(std::memory_order_relaxed) != epoch_);
@@ -99,13 +98,13 @@ class Exchange {
         turn_ = ~uint32_t{0};
     }
 
-    // From the next wait on.
+    // Takes effect with the next wait.
     void wait_with(const Patience& patience) { patience_ = patience; }
 
-    // Put another window in the place of a rank that is no member; it counts from the next `enter` on.
+    // Replace the window of a rank that is not a member; used from the next `enter` on.
     void replace(uint32_t rank, const Window& window) { windows_[rank] = window; }
 
-    // Wait until the shell has raised the epoch, and take it up.
+    // Wait until the shell has raised the epoch, and adopt it.
     Outcome await_epoch(Deadline deadline) {
         auto raised = [this] { return epoch_raised(); };
         auto nothing = [] { return false; };
@@ -115,7 +114,7 @@ class Exchange {
         return {};
     }
 
-    // Begin the next step: tell all members a number, and learn theirs; see `count_from`.
+    // Begin the next step: send all members a number, and receive theirs; see `count_from`.
     Outcome begin_step(uint32_t number, Deadline deadline) {
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);  // who is alone never waits, and sees it here
         now_ = next_step();
@@ -125,8 +124,8 @@ class Exchange {
         return await(members_, deadline);
     }
 
-    // Sleep until a peer has begun the next step, or `wanted()`, which is looked at whenever the bell rings.
-    // Late if the deadline came first.
+    // Sleep until a peer has begun the next step, or `wanted()`, which is checked whenever the bell rings.
+    // Returns kLate if the deadline came first.
     template <class Wanted>
     Outcome await_step(Deadline deadline, Wanted&& wanted) {
         auto seen = [&] { return begun() || wanted() || epoch_raised() || lost() != 0; };
@@ -152,13 +151,13 @@ class Exchange {
         return false;
     }
 
-    // The next round of the step, at most 1,023. Every member calls it, also one that has no part in the round.
+    // The next round of the step, at most 1,023. Every member calls it, even without a part in the round.
     void begin_round() {
         ++now_.round;
         ++turn_;
     }
 
-    // Announce that the payload for this rank is whole.
+    // Announce that the payload for this rank is complete.
     void post(uint32_t to, uint32_t count) {
         if (to == self_) {
             counts_[to] = count;
@@ -171,7 +170,7 @@ class Exchange {
         ring_as(windows_[to].bell(), self_);
     }
 
-    // Wait until all of these have announced the present round.
+    // Wait until all of these have announced the current round.
     Outcome await(RankSet from, Deadline deadline) {
         CM_EXCHANGE_POINT("wait");
         RankSet open = from & ~just(self_);
@@ -191,7 +190,7 @@ class Exchange {
         if (open == 0 || !wrong) return wrong;
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
         if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
-        // In time, and yet nothing to see: the shell took back who is lost, which it does to raise the epoch.
+        // In time, but without a word: the shell has withdrawn the lost rank, which it does before raising the epoch.
         return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(open));
     }
 
@@ -223,7 +222,7 @@ class Exchange {
         return lost() != 0;
     }
 
-    // Take the words that are there out of `open`. True if none is left, or one is wrong.
+    // Remove ranks with a present word from `open`. True if none is left, or a word is invalid.
     bool take(RankSet& open, Outcome& wrong) {
         for (RankSet left = open; left; left &= left - 1) {
             const uint32_t rank = first_of(left);
@@ -248,12 +247,12 @@ class Exchange {
     Patience patience_;
     uint64_t epoch_ = 0;
     RankSet members_ = 0;
-    RankSet dead_ = 0;  // seen by this rank in this epoch
+    RankSet dead_ = 0;  // detected by this rank in this epoch
     Announcement now_{};
     Awaited awaited_;
     Waited waited_;
-    uint32_t latest_ = 0;  // rank whose word was taken last
-    uint32_t turn_ = 0;  // rounds since the epoch began: successive ones use different columns of words
+    uint32_t latest_ = 0;  // rank whose word was accepted last
+    uint32_t turn_ = 0;  // rounds since the epoch's start: successive ones use different columns of words
     std::array<uint32_t, kMostRanks> counts_{};
 };
 

@@ -1,5 +1,5 @@
-// The ladder of a wait: pause while the answer is likely on its way, yield while there are cores for all ranks, then
-// sleep.
+// The stages of a wait: pause while the response is likely to arrive soon, yield while there are cores for all ranks,
+// then sleep.
 #pragma once
 #include <sched.h>
 
@@ -20,9 +20,9 @@ using Deadline = Clock::time_point;
 
 struct Patience {
     std::chrono::nanoseconds pause{2000};
-    std::chrono::nanoseconds yield{50000};    // none where a host's ranks outnumber its cores
-    std::chrono::nanoseconds slice{2000000};  // of sleep, between two looks at who is dead
-    std::chrono::nanoseconds doze{100000000};  // the same while nobody has work
+    std::chrono::nanoseconds yield{50000};    // none if a host's ranks outnumber its cores
+    std::chrono::nanoseconds slice{2000000};  // sleep between two checks for dead ranks
+    std::chrono::nanoseconds doze{100000000};  // the same while no rank has work
 
     static Patience of(int ranks_on_host, int cores) {
         Patience patience;
@@ -39,8 +39,8 @@ inline void pause_briefly() {
 #endif
 }
 
-// Wait at a bell until `seen()`; `between()` is asked after each slice of sleep and ends the wait, too.
-// open: whose words are waited for; those that never post, as the owner itself, stand for the shell.
+// Wait at a bell until `seen()`; `between()` is called after each slice of sleep and may also end the wait.
+// open: ranks whose words are awaited; those that never post, such as the owner itself, stand for the shell.
 // False if the deadline came first.
 template <class Seen, class Between>
 bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const RankSet& open, Seen&& seen,
@@ -60,7 +60,7 @@ bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const Rank
     }
     for (;;) {
         if (between()) {
-            seen();  // what a peer posted before it ended counts
+            seen();  // a peer's post before its end counts
             return true;
         }
         if (now >= deadline) return false;

@@ -1,5 +1,5 @@
-// Which peers are dead, by their pidfds: a death is seen whatever the dead one left in shared memory, and a process
-// number that is used again is not mistaken for it.
+// Detects dead peers by their pidfds, independently of what a dead peer left in shared memory and of reused process
+// numbers.
 #pragma once
 #include <poll.h>
 #include <sys/syscall.h>
@@ -17,7 +17,7 @@ namespace cm::ub {
 class Watch {
   public:
     Watch() {
-        for (uint32_t rank = 0; rank < kMostRanks; ++rank) fds_[rank] = {-1, POLLIN, 0};  // -1: poll passes it over
+        for (uint32_t rank = 0; rank < kMostRanks; ++rank) fds_[rank] = {-1, POLLIN, 0};  // -1: poll skips it
     }
     ~Watch() {
         for (const pollfd& one : fds_)
@@ -26,9 +26,9 @@ class Watch {
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
 
-    // Watch a peer's process. One that is gone already is dead from now on. False if the kernel cannot watch it.
+    // Watch a peer's process. A process that no longer exists counts as dead. False if the kernel cannot watch it.
     bool add(uint32_t rank, pid_t process) {
-        constexpr long kPidfdOpen = 434;  // the same on every architecture; older headers do not know it
+        constexpr long kPidfdOpen = 434;  // the same on every architecture; older headers lack it
         const long fd = ::syscall(kPidfdOpen, process, 0);
         if (fd < 0 && errno == ESRCH) gone_ |= just(rank);
         if (fd < 0) return errno == ESRCH;
@@ -38,7 +38,7 @@ class Watch {
         return true;
     }
 
-    // Those that are dead now; a system call.
+    // Ranks that are dead now; a system call.
     RankSet dead() {
         RankSet found = gone_;
         if (::poll(fds_.data(), fds_.size(), 0) > 0) {

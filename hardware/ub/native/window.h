@@ -1,16 +1,16 @@
 // A rank's window: shared memory that it owns and that its peers read and write.
 //
-//   header       who owns it, and its sizes
-//   membership   epoch and members; the shell raises them
+//   header       its owner and its sizes
+//   membership   epoch and members; raised by the shell
 //   bell         where the owner sleeps
-//   words        [column][source], a cache line each; `source` stores it, the owner reads it; rounds use the columns in
-//                turns, so that a word stays until it has been read
-//   lists        [destination][entry]; the owner says which of its rows each destination takes
+//   words        [column][source], a cache line each; stored by `source`, read by the owner; rounds use the columns
+//                in turns, so that a word stays until it has been read
+//   lists        [destination][entry]; the owner's rows for each destination
 //   rows         [row]; the owner's, staged once, read in place by its peers
-//   results      [row][choice]; written by whoever computed them, read by the owner
+//   results      [row][choice]; written by the ranks that computed them, read by the owner
 //
 // Lists name the destination and words the source: sources and destinations may be two disjoint sets of ranks. Memory
-// does not grow with the number of ranks, but for words and lists. hardware/ub/exchange_layout.py mirrors this file.
+// does not grow with the number of ranks, except for words and lists. hardware/ub/exchange_layout.py mirrors this file.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -36,7 +36,7 @@ struct WindowShape {
     uint32_t ranks;
     uint32_t max_rows;
     uint32_t top_k;
-    uint32_t row_bytes;  // a row as experts multiply it, its scale included
+    uint32_t row_bytes;  // a row in the experts' input form, with its scale
     uint32_t result_bytes;  // of a row by one expert
 
     uint32_t max_entries() const { return max_rows * top_k; }
@@ -54,25 +54,25 @@ struct WindowHeader {
     WindowShape shape;
 };
 
-// One line each: what the shell stores seldom, what peers look at after each word.
+// One cache line each: data that the shell stores rarely, and data that peers check after each word.
 struct alignas(kLine) Membership {
     std::atomic<uint64_t> epoch;
-    std::atomic<RankSet> members;  // of that epoch, or of the one that is coming
-    std::atomic<RankSet> lost;     // told by the shell; beside those that the owner sees itself
-    std::atomic<uint64_t> coming;  // stored before `members`, and they before `epoch`; equal to that, they belong to it
+    std::atomic<RankSet> members;  // of that epoch, or of the coming one
+    std::atomic<RankSet> lost;     // reported by the shell, in addition to those that the owner detects
+    std::atomic<uint64_t> coming;  // stored before `members`, those before `epoch`; if equal to it, they belong to it
 };
 
 struct alignas(kLine) Bell {
     std::atomic<RankSet> awaited;  // by the owner, which sleeps; 0 while it is awake
     std::atomic<uint32_t> rung;
-    std::atomic<uint32_t> dozing;  // 1 while the owner sleeps and whoever comes first is to wake it
+    std::atomic<uint32_t> dozing;  // 1 while the owner sleeps and the first peer to post is to wake it
 };
 
 struct alignas(kLine) Word {
     std::atomic<uint64_t> value;
 };
 
-// One row that one expert of the destination takes.
+// One row for one expert of the destination.
 struct Entry {
     uint32_t row;     // of the source
     uint16_t choice;  // the row's; its result goes to [row][choice]
@@ -97,12 +97,12 @@ struct WindowLayout {
     static constexpr size_t up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
     size_t row_stride, result_stride;
-    size_t membership, bell, words, lists, rows, results, bytes;  // offsets, and the whole
+    size_t membership, bell, words, lists, rows, results, bytes;  // offsets, and the total size
 };
 
 class Window {
   public:
-    // Make the memory, 64-byte aligned and of WindowLayout(shape).bytes, a window. Only before any peer opens it.
+    // Format memory, 64-byte aligned and of WindowLayout(shape).bytes, as a window. Call it before any peer opens it.
     static Window format(void* memory, const WindowShape& shape, uint32_t owner, uint64_t epoch, RankSet members) {
         Window window(memory, shape);
         std::memset(memory, 0, window.layout_.rows);
@@ -117,7 +117,7 @@ class Window {
         return window;
     }
 
-    // Whether the memory is a window of this owner and shape: what `open` asks for.
+    // Whether the memory is a window of this owner and shape; the check of `open`.
     static bool fits(const void* memory, const WindowShape& shape, uint32_t owner) {
         const WindowHeader& header = *static_cast<const WindowHeader*>(memory);
         return header.magic == kWindowMagic && header.version == kWindowVersion && header.owner == owner &&

@@ -25,7 +25,7 @@ class GatewayDrain:
     def __init__(self) -> None:
         self.begun = False
         self.busy = 0
-        """Exchanges under way, probes not counted."""
+        """Exchanges in progress, not counting probes."""
         self._idle = asyncio.Event()
         self._idle.set()
 

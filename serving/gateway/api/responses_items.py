@@ -73,7 +73,7 @@ class Turns:
         self.messages: list[dict[str, Any]] = []
         self.sources: dict[str, str] = {}
         self.skipped: list[str] = []
-        """Items and parts that are left out, as the warning header names them."""
+        """Omitted items and parts, as named in the warning header."""
         self._names = names or FlatNames()
         self._tools = tools or {}
 

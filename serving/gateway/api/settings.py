@@ -70,11 +70,11 @@ class ServedModel:
     created: int
     defaults: GenerationDefaults = GenerationDefaults()
     vocab_size: int | None = None
-    """Rows of the model's embedding, when that differs from the tokenizer's size."""
+    """Rows of the model's embedding, if that differs from the tokenizer's size."""
     tools: str = "auto"
-    """Name of its family for tool calls and reasoning; `auto` = detected from its template, `none` = no family."""
+    """Name of the family for tool calls and reasoning; `auto` = detected from the template, `none` = no family."""
     most_calls: int = 8
-    """Most calls of a turn that must have calls; 0 = no limit."""
+    """Maximum number of calls in a turn that must have calls; 0 = no limit."""
     fingerprint: str = ""
     """`system_fingerprint` of responses; empty = none."""
 

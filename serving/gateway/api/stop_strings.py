@@ -33,7 +33,7 @@ class StopSet:
         self.stops = stops
         self.firsts = tuple({stop[0] for stop in stops})
         self.steps = tuple(_borders(stop) for stop in stops)
-        """For each string and each of its prefixes: length of the longest shorter prefix that this one ends with."""
+        """For each string and each of its prefixes: length of the longest shorter prefix that is a suffix of it."""
 
     def __bool__(self) -> bool:
         return bool(self.stops)

@@ -110,7 +110,7 @@ class TemplatePool:
         self._ordinary = TemplateTurns(ORDINARY_PROCESSES, MOST_WAITING_BYTES, PATIENCE_S)
         self._long = TemplateTurns(LONG_PROCESSES, MOST_WAITING_BYTES, PATIENCE_S)
         self._threads = ThreadPoolExecutor(ORDINARY_PROCESSES + LONG_PROCESSES, thread_name_prefix="templates")
-        """For what may block: to start a process and to see one end."""
+        """For blocking operations: starting a process and waiting for its end."""
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end_all, self._idle)
 

@@ -40,9 +40,9 @@ class TextDesk:
         self._clock = clock
         self._threads = ThreadPoolExecutor(UNITS, thread_name_prefix="texts")
         self._turns: dict[int, tuple[asyncio.Future[None], int]] = {}
-        """Of those that wait, with their units."""
+        """Units of waiting requests, with the futures that start them."""
         self._units: dict[int, int] = {}
-        """Of those whose turn it is."""
+        """Units of running requests."""
         self._serial = 0
 
     @property

@@ -127,7 +127,7 @@ class _Given:
         self.tools: list[Tool] = []
         self.ignored: list[str] = []
         self.wrong: list[InvalidRequestError] = []
-        """Of each that cannot be used as it is."""
+        """Errors of the unusable tools."""
 
     def read(self, given: Sequence[object] | None) -> None:
         """Raises: InvalidRequestError for an invalid tool."""

@@ -76,9 +76,9 @@ class GenerationOrder:
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
-    """As requested, for metrics."""
+    """The requested limit, for metrics."""
     fingerprint: str = ""
-    """Of the system; empty = not reported."""
+    """The system's fingerprint; empty = not reported."""
     tells_replicas: bool = False
     """Whether to report replicas with the usage: requested, and the client may see the system."""
     context_tokens: int = 0

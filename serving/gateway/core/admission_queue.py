@@ -51,9 +51,9 @@ class AdmissionQueue:
         self._deadlines: list[tuple[float, int]] = []
         self._since: OrderedDict[int, float] = OrderedDict()
         self._places = limits.max_queued_requests
-        """Requests that may wait now."""
+        """Number of requests that may wait now."""
         self._waited_from: float | None = None
-        """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
+        """Time up to which waiting for capacity is accounted; None while no request waits for it."""
 
     def configure(self, limits: AdmissionLimits) -> None:
         """Apply other limits; waiting requests and reservations are kept."""

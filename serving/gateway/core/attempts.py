@@ -30,13 +30,13 @@ class Attempts:
         self._max_failures = max_failures
         self._told = self._alone = False
         self.in_a_row = 0
-        """Failures without progress in between."""
+        """Consecutive failures without progress."""
         self.total = 0
-        """Failures in its whole life."""
+        """Total number of failures."""
         self.losses = 0
-        """Instances that were lost while they worked on it, in a row."""
+        """Consecutive losses of the instance that worked on it."""
         self.excluded: list[ReplicaId] = []
-        """Instances that failed it; others are better."""
+        """Instances that failed it; others are preferred."""
 
     def sent(self) -> None:
         """Note that the sequence is sent to an instance. Effects: progress is counted from this point."""

@@ -68,18 +68,18 @@ class ConcurrencyLedger:
         self._seats: dict[str, _RunningSequence] = {}
         self._own: Counter[str] = Counter()
         self._computing: Counter[str] = Counter()
-        """Prompts of a key that are not computed yet."""
+        """Prompts of each key that are not computed yet."""
         self._work = 0
         self._kv = 0
         self._fresh = 1.0
-        """Share of prompts that had to be computed, lately."""
+        """Recent share of prompts that had to be computed."""
         self._before = 0.0
-        """Prompts that were on their way lately, in the mean, until `_mean_at`."""
+        """Recent mean number of prompts in progress, until `_mean_at`."""
         self._mean_at = 0.0
         self._pools: PoolSeats | None = None
         self._running = 0
         self.freed = False
-        """A prompt was computed since somebody was let in: perhaps the next may come."""
+        """Whether a prompt was computed since the last admission, so that the next may be admitted."""
 
     def look(self, pools: PoolSeats | None, running: int, now: float) -> None:
         """Set the instances' current capacity, None if not reported, and this gateway's sequences there."""

@@ -25,7 +25,7 @@ class DrainRate:
     tokens: float = 0.0
     seconds: float = 0.0
     residence_s: float = 0.0
-    """Mean time that a seat is occupied; 0 = unknown."""
+    """Mean time that a sequence occupies its place; 0 = unknown."""
     seats_per_start: float = 1.0
     tokens_per_start: float = 0.0
 

@@ -30,11 +30,11 @@ class _Line:
         self.starts = 0
         self.tokens = 0
         self.tokens_of: Counter[int] = Counter()
-        """By priority."""
+        """Queued tokens by priority."""
         self.order: OrderedDict[int, QueuedRequest] = OrderedDict()
-        """By number, oldest first."""
+        """Requests by number, oldest first."""
         self.by_priority: list[tuple[int, int]] = []
-        """(priority, number); those that left some other way stay until they come up."""
+        """(priority, number); entries of requests removed otherwise stay until they reach the front."""
 
     def next(self) -> QueuedRequest:
         if self.starts % OLDEST_EVERY == OLDEST_EVERY - 1:
@@ -55,7 +55,7 @@ class FairLines:
         self._lines: dict[str, _Line] = {}
         self._key_of: OrderedDict[int, str] = OrderedDict()
         self._virtual = 0.0
-        """Of the line that was served last, when it was."""
+        """Virtual time of the last served line when it was served."""
         self.tokens = 0
 
     def __len__(self) -> int:

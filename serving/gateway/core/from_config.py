@@ -1,4 +1,4 @@
-"""From the configuration to one gateway's settings: the same for live and virtual gateways."""
+"""Derives one gateway's settings from the configuration, for live and virtual gateways."""
 
 from zlib import crc32
 

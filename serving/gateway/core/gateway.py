@@ -67,11 +67,11 @@ class Gateway:
         self.routes = Routes(self.instances, settings.pools, settings.block_tokens, settings.router())
         self.room = WaitingRoom(settings.queue(), settings.role_wait_s, self.routes.seats)
         self.choices: dict[SequenceId, Choice] = {}
-        """Sequences under way, by the base of their ids."""
+        """Active sequences, by the base of their ids."""
         self._running: dict[int, Job] = {}
         self._quarantine = Quarantine(self.routes, self.choices)
         self._needy: dict[SequenceId, Choice] = {}
-        """Those that wait for an instance, or for a full one to have room."""
+        """Sequences that wait for an instance, or for capacity on a full one."""
         self._deadlines: list[tuple[float, int]] = []
         self._coming = settings.coming
         self._letting_in = False

@@ -32,9 +32,9 @@ class KnownInstance:
         self.view: InstanceView | None = None
         self.trouble = _NO_TROUBLE
         self.stuck = False
-        """It answers, but its engine has been at one step for too long, by its own account."""
+        """Whether it responds but reports that its engine has been in one step for too long."""
         self.busy = 0
-        """Sequences inside, by the last report."""
+        """Number of its sequences in the last report."""
 
 
 class Instances:

@@ -57,7 +57,7 @@ class KeptResponses:
     def __init__(self, limits: KeepLimits) -> None:
         self._limits = limits
         self._kept: dict[str, dict[str, tuple[KeptEntry, bytes]]] = {}
-        """By namespace and id."""
+        """Entries by namespace and id."""
 
     def put(self, namespace: str, response_id: str, value: bytes, now: float) -> bool:
         """Store a response, replacing one with the same id.

@@ -30,11 +30,11 @@ class _Sent:
 
     def __init__(self, most: int) -> None:
         self.newest: dict[BlockHash, int] = {}
-        """Block -> the newest prompt that has it."""
+        """Block -> the latest prompt that has it."""
         self._most = most
         self._prompts: deque[tuple[int, list[BlockHash]]] = deque()
         self._places = 0
-        """In all prompts, void ones included."""
+        """Places of all prompts, including void ones."""
 
     def note(self, hashes: Sequence[BlockHash]) -> None:
         if not hashes:

@@ -17,7 +17,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._lost: dict[ReplicaId, tuple[str, NoticeKind]] = {}
-        """Incarnation, and kind of loss."""
+        """Incarnation and kind of loss, by instance."""
         self._notices: deque[InstanceNotice] = deque(maxlen=MOST_NOTICES)
 
     def lost(self, notice: InstanceNotice, incarnation: str) -> None:

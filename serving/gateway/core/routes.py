@@ -52,9 +52,9 @@ class Routes:
         self._reserve = OutputReserve(block_tokens)
         self._no_decode_since: float | None = None
         self._books_prompts = False
-        """Where keys share, it counts what answers grow by from their prompts on, wherever these are computed."""
+        """Whether placing a prompt also reserves the expected output, since one pool does both; set by `seats`."""
         self.moved: Counter[ReplicaId] = Counter()
-        """Sequences that instances which leave have handed to others, while such an instance is known."""
+        """Sequences that leaving instances have handed to others, while such an instance is known."""
 
     def open(self, now: float) -> bool:
         """Whether an instance is available to a request that arrives now."""

@@ -80,7 +80,9 @@ class ChoiceBuilder:
         self._legs: list[Leg] = []
         self._source = self._replica = self._host = ""
         self._ended = self._sent = self._heard = False
-        """Whether its last news is here; whether an instance has it, or had it, and has said anything of it."""
+        """Whether its last event has arrived; whether it was sent to an instance, and whether that has reported any
+        event.
+        """
         self._run: _Run | None = None
         self._limit = FIRST_RUN
         self.first_at: float | None = None

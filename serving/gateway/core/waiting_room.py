@@ -32,7 +32,7 @@ class WaitingRoom:
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
-        """Since when there has been no instance."""
+        """Time since which there is no instance."""
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -49,10 +49,10 @@ class LiveBackend:
         events = LinkEvents(self._on_frame, self._on_status, self._on_up, self._on_down)
         self.links = PoolLinks(gateway, secret, events, config.health.silence_s)
         self.core = Gateway(core_settings(config, gateway, tuple(pools), attention_tokens(config)))
-        """For others to read, never to change."""
+        """Read-only for other modules."""
         self.losses = Losses()
         self.hosts: Mapping[str, str] = {}
-        """Names of nodes for people, by Ray's ids."""
+        """Names of nodes for display, by Ray's ids."""
         self.timelines = LiveTimelines(config.gateway.timelines, self._host_of)
         self._wakes_pools = config.autoscaler.policy != "none"
         self.recorder = writer_in(config.engine.decision_log, "gateway", gateway, self.core.settings)
@@ -61,7 +61,7 @@ class LiveBackend:
         self._generations: dict[int, LiveGeneration] = {}
         self._waker: asyncio.Task[None] | None = None
         self._unsent: deque[e.GatewayEvent] = deque()
-        """Events that the core is yet to be told: orders that could not be sent."""
+        """Events still to be passed to the core: commands that could not be sent."""
 
     # ---- GenerationBackend -----------------------------------------------------------------------------------------
 

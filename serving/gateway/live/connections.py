@@ -64,7 +64,7 @@ class ConnectionLimiter:
         self._files = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if open_files is None else open_files
         self.configure(limits)
         self.held_bytes = 0
-        """Of unfinished request heads."""
+        """Bytes of unfinished request heads."""
         self._total: Counter[ConnectionSlot] = Counter()
         self._of: Counter[tuple[ConnectionSlot, str]] = Counter()
 

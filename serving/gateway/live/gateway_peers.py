@@ -121,9 +121,9 @@ class GatewayPeers:
         self._times = times
         self._peers: dict[str, _Peer] = {}
         self._listed: frozenset[str] = frozenset()
-        """The other gateways of the board's last news."""
+        """The other gateways in the board's latest event."""
         self._callers: dict[Connection, bool] = {}
-        """Connected gateways, and whether they have proved the secret."""
+        """Connected gateways, and whether they have proved knowledge of the secret."""
         self._exchange: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()

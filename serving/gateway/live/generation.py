@@ -49,10 +49,10 @@ class LiveGeneration:
         self.replicas: list[ReplicaId] = []
         """See `Generation.replicas`."""
         self.meter: RequestMeter | None = None
-        """Counts what comes of it; None = nobody wants to know."""
+        """Counts its results; None = not metered."""
         self.times: RequestBuilder | None = None
         self.timelines: LiveTimelines | None = None
-        """Times of its request; None = time lines are not kept."""
+        """Times of its request; None = timelines are not kept."""
         self._updates: list[SequenceUpdate] = []
         self._error: ServingError | None = None
         self._waiter: asyncio.Future[None] | None = None

@@ -66,13 +66,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0
-        """Of the head under way, or of what came since the last bytes of the body under way: trailers."""
+        """Bytes of the current head, or of trailers since the last bytes of the current body."""
         self._offered = False
-        """The head under way offers another protocol."""
+        """Whether the current head offers another protocol."""
         self._ended_here = False
-        """A message ended within the bytes that are being parsed."""
+        """Whether a message ended within the bytes being parsed."""
         self._held = 0
-        """Of `ledger.held_bytes`."""
+        """This connection's part of `ledger.held_bytes`."""
         self._refused: ErrorReply | None = None
         self._dropping = False
         self._dropped = 0

@@ -43,9 +43,9 @@ class InstanceLink:
         """The last `InstanceFacts`."""
         self.heard_at = 0.0
         self.still_since: float | None = None
-        """When an instance that is given up for its silence, or for a hanging engine, moved last [s]; 0 = it left."""
+        """Time of the last progress of an instance given up for silence, or for a hanging engine [s]; 0 = it left."""
         self.used = False
-        """Whether the instance was given any sequence over this link."""
+        """Whether any sequence was sent to the instance over this link."""
         self._on_frame = on_frame
         self._on_status = on_status
         self._on_down = on_down

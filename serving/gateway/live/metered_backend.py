@@ -27,7 +27,7 @@ class MeteredBackend:
         self._pools = tuple(pools)
         self._waits = waits
         self.targets = dict(pools)
-        """Replicas asked for now, by pool, as far as this gateway has heard."""
+        """Current replica targets by pool, as last reported to this gateway."""
         self._news = BoardNews({})
         self._unheard_since: float | None = None
 

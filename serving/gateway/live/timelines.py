@@ -56,11 +56,11 @@ class LiveTimelines:
         self.shelf = TimelineShelf(room)
         self._host_of = host_of
         self.traces: TraceExporter | None = None
-        """Where time lines go as spans; None = nowhere."""
+        """Exports timelines as spans; None = not exported."""
         self._on_traced: Callable[[float, str, float], None] = lambda *_: None
         self._read_at: float | None = None
         self._step: StepTime | None = None
-        """When the frame that is being read came, and its step."""
+        """Arrival time of the current frame, and its step."""
 
     def send_to(self, exporter: TraceExporter, on_traced: Callable[[float, str, float], None]) -> None:
         """Export timelines as spans.

@@ -54,7 +54,7 @@ class TraceExporter:
         self._stopping = False
         self._failing = False
         self.sent = self.lost = 0
-        """Requests whose spans the receiver took, and did not take."""
+        """Requests whose spans the receiver accepted, and did not accept."""
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
 

@@ -2,7 +2,7 @@
 
 The head of the queue is never overtaken. Otherwise a stream of short prompts could starve a long one, and handoffs
 could starve a preempted sequence. A watermark of free blocks is kept for the running batch to grow into; without a
-batch none is kept, so a lone sequence that fits the pool is always admitted.
+batch there is none, so a lone sequence that fits the pool is always admitted.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ class AdmissionRoom(NamedTuple):
     """Slots, blocks and tokens that an admission round may use.
 
     Args:
-        seats: sequences that may still join the batch.
+        seats: number of sequences that may still join the batch.
         keep_free: blocks to leave free, the watermark; 0 for an empty batch.
     """
 

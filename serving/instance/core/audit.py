@@ -24,8 +24,8 @@ def check_engine(
 
     Args:
         pinned: blocks kept for the KV-cache pool, in addition to those of the sequences.
-    Raises: LedgerError if they do not.
-    Costs time linear in sequences and blocks; meant for tests and idle moments.
+    Raises: LedgerError if they are inconsistent.
+    Takes time linear in sequences and blocks; meant for tests and idle moments.
     """
     flying = in_flight.sequences if in_flight is not None else []
     places = {

@@ -1,12 +1,12 @@
 """Block pool: the references to each KV block of one instance, and the free blocks with reusable content.
 
-Every block is in exactly one of three places:
+Every block is in exactly one of three states:
 
     referenced   one or more sequences have it in their block table
     cold         no references, but its content is known by prefix hash: matchable until it is evicted
     blank        no references, and no valid content
 
-Allocation takes blank blocks first and then evicts the cold block that was released longest ago. A prefix match takes
+Allocation takes blank blocks first, then evicts the cold block that was released longest ago. A prefix match takes
 a cold block back at no cost. All operations are O(1) per block.
 """
 
@@ -21,7 +21,7 @@ from serving.instance.core.cold_blocks import ColdBlocks
 
 @lru_cache(maxsize=16)
 def _ids(count: int) -> tuple[BlockId, ...]:
-    """`0 ... count - 1`: the same objects for all pools of one size, of which one process may have hundreds."""
+    """`0 ... count - 1`: the same objects for all pools of one size, of which a process may have hundreds."""
     return cast("tuple[BlockId, ...]", tuple(range(count)))
 
 
@@ -40,7 +40,7 @@ class BlockPool:
             raise LedgerError(f"a block pool needs at least one block, got {num_blocks}")
         self.num_blocks = num_blocks
         self.num_free = num_blocks
-        """Blocks that `allocate` could hand out now: blank and cold ones. Read only."""
+        """Blocks that `allocate` could return now: blank and cold ones. Read only."""
         self.evictions = 0
         self._refs = [0] * num_blocks
         self._hash_of: list[BlockHash | None] = [None] * num_blocks
@@ -86,7 +86,7 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[BlockId]) -> None:
-        """Add one reference to each block: a sequence shares them.
+        """Add one reference to each block for a sequence that shares them.
 
         Raises: LedgerError for a blank block, which has no valid content.
         Effects: cold blocks become referenced.
@@ -101,7 +101,7 @@ class BlockPool:
             refs[block] += 1
 
     def release(self, blocks: Sequence[BlockId]) -> None:
-        """Drop one reference of each block of a block table, which has no block twice.
+        """Drop one reference of each block in a block table without duplicates.
 
         Raises: LedgerError if a block is not referenced.
         Effects: blocks without references become cold or blank; the table's last block becomes the oldest cold one,
@@ -121,10 +121,11 @@ class BlockPool:
         self.num_free += len(free)
 
     def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
-        """Make full, computed blocks matchable. Where a content is already known under another block, keep that one.
+        """Make full, computed blocks matchable. If another block already has the same content, that one stays
+        matchable.
 
         Args:
-            blocks: block table. hashes: of its leading blocks. start, stop: those of them that have become full.
+            blocks: block table. hashes: of its leading blocks. start, stop: range of those that have become full.
         Raises: LedgerError if a block is not referenced or already carries another hash.
         """
         refs, hash_of, block_of = self._refs, self._hash_of, self._block_of
@@ -140,7 +141,7 @@ class BlockPool:
                 raise LedgerError(f"block {block} published twice with different content")
 
     def distrust(self, blocks: Iterable[BlockId]) -> None:
-        """Make blocks unmatchable for good: their bytes turned out to be other than what was computed.
+        """Make blocks unmatchable permanently, because their bytes differ from the computed ones.
 
         Effects: cold ones become blank; referenced ones stay with their sequences.
         """
@@ -167,7 +168,7 @@ class BlockPool:
         return found
 
     def find(self, prefix_hash: BlockHash) -> BlockId | None:
-        """The block that holds this content; None if it is not known."""
+        """The block with this content; None if it is not known."""
         return self._block_of.get(prefix_hash)
 
     def count_cold(self, blocks: Iterable[BlockId]) -> int:
@@ -176,11 +177,11 @@ class BlockPool:
         return len([block for block in blocks if not refs[block]])
 
     def check(self, tables: Iterable[Sequence[BlockId]] = ()) -> None:
-        """Prove that the ledger balances.
+        """Check that the ledger balances.
 
         Args:
             tables: block tables of all sequences; their use must equal the reference counts exactly.
-        Raises: LedgerError if not.
+        Raises: LedgerError if it does not.
         """
         uses = [0] * self.num_blocks
         for table in tables:

@@ -1,7 +1,7 @@
 """Free KV blocks whose content is still known, in the order in which they were released.
 
-A list is read from its front and grows at its end. What is taken out of the middle, because a prefix matched it,
-stays in the list as a mark that is passed over when it comes to the front:
+A list is read from its front and grows at its end. A block taken out of the middle, because a prefix matched it, leaves
+a mark in the list that is skipped at the front:
 
     [ taken | taken | 7 | 3 | (5) | 9 | 5 ]        5 was taken back by a match and released again: its first place is
                       ▲ front                      void, its last one counts
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from serving.ids import BlockId
 
 _SWEEP_AT = 1024
-"""Taken or void places that are left in the list at least, before they are swept."""
+"""Minimum number of taken or void places before they are swept."""
 
 
 class ColdBlocks:
@@ -25,7 +25,7 @@ class ColdBlocks:
         self._front = 0
         self._size = 0
         self._void: dict[BlockId, int] = {}
-        """How many of a block's places do not count; they come before the one that does."""
+        """Number of a block's void places; they precede the valid one."""
 
     def __len__(self) -> int:
         return self._size
@@ -40,23 +40,23 @@ class ColdBlocks:
                 yield block
 
     def extend(self, blocks: Sequence[BlockId]) -> None:
-        """These were released, in this order; none of them is here.
+        """Append released blocks in this order; none of them may be in the queue.
 
-        Effects: they are the youngest.
+        Effects: they become the youngest.
         """
         self._places += blocks
         self._size += len(blocks)
 
     def remove(self, block: BlockId) -> None:
-        """Take out one that is here, wherever it is."""
+        """Remove a block from anywhere in the queue."""
         self._void[block] = self._void.get(block, 0) + 1
         self._size -= 1
-        if len(self._places) - self._front > 2 * self._size + _SWEEP_AT:  # matched again and again, and never evicted
+        if len(self._places) - self._front > 2 * self._size + _SWEEP_AT:  # matched again and again, but never evicted
             self._places, self._front = list(self), 0
             self._void.clear()
 
     def take(self, count: int) -> list[BlockId]:
-        """Take out the oldest ones; there must be as many."""
+        """Take out the oldest blocks; there must be at least `count`."""
         assert count <= self._size, "more blocks are taken than are cold"
         front = self._front
         taken = self._places[front : front + count]
@@ -71,7 +71,7 @@ class ColdBlocks:
         return taken
 
     def _valid(self, count: int) -> tuple[list[BlockId], int]:
-        """The oldest ones among places that do not all count. Returns: they, and the front behind them."""
+        """The oldest blocks, skipping void places. Returns: the blocks, and the new front."""
         places, void, front = self._places, self._void, self._front
         taken: list[BlockId] = []
         while lacking := count - len(taken):

@@ -1,4 +1,4 @@
-"""Continuous batching: every decoding sequence gets its next token in every step, as long as blocks last.
+"""Continuous batching: every decoding sequence gets its next token in every step, as long as there are free blocks.
 
 Otherwise the last sequence in service order (possibly the requesting one) is preempted: it frees its blocks and
 restarts later. Because the batch is processed in service order, a victim is never already part of this step.
@@ -47,8 +47,8 @@ def make_room(
     blocks: SequenceBlocks,
     preempt: Callable[[LiveSequence], None],
 ) -> bool:
-    """Grow the block table of a sequence that the step does not include yet, preempting from the end of the batch those
-    that it does not include either. False: it had to give way itself.
+    """Grow the block table of a sequence that is not in the step yet, preempting from the end of the batch sequences
+    that are not in it either. Returns: False if the sequence itself was preempted.
     """
     while not blocks.grow(sequence, tokens):
         victim = next(one for one in reversed(running) if not one.in_flight)

@@ -1,7 +1,7 @@
 """Choice of the DP group of a decode instance for a new sequence.
 
-All groups run their steps together, so the slowest attention sets the step time: among groups that are not full, the
-one with the least KV takes the sequence, including KV reserved for sequences that are still arriving. Source:
+All groups run their steps together, so the slowest attention determines the step time: among groups that are not full,
+the one with the least KV takes the sequence, including KV reserved for sequences that are still arriving. Source:
 xDeepServe (arXiv 2508.02520) section 4.3.
 
     eligible = groups below their limit of sequences        none -> the group with the fewest sequences, where it waits
@@ -15,35 +15,35 @@ from serving.errors import LedgerError
 
 
 class GroupChoice(NamedTuple):
-    """The group, and why."""
+    """The group, and the reason for the choice."""
 
     group: int
     reason: str
 
 
 class DpBalance:
-    """Load of the DP groups of one instance, with the least loaded one always at hand."""
+    """Load of the DP groups of one instance, with quick access to the least loaded one."""
 
     def __init__(self, groups: int, max_sequences: int) -> None:
         """
         Args:
             groups: at least one.
-            max_sequences: of one group, running and on their way.
-        Raises: LedgerError without a group or a seat.
+            max_sequences: of one group, running and arriving.
+        Raises: LedgerError if either is not positive.
         """
         if groups < 1 or max_sequences < 1:
             raise LedgerError(f"{groups} groups of {max_sequences} sequences cannot decode anything")
         self.max_sequences = max_sequences
         self.open = groups
-        """Groups that take sequences: the first ones."""
+        """Number of groups, from the first on, that accept sequences."""
         self.blocks = [0] * groups
-        """KV blocks in use and promised, by group."""
+        """KV blocks in use and reserved, by group."""
         self.sequences = [0] * groups
         # Stale entries are removed lazily: an entry counts only if it matches the present load.
         self._heap = [(0, 0, group) for group in range(groups)]
 
     def choose(self) -> GroupChoice:
-        """The group for the next sequence. Effects: none that matter; call `add` to book it."""
+        """The group for the next sequence; call `add` to book it."""
         aside: list[tuple[int, int, int]] = []
         found = None
         while self._heap and found is None:
@@ -63,11 +63,11 @@ class DpBalance:
 
     @property
     def open_blocks(self) -> int:
-        """KV blocks in use and promised in groups that take sequences."""
+        """KV blocks in use and reserved in groups that accept sequences."""
         return sum(self.blocks[: self.open])
 
     def close(self, groups: int) -> None:
-        """Let only the first groups take sequences from now on. Raises: LedgerError if that leaves none."""
+        """Let only the first groups accept sequences from now on. Raises: LedgerError if that leaves none."""
         if not 1 <= groups <= self.open:
             raise LedgerError(f"{groups} of {self.open} groups cannot stay open")
         self.open = groups
@@ -86,13 +86,13 @@ class DpBalance:
         self._rebuild()
 
     def add(self, group: int, blocks: int) -> None:
-        """Book a sequence with the blocks that it is going to use."""
+        """Book a sequence with the blocks that it will use."""
         self._change(group, blocks, 1)
 
     def remove(self, group: int, blocks: int) -> None:
-        """A sequence has left with so many booked blocks.
+        """Remove a sequence with its booked blocks.
 
-        Raises: LedgerError if the group never had them.
+        Raises: LedgerError if the group does not have that many.
         """
         self._change(group, -blocks, -1)
 

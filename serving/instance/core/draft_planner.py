@@ -1,7 +1,7 @@
 """Plans draft tokens in steps: which are verified, how many to draft next, and their outcome.
 
-    step n      ... → makes guesses g1 g2 at its end
-    step n + 1  feeds last token, g1, g2; draws three times; keeps what agrees, and one more; makes guesses again
+    step n      ... → drafts g1 g2 at its end
+    step n + 1  feeds last token, g1, g2; samples three times; keeps the matching ones, and one more; drafts again
 
 Where a grammar allows only one continuation, the draft tokens are that continuation: free and always accepted, so a
 step takes as many as fit, with or without a draft layer. They do not count in the draft layer's acceptance.
@@ -22,7 +22,7 @@ from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, Ste
 
 
 class DraftShare(NamedTuple):
-    """A sequence's guesses in one step: the fields of `SequenceStep`."""
+    """A sequence's draft tokens in one step: the fields of `SequenceStep`."""
 
     drafts: tuple[int, ...]
     next_drafts: int | None
@@ -33,7 +33,7 @@ _KEEP_UP = DraftShare((), 0)
 
 
 class DraftPlanner:
-    """Guesses of one engine's sequences."""
+    """Draft tokens of one engine's sequences."""
 
     def __init__(
         self, speculation: Speculation | None, blocks: SequenceBlocks, max_len: int, most_forced: int = 0
@@ -42,20 +42,20 @@ class DraftPlanner:
         Args:
             speculation: chooses the draft layer's draft tokens; None = none.
             max_len: longest prompt plus output; no token is fed or written beyond it.
-            most_forced: most draft tokens per step that a grammar forces.
+            most_forced: maximum number of grammar-forced draft tokens per step.
         """
         self.speculation = speculation
         self.verifications = 0
-        """Times that a sequence's guesses were verified."""
+        """Number of verifications of a sequence's draft tokens."""
         self.drafted = 0
-        """Guesses verified."""
+        """Number of verified draft tokens."""
         self.accepted = [0] * max(most_forced, speculation.most if speculation is not None else 0)
-        """Guesses that were right and used, by position."""
+        """Draft tokens that were accepted and used, by position."""
         self._blocks = blocks
         self._max_len = max_len
 
     def begin(self, running: list[LiveSequence]) -> None:
-        """Choose for the decodes of the step being formed. Effects: counts the step if it decodes."""
+        """Choose the draft tokens of the next step's decodes. Effects: counts the step if it decodes."""
         if self.speculation is None:
             return
         decodes, candidates = 0, []
@@ -74,7 +74,7 @@ class DraftPlanner:
         because other sequences may share their blocks. Decodes without speculation skip it.
 
         Args:
-            samples: the step feeds all known tokens and draws.
+            samples: the step feeds all known tokens and samples.
             spare_tokens: draft tokens that still fit into the step.
             spare_blocks: free blocks that must stay free.
         Effects: may extend the block table; the sequence's draft tokens are consumed.
@@ -111,7 +111,7 @@ class DraftPlanner:
             sequence.drafts, sequence.drafts_forced = outcome.drafts, outcome.forced
         if not step.drafts:
             return None
-        # A draft token after the token that ended the sequence was of no use, accepted or not.
+        # A draft token after the token that ended the sequence was useless, accepted or not.
         right = min(len(outcome.tokens) - 1, len(accepted.tokens))
         self.verifications += 1
         self.drafted += len(step.drafts)
@@ -133,26 +133,26 @@ class DraftPlanner:
     def _forced_share(
         self, sequence: LiveSequence, drafts: tuple[int, ...], spare_tokens: int, spare_blocks: int
     ) -> DraftShare:
-        """A sequence's guesses where there is no draft layer. Args, effects: as `share`."""
+        """A sequence's draft tokens without a draft layer. Args, effects: as `share`."""
         fitting = self._fitting(sequence, drafts, spare_tokens) if drafts else ()
         if fitting and self._cover(sequence, len(sequence.tokens) + len(fitting), spare_blocks):
             return DraftShare(fitting, None)
         return _NO_PART
 
     def _fitting(self, sequence: LiveSequence, drafts: tuple[int, ...], spare_tokens: int) -> tuple[int, ...]:
-        """Guesses that may be fed: all of them right, the step gives one token more, which must have room, too."""
+        """Draft tokens that may be fed, leaving capacity for the token that follows if all are accepted."""
         to_give = sequence.spec.sampling.max_tokens - len(sequence.output)
         positions = self._max_len - len(sequence.tokens)
         return drafts[: max(0, min(to_give - 1, positions - 1, spare_tokens))]
 
     def _meet(self, sequence: LiveSequence) -> Acceptance | None:
-        """The acceptance of a sequence that may have guesses from now on; once so, always so. None if not yet."""
+        """The acceptance of a sequence that may speculate from now on, permanently; None if not yet."""
         if self.speculation is not None and speculates_now(sequence.spec.sampling, len(sequence.output)):
             sequence.acceptance = self.speculation.newcomer()
         return sequence.acceptance
 
     def _cover(self, sequence: LiveSequence, tokens: int, spare_blocks: int) -> bool:
-        """Extend the block table to so many positions, unless too few blocks would be left."""
+        """Extend the block table to this many positions, unless too few blocks would be left."""
         blocks = self._blocks
         missing = blocks.lacks(sequence, tokens)
         return missing == 0 or (blocks.pool.num_free >= missing + spare_blocks and blocks.grow(sequence, tokens))

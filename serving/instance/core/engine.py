@@ -5,7 +5,7 @@ Theory of operation. A driver, live or simulated, owns the engine from one threa
 
     NextStep ──► Run(plan) ──► executor ──► StepDone (or StepFailed)
              └─► PullOrder, FetchOrder, StoreOrder ──► movers ──► PullDone, FetchDone, StoreDone  (any time)
-    Foresee ──► Foreseen(plan): the step after the running one; run behind it: StepFollowed in place of StepDone
+    Foresee ──► Foreseen(plan): the step after the running one; run after it: StepFollowed in place of StepDone
     Add, Adopt, Release, Cancel, Drain, MoveOut ──► events for gateways                           (any time, too)
 
 While a step, a pull or a fetch runs, the blocks that it uses stay allocated: a sequence that ends in this time is
@@ -67,16 +67,16 @@ class InstanceEngine:
         self.settings = settings
         self._blocks = blocks = make_blocks(settings, BlockPool(num_blocks))
         self.max_len = min(settings.max_model_len, blocks.max_tokens)
-        """Longest prompt plus output: the setting, or what the whole KV arena holds if that is less."""
+        """Longest prompt plus output: the setting, or the capacity of the whole KV arena if that is less."""
         self._drafts: DraftPlanner | None = None
         if settings.speculation or settings.forced_tokens:
             speculation = Speculation(settings.draft_tokens) if settings.speculation else None
             self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, settings.forced_tokens)
         self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
-        """Queues and block pool, readable by others; only the engine changes them."""
+        """Queues and block pool; other modules may read them, only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
         self._timers = Timers(self._timer_is_live)
-        self.sequences: dict[SequenceId, LiveSequence] = {}  # read-only for others
+        self.sequences: dict[SequenceId, LiveSequence] = {}  # read-only for other modules
         self._out: list[EngineEffect] = []
         self._in_flight: PlannedStep | None = None
         self._foreseen: PlannedStep | None = None
@@ -88,13 +88,13 @@ class InstanceEngine:
         self._draining = False
 
     def on(self, event: EngineEvent, now: float) -> list[EngineEffect]:
-        """Take an event.
+        """Process an event.
 
-        Returns: what is to be done, in this order. What can never run here, or finds no room, is `Refused`, or `Lost`
-            if only its handoff is wrong.
-        Raises: LedgerError if the event cannot be: its driver has a bug.
+        Returns: the effects to carry out, in this order. A sequence that can never run here, or for which there is no
+            capacity, gives `Refused`, or `Lost` if only its handoff is wrong.
+        Raises: LedgerError if the event is impossible, which is a bug in the driver.
         """
-        if type(event) is StepDone:  # the frequent ones first, in the fast way: a class pattern that fails is slow
+        if type(event) is StepDone:  # frequent events first, with the fast check: failing class patterns are slow
             self._take(self._land(now), event.result, now)
         elif type(event) is NextStep:
             self._turn(now)
@@ -135,31 +135,31 @@ class InstanceEngine:
                 self._note_work(now)
                 self._out += ask_to_leave(self.sequences.values())
 
-    # ---- what is known -------------------------------------------------------------------------------------------
+    # ---- queries -------------------------------------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """True when no sequence is inside, held ones included."""
+        """Whether the engine has no sequences, including held ones."""
         return not self.sequences
 
     def snapshot(self, now: float) -> EngineSnapshot:
-        """The state in numbers."""
+        """Statistics of the current state."""
         parts = self._counters, self.scheduler, self._handoffs, self._pool, self._throughput, self._drafts
         return take_snapshot(now, *parts, has_work=self._has_work(), draining=self._draining)
 
     def check(self) -> None:
-        """Prove that all ledgers balance; for tests and idle moments.
+        """Check that all ledgers balance; for tests and idle moments.
 
         Raises: LedgerError if they do not.
         """
         check_engine(self.sequences.values(), self.scheduler, self._handoffs, self._in_flight, self._pool.tables)
 
-    # ---- orders from outside -------------------------------------------------------------------------------------
+    # ---- commands ------------------------------------------------------------------------------------------------
 
     def _admit(self, spec: SequenceSpec, ticket: HandoffTicket | None, now: float) -> None:
         """Queue a sequence, or refuse it.
 
-        Without a ticket its KV is computed here: a new prompt, or a resumed one with output so far. With one, its
-        prompt was computed by another instance: it waits in service order for free blocks, which is the
+        Without a ticket its KV is computed here: for a new prompt, or for a resumed one with output so far. With a
+        ticket, its prompt was computed by another instance: it waits in service order for free blocks, which is the
         back-pressure. A ticket of this engine is accepted in any role and while it drains: no other instance took
         it, and no block has to move.
         """
@@ -197,7 +197,7 @@ class InstanceEngine:
         return sequence
 
     def _release(self, order: Release, now: float) -> None:
-        """The handoff was acknowledged, or given up; its blocks stay matchable until evicted, unless distrusted.
+        """End an acknowledged or abandoned handoff; its blocks stay matchable until evicted, unless distrusted.
 
         Unknown tickets are ignored: they have expired.
         """
@@ -209,14 +209,14 @@ class InstanceEngine:
             self._end_handoff(sequence, HandoffEnd.RELEASED)
 
     def _cancel(self, sequence_id: SequenceId, now: float) -> None:
-        """Forget a sequence in any state; no events follow. Unknown ids are ignored."""
+        """Drop a sequence in any state; no events follow. Unknown ids are ignored."""
         sequence = self.sequences.get(sequence_id)
         if sequence is not None and sequence.phase is not SequencePhase.CLOSING:
             self._note_work(now)
             self._drop(sequence, HandoffEnd.CANCELLED)
 
     def _drain(self) -> None:
-        """Full blocks that the KV-cache pool has not got, for want of time, are to be stored there."""
+        """Start draining: store the full blocks that the KV-cache pool has not received yet."""
         self._draining = True
         self._pool.hand_over()
 
@@ -228,7 +228,7 @@ class InstanceEngine:
     # ---- the step loop -------------------------------------------------------------------------------------------
 
     def _turn(self, now: float) -> None:
-        """Deadlines and leases; streams that leave; pulls; then the next step."""
+        """Process deadlines and leases, departing streams and pulls, then the next step."""
         if self._in_flight is not None:
             raise LedgerError("a turn was asked for while a step is in flight")
         self._note_work(now)
@@ -239,7 +239,7 @@ class InstanceEngine:
         if self.scheduler.waiting.items:
             self._start_pulls(now)
         planned, waiting = None, -1
-        while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be behind handoffs again
+        while planned is None and waiting != len(self.scheduler.waiting.items):  # prompts may be after handoffs again
             planned, waiting = self.scheduler.plan_step(self._counters.planned, now), len(self.scheduler.waiting.items)
             if waiting:
                 self._start_pulls(now)  # handoffs queued behind prompts
@@ -254,7 +254,7 @@ class InstanceEngine:
             self._out.append(WakeAt(wake_at))
 
     def _start_pulls(self, now: float) -> None:
-        """Reserve blocks for handoffs. One whose blocks are all cached here is adopted at once, without a pull."""
+        """Reserve blocks for handoffs. If all blocks are cached here, adopt the sequence immediately without a pull."""
         for sequence in self.scheduler.start_pulls():
             order = pull_order(sequence, ticket_of(sequence), self._blocks)
             if order is None:
@@ -274,7 +274,7 @@ class InstanceEngine:
             self._out.append(Foreseen(self._foreseen.plan))
 
     def _step_followed(self, result: StepResult, now: float) -> None:
-        """Book a step while the next one runs: sequences that end are CLOSING until that step has ended."""
+        """Book a step while the next one runs: sequences that end are CLOSING until the next step has ended."""
         following = self._foreseen
         if following is None:
             raise LedgerError("a step was followed by one that nobody had foreseen")
@@ -316,7 +316,7 @@ class InstanceEngine:
             self._drafts.measure(planned.plan, result)
 
     def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
-        """Book one sequence's share of a step that was executed.
+        """Book one sequence's share of an executed step.
 
         Raises: LedgerError if a token was requested and the executor returned none.
         Effects: events; a sequence that ended, or whose prompt is done on a prefill instance, leaves the batch.
@@ -349,10 +349,11 @@ class InstanceEngine:
         if self._blocks.slides:
             self._blocks.slide(sequence)
 
-    # ---- ends of moves -------------------------------------------------------------------------------------------
+    # ---- completed moves -----------------------------------------------------------------------------------------
 
     def _pull_done(self, event: PullDone, now: float) -> None:
-        """End a pull: the sequence joins the batch at the next step, or is lost; a cancelled one is only freed."""
+        """End a pull: the sequence joins the batch at the next step, or is lost; a cancelled one only frees its
+        blocks."""
         sequence = self._known(event.sequence_id)
         self._note_work(now)
         if event.failure is None and sequence.phase is SequencePhase.PULLING:
@@ -367,7 +368,7 @@ class InstanceEngine:
         self._finish(sequence)
 
     def _adopted(self, sequence: LiveSequence) -> None:
-        """The handed-off KV is here: pulled, cached, or taken over from the sequence that held it."""
+        """Continue with handed-off KV: pulled, cached, or taken over from the sequence that held it."""
         ticket = ticket_of(sequence)
         if sequence.holder is not None and sequence.holder.phase is SequencePhase.HELD:
             self._end_handoff(sequence.holder, HandoffEnd.RELEASED)
@@ -399,7 +400,7 @@ class InstanceEngine:
             raise LedgerError(f"news of unknown sequence {sequence_id}")
         return sequence
 
-    # ---- held for others -----------------------------------------------------------------------------------------
+    # ---- held sequences ------------------------------------------------------------------------------------------
 
     def _hold(self, sequence: LiveSequence, accepted: Accepted, outcome: SequenceResult, now: float) -> None:
         """Hold the blocks of a finished prefill for the pulling instance, and emit the first token."""
@@ -411,7 +412,7 @@ class InstanceEngine:
         self._out.append(hand_on_event(sequence, *self._keep(sequence, now)))
 
     def _keep(self, sequence: LiveSequence, now: float) -> tuple[str, tuple[BlockId, ...], tuple[BlockHash, ...]]:
-        """Take a sequence out of the batch and hold its blocks. Returns: its ticket, the blocks, and their hashes."""
+        """Move a sequence from the batch to the held ones. Returns: its ticket, its blocks, and their hashes."""
         self.scheduler.running.remove(sequence)
         ticket_id = self._handoffs.hold(sequence, now)
         self._timers.set(self._handoffs.expires_at[ticket_id], sequence.sequence_id, len(self.sequences))
@@ -440,7 +441,7 @@ class InstanceEngine:
         self._drop(sequence, HandoffEnd.EXPIRED)
 
     def _drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:
-        """Take a sequence out of wherever it is: finished, or closing until what writes into its blocks reports."""
+        """Remove a sequence in any phase: it is finished, or closing until the operations on its blocks report."""
         phase, scheduler = sequence.phase, self.scheduler
         if phase is SequencePhase.HELD:
             self._end_handoff(sequence, end)
@@ -453,7 +454,7 @@ class InstanceEngine:
             self._leave_batch(sequence)
 
     def _leave_batch(self, sequence: LiveSequence) -> None:
-        """Take a sequence out of the batch. Effects: it is finished, or closes until the step that it is in ends."""
+        """Remove a sequence from the batch. Effects: it is finished, or closing until its step ends."""
         self.scheduler.running.remove(sequence)
         if sequence.in_flight:
             sequence.advance(PhaseEvent.CLOSE)
@@ -465,7 +466,7 @@ class InstanceEngine:
         self._blocks.free(sequence)
         del self.sequences[sequence.sequence_id]
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- internal ------------------------------------------------------------------------------------------------
 
     def _timer_is_live(self, sequence_id: SequenceId, at: float) -> bool:
         sequence = self.sequences.get(sequence_id)

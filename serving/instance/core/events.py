@@ -1,7 +1,7 @@
 """Input and output of an engine: events and effects. All values are frozen.
 
-Commands of gateways and events for them cross links and are therefore in `serving.values`; this module has those of the
-driver.
+Commands of gateways and events for them cross links and are therefore in `serving.values`; this module has the
+driver's.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from serving.values.step_plan import StepPlan, StepResult
 
 
 class Drain(Value, frozen=True, gc=False):
-    """Refuse new sequences from now on; those inside go on."""
+    """Refuse new sequences from now on; existing ones continue."""
 
 
 class MoveOut(Value, frozen=True, gc=False):
-    """Drain, and move the present sequences to other instances where possible."""
+    """Drain, and move the existing sequences to other instances if possible."""
 
 
 class NextStep(Value, frozen=True, gc=False):
-    """No step runs: request the next action. Sent after any other event, and at the time of a `WakeAt`."""
+    """No step is running: request the next action. Sent after any other event, and at the time of a `WakeAt`."""
 
 
 class StepDone(Value, frozen=True, gc=False):
@@ -43,7 +43,7 @@ class StepFailed(Value, frozen=True, gc=False):
 
 
 class Foresee(Value, frozen=True, gc=False):
-    """A step runs: which one comes behind it, if all that is missing is the tokens that this one draws?"""
+    """A step is running: request the step after it, if only the tokens that it samples are missing."""
 
 
 class StepFollowed(Value, frozen=True, gc=False):
@@ -57,7 +57,7 @@ class PullsNow(Value, frozen=True, gc=False):
 
 
 class PullDone(Value, frozen=True, gc=False):
-    """A pull ended; with a reason, it failed. It took `seconds` of the engine's time."""
+    """A pull succeeded, or failed with a reason. It took `seconds` of the engine's time."""
 
     sequence_id: SequenceId
     moved_bytes: int = 0
@@ -66,14 +66,14 @@ class PullDone(Value, frozen=True, gc=False):
 
 
 class FetchDone(Value, frozen=True, gc=False):
-    """The KV-cache pool delivered the blocks it had of a prompt, possibly none."""
+    """The KV-cache pool delivered the blocks that it had for a prompt, possibly none."""
 
     sequence_id: SequenceId
     report: FetchReport
 
 
 class StoreDone(Value, frozen=True, gc=False):
-    """A store order was carried out, or given up."""
+    """A store order was executed or abandoned."""
 
     order_id: int
 
@@ -109,7 +109,7 @@ def failure(error: Exception) -> str:
 class HandoffReady(Value, frozen=True, gc=False):
     """The driver registers `blocks` and sends the ticket, with the first token of a prompt, to the gateway.
 
-    Prefill is done; or the sequence was decoding and the instance drains: then the event has no tokens.
+    Either prefill is done, or the sequence was decoding and the instance drains: then the event has no tokens.
 
     Args:
         first: the tokens, and facts reported once per sequence.
@@ -133,7 +133,7 @@ class HandoffReady(Value, frozen=True, gc=False):
 
 
 class HandoffEnd(Enum):
-    """Why held blocks were given back."""
+    """Why held blocks were released."""
 
     RELEASED = "released"
     EXPIRED = "expired"
@@ -161,8 +161,8 @@ class FetchOrder(Value, frozen=True, gc=False):
     """Fetch these consecutive blocks of a prompt from the KV-cache pool, then report `FetchDone`.
 
     Args:
-        rows: which of the found blocks to read; the others may be absent, and share their destinations with these. None
-            = all.
+        rows: which of the found blocks to read; the others may be absent, and share their destinations with these.
+            None = all.
     """
 
     sequence_id: SequenceId

@@ -20,7 +20,7 @@ class Accepted(NamedTuple):
 def finish_reason_after(
     token: int, output_tokens: int, total_tokens: int, sampling: SamplingParams, stop: Collection[int], max_len: int
 ) -> FinishReason | None:
-    """Whether the sequence ends with `token`.
+    """Whether, and why, the sequence ends with `token`.
 
     Args:
         token: the latest token.
@@ -51,7 +51,7 @@ def accept_tokens(
         output_before, total_before: lengths without them.
     """
     room = min(sampling.max_tokens - output_before, max_len - total_before)
-    if not stop or stop.isdisjoint(sampled):  # lengths alone decide: no need to look at each of many tokens
+    if not stop or stop.isdisjoint(sampled):  # only lengths matter: no need to check each token
         if len(sampled) < room:
             return Accepted(sampled, None)
         return Accepted(sampled[: max(1, room)], FinishReason.LENGTH)

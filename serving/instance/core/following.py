@@ -1,9 +1,9 @@
-"""The step after the one that runs, planned before its tokens are known.
+"""The step after the running one, planned before its tokens are known.
 
-While a batch only decodes, the next step differs from the present one in its tokens and in one position, and the tokens
-can be filled in when they are there. So its plan and all that belongs to it is made while the present step runs. This
-needs counts, not tokens: a sequence that ends by its length is known beforehand. One that ends by a stop token is not;
-it takes part once more, and what it gets is thrown away.
+While a batch only decodes, the next step differs from the current one in its tokens and in one position, and the tokens
+can be filled in once they are available. So its plan and everything that depends on it is made while the current step
+runs. This needs counts, not tokens: a sequence that ends by its length is known beforehand. One that ends by a stop
+token is not; it takes part once more, and its result is dropped.
 """
 
 from serving.instance.core.scheduler import PlannedStep, Scheduler
@@ -16,8 +16,8 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     """Plan the step after the running one.
 
     Args:
-        running: that step.
-        step: number of the one to be planned.
+        running: the running step.
+        step: number of the step to plan.
         max_len: longest prompt plus output of the instance.
     Returns: a plan for the same sequences, one `UNKNOWN` token each; None if the next step may differ: prompts, draft
     tokens, a sequence that ends by its length, capacity for a waiting one, or too few free blocks.

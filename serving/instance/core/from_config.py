@@ -1,4 +1,4 @@
-"""From the configuration to one engine's settings: the same for live and virtual instances."""
+"""Derives one engine's settings from the configuration, for live and virtual instances."""
 
 from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
@@ -24,8 +24,8 @@ def engine_settings(
         role: name of the pool: `prefill`, `decode` or `aggregated`.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
-        draft_tokens, speculation, forced_tokens, split: as `EngineSettings`.
-    Raises: ConfigError for values that cannot work together.
+        draft_tokens, speculation, forced_tokens, split: as in `EngineSettings`.
+    Raises: ConfigError for values that do not work together.
     """
     engine, kvcache = config.engine, config.kvcache
     return EngineSettings(

@@ -1,6 +1,6 @@
 """Rules of a draining engine for moving its unfinished sequences to other instances.
 
-    decoding                    held at the next step boundary, like a prompt that is done; another instance pulls it
+    decoding                    held at the next step boundary, like a finished prompt; another instance pulls it
     pulled, or computing        the same as soon as it decodes; until then a prompt's gateway is requested to move it
     waiting                     its gateway is requested to move it
     held                        waits to be pulled
@@ -30,7 +30,7 @@ def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
     wishes: list[Leaving] = []
     for sequence in sequences:
         if sequence.phase in _STAYING or (sequence.holder is not None and sequence.phase is _P.ADOPTING):
-            continue  # a sequence that is about to be taken back has nowhere else to go
+            continue  # a sequence that is being taken back cannot move to another instance
         sequence.leaving = True
         if sequence.phase in _PROMPTS:
             wishes.append(Leaving(sequence.sequence_id, handoff=False))
@@ -40,14 +40,14 @@ def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
 
 
 def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:
-    """Which sequences of the batch are to be held now. No step is in flight."""
+    """Sequences of the batch that are to be held now. Requires that no step is in flight."""
     return [sequence for sequence in running if sequence.leaving and sequence.phase is _P.DECODING]
 
 
 def hand_on_event(
     sequence: LiveSequence, ticket_id: str, blocks: tuple[BlockId, ...], hashes: tuple[BlockHash, ...]
 ) -> HandoffReady:
-    """Event that a stream can be pulled; its tokens were reported before.
+    """Event that a stream can be pulled; its tokens were already reported.
 
     Args:
         blocks, hashes: see `HandoffReady`.

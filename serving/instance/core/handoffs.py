@@ -1,7 +1,7 @@
 """Prefilled sequences whose blocks wait to be pulled and acknowledged, by ticket.
 
 A ticket ends exactly once: acknowledged, cancelled, or expired without a pull. Expiry keeps a dead decode instance or
-gateway from pinning blocks without end.
+gateway from pinning blocks indefinitely.
 """
 
 from dataclasses import dataclass, field
@@ -41,14 +41,14 @@ class HeldHandoffs:
         return self.held.get(ticket_id)
 
     def expiry(self, sequence: LiveSequence) -> float | None:
-        """When the sequence's ticket expires; None without a ticket."""
+        """Time at which the sequence's ticket expires; None without a ticket."""
         return None if sequence.ticket_id is None else self.expires_at.get(sequence.ticket_id)
 
     def end(self, sequence: LiveSequence) -> str:
         """End a sequence's ticket.
 
         Returns: the ticket id.
-        Raises: LedgerError if it holds none.
+        Raises: LedgerError if it has none.
         """
         ticket_id = sequence.ticket_id
         if ticket_id is None or self.held.pop(ticket_id, None) is None:
@@ -67,7 +67,7 @@ def ticket_of(sequence: LiveSequence) -> HandoffTicket:
 
 
 def pull_order(sequence: LiveSequence, ticket: HandoffTicket, blocks: SequenceBlocks) -> PullOrder | None:
-    """The order to pull the missing blocks of a ticket; None when all of its blocks were found here."""
+    """The order to pull the missing blocks of a ticket; None if all of its blocks are already here."""
     if sequence.num_computed >= ticket.computed_tokens:
         return None
     first, targets = blocks.to_pull(sequence, ticket.computed_tokens)

@@ -1,4 +1,4 @@
-"""Checks by which an engine refuses a sequence before anything is queued."""
+"""Checks with which an engine refuses a sequence before it is queued."""
 
 from collections.abc import Iterable
 
@@ -37,9 +37,9 @@ def check_spec(spec: SequenceSpec, max_len: int) -> None:
 
 
 def check_room(scheduler: Scheduler, max_waiting: int, throughput: BusyThroughput) -> None:
-    """Refuse a further sequence while the queue is full.
+    """Refuse another sequence while the queue is full.
 
-    Raises: OverloadedError with the time after which the queue will have moved.
+    Raises: OverloadedError with the time after which there will be capacity.
     """
     waiting = len(scheduler.waiting)
     if waiting >= max_waiting:
@@ -51,9 +51,9 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
     """Check a handoff by its source.
 
     Args:
-        holder: the sequence of this engine that has its blocks; None = it is another engine's.
+        holder: the sequence of this engine that has its blocks; None = another engine has them.
         waiting: the sequences queued here.
-    Raises: HandoffError if it is another engine's and this one's role is prefill, or if it is taken back twice.
+    Raises: HandoffError if another engine has them and this one's role is prefill, or if it is taken back twice.
     """
     if holder is None and role is EngineRole.PREFILL:
         raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
@@ -62,10 +62,10 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
 
 
 def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:
-    """Draft tokens of an adopted sequence's ticket; none if more tokens are known than at the time of drafting.
+    """Draft tokens of an adopted sequence's ticket; empty if more tokens are known than at the time of drafting.
 
     Args:
-        most: draft tokens that one step may verify.
+        most: maximum number of draft tokens that one step may verify.
     """
     return ticket.drafts[:most] if len(sequence.tokens) == ticket.computed_tokens + 1 else ()
 
@@ -76,7 +76,7 @@ def adoptable_hashes(
     """Check a ticket against its sequence.
 
     Returns: prefix hashes of its full blocks after those in the command, as far as the source provided them.
-    Raises: HandoffError if the ticket cannot be this sequence's.
+    Raises: HandoffError if the ticket does not fit the sequence.
     """
     computed = ticket.computed_tokens
     known = len(spec.prompt) + len(spec.output)

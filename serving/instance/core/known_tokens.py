@@ -1,7 +1,7 @@
 """The tokens of one sequence, prompt and output, without a copy of the prompt.
 
-Prompts are long, are never changed and are held by the order anyway; a virtual-time run has prompts that are only
-lengths. So a sequence's tokens are a view: first the prompt, then the output, which grows.
+Prompts are long, never change and are in the command anyway; a virtual-time run has prompts that are only lengths. So a
+sequence's tokens are a view: first the prompt, then the output, which grows.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class KnownTokens(Sequence[int]):
         return self._prompt_len + len(self.output)
 
     def span(self, start: int, stop: int) -> Sequence[int]:
-        """Tokens at positions `start ... stop - 1`, all of which exist. Copies no more than those, if anything."""
+        """Tokens at positions `start ... stop - 1`, all of which exist. Copies at most those tokens."""
         prompt_len = self._prompt_len
         if start >= prompt_len:
             return self.output[start - prompt_len : stop - prompt_len]

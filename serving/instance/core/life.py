@@ -1,4 +1,4 @@
-"""Shutdown rules of an instance, for live instances and those in virtual time.
+"""Shutdown rules of an instance, live or in virtual time.
 
     SERVING ── BeginLeaving ──► DRAINING ── nothing inside ──► EMPTY ── Stored, or STORE_DEADLINE_S ──► GONE
                                  │    ▲                         │
@@ -25,7 +25,7 @@ STORED_LOOK_S = 0.02
 
 
 class LifePhase(Enum):
-    """See the module's picture."""
+    """See the diagram in the module's docstring."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -35,10 +35,10 @@ class LifePhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BeginLeaving:
-    """The instance is to leave.
+    """Start to shut the instance down.
 
     Args:
-        drain_s: how long sequences may go on, in case they end soon [s].
+        drain_s: how long sequences may continue here, in case they end soon [s].
     """
 
     drain_s: float
@@ -53,7 +53,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """News that no block is on its way to the KV-cache pool."""
+    """No block is being stored in the KV-cache pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,23 @@ class Wake:
 
 
 class LifeEffect(Enum):
-    """Orders to the driver."""
+    """Commands to the driver."""
 
     STOP_ADMITTING = "stop admitting"
     """Accept no new sequences, notify gateways, and send the engine `Drain`."""
     OFFER = "offer"
-    """Sequences may move to other instances: send `MoveOut`."""
+    """Move sequences to other instances: send `MoveOut`."""
     AWAIT_STORES = "await stores"
     """Answer with `Stored` as soon as it is true; look every `STORED_LOOK_S`."""
     GO = "go"
-    """The instance can stop."""
+    """Stop the instance."""
 
 
 LifeEvent = BeginLeaving | Inside | Stored | Wake
 
 
 class InstanceLife:
-    """One instance from the moment at which it serves."""
+    """The life cycle of one instance, starting when it serves."""
 
     def __init__(self) -> None:
         self.phase = LifePhase.SERVING
@@ -91,11 +91,11 @@ class InstanceLife:
         return self.phase is not LifePhase.SERVING
 
     def on(self, event: LifeEvent, now: float) -> list[LifeEffect]:
-        """Take an event.
+        """Process an event.
 
         Args:
-            now: never before that of an earlier event [s].
-        Returns: what the driver is to do, in this order.
+            now: not earlier than for the previous event [s].
+        Returns: commands to the driver, in this order.
         """
         effects: list[LifeEffect] = []
         match event:
@@ -123,7 +123,7 @@ class InstanceLife:
         return self._wake_at
 
     def check(self) -> None:
-        """Raises: LedgerError if phase, sequences and wake-up do not fit together."""
+        """Raises: LedgerError if phase, sequences and wake-up are inconsistent."""
         timed = self.phase in (LifePhase.DRAINING, LifePhase.EMPTY)
         if timed != (self._wake_at is not None):
             raise LedgerError(f"an instance that is {self.phase.value} wakes at {self._wake_at}")

@@ -32,7 +32,7 @@ def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSeq
 
 
 def book_step(sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult) -> None:
-    """Note that a step's tokens are in the KV cache now.
+    """Record that a step's tokens are now in the KV cache.
 
     Effects: `num_computed` and `prompt_logprobs` of the sequence.
     """
@@ -48,8 +48,8 @@ def accepted_from(sequence: LiveSequence, step: SequenceStep, outcome: SequenceR
 
     Args:
         max_len: longest prompt plus output of the instance.
-    Returns: None when the prompt is not done yet.
-    Raises: LedgerError if a token was ordered and the executor gave none.
+    Returns: None while the prompt is unfinished.
+    Raises: LedgerError if a token was requested and the executor returned none.
     """
     if step.sample is None:
         # With max_tokens = 0 only the prompt is computed, for its log-probabilities.
@@ -67,7 +67,7 @@ def tokens_event(
 ) -> Tokens:
     """Event of accepted tokens; the first one includes the facts reported once.
 
-    A step may give several tokens (speculation, many iterations at once in virtual time): all but the last were fed.
+    A step may give several tokens (speculation, or many iterations at once in virtual time); all but the last were fed.
 
     Args:
         drafts: the use of the step's draft tokens; None if it had none.
@@ -83,7 +83,7 @@ def tokens_event(
             name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted
         )
     sequence.first_reported = True
-    sequence.prompt_logprobs_wanted = None  # a recomputation may use cached blocks from here on
+    sequence.prompt_logprobs_wanted = None  # from now on a recomputation may use cached blocks
     return _first(sequence, position, accepted, logprobs, preempted, drafts)
 
 

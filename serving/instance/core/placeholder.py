@@ -16,7 +16,7 @@ _MASK = (1 << 64) - 1
 
 
 class PlaceholderPrompt(Sequence[int]):
-    """A prompt of so many unknown tokens, every one of which reads as 0. Takes no memory and is cut in no time."""
+    """A prompt of unknown tokens, each of which reads as 0. Takes no memory, and slicing takes constant time."""
 
     __slots__ = ("_length",)
 
@@ -45,7 +45,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 def placeholder_prompt(length: int) -> Sequence[int]:
-    """A `PlaceholderPrompt`, or what reads the same and is faster, if it is not longer than any model's context."""
+    """A `PlaceholderPrompt`, or a faster equivalent if it is not longer than any model's context."""
     return _ZEROS[:length] if length <= len(_ZEROS) else PlaceholderPrompt(length)
 
 
@@ -64,24 +64,24 @@ def placeholder_token(seed: int, position: int, vocabulary: int) -> int:
     """The token at a position of a completion.
 
     Args:
-        seed: of the request, 64 bits.
+        seed: the request's, 64 bits.
         position: in the completion, from 0.
-        vocabulary: ids are below it.
+        vocabulary: exclusive upper limit of ids.
     """
     return mix64(seed ^ mix64(position)) % vocabulary
 
 
 def rate_of(seed: int, limit: int, drafts: int, rate: float | tuple[float, ...]) -> float:
-    """Extra tokens per decode step that verification accepts for one request, mean over its answer.
+    """Extra tokens per decode step that verification accepts for one request, on average over its response.
 
-    Drafts are accepted in a row: the second only after the first. A finite answer has more luck or less; the spread is
-    that of as many independent draws as the answer has steps (normal approximation, cut to what is possible).
+    Drafts are accepted in order: the second only after the first. The mean of a finite response varies like that of as
+    many independent draws as it has steps (normal approximation, clipped to the possible range).
 
     Args:
-        seed: of the request.
-        limit: tokens of its answer.
+        seed: the request's.
+        limit: tokens of its response.
         drafts: tokens drafted per step.
-        rate: probability that one drafted token is accepted, or by position, if those before it were.
+        rate: probability that one draft token is accepted; or by position, given that those before it were.
     Returns: between 0 and `drafts`.
     """
     if not drafts or (not isinstance(rate, tuple) and rate <= 0.0):
@@ -89,7 +89,7 @@ def rate_of(seed: int, limit: int, drafts: int, rate: float | tuple[float, ...])
     mean, square = _accepted(drafts, rate)
     steps = max(1.0, limit / (1.0 + mean))
     spread = math.sqrt(max(0.0, square - mean * mean) / steps)
-    # The sum of twelve uniform numbers is normal enough here, and the same on every machine.
+    # The sum of twelve uniform numbers is close enough to normal, and the same on every machine.
     bits = mix64(seed ^ 0x6D7470)
     more = mix64(bits)
     uniform = 0
@@ -109,13 +109,13 @@ def _accepted(drafts: int, rate: float | tuple[float, ...]) -> tuple[float, floa
 
 
 def tokens_after(steps: int, extra: float) -> int:
-    """Tokens that `steps` decode steps have given, at `extra` accepted drafts per step, spread evenly."""
+    """Tokens that `steps` decode steps give, at `extra` accepted drafts per step, spread evenly."""
     return steps + int(extra * steps)
 
 
 def steps_for(tokens: int, extra: float) -> int:
-    """The fewest decode steps after which at least `tokens` tokens were given."""
-    steps = int(tokens / (1.0 + extra))  # the two loops are `tokens_after`, written out
+    """The smallest number of decode steps that give at least `tokens` tokens."""
+    steps = int(tokens / (1.0 + extra))  # the two loops are `tokens_after`, inlined
     while steps + int(extra * steps) < tokens:
         steps += 1
     while steps > 0 and steps - 1 + int(extra * (steps - 1)) >= tokens:

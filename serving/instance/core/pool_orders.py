@@ -1,6 +1,6 @@
 """Commands of one engine to the KV-cache pool: blocks to fetch and to store, and the blocks pinned for them.
 
-Storing must never make a token wait. A full block stays pinned until its bytes are copied; the number of such blocks is
+Storing must never delay a token. A full block stays pinned until its bytes are copied; the number of such blocks is
 bounded, and further ones are not stored, at the cost of a later recomputation. A leaving instance stores the skipped
 blocks at the end.
 """
@@ -47,7 +47,7 @@ class PoolOrders:
         return self._pinned.values()
 
     def fetch_order(self, sequence: LiveSequence) -> FetchOrder:
-        """The order for a sequence that was just admitted to FETCHING."""
+        """The command for a sequence that was just admitted to FETCHING."""
         hashes, blocks, rows = self._blocks.to_fetch(sequence)
         return FetchOrder(sequence.sequence_id, sequence.spec.namespace, tuple(hashes), tuple(blocks), rows)
 
@@ -68,7 +68,7 @@ class PoolOrders:
             sequence.cached_tokens = (sequence.cached_tokens or 0) + pulled
 
     def note_full(self, sequence: LiveSequence) -> None:
-        """Order the storing of blocks that became full. Call after they were published.
+        """Request storing of blocks that became full. Call it after they were published.
 
         Effects: pins them until `stored`.
         """
@@ -84,15 +84,15 @@ class PoolOrders:
         sequence.num_stored = full
         hashes, blocks = self._blocks.run(sequence, first, full)
         room = max(0, self._settings.max_store_blocks - self.pinned_blocks)
-        if room < len(blocks):  # the beginning of a chain is worth more than its end
+        if room < len(blocks):  # the start of a chain is worth more than its end
             self._skip(hashes[room:], sequence.spec.namespace)
         if room and blocks:
             self._order(sequence.spec.namespace, hashes[:room], blocks[:room])
 
     def hand_over(self) -> None:
-        """The engine leaves: order the storing of all blocks that were skipped and are still here.
+        """Request storing of all skipped blocks that still exist, because the engine leaves.
 
-        Effects: pins them until `stored`, part by part: streams that still run here need room to grow.
+        Effects: pins them until `stored`, in parts, since streams that still run here need blocks to grow.
         """
         self._leaving = True
         self._order_skipped()
@@ -127,7 +127,7 @@ class PoolOrders:
         self._new.append(StoreOrder(self._orders, namespace, tuple(hashes), pinned))
 
     def take_stores(self) -> tuple[StoreOrder, ...]:
-        """Orders since the last call. Effects: empties the list."""
+        """Commands since the last call. Effects: empties the list."""
         if not self._new:
             return ()
         orders = tuple(self._new)
@@ -135,10 +135,10 @@ class PoolOrders:
         return orders
 
     def stored(self, order_id: int) -> None:
-        """An order was carried out, or given up.
+        """Process the end of a store order, executed or abandoned.
 
-        Raises: LedgerError if it is not known.
-        Effects: its blocks are not pinned any more.
+        Raises: LedgerError if it is unknown.
+        Effects: unpins its blocks.
         """
         blocks = self._pinned.pop(order_id, None)
         if blocks is None:

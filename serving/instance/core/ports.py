@@ -1,4 +1,4 @@
-"""Ports of an engine: a step executor, a mover of KV blocks, a shared cache."""
+"""Ports of an engine: step executor, mover of KV blocks, shared cache."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
@@ -28,35 +28,35 @@ class StepExecutor(Protocol):
 
 @runtime_checkable
 class PreparingExecutor(StepExecutor, Protocol):
-    """An executor that prepares a step before its tokens are known, so that it can start when the previous one ends."""
+    """An executor that prepares a step before its tokens are known, so that it starts when the previous one ends."""
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """Lay out the plan that may follow the one which is computed now; its tokens are `UNKNOWN`.
+        """Lay out the plan that may follow the running one; its tokens are `UNKNOWN`.
 
-        Called by another thread than `execute`, while that runs.
+        Called from another thread than `execute`, while that runs.
 
-        Returns: what runs it, as `execute` would, if it is called right after the step before; it need not be. None if
-            such a plan needs more than the tokens.
+        Returns: a function that runs it as `execute` would, if it is called directly after the previous step; it may
+            be discarded. None if such a plan needs more than the tokens.
         """
         ...
 
 
 @runtime_checkable
 class GroupExecutor(StepExecutor, Protocol):
-    """An executor whose steps need its peers, and theirs it: that of a rank in a group."""
+    """The executor of a rank in a group, whose steps depend on its peers' participation and vice versa."""
 
     def serve(self, timeout_s: float) -> None:
         """Take part in the steps of peers while this rank has no step.
 
         Called by the thread of `execute`, between its calls; peers wait while the thread does neither.
 
-        Returns: when the time [s] is over, or after `wake` has been called, at the end of a step.
+        Returns: after the timeout [s], or after a call of `wake`, at the end of a step.
         Raises: GroupError, as `execute`.
         """
         ...
 
     def wake(self) -> None:
-        """End `serve` soon. Any thread; a call before `serve` counts for the next one."""
+        """End `serve` soon. Any thread; a call before `serve` ends the next one."""
         ...
 
 
@@ -86,7 +86,7 @@ class KvTransport(Protocol):
 class ContextCache(Protocol):
     """The KV-cache pool for one instance. Never raises: errors are in the report and count as misses.
 
-    Several fetches and one store may run at once, each in a thread of its own.
+    Several fetches and one store may run concurrently, each in a separate thread.
     """
 
     def fetch(
@@ -96,11 +96,11 @@ class ContextCache(Protocol):
 
         Args:
             hashes: consecutive links of one prefix-hash chain; earlier blocks are already present.
-            blocks: destinations, as many; content beyond the report's count is undefined.
+            blocks: as many destinations; content beyond the report's count is undefined.
             rows: which of the found blocks to read; the report then counts all found blocks, or none. None = all.
         """
         ...
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """Publish full, computed blocks; their bytes do not change while this runs."""
+        """Publish full, computed blocks; their bytes must not change during the call."""
         ...

@@ -1,8 +1,8 @@
-"""Chunked prefill: prompts share what the decodes left of the step's token budget, in service order.
+"""Chunked prefill: prompts share the part of the step's token budget that decodes leave, in service order.
 
-A prompt longer than the rest of the budget is cut; its next chunk comes in the next step. All blocks of a prompt are
-reserved when it is admitted, so a prompt under way never waits for blocks; but where a window lets go of some, each
-chunk takes its own, as decodes do.
+A prompt longer than the rest of the budget is cut; its next chunk is in the next step. All blocks of a prompt are
+reserved when it is admitted, so a started prompt never waits for blocks; but if a window frees some of them, each
+chunk allocates its blocks, as decodes do.
 """
 
 from collections.abc import Callable
@@ -24,8 +24,8 @@ def plan_chunks(
 
     Args:
         running: all sequences in the batch, in service order.
-        preempt: as of `plan_decodes`.
-    Effects: fills `budget`; may shorten `running` from its end where blocks are freed while sequences run.
+        preempt: as for `plan_decodes`.
+    Effects: fills `budget`; may shorten `running` from its end if a window frees blocks while sequences run.
     """
     for sequence in running:
         if budget.tokens_left <= 0:

@@ -1,7 +1,7 @@
-"""An engine's decisions as a decision log keeps them: each event with its time, and the effects.
+"""An engine's decisions for the decision log: each event with its time, and the effects.
 
-An engine has no other inputs: no clock, no chance, no state outside. What only reads (snapshot, idle, check) is no
-call.
+An engine has no other inputs: no clock, no randomness, no external state. Read-only methods (snapshot, idle, check) are
+not recorded.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from serving.version import VERSION
 
 
 class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The arguments that an engine was built with."""
+    """The arguments with which an engine was created."""
 
     name: str
     settings: EngineSettings
@@ -27,7 +27,7 @@ class EngineHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 def header_of(name: str, engine: InstanceEngine) -> EngineHeader:
-    """The header from which a replay builds the same engine."""
+    """The header from which a replay creates the same engine."""
     return EngineHeader(name, engine.settings, engine.scheduler.blocks.pool.num_blocks, VERSION)
 
 
@@ -41,15 +41,15 @@ class EngineCall(CallRecord, frozen=True):
     now: float
 
     def on(self, engine: InstanceEngine) -> list[EngineEffect]:
-        """Carry it out."""
+        """Apply it to an engine."""
         return engine.on(self.event, self.now)
 
     def keep(self, output: list[EngineEffect]) -> list[object]:
-        """Plans refer to block tables that grow: these are copied."""
+        """Copy plans, since they refer to block tables that grow."""
         return [_kept(one) for one in output]
 
     def facts(self, kept: list[object]) -> object:
-        """The effects; a plan by sequence: start, tokens fed, blocks, each with a checksum, and what is drawn."""
+        """The effects; a plan by sequence: start, fed tokens, blocks, each with a checksum, and its sampling."""
         return [_plan_facts(*one) if isinstance(one, tuple) else plain(one) for one in kept]
 
     def kind(self) -> str:
@@ -69,8 +69,7 @@ def recorded(engine: InstanceEngine, note: Note) -> EngineOn:
     A `Foresee` without a result is not recorded: it changes no state.
 
     Args:
-        note: takes each call and what was kept of its outcome; must return at once.
-    Effects: none yet.
+        note: receives each call and the kept part of its outcome; must return immediately.
     """
 
     def on(event: EngineEvent, now: float) -> list[EngineEffect]:

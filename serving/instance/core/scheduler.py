@@ -5,11 +5,11 @@ Theory of operation. Sequences are in one of four places: `waiting` (no blocks),
 step is formed in this order:
 
 1. decodes, one token each, preempting from the end of the batch when blocks run out;
-2. the next chunks of prompts under way, which preempt likewise where a window frees blocks meanwhile;
-3. new admissions from the queue, prompts and pulls alike.
+2. the next chunks of started prompts, which also preempt if a window frees blocks while sequences run;
+3. new admissions from the queue, both prompts and pulls.
 
-With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached beginnings arrive
-while the present step computes. Only the fetched prompt itself waits for its fetch: a prompt without one joins the next
+With a KV-cache pool, prompts are admitted ahead of the step that will feed them, so that their cached prefixes arrive
+while the current step computes. Only the fetched prompt itself waits for its fetch: a prompt without one joins the next
 step with capacity, even if earlier ones are still being fetched. A preempted sequence keeps its turn.
 """
 
@@ -38,10 +38,10 @@ class SchedulerLimits:
         max_step_tokens: tokens fed by one step, decodes and chunks together.
         max_sequences: sequences computing or being pulled at one time.
         watermark_blocks: blocks that admission leaves free for the running batch.
-        draft_tokens: tokens beyond the first that a step may add to a decoding sequence, guessed by the executor alone;
-            guesses that travel in plans are the business of a `DraftPlanner`, and this is 0.
-        fetch_ahead_tokens: with a pool, prompts are admitted until so many tokens wait to be computed, a prompt that is
-            being fetched counted for those of one step at most; 0 = no pool.
+        draft_tokens: tokens beyond the first that a step may add to a decoding sequence, drafted inside the executor;
+            0 if a `DraftPlanner` puts draft tokens into plans.
+        fetch_ahead_tokens: with a pool, prompts are admitted until this many tokens wait to be computed, a prompt that
+            is being fetched counting at most one step's tokens; 0 = no pool.
     """
 
     max_step_tokens: int
@@ -53,7 +53,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A plan and the records it was made from, in the plan's order."""
+    """A plan and the records from which it was made, in the plan's order."""
 
     plan: StepPlan
     sequences: list[LiveSequence]
@@ -65,7 +65,7 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits, blocks: SequenceBlocks, planner: DraftPlanner | None = None) -> None:
         """
         Args:
-            planner: puts guesses into steps; None = there is no speculation.
+            planner: puts draft tokens into steps; None = no speculation.
         """
         self.limits = limits
         self.blocks = blocks
@@ -96,8 +96,8 @@ class Scheduler:
         if running:
             plan_decodes(running, self.blocks, budget, self._preempt, self.limits.draft_tokens)
             plan_chunks(running, self.blocks, budget, self._preempt)
-        # A victim of this step cannot be admitted again in it: it needs all the blocks it freed, and at least one is
-        # taken.
+        # A victim of this step cannot be admitted again in it: it needs all the blocks that it freed, and at least one
+        # of them is in use.
         ahead, fetch = self._room_ahead() if self.waiting.items else 0, True
         while self.waiting.items and (budget.tokens_left > 0 or ahead > 0):
             admitted = self._admit(SequencePhase.WAITING, now, fetch=fetch)
@@ -113,7 +113,7 @@ class Scheduler:
         return PlannedStep(StepPlan(step, tuple(budget.steps)), budget.sequences)
 
     def start_pulls(self) -> list[LiveSequence]:
-        """Admit handoffs from the head of the queue. Allowed while a step runs: only free blocks are taken.
+        """Admit handoffs from the head of the queue. Allowed while a step runs, since only free blocks are taken.
 
         Returns: sequences that are now PULLING; their `num_computed` tokens were found here and need no pull.
         """
@@ -154,7 +154,7 @@ class Scheduler:
             self.running.add(sequence)
 
     def drop_pull(self, sequence: LiveSequence) -> None:
-        """Take a sequence out of the pulls.
+        """Remove a sequence from the pulls.
 
         Raises: LedgerError if it was not pulling.
         """
@@ -168,7 +168,7 @@ class Scheduler:
 
     @property
     def guesses(self) -> bool:
-        """Whether any step may give a sequence several tokens, not only one that feeds what a grammar forces."""
+        """Whether any step may give a sequence several tokens, not counting grammar-forced ones."""
         speculates = self._planner is not None and self._planner.speculation is not None
         return speculates or self.limits.draft_tokens > 0
 
@@ -192,7 +192,7 @@ class Scheduler:
         return [sequence for sequence in self.fetching if sequence.phase is SequencePhase.FETCHING]
 
     def _ahead(self, sequence: LiveSequence) -> int:
-        """Part of the room ahead that an admitted prompt takes: until it is fetched, no more than a step would feed."""
+        """Tokens of an admitted prompt that count as admitted ahead: while it is fetched, at most one step's."""
         if sequence.phase is SequencePhase.PREFILLING:
             return sequence.num_missing
         return min(sequence.num_missing, self.limits.max_step_tokens)

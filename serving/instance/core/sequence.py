@@ -1,4 +1,4 @@
-"""The record that a scheduler keeps of one sequence.
+"""The scheduler's record of one sequence.
 
 It does not separate prompt and output: `tokens` are known so far, and `num_computed` of them are in the KV cache, which
 catches up in chunks while many are missing and one by one in decode. A preempted or resumed sequence is the same
@@ -19,7 +19,7 @@ Turn = tuple[float, int]
 
 Order = tuple[float, Turn]
 """Order among all sequences, smallest first: priority, then turn. With several keys this priority is 0; the request's
-priority then orders only the turns within its key, see `SequenceQueue`.
+priority then only orders the turns within its key, see `SequenceQueue`.
 """
 
 
@@ -31,7 +31,7 @@ def turn_of(spec: SequenceSpec, now: float, arrival: int, delay_s: float, *, hel
     first, because others may wait for those blocks.
 
     Args:
-        delay_s: for every 1,000 tokens of a prompt [s].
+        delay_s: per 1,000 tokens of a prompt [s].
         held: its blocks are held in this engine. Then it also precedes all priorities, see `LiveSequence.order`.
     """
     if held:
@@ -81,9 +81,9 @@ class LiveSequence:
     def __init__(self, spec: SequenceSpec, turn: Turn, now: float, ticket: HandoffTicket | None = None) -> None:
         """
         Args:
-            turn: its place among equal priorities.
-            now: engine time [s]; the deadline counts from here.
-            ticket: where the KV blocks are held, for an adopted sequence.
+            turn: its position among equal priorities.
+            now: engine time [s]; the deadline is relative to it.
+            ticket: identifies the held KV blocks of an adopted sequence.
         """
         sampling = spec.sampling
         self.spec = spec
@@ -98,7 +98,7 @@ class LiveSequence:
         """Prompt and output; append-only, read by running steps."""
         self.stop_tokens = frozenset(sampling.stop_token_ids)
         self.samples = sampling.max_tokens > 0
-        """False: only the prompt is wanted (its log-probabilities)."""
+        """False: only the prompt is computed (for its log-probabilities)."""
         self.sample_order = SampleOrder(sampling, spec.prompt, self.output)
         self.blocks: list[BlockId] = []
         self.num_computed = 0
@@ -106,32 +106,34 @@ class LiveSequence:
         self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
-        """Leading blocks that need no publishing any more."""
-        self.num_stored = 0  # leading blocks that need no storing in the KV-cache pool any more
-        self.num_slid = 0  # leading rows of the table that have lost their sliding blocks
+        """Leading blocks that no longer need publishing."""
+        self.num_stored = 0  # leading blocks that no longer need storing in the KV-cache pool
+        self.num_slid = 0  # leading rows of the table without their sliding blocks
         self.pool_use: PoolUse | None = None
         """The pool's result at the first admission; None without a pool or a lookup."""
         self.ticket = ticket
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
         self.holder: LiveSequence | None = None
-        """The held sequence of this very engine that has the blocks of `ticket`: they change hands without a move."""
+        """The held sequence of the same engine that has the blocks of `ticket`, which are transferred without a
+        move.
+        """
         self.leaving = False
-        """It is to be handed on as soon as it decodes: the instance drains."""
+        """Whether it is to be handed off as soon as it decodes, because the instance drains."""
         self.in_flight = False
-        """A running step reads and writes this sequence's blocks."""
+        """Whether a running step reads and writes this sequence's blocks."""
         self.drafts: tuple[int, ...] = ()
-        """Guesses of what follows `tokens`, for the next step to verify."""
+        """Draft tokens after `tokens`, for the next step to verify."""
         self.drafts_forced = False
-        """They are what its grammar forces, not the draft layer's."""
+        """Whether its grammar forces them, instead of the draft layer drafting them."""
         self.feeds_forced = False
-        """The same of the guesses in the last step."""
+        """The same for the draft tokens in the last step."""
         self.acceptance: Acceptance | None = None
-        """How good this sequence's guesses have been; None before the first."""
+        """Acceptance of this sequence's draft tokens; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         self.waited_s: float | None = None
-        """Engine time from its coming to its first admission as a prompt."""
+        """Engine time from its arrival to its first admission as a prompt."""
         self.preempted = 0
         """Preemptions since the last report."""
         # The prefill instance has already reported an adopted sequence's first token and the facts reported with it.
@@ -146,7 +148,7 @@ class LiveSequence:
 
     @property
     def num_to_compute(self) -> int:
-        """Known tokens that this engine still has to compute: not those that a handoff is to bring."""
+        """Known tokens that this engine still has to compute, without those that a handoff will bring."""
         brought = self.ticket.computed_tokens if self.ticket and self.phase is SequencePhase.ADOPTING else 0
         return len(self.tokens) - max(self.num_computed, brought)
 
@@ -156,9 +158,9 @@ class LiveSequence:
         return self.spec.whole or self.ticket is not None
 
     def advance(self, event: PhaseEvent) -> None:
-        """Take one event of the phase table.
+        """Apply an event of the phase table.
 
-        Raises: LedgerError if it is impossible now.
+        Raises: LedgerError if the event is impossible in this phase.
         """
         self.phase = next_phase(self.phase, event)
 
@@ -173,7 +175,7 @@ class LiveSequence:
         return 0 if self.spec.line else self.spec.priority
 
     def append(self, tokens: tuple[int, ...]) -> None:
-        """Add sampled tokens. Effects: grows `output`, hence `tokens`."""
+        """Add sampled tokens. Effects: grows `output` and thereby `tokens`."""
         self.output.extend(tokens)
 
     def learn_hashes(self, hashes: tuple[BlockHash, ...]) -> None:
@@ -181,14 +183,14 @@ class LiveSequence:
         self.hashes.extend(hashes)
 
     def take_preempted(self) -> int:
-        """Times that it was preempted since the last call."""
+        """Number of preemptions since the last call."""
         preempted, self.preempted = self.preempted, 0
         return preempted
 
     def restart(self) -> None:
         """Reset the computed state but keep the output, as for a preempted sequence.
 
-        Effects: counts; the caller has released the blocks.
+        Effects: counts the preemption; the caller has released the blocks.
         """
         self.num_computed = 0
         self.num_published = 0

@@ -4,7 +4,7 @@
     block      [ matched ][ matched ][ own, full ][ own, partly filled ]
                 shared, read only      ^ published when full: others may match it from then on
 
-Only blocks behind the matched ones are ever written, so sharing needs no copy.
+Only blocks after the matched ones are ever written, so sharing needs no copy.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ from serving.values.prefix_hash import extend_hashes
 
 
 def blocks_for(tokens: int, block_tokens: int) -> int:
-    """Blocks that hold `tokens` tokens."""
+    """Number of blocks for `tokens` tokens."""
     return -(-tokens // block_tokens)
 
 
 class SequenceBlocks:
-    """Block tables over one pool. `WindowedBlocks` has those of models with a sliding window."""
+    """Block tables over one pool. See `WindowedBlocks` for models with a sliding window."""
 
     def __init__(self, pool: BlockPool, block_tokens: int, *, prefix_reuse: bool, cache_decoded: bool) -> None:
         """
         Args:
             prefix_reuse: publish full blocks and match them.
-            cache_decoded: publish blocks that contain generated tokens too.
+            cache_decoded: also publish blocks that contain generated tokens.
         """
         self.pool = pool
         self.block_tokens = block_tokens
@@ -39,19 +39,19 @@ class SequenceBlocks:
         self.width = 1
         """Blocks of a table for each `block_tokens` positions."""
         self.slides = False
-        """Whether blocks are freed while a sequence runs; then prompts get theirs chunk by chunk."""
+        """Whether blocks are freed while a sequence runs; if so, prompts get theirs chunk by chunk."""
         self.max_tokens = pool.num_blocks * block_tokens
         """Longest sequence that fits the whole arena."""
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
-        """Reserve blocks for all known tokens of a sequence without blocks, cached ones included.
+        """Reserve blocks for all known tokens of a sequence without blocks, including cached ones.
 
         At least the last token stays uncomputed, because the next one is sampled from its logits. Log-probabilities
-        of the prompt need every prompt position computed, so they switch matching off.
+        of the prompt need every prompt position computed, so they disable matching.
 
         Args:
             keep_free: blocks that must stay free afterwards.
-        Returns: False, and nothing changed, if there is no room.
+        Returns: False, without changes, if there are too few free blocks.
         Effects: sets `blocks`, `num_computed` (the matched tokens) and `num_published`.
         """
         pool = self.pool
@@ -72,10 +72,10 @@ class SequenceBlocks:
     def take_over(self, sequence: LiveSequence, holder: LiveSequence) -> bool:
         """Transfer the blocks of another sequence, which has ended, and their metadata to a sequence that continues it.
 
-        Without tokens to catch up it grows like any stream; otherwise blocks for all missing tokens are reserved at
-        once.
+        Without missing tokens it grows like any stream; otherwise blocks for all missing tokens are reserved
+        immediately.
 
-        Returns: False, and nothing changed, if there is no room.
+        Returns: False, without changes, if there are too few free blocks.
         Effects: empties the holder's block table.
         """
         known = self._reach(holder.num_computed, len(sequence.tokens))
@@ -90,28 +90,28 @@ class SequenceBlocks:
         return True
 
     def fetchable(self, sequence: LiveSequence) -> int:
-        """Full blocks of a sequence that was just admitted that another instance may have computed before.
+        """Number of full blocks of a just admitted sequence that another instance may have computed.
 
-        As in `reserve`, the last token stays uncomputed, and log-probabilities of the prompt switch reuse off.
+        As in `reserve`, the last token stays uncomputed, and log-probabilities of the prompt disable reuse.
         """
         return self._reusable(sequence) - sequence.num_published
 
     def would_fetch(self, sequence: LiveSequence) -> bool:
-        """Whether a sequence without blocks, admitted now, would have blocks that are `fetchable`."""
+        """Whether a sequence without blocks, admitted now, would have `fetchable` blocks."""
         return self._reusable(sequence) > len(self._match(sequence)) // self.width
 
     def fetched(self, sequence: LiveSequence, blocks: int) -> None:
-        """A fetch has filled so many leading ones of its blocks. Effects: sets `num_computed`."""
+        """Record the number of leading blocks that a fetch has filled. Effects: sets `num_computed`."""
         sequence.num_computed += blocks * self.block_tokens
 
     def lacks(self, sequence: LiveSequence, tokens: int) -> int:
-        """Blocks by which the block table is too short for `tokens` positions."""
+        """Number of blocks missing in the block table for `tokens` positions."""
         return max(0, blocks_for(tokens, self.block_tokens) * self.width - len(sequence.blocks))
 
     def grow(self, sequence: LiveSequence, tokens: int) -> bool:
         """Extend the block table to cover `tokens` positions.
 
-        Returns: False, and nothing changed, if the pool has too few free blocks.
+        Returns: False, without changes, if the pool has too few free blocks.
         """
         missing = blocks_for(tokens, self.block_tokens) * self.width - len(sequence.blocks)
         if missing <= 0:
@@ -122,7 +122,7 @@ class SequenceBlocks:
         return True
 
     def publish(self, sequence: LiveSequence) -> None:
-        """Make the blocks that became full matchable. Call after their KV is really written.
+        """Make the blocks that became full matchable. Call after their KV has been written.
 
         Effects: extends `hashes` and `num_published`.
         """
@@ -143,10 +143,10 @@ class SequenceBlocks:
         return full
 
     def slide(self, sequence: LiveSequence) -> None:
-        """Free blocks that no later token attends to: none without a window. Call after `publish`."""
+        """Free blocks that no later token attends to; none without a window. Call after `publish`."""
 
     def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
-        """Blocks of full rows `first ... end - 1` of the table that are there, and the hash that each is known by."""
+        """The existing blocks of full rows `first ... end - 1` of the table, and the hash of each."""
         return sequence.hashes[first:end], sequence.blocks[first:end]
 
     def to_fetch(self, sequence: LiveSequence) -> tuple[Sequence[BlockHash], Sequence[BlockId], FetchedRows | None]:
@@ -156,20 +156,20 @@ class SequenceBlocks:
         return hashes, blocks, None
 
     def to_hand_over(self, sequence: LiveSequence) -> tuple[BlockId, ...]:
-        """Blocks that another instance needs to go on with what was computed here, in the order of the table."""
+        """Blocks that another instance needs to continue from the computed tokens, in the order of the table."""
         return tuple(sequence.blocks[: blocks_for(sequence.num_computed, self.block_tokens)])
 
     def to_pull(self, sequence: LiveSequence, computed: int) -> tuple[int, tuple[BlockId, ...]]:
-        """Blocks that a handoff of so many computed tokens is to fill, and the place of the first in its list."""
+        """Blocks to fill by a handoff of this many computed tokens, and the index of the first in its list."""
         first = sequence.num_computed // self.block_tokens
         return first, tuple(sequence.blocks[first : blocks_for(computed, self.block_tokens)])
 
     def held(self, sequence: LiveSequence) -> Sequence[BlockId]:
-        """All blocks that the sequence has, each once."""
+        """All blocks of the sequence, each once."""
         return sequence.blocks
 
     def check(self, sequence: LiveSequence) -> None:
-        """Prove that the table covers what is computed, and that only a sequence without blocks waits.
+        """Check that the table covers the computed tokens, and that only sequences without blocks wait.
 
         Raises: LedgerError if not.
         """
@@ -179,7 +179,7 @@ class SequenceBlocks:
             raise LedgerError(f"{sequence.sequence_id}: {sequence.num_computed} computed tokens do not fit its blocks")
 
     def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
-        """Hashes of all full computed blocks, for a handoff; none when prefix reuse is off."""
+        """Hashes of all full computed blocks, for a handoff; empty if prefix reuse is off."""
         if not self.prefix_reuse:
             return ()
         full = sequence.num_computed // self.block_tokens
@@ -187,11 +187,11 @@ class SequenceBlocks:
         return tuple(sequence.hashes[:full])
 
     def distrust(self, sequence: LiveSequence) -> None:
-        """No other sequence may match this one's blocks from now on."""
+        """Make this sequence's blocks unmatchable for other sequences."""
         self.pool.distrust(sequence.blocks)
 
     def free(self, sequence: LiveSequence) -> None:
-        """Give all blocks back. Published ones stay matchable until they are evicted.
+        """Free all blocks. Published ones stay matchable until they are evicted.
 
         Effects: empties the block table.
         """
@@ -199,7 +199,7 @@ class SequenceBlocks:
         sequence.blocks.clear()
 
     def _reach(self, computed: int, known: int) -> int:
-        """Positions that a table covers at once, of a sequence of which so many tokens are computed and known."""
+        """Positions that the table of a sequence with these numbers of computed and known tokens covers at once."""
         return known
 
     def _reusable(self, sequence: LiveSequence) -> int:
@@ -208,7 +208,7 @@ class SequenceBlocks:
         return (len(sequence.tokens) - 1) // self.block_tokens
 
     def _match(self, sequence: LiveSequence) -> list[BlockId]:
-        """The reusable blocks that are here. Effects: may extend `hashes`."""
+        """The reusable blocks in the pool. Effects: may extend `hashes`."""
         reusable = self._reusable(sequence)
         if not reusable:
             return []
@@ -216,6 +216,6 @@ class SequenceBlocks:
         return self.pool.match(sequence.hashes, reusable)
 
     def _hash(self, sequence: LiveSequence, full: int) -> None:
-        """Make sure that the hashes of so many leading blocks are known. Effects: may extend `hashes`."""
+        """Ensure that the hashes of this many leading blocks are known. Effects: may extend `hashes`."""
         if len(sequence.hashes) < full:
             extend_hashes(sequence.hashes, sequence.tokens, self.block_tokens, sequence.spec.salt)

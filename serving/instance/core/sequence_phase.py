@@ -1,4 +1,4 @@
-"""The life of a sequence inside one engine, as a table.
+"""The phases of a sequence inside one engine, as a table.
 
     add ──► WAITING ──admit──► PREFILLING ──prompt done──► DECODING ──► FINISHED
                ▲                 │  │                       │
@@ -10,10 +10,10 @@
     WAITING ──fetch start──► FETCHING ──fetch done──► PREFILLING
 
 FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, or
-the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that goes on here.
-ADOPTING: another sequence holds the blocks, mostly at another instance, and no capacity is free yet. CLOSING: the
-sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which therefore
-cannot be reused yet. An event that the table does not list is our bug: `LedgerError`.
+the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that continues
+here. ADOPTING: another sequence holds the blocks, usually at another instance, and no capacity is free yet. CLOSING:
+the sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which
+therefore cannot be reused yet. An event missing in the table is a bug: `LedgerError`.
 """
 
 from enum import Enum
@@ -38,7 +38,7 @@ class SequencePhase(Enum):
 
 
 class PhaseEvent(Enum):
-    """Events that a sequence can meet."""
+    """Events of a sequence."""
 
     __hash__ = object.__hash__  # as above
 

@@ -3,8 +3,8 @@
 With several API keys, priority never moves a sequence ahead of another key's: each key keeps the turns with which its
 sequences arrived, and its concurrent sequences use these turns in order of their priorities.
 
-A plain sorted list: queues are bounded to some hundreds, insertion is mostly near the end, and cancelling from the
-middle must be possible.
+A plain sorted list: queues have at most some hundreds of entries, insertion is mostly near the end, and cancelling from
+the middle must be possible.
 """
 
 from bisect import bisect_left, insort
@@ -26,12 +26,12 @@ class SequenceQueue:
 
     def __init__(self) -> None:
         self.items: list[LiveSequence] = []
-        """Read freely; change only through the methods."""
+        """Read-only; change it only through the methods."""
         self._ranked = 0
-        """Sequences that have a line, and a priority in it."""
+        """Number of sequences that have a line and a priority in it."""
 
     def add(self, sequence: LiveSequence) -> None:
-        """Insert at the place of its order, or in its line where its priority belongs. Effects: may change orders."""
+        """Insert by order, or by priority within its line. Effects: may change orders."""
         if sequence.spec.line:
             self._ranked += sequence.spec.priority != 0
             if self._ranked:
@@ -42,12 +42,12 @@ class SequenceQueue:
             insort(self.items, sequence, key=_order)
 
     def remove(self, sequence: LiveSequence) -> None:
-        """Take one sequence out.
+        """Remove a sequence.
 
-        Raises: LedgerError if it is not here.
+        Raises: LedgerError if it is not in the queue.
         """
         index = 0
-        if not self.items or self.items[0] is not sequence:  # mostly it is the head's turn
+        if not self.items or self.items[0] is not sequence:  # usually it is the head
             index = bisect_left(self.items, sequence.order, key=_order)
             if index == len(self.items) or self.items[index] is not sequence:
                 raise LedgerError(f"sequence {sequence.sequence_id} is not in this queue")
@@ -57,7 +57,7 @@ class SequenceQueue:
 
     def _take_turn(self, sequence: LiveSequence) -> None:
         """Redistribute a line's turns, including the new one, among its sequences. Sequences whose blocks are held here
-        keep the first.
+        keep the first turns.
         """
         own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
         if not own or sequence.order[0] == -inf:

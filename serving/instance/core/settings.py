@@ -1,4 +1,4 @@
-"""Settings of one instance's engine: what it does and its bounds."""
+"""Settings of one instance's engine: its role and its limits."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -12,14 +12,14 @@ _STEPS_AHEAD = 2
 
 
 class EngineRole(Enum):
-    """An instance's role: what follows for a sequence whose prompt is done."""
+    """An instance's role: the next phase of a sequence whose prompt is done."""
 
     PREFILL = "prefill"
-    """Sample one token, hold the blocks for a decode instance."""
+    """Sample one token, then hold the blocks for a decode instance."""
     DECODE = "decode"
-    """Go on decoding; takes handoffs, and resumed sequences too."""
+    """Continue with decoding; also accepts handoffs and resumed sequences."""
     AGGREGATED = "aggregated"
-    """Go on decoding; one pool does both."""
+    """Continue with decoding; one pool does both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,23 @@ class EngineSettings:
     Args:
         role: an `EngineRole`, or its value as a string.
         block_tokens: tokens per KV block.
-        max_step_tokens: tokens fed by one step; bounds how long a chunk makes running decodes wait.
+        max_step_tokens: tokens fed by one step; bounds how long a chunk delays running decodes.
         max_sequences: sequences computing at one time.
         max_waiting: sequences that may queue before the next one is refused.
         max_model_len: prompt plus output of one sequence.
         watermark_blocks: blocks that admission leaves free for the running batch to grow into.
-        prompt_delay_s: a prompt's turn comes so much later for every 1,000 of its tokens.
+        prompt_delay_s: delay of a prompt's turn per 1,000 of its tokens.
         handoff_lease_s: how long finished prefills wait for their acknowledgement.
         prefix_reuse: match and publish full blocks by prefix hash.
-        cache_decoded: publish blocks with generated tokens too.
-        pool: use a KV-cache pool: fetch prompts' beginnings from it, store full blocks in it.
-        store_decoded: store blocks with generated tokens too.
+        cache_decoded: also publish blocks with generated tokens.
+        pool: use a KV-cache pool: fetch prompts' prefixes from it, store full blocks in it.
+        store_decoded: also store blocks with generated tokens.
         max_store_blocks: full blocks that may wait to be copied into the pool.
         draft_tokens: tokens beyond the first that one step may add to a decoding sequence; it gets blocks for them.
-        speculation: plans and results carry draft tokens, up to `draft_tokens` a step; else the executor drafts alone.
-        forced_tokens: most grammar-forced draft tokens per step, with or without speculation.
-        split: how blocks share layers where some have a sliding window; None = each block has all layers.
+        speculation: plans and results carry draft tokens, up to `draft_tokens` per step; otherwise the executor drafts
+            internally.
+        forced_tokens: maximum number of grammar-forced draft tokens per step, with or without speculation.
+        split: distribution of layers over blocks if some have a sliding window; None = each block has all layers.
     Raises: ConfigError for a value that cannot work.
     """
 

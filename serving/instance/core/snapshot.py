@@ -14,10 +14,10 @@ from serving.values.throughput import BusyThroughput
 
 @dataclass(slots=True)
 class EngineCounters:
-    """Counters that only the engine itself keeps."""
+    """Counters of the engine itself."""
 
     planned: int = 0
-    """Steps started; the number of the next one."""
+    """Number of started steps; also the number of the next one."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     handoffs_in: int = 0
@@ -25,17 +25,17 @@ class EngineCounters:
     handoff_seconds: float = 0.0
     handoff_failures: int = 0
     progress_at: float = 0.0
-    """Engine time of the last step, or of the moment when work appeared [s]."""
+    """Engine time of the last step, or of the arrival of work after idleness [s]."""
     steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(ITERATION_TOKEN_BUCKETS) + 1))
-    """Steps executed, by the tokens that they computed from prompts and sampled; not cumulative."""
+    """Executed steps by their computed prompt tokens plus sampled tokens; not cumulative."""
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that executed steps have computed from prompts and sampled so far."""
+        """Prompt tokens computed plus tokens sampled by all executed steps."""
         return self.prompt_tokens + self.generated_tokens
 
     def count_step(self, before: int) -> None:
-        """A step was executed and is booked; `step_tokens` was so much before."""
+        """Count an executed and booked step; `before` is the previous value of `step_tokens`."""
         self.steps_by_tokens[bisect_left(ITERATION_TOKEN_BUCKETS, self.step_tokens - before)] += 1
 
 
@@ -51,7 +51,7 @@ def take_snapshot(
     has_work: bool,
     draining: bool,
 ) -> EngineSnapshot:
-    """The state now. Outside, a block has all layers: where blocks have some of them, they are counted by the row."""
+    """The current state. Reported blocks have all layers: if blocks have only some of them, rows are counted."""
     pool, width = scheduler.blocks.pool, scheduler.blocks.width
     return EngineSnapshot(
         at_s=now,

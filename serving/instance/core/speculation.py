@@ -3,7 +3,7 @@
 Speculation never changes a token. Each position is sampled with its own random number, uniform(seed, position), and a
 draft token is accepted only if it equals the sample: the output is that of a run without drafts, greedy or sampled.
 Rejection sampling would give the same distribution: a draft is one certain token, so this rule accepts it with the
-model's probability and samples from the rest otherwise. Only speed is decided here.
+model's probability and otherwise samples from the rest. This module only affects speed.
 
 The rule. Let q_j be the probability that a sequence's draft token at position j is accepted if all before it were
 (counted, see `Acceptance`). The j-th draft token then adds `gain_j = q_1 * ... * q_j` tokens to a step on average. One
@@ -14,10 +14,10 @@ sequence only fall, this takes its first k draft tokens, and no other choice has
 
 Example: one sequence, q = 0.8, 0.6, 0.5, hence gains 0.8, 0.48, 0.24; a draft token costs c = 0.25 of a step.
 
-    guesses   tokens   time   rate    next gain against 0.25 * rate
+    drafts    tokens   time   rate    next gain against 0.25 * rate
        0       1.00    1.00   1.00    0.80 > 0.25   take it
        1       1.80    1.25   1.44    0.48 > 0.36   take it
-       2       2.28    1.50   1.52    0.24 < 0.38   stop: two guesses, 1.52 times as fast as none
+       2       2.28    1.50   1.52    0.24 < 0.38   stop: two draft tokens, 1.52 times as fast as none
 
 With 32 sequences that already saturate the device a draft token may cost as much as a sequence, c = 0.9: the first gain
 0.8 is below 0.9 * 1, so no tokens are drafted.
@@ -36,16 +36,16 @@ from serving.values.sequence import SamplingParams
 _TRIAL_PERIOD = 64
 _EARLY_PERIOD = 8
 _TRIAL_STEPS = 2
-"""Guesses are made in one step and verified in the next: it takes two to see both."""
+"""Draft tokens are made in one step and verified in the next, so a trial takes two steps."""
 
 _MEMORY = 0.95
-"""What each further observation leaves of a sequence's counts: a memory of twenty."""
+"""Factor on a sequence's counts per further observation: a memory of twenty."""
 _COMMON_MEMORY = 0.998
-"""The same for the counts of all sequences together: five hundred."""
+"""The same for the counts of all sequences together: a memory of five hundred."""
 _COMMON_WEIGHT = 4.0
 """Weight of the common acceptance, in observations, relative to a sequence's own."""
 _FIRST_TRIES, _FIRST_HITS = 2.0, 1.6
-"""What is believed before anything was counted: good enough to be tried, soon outweighed.
+"""Prior before any observation: high enough to be tried, and soon outweighed.
 
 Source: DeepSeek-V3 reports 85 to 90 % for its second token (technical report, 5.4.3)."""
 
@@ -67,12 +67,13 @@ def speculates(sampling: SamplingParams) -> bool:
 
 
 def speculates_now(sampling: SamplingParams, output_tokens: int) -> bool:
-    """Whether tokens are guessed at this point: until `min_tokens` are out stop tokens are hidden, no plain draw."""
+    """Whether to draft now: until `min_tokens` are generated, hidden stop tokens prevent plain sampling."""
+
     return (output_tokens >= sampling.min_tokens or not sampling.stop_token_ids) and speculates(sampling)
 
 
 class Acceptance:
-    """How often the guesses of one sequence were right, by position; a guess counts once those before it were right."""
+    """Acceptance of one sequence's draft tokens by position; each counts only if those before it were accepted."""
 
     __slots__ = ("_common", "gains", "hits", "tries")
 
@@ -86,12 +87,12 @@ class Acceptance:
         self.tries = [first_tries] * positions
         self.hits = [first_hits] * positions
         self.gains: tuple[float, ...] = ()
-        """Tokens that each further guess adds to a step, in the mean; empty for the common acceptance."""
+        """Mean number of tokens that each further draft token adds to a step; empty for the common acceptance."""
         if common is not None:
             self._settle()
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """Count one verification: the first `accepted` of `drafted` guesses were right."""
+        """Count one verification: the first `accepted` of `drafted` tokens were accepted."""
         memory = _COMMON_MEMORY if self._common is None else _MEMORY
         for position in range(min(drafted, accepted + 1)):
             self.tries[position] = self.tries[position] * memory + 1.0
@@ -100,7 +101,7 @@ class Acceptance:
             self._settle()
 
     def doubt(self) -> None:
-        """Let what was counted count half: it is old. Effects: the common acceptance weighs more."""
+        """Halve the counts, because they are old. Effects: increases the weight of the common acceptance."""
         self.tries = [0.5 * tries for tries in self.tries]
         self.hits = [0.5 * hits for hits in self.hits]
         self._settle()
@@ -116,12 +117,12 @@ class Acceptance:
 
 
 class Speculation:
-    """One engine's choice of guesses. Mutable; no clock, no chance: a replay gives the same choices."""
+    """One engine's number of draft tokens. Mutable; no clock, no randomness: a replay gives the same choices."""
 
     def __init__(self, most: int) -> None:
         """
         Args:
-            most: guesses per sequence and step, at least one.
+            most: maximum number of draft tokens per sequence and step, at least one.
         """
         self.most = most
         self._common = Acceptance(None, most)
@@ -138,7 +139,7 @@ class Speculation:
         """Choose for one decode step; `guesses` then returns the choice for each sequence.
 
         Args:
-            sequences: that the step decodes.
+            sequences: number of sequences that the step decodes.
             candidates: those of them that may speculate.
         Effects: counts the step, which may be a trial.
         """
@@ -149,9 +150,9 @@ class Speculation:
         self._least_gain = 0.0 if share is None else least_gain(sequences, share, [c.gains for c in candidates])
 
     def guesses(self, acceptance: Acceptance) -> int:
-        """How many tokens to guess for a sequence in this step.
+        """Number of draft tokens for a sequence in this step.
 
-        Effects: a sequence that is given a guess for trial is doubted.
+        Effects: halves the counts of a sequence that drafts as a trial.
         """
         count = 0
         for gain in acceptance.gains:
@@ -175,17 +176,17 @@ class Speculation:
 
         Args:
             verified: draft tokens fed, over all sequences.
-            made: draft tokens it returned for the next step.
+            made: draft tokens that it returned for the next step.
         """
         self._cost.observe(sequences, 0.5 * (verified + made), elapsed_s)
 
 
 def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -> float:
-    """The gain that a guess must exceed, by the rule above.
+    """The gain that a draft token must exceed, by the rule above.
 
     Args:
-        share: cost of one guess for each sequence, as a share of a step without guesses.
-        gains: of each sequence that may speculate, falling.
+        share: cost of one draft token per sequence, as a share of a step without drafts.
+        gains: of each sequence that may speculate, decreasing.
     """
     cost = share / sequences
     tokens, time_s = float(sequences), 1.0

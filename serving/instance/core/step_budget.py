@@ -1,4 +1,4 @@
-"""The throw-away accumulator of one step: what still fits and what was planned so far."""
+"""Temporary accumulator for one step: the remaining budget and what is planned so far."""
 
 from serving.instance.core.draft_planner import DraftPlanner
 from serving.instance.core.sequence import LiveSequence
@@ -13,9 +13,10 @@ class StepBudget:
     def __init__(self, tokens: int, planner: DraftPlanner | None = None, running: int = 0) -> None:
         """
         Args:
-            tokens: most tokens that the step may feed, guesses included.
-            planner: puts guesses into the step; None = there is no speculation.
-            running: sequences in the batch: guesses leave a token and a free block for each that is still to be fed.
+            tokens: maximum number of tokens that the step may feed, including draft tokens.
+            planner: puts draft tokens into the step; None = no speculation.
+            running: sequences in the batch: draft tokens leave a token and a free block for each that is still to be
+                fed.
         """
         self.tokens_left = tokens
         self._planner = planner
@@ -25,7 +26,7 @@ class StepBudget:
         self.steps: list[SequenceStep] = []
 
     def feed(self, sequence: LiveSequence) -> None:
-        """Plan as many missing tokens of `sequence` as fit, and its sampling and guesses if they are the last.
+        """Plan as many missing tokens of `sequence` as fit, and its sampling and draft tokens if they are the last.
 
         Effects: takes from the budget, marks the sequence as in flight; as `DraftPlanner.share`.
         """

@@ -1,6 +1,6 @@
 """Cost of a draft token: measured decode step time as a linear function of draft tokens per sequence.
 
-    time of a step = base * (1 + share * guesses per sequence)
+    time of a step = base * (1 + share * draft tokens per sequence)
 
 There is one line for each size of batch, in sizes of 1, 2, 3, 4, 6, 8, 12, 16, 24 ... sequences: a draft token is
 nearly free where a step is memory-bound, and costs as much as a sequence where it is compute-bound. Only pure decode
@@ -30,17 +30,17 @@ class _Level:
 
     def __init__(self) -> None:
         self.steps: deque[tuple[float, float]] = deque(maxlen=_KEPT)
-        """Time [s] and guesses per sequence of each."""
+        """Time [s] and draft tokens per sequence of each step."""
         self.seen = 0
 
     def point(self) -> tuple[float, float]:
-        """Mean guesses per sequence, and the time of the level [s]."""
+        """Mean draft tokens per sequence, and the time of the level [s]."""
         times = sorted(time_s for time_s, _ in self.steps)
         return sum(guesses for _, guesses in self.steps) / len(self.steps), times[len(times) // 4]
 
 
 class _Line:
-    """One size of batch."""
+    """Measurements of one batch size."""
 
     __slots__ = ("_levels", "_steps", "share")
 
@@ -75,7 +75,7 @@ class _Line:
         mean_x, mean_t = (sum(values) / len(points) for values in zip(*points, strict=True))
         spread = sum((x - mean_x) ** 2 for x, _ in points)
         slope = max(0.0, sum((x - mean_x) * (t - mean_t) for x, t in points) / spread)
-        # Noise may tilt a line so far that a step without guesses would take no time: a tenth of the mean is left.
+        # Noise may tilt a line so far that a step without drafts would take no time: a tenth of the mean is kept.
         return slope / max(mean_t - slope * mean_x, 0.1 * mean_t) if mean_t > 0.0 else None
 
 
@@ -89,8 +89,8 @@ class StepCost:
         """Count one step that only decoded.
 
         Args:
-            sequences: that took part, at least one.
-            guesses: of all of them: the mean of those verified and those made for the next step.
+            sequences: number of sequences in the step, at least one.
+            guesses: over all of them, the mean of the draft tokens verified and those made for the next step.
         """
         size = _size(sequences)
         line = self._lines.get(size)
@@ -99,9 +99,9 @@ class StepCost:
         line.add(guesses / sequences, elapsed_s)
 
     def share(self, sequences: int) -> float | None:
-        """Cost of one guess for each sequence, as a share of a step without guesses.
+        """Cost of one draft token per sequence, as a share of a step without drafts.
 
-        Returns: that of the nearest size of batch where it is known; None while there is none.
+        Returns: that of the nearest batch size with enough measurements; None if there is none.
         """
         size = _size(sequences)
         line = self._lines.get(size)
@@ -114,12 +114,12 @@ class StepCost:
         return self._lines[nearest].share
 
     def known(self, sequences: int) -> bool:
-        """Whether it was measured for this very size of batch."""
+        """Whether it was measured for this batch size."""
         line = self._lines.get(_size(sequences))
         return line is not None and line.share is not None
 
 
 def _size(sequences: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: sizes of like steps."""
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: steps in one class are similar."""
     octave = 1 << (sequences - 1).bit_length()
     return octave * 3 // 4 if 2 < sequences <= octave * 3 // 4 else octave

@@ -1,4 +1,4 @@
-"""Points in time at which the engine must act by itself: deadlines and leases.
+"""Points in time at which the engine must act without an event: deadlines and leases.
 
 A heap with lazy deletion: most sequences end long before their deadline, and removing from a heap is slower than
 recognising a stale entry later. When stale entries dominate, the heap is rebuilt.
@@ -21,16 +21,16 @@ class Timers:
     def __init__(self, is_live: Callable[[SequenceId, float], bool]) -> None:
         """
         Args:
-            is_live: of a sequence and a time once set for it: does that time still matter?
+            is_live: whether a time that was set for a sequence still matters.
         """
         self._heap: list[tuple[float, SequenceId]] = []
         self._is_live = is_live
 
     def set(self, at: float, sequence_id: SequenceId, live_count: int) -> None:
-        """Remember a time.
+        """Add a time.
 
         Args:
-            live_count: about how many entries can be live, to notice when most are stale.
+            live_count: approximate number of live entries, to detect when most are stale.
         Effects: may rebuild the heap.
         """
         heappush(self._heap, (at, sequence_id))
@@ -52,7 +52,7 @@ class Timers:
         return list(taken)
 
     def next_at(self) -> float | None:
-        """The next time that matters; None without one.
+        """The next valid time; None if there is none.
 
         Effects: drops stale entries from the top.
         """

@@ -26,19 +26,19 @@ from serving.values.orders import Add, Adopt, Cancel
 from serving.values.visit_times import DECODE, HANDOFF, POOL_GET, PREFILL, QUEUE, WAIT, Leg, VisitTimes
 
 MOST_LEGS = 64
-"""Of one visit. Further ones are added to the last ones of their kinds: a very long prompt has many chunks."""
+"""Phases of one visit. Further ones are added to the last of their kind: a very long prompt has many chunks."""
 
 
 @dataclass(slots=True)
 class _Visit:
-    """Since when what has been going on; `step`: kind of its steps."""
+    """The current phase and its start time; `step`: kind of its steps."""
 
     since: float
     step: str
     source: str = ""
     waits: str = QUEUE
     fed: int | None = None
-    """Tokens that the step which runs feeds; None = it is in no step."""
+    """Tokens that the running step feeds; None = it is in no step."""
     legs: list[Leg] = field(default_factory=list)
 
     def close(self, kind: str, now: float, tokens: int = 0, nbytes: int = 0, predicted_s: float = 0.0) -> None:
@@ -51,7 +51,7 @@ class _Visit:
             if (old := self.legs[index]).kind == kind:
                 self.legs[index] = _sum(old, leg)
                 return
-        self.legs.append(leg)  # one more for each kind at most
+        self.legs.append(leg)  # at most one more for each kind
 
 
 def _sum(one: Leg, other: Leg) -> Leg:
@@ -65,7 +65,7 @@ def _sum(one: Leg, other: Leg) -> Leg:
 
 
 class VisitTimer:
-    """The visits whose first news is not out yet; never more than the engine has sequences."""
+    """The visits without a reported event so far; never more than the engine has sequences."""
 
     def __init__(self) -> None:
         self._open: dict[SequenceId, _Visit] = {}
@@ -73,7 +73,7 @@ class VisitTimer:
 
     @property
     def open(self) -> int:
-        """Visits that are being watched."""
+        """Number of observed visits."""
         return len(self._open)
 
     def watch(
@@ -82,7 +82,7 @@ class VisitTimer:
         """Observe an event of the engine and its effects.
 
         Args:
-            predicted_s: time of real NPUs for the step that the event ends [s].
+            predicted_s: predicted duration on real NPUs of the step that the event ends [s].
         Returns: durations of the visits whose first event is among the effects.
         Effects: forgets these.
         """

@@ -15,7 +15,7 @@ from serving.instance.core.sequence_queue import SequenceQueue
 
 
 class WaitingQueue(SequenceQueue):
-    """Sequences in the order in which they are to start. With one key alone that of `SequenceQueue`."""
+    """Sequences in the order of their start. With a single key, the order of `SequenceQueue`."""
 
     __slots__ = ("_ends", "_served")
 
@@ -24,7 +24,7 @@ class WaitingQueue(SequenceQueue):
         self._ends: dict[int, float] = {}
         """End of each line [tokens]; only lines used since the queue was last empty."""
         self._served = 0.0
-        """Tag of what started last [tokens]."""
+        """Tag of the last started sequence [tokens]."""
 
     def enter(self, sequence: LiveSequence) -> None:
         """Append a new sequence to its key's line. Effects: may change orders within the line."""
@@ -37,9 +37,9 @@ class WaitingQueue(SequenceQueue):
         self.add(sequence)
 
     def start(self, sequence: LiveSequence) -> None:
-        """Take out one that starts now; in the batch its turn counts.
+        """Remove a sequence that starts now; in the batch its turn counts.
 
-        Raises: LedgerError if it is not here.
+        Raises: LedgerError if it is not in the queue.
         """
         tag, turn = sequence.order
         self.remove(sequence)

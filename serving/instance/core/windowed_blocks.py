@@ -1,4 +1,4 @@
-"""Block tables of models with a sliding window: blocks that no later token sees are freed while a sequence runs.
+"""Block tables of models with a sliding window: blocks outside the window are freed while a sequence runs.
 
     row         0        1        2        3        4               position num_computed
     full      [here]   [here]   [here]   [here]   [here]                      |
@@ -25,7 +25,7 @@ _COMPUTING = (SequencePhase.PREFILLING, SequencePhase.DECODING, SequencePhase.HE
 
 
 class WindowedBlocks(SequenceBlocks):
-    """Block tables over one pool, of rows that a `LayerSplit` describes."""
+    """Block tables over one pool, with rows described by a `LayerSplit`."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class WindowedBlocks(SequenceBlocks):
     ) -> None:
         """
         Args:
-            step_tokens: most tokens of one sequence in a step.
-            fetches: there is a KV-cache pool: an admitted prompt has blocks for all that may come from there.
+            step_tokens: maximum number of tokens of one sequence in a step.
+            fetches: whether there is a KV-cache pool; if so, an admitted prompt has blocks for all tokens it may fetch.
         """
         super().__init__(pool, block_tokens, prefix_reuse=prefix_reuse, cache_decoded=cache_decoded)
         self.width = split.width
@@ -50,7 +50,7 @@ class WindowedBlocks(SequenceBlocks):
         self._step_tokens = step_tokens
         self._fetches = fetches
         self._most_rows = blocks_for(split.window - 1 + step_tokens, block_tokens) + 1
-        """Rows whose sliding blocks one sequence has at most."""
+        """Maximum number of rows with sliding blocks in one sequence."""
         self.max_tokens = self._longest()
 
     def reserve(self, sequence: LiveSequence, keep_free: int) -> bool:
@@ -59,7 +59,7 @@ class WindowedBlocks(SequenceBlocks):
         Args:
             keep_free: blocks that must stay free if it had all blocks that it may need for its known tokens at one
                 time.
-        Returns, effects: as `SequenceBlocks.reserve`; sets `num_slid`, too.
+        Returns, effects: as for `SequenceBlocks.reserve`; also sets `num_slid`.
         """
         pool, size = self.pool, self.block_tokens
         if pool.num_free < keep_free + 1:
@@ -86,7 +86,7 @@ class WindowedBlocks(SequenceBlocks):
         return True
 
     def fetched(self, sequence: LiveSequence, blocks: int) -> None:
-        """Take what a fetch has filled. Effects: sets `num_computed`; the table ends with the rows that were filled."""
+        """Record a fetch. Effects: sets `num_computed`; the table ends with the filled rows."""
         size, width, full = self.block_tokens, self.width, self._split.full
         first = sequence.num_computed // size
         end = first + blocks // width
@@ -116,7 +116,7 @@ class WindowedBlocks(SequenceBlocks):
         """Free the blocks that no later token attends to. Call after `publish`; a running step does not use them
         either.
 
-        Effects: the table has `GONE` there; `num_slid`.
+        Effects: replaces them with `GONE` in the table; updates `num_slid`.
         """
         begin, end = sequence.num_slid, self._split.first_row(sequence.num_computed, self.block_tokens)
         if end <= begin:
@@ -132,7 +132,7 @@ class WindowedBlocks(SequenceBlocks):
         sequence.num_slid = end
 
     def run(self, sequence: LiveSequence, first: int, end: int) -> tuple[Sequence[BlockHash], Sequence[BlockId]]:
-        """Blocks of full rows that are there, and the hash that each is known by."""
+        """The existing blocks of full rows, and the hash of each."""
         hashes: list[BlockHash] = []
         blocks: list[BlockId] = []
         for row in range(first, end):
@@ -158,13 +158,13 @@ class WindowedBlocks(SequenceBlocks):
         return tuple(_present(sequence.blocks[:end]))
 
     def to_pull(self, sequence: LiveSequence, computed: int) -> tuple[int, tuple[BlockId, ...]]:
-        """Blocks that a handoff is to fill, and the place of the first in its list; see `SequenceBlocks.to_pull`."""
+        """Blocks to fill by a handoff, and the index of the first in its list; see `SequenceBlocks.to_pull`."""
         size, width = self.block_tokens, self.width
         row, end = sequence.num_computed // size, blocks_for(computed, size)
         return self._split.present(row, computed, size), tuple(_present(sequence.blocks[row * width : end * width]))
 
     def held(self, sequence: LiveSequence) -> Sequence[BlockId]:
-        """All blocks that the sequence has, each once."""
+        """All blocks of the sequence, each once."""
         return _present(sequence.blocks)
 
     def check(self, sequence: LiveSequence) -> None:
@@ -186,21 +186,21 @@ class WindowedBlocks(SequenceBlocks):
                 raise LedgerError(f"{name}: row {row} is {own}, and those before {sequence.num_slid} have slid")
 
     def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
-        """None: a handoff does not have all blocks, and its gateway knows the hashes of the prompt."""
+        """Empty: a handoff does not have all blocks, and its gateway knows the hashes of the prompt."""
         return ()
 
     def distrust(self, sequence: LiveSequence) -> None:
-        """No other sequence may match this one's blocks from now on."""
+        """Make this sequence's blocks unmatchable for other sequences."""
         self.pool.distrust(_present(sequence.blocks))
 
     def free(self, sequence: LiveSequence) -> None:
-        """Give all blocks back. Effects: empties the block table."""
+        """Free all blocks. Effects: empties the block table."""
         self.pool.release(_present(sequence.blocks))
         sequence.blocks.clear()
         sequence.num_slid = 0
 
     def _most_blocks(self, known: int) -> int:
-        """Blocks that a sequence of so many known tokens has at most at one time."""
+        """Maximum number of blocks at one time of a sequence with this many known tokens."""
         rows = blocks_for(known, self.block_tokens)
         return self._split.full * rows + self._split.sliding * min(rows, self._most_rows)
 
@@ -217,13 +217,13 @@ class WindowedBlocks(SequenceBlocks):
         return min(known, computed + self._step_tokens)
 
     def _brought(self, sequence: LiveSequence) -> int:
-        """Tokens that a handoff is to bring; 0 = there is none under way."""
+        """Tokens that a handoff will bring; 0 = no handoff."""
         if sequence.ticket is None or sequence.phase is not SequencePhase.ADOPTING:
             return 0
         return sequence.ticket.computed_tokens
 
     def _seen_from(self, sequence: LiveSequence, rows: int) -> int:
-        """First row whose sliding blocks are needed when so many rows are matched, and a handoff has come."""
+        """First row whose sliding blocks are needed after this many rows are matched and any handoff has arrived."""
         size = self.block_tokens
         return self._split.first_row(max(rows * size, self._brought(sequence)), size)
 
@@ -241,7 +241,7 @@ class WindowedBlocks(SequenceBlocks):
         return sequence.blocks[row * self.width : (row + 1) * self.width]
 
     def _target_row(self, sequence: LiveSequence, row: int) -> list[BlockId]:
-        """Blocks that a fetch fills for a row: its own full ones, and sliding ones of the last rows, in turn."""
+        """Blocks that a fetch fills for a row: its full ones, and the sliding ones of the last rows, in turn."""
         own = self._row(sequence, row)
         tail, rows = self._split.tail_rows(self.block_tokens), len(sequence.blocks) // self.width
         if not tail:
@@ -283,7 +283,7 @@ class WindowedBlocks(SequenceBlocks):
 
 
 def make_blocks(settings: EngineSettings, pool: BlockPool) -> SequenceBlocks:
-    """Block tables as an engine's settings want them."""
+    """Block tables for an engine's settings."""
     size, reuse, decoded = settings.block_tokens, settings.prefix_reuse, settings.cache_decoded
     if settings.split is None:
         return SequenceBlocks(pool, size, prefix_reuse=reuse, cache_decoded=decoded)

@@ -1,8 +1,8 @@
 """Decode steps as recorded CUDA graphs: one call launches hundreds of small kernels.
 
-A graph always reads and writes the same memory, so each has static buffers that a step fills before it is replayed, and
-a fixed shape: rows and block-table width are rounded up. Padding rows repeat the first row, slot included: they compute
-and store the same values, and their output is ignored.
+A graph always reads and writes the same memory, so each has static buffers that a step fills before a replay, and a
+fixed shape: rows and block-table width are rounded up. Padding rows repeat the first row, including its slot: they
+compute and store the same values, and their output is ignored.
 
     rows of the step ──► static buffers ──► replay ──► hidden states of the first rows
 """
@@ -20,9 +20,9 @@ from serving.model.kv_cache import KvCache
 from serving.model.model import Model
 
 MAX_ROWS = 128
-"""Above this a step is long enough to start its kernels one by one."""
+"""Above this, a step is long enough to launch its kernels one by one."""
 MAX_GRAPHS = 64
-"""Graphs share one pool of memory; beyond this many shapes, steps run without."""
+"""Graphs share one memory pool; steps of further shapes run without a graph."""
 
 
 def records(model: Model, cache: KvCache) -> bool:
@@ -34,10 +34,10 @@ def records(model: Model, cache: KvCache) -> bool:
 
 
 class Recorder(Protocol):
-    """Makes a computation on static memory cheap to repeat."""
+    """Records a computation on static memory for cheap repetition."""
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-        """Returns: what `compute` gives, in memory that every replay writes again, and the replay."""
+        """Returns: the result of `compute`, in memory that every replay overwrites, and the replay."""
         ...
 
 
@@ -48,8 +48,8 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-        """Implements `Recorder.record`. Effects: runs `compute` three times; kernels choose their plans in the first
-        two.
+        """Record a graph as `Recorder.record`. Effects: runs `compute` three times; kernels choose their plans in the
+        first two.
         """
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -64,7 +64,7 @@ class CudaRecorder:
 
 
 class _Shape:
-    """Static buffers of one shape, and what was recorded on them."""
+    """Static buffers of one shape, and the recording on them."""
 
     def __init__(self, model: Model, cache: KvCache, rows: int, width: int, recorder: Recorder) -> None:
         self._cache = cache
@@ -88,7 +88,7 @@ class _Shape:
         filled += [filled[0]] * (self._rows - len(rows))
         self._given.copy_(torch.tensor(filled))
         self._here.copy_(self._given, non_blocking=True)
-        if self._recorded is None:  # only now: recording computes, and so stores the rows of a real step
+        if self._recorded is None:  # not earlier, since recording also computes and stores the rows of a real step
             self._recorded = self._recorder.record(self._compute)
         hidden, replay = self._recorded
         replay()
@@ -104,7 +104,7 @@ class _Shape:
 
 
 class DecodeGraphs:
-    """Runs the forward pass of steps whose rows all attend by themselves.
+    """Runs the forward pass of steps in which every row attends individually.
 
     Args:
         recorder: `CudaRecorder()`; anything else is for tests.
@@ -119,7 +119,7 @@ class DecodeGraphs:
     def forward(self, feeds: Sequence[Feed]) -> Tensor | None:
         """Hidden states of all fed tokens, sequence by sequence: `[tokens, hidden]`, valid until the next call.
 
-        Returns: None for a step that is too large, or of one shape too many.
+        Returns: None for a step that is too large, or has one shape too many.
         Effects: writes the tokens' rows into the cache; records a graph at the first step of a shape.
         """
         if self._cache.split is not None:
@@ -145,6 +145,6 @@ class DecodeGraphs:
 
 
 def rounded(n: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: few shapes, a third of waste at most."""
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 ...: few shapes, and at most a third of waste."""
     octave = 1 << (n - 1).bit_length()
     return octave * 3 // 4 if n <= octave * 3 // 4 else octave

@@ -1,6 +1,6 @@
 """Computes a rank's steps together with its peers: the native step, with experts distributed over all ranks.
 
-A step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan; the caller of
+A step that a peer's death interrupts is repeated inside the call, in the next epoch, from the same plan; the caller of
 `execute` only observes a longer step.
 """
 
@@ -18,13 +18,13 @@ from serving.values.step_plan import StepPlan, StepResult
 
 
 class NativeGroupExecutor(NativeExecutor):
-    """A `GroupExecutor`. Until `join` it computes alone."""
+    """A `GroupExecutor`. Before `join` it computes without peers."""
 
     _joined: GroupPlace | None = None
     _peers: list[memoryview]
 
     def window_shape(self, ranks: int) -> WindowShape:
-        """Sizes of the windows of a group with such ranks.
+        """Sizes of the windows of a group with this many ranks.
 
         Raises: EngineError if the model has no routed experts, or there are too many rows or ranks.
         """
@@ -33,9 +33,9 @@ class NativeGroupExecutor(NativeExecutor):
         return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
-        """From the next call on, every step is one of the group. Before the first step; once.
+        """Make every further step a step of the group. Call once, before the first step.
 
-        Raises: EngineError if windows, slots or map are not of this model; ModelError if the map has another form.
+        Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
         """
         experts = self.model.config.expert_count
         struct, _kept = native_place(place, experts)
@@ -54,21 +54,21 @@ class NativeGroupExecutor(NativeExecutor):
         return super().execute(plan)
 
     def serve(self, timeout_s: float) -> None:
-        """Implements `GroupExecutor.serve`."""
+        """Take part in the steps of peers, as `GroupExecutor.serve`."""
         assert self._joined is not None, "a rank that has not joined has nobody to serve"
         self._publish()
         self._engine.check(self._functions.cm_group_serve(self._engine.address, max(0, int(timeout_s * 1e9))))
 
     def wake(self) -> None:
-        """Implements `GroupExecutor.wake`."""
+        """End `serve` soon, as `GroupExecutor.wake`."""
         if self._joined is not None:
             self._functions.cm_group_wake(self._engine.address)
 
     def set_peer(self, rank: int, window: memoryview, process: int) -> None:
-        """Another process takes the place of a rank, from the next epoch on. Any thread.
+        """Replace a rank's process from the next epoch on. Any thread.
 
         Args:
-            window: its own, mapped; kept.
+            window: the new process's, mapped; kept.
         Raises: EngineError if the window does not fit.
         """
         self._peers.append(window)
@@ -81,16 +81,16 @@ class NativeGroupExecutor(NativeExecutor):
         Args:
             version: higher than any before.
             expert_map: as `GroupPlace.expert_map`.
-            epoch: earliest epoch of use; the map's ranks are members by then.
-        Raises: ModelError, EngineError if it does not match the experts in this rank's slots, or its version is not
-        higher.
+            epoch: earliest epoch of use, in which all ranks of the map are members.
+        Raises: ModelError, or EngineError if it does not match the experts in this rank's slots or its version is not
+            higher.
         """
         table = native_map(expert_map, self.model.config.expert_count)
         self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data, epoch))
 
     @property
     def epoch(self) -> int:
-        """Epoch that it computes in."""
+        """Epoch of this rank's computation."""
         return int(self._functions.cm_group_epoch(self._engine.address))
 
     @property
@@ -116,12 +116,12 @@ class NativeGroupExecutor(NativeExecutor):
             sent_bytes=tuple(sent),
             returned_bytes=tuple(returned),
             waited_s=tuple(ns / 1e9 for ns in waited),
-            worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait counts before the step that it is part of
+            worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait is counted before its step ends
             work=ExpertWork(work[0] / 1e9, work[1], work[2]),
         )
 
     def awaited(self) -> tuple[int, float] | None:
-        """The peer that this rank waits for at the moment, and for how long [s]; None = for none. Any thread."""
+        """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
         if self._joined is None:
             return None
         waited = ctypes.c_int64()

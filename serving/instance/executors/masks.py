@@ -1,4 +1,4 @@
-"""Masks of one step, filled before its tokens are drawn: for draws in torch."""
+"""Masks of one step for sampling in torch, computed before its tokens are sampled."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from serving.values.step_plan import SampleOrder, SequenceStep
 
 
 class StepMasks:
-    """Tokens that the grammars and lists of a step's sequences allow, for each row that is drawn from."""
+    """Tokens that the grammars and lists of a step's sequences allow, for each sampled row."""
 
     def __init__(self, matchers: Matchers | None, steps: Sequence[SequenceStep], size: int) -> None:
         """
         Args:
             size: tokens of the vocabulary.
-        Raises: EngineError if there are grammars and no matchers.
+        Raises: EngineError if there are grammars but no matchers.
         """
         self.failures: dict[SequenceId, str] = {}
-        """Why a sequence cannot go on, for those that cannot."""
+        """Reasons, by sequence, for those that cannot continue."""
         self._rows: dict[SequenceId, list[Allowed]] = {}
         drawing = [step for step in steps if step.sample is not None]
         self._follow_grammars(matchers, [s for s in drawing if s.sample and s.sample.sampling.grammar is not None])
@@ -44,7 +44,7 @@ class StepMasks:
                 self.failures[step.sequence_id] = str(error)
 
     def _limit(self, step: SequenceStep, order: SampleOrder, size: int) -> None:
-        """Join the lists' mask; no such sequence is fed guesses."""
+        """Combine with the lists' mask; such sequences are fed no draft tokens."""
         if step.sequence_id in self.failures:
             return
         found = permitted(order.sampling, order.output, size)
@@ -55,14 +55,14 @@ class StepMasks:
             self.failures[step.sequence_id] = "no token is left that its grammar and its lists allow"
 
     def rows(self, step: SequenceStep) -> list[Mask]:
-        """One mask for each row that a sequence draws from: the last token's, and its guesses'. None behind a guess
-        that is not allowed.
+        """One mask for each row from which a sequence samples: the last token's, and its draft tokens'. None after a
+        draft token that is not allowed.
         """
         known = self._rows.get(step.sequence_id, ()) if step.sequence_id not in self.failures else ()
         return [*known, *([None] * (len(step.drafts) + 1 - len(known)))]
 
     def usable(self, step: SequenceStep) -> int:
-        """Draws of a sequence that count: none if it fails."""
+        """Number of a sequence's samples that count; 0 if it fails."""
         if step.sequence_id in self.failures:
             return 0
         return len(self._rows.get(step.sequence_id, ())) or len(step.drafts) + 1

@@ -1,6 +1,6 @@
-"""Plans and results as the native library's arrays, with as little Python per sequence as can be.
+"""Plans and results as the native library's arrays, with as little Python per sequence as possible.
 
-A step's lists are put together as Python lists and converted once each; a sequence's record is packed by one call.
+A step's lists are built as Python lists and converted once each; a sequence's record is packed with one call.
 """
 
 import ctypes
@@ -30,11 +30,11 @@ class NativeBatch:
     """The struct `cm_batch`, refilled for each step.
 
     Args:
-        grammars: the library computes the masks of sequences with a grammar; else it returns their logits.
-        most_forced: most draft tokens that a grammar forces.
+        grammars: the library computes the masks of sequences with a grammar; otherwise it returns their logits.
+        most_forced: maximum number of grammar-forced draft tokens.
     Attributes:
-        sequences: their number.
-        max_tokens: most tokens, or draft tokens, of one sequence.
+        sequences: number of sequences.
+        max_tokens: maximum number of tokens, or draft tokens, of one sequence.
         drafting: whether any sequence requests draft tokens.
         logits_of, hidden_of: indices of sequences whose logits, or hidden states of all rows, are returned.
         grammar_of: indices of sequences whose masks the library computes; `output_lengths`: their output lengths before
@@ -53,20 +53,20 @@ class NativeBatch:
 
     @property
     def special(self) -> bool:
-        """Whether any sequence needs more than tokens and guesses."""
+        """Whether any sequence needs more than tokens and draft tokens."""
         return bool(self.logits_of or self.hidden_of)
 
     @property
     def hidden_rows(self) -> int:
-        """Rows whose hidden states are handed out."""
+        """Number of rows whose hidden states are returned."""
         return sum(self.rows_of[index] for index in self.hidden_of)
 
     def fill(self, steps: Sequence[SequenceStep], unknown: int = 0) -> None:
         """Lay out the sequences of a plan.
 
         Args:
-            unknown: tokens that each sequence gains before this step starts, not known yet.
-        Effects: replaces what was there.
+            unknown: tokens that each sequence gains before this step starts and that are not known yet.
+        Effects: replaces the previous contents.
         """
         self._begin(steps)
         records, ids, tables, rows_of = self._records, self._ids, self._tables, self.rows_of
@@ -112,7 +112,7 @@ class NativeBatch:
         self.struct.matcher = ctypes.addressof(ctypes.c_char.from_buffer(self._matchers))
 
     def put_tokens(self, tokens: Sequence[int]) -> None:
-        """Replace the tokens that are fed: one for each sequence of a plan that was laid out before they were known."""
+        """Replace the fed tokens: one for each sequence of a plan that was laid out before they were known."""
         assert len(tokens) == self.struct.rows, "the library has the array's address: it must not move"
         self._arrays[0][:] = array("i", tokens)
 
@@ -122,8 +122,8 @@ class NativeBatch:
         The model's own cache rows are not written, because other sequences may read them.
 
         Args:
-            fed: a sequence as it was computed, and the token drawn from its last row.
-        Effects: replaces what was there.
+            fed: a sequence as it was computed, and the token sampled from its last row.
+        Effects: replaces the previous contents.
         """
         self._begin(fed)
         for index, (step, token) in enumerate(fed):
@@ -174,7 +174,7 @@ class NativeBatch:
             self.struct.sequence = ctypes.addressof(ctypes.c_char.from_buffer(self._records))
 
     def _end(self, sequences: int) -> None:
-        self._arrays = array("i", self._ids), array("i", self._tables)  # kept for as long as the struct points to them
+        self._arrays = array("i", self._ids), array("i", self._tables)  # kept while the struct points to them
         ids, tables = self._arrays
         self.struct.sequences = sequences
         self.struct.settled = self.struct.matchers = 0
@@ -183,7 +183,7 @@ class NativeBatch:
 
 
 class NativeAnswer:
-    """cm_answer, and what the library wrote there.
+    """A cm_answer, and the data that the library wrote there.
 
     Attributes:
         logits: `[sequences of logits_of, vocab] float32`.
@@ -199,7 +199,7 @@ class NativeAnswer:
         self._make_room(64)
 
     def prepare(self, batch: NativeBatch) -> None:
-        """Make room for a step's answer. Effects: what was read from here before may be overwritten."""
+        """Allocate space for a step's results. Effects: data read from here before may be overwritten."""
         self._sequences, self._drafting = batch.sequences, batch.drafting
         wanted = batch.sequences * batch.max_tokens
         if wanted > len(self._tokens):
@@ -217,7 +217,7 @@ class NativeAnswer:
         return self._lists(self._token_counts, self._tokens)
 
     def drafts(self) -> list[tuple[int, ...]]:
-        """Guesses for each sequence."""
+        """Draft tokens for each sequence."""
         return self._lists(self._draft_counts, self._drafts) if self._drafting else [()] * self._sequences
 
     def _lists(self, counts: "array[int]", values: "array[int]") -> list[tuple[int, ...]]:
@@ -247,7 +247,7 @@ def _plain(order: SampleOrder) -> bool:
 def _rules(
     order: SampleOrder, unknown: int, matcher: int, forced: int
 ) -> tuple[int, int, int, float, float, float, int, int]:
-    """The end of a record, from `top_k` on."""
+    """The end of a record, starting with `top_k`."""
     p: SamplingParams = order.sampling
     top_k = min(max(p.top_k, 0), _LARGEST_INT)
     position = len(order.prompt) + len(order.output) + unknown

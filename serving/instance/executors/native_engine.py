@@ -1,4 +1,4 @@
-"""A cm_engine as Python holds it: the native library's threads and scratch memory for the steps of one instance."""
+"""A cm_engine in Python: the native library's threads and scratch memory for the steps of one instance."""
 
 import ctypes
 from collections.abc import Sequence
@@ -29,11 +29,11 @@ class NativeEngine:
 
     @property
     def address(self) -> ctypes.c_void_p:
-        """Address of the cm_engine; valid as long as this object."""
+        """Address of the cm_engine; valid while this object exists."""
         return self._address
 
     def use_grammars(self, functions: Sequence[int]) -> None:
-        """From now on batches may have matchers. Args: functions: addresses, as `GrammarFunctions` has them."""
+        """Allow batches to have matchers from now on. Args: functions: addresses in the order of `GrammarFunctions`."""
         self._functions.cm_engine_use_grammars(self._address, ctypes.byref(GrammarFunctions(*functions)))
 
     def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
@@ -45,7 +45,7 @@ class NativeEngine:
         self.check(self._functions.cm_step(self._address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)))
 
     def check(self, result: int) -> None:
-        """Raises: EngineError, GroupError with the library's words if a function did not return 0."""
+        """Raises: EngineError or GroupError with the library's message if a function did not return 0."""
         if result:
             kind = GroupError if result == NativeFailure.GROUP else EngineError
             raise kind(self._functions.cm_error_text().decode(errors="replace"))

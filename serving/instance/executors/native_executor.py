@@ -1,8 +1,8 @@
 """Computes steps with the native library: a plan becomes a few flat arrays, one call does the rest.
 
-Sampling features that the library lacks (penalties, biases, log-probabilities) run in `sampler.sample` on the logits it
-returns, with the same random numbers and rules. Between steps only grammar matchers are kept, which can be rebuilt from
-the outputs.
+Sampling features that the library lacks (penalties, biases, log-probabilities) run in `sampler.sample` on the logits
+that it returns, with the same random numbers and rules. Between steps only grammar matchers are kept, which can be
+rebuilt from the outputs.
 """
 
 import time
@@ -34,14 +34,14 @@ class NativeExecutor:
     """A `StepExecutor` in which a step is one call into the native library.
 
     Args:
-        model: on the CPU, loaded with its products as panels.
-        kv_cache: of the model's dtype or int8, with one layer more than the model if it is to draft.
-        threads: that compute a step, this one included.
-        max_rows: most tokens that a plan feeds, guesses included.
+        model: on the CPU, with panels as products.
+        kv_cache: of the model's dtype or int8; drafting needs one layer more than the model has.
+        threads: threads that compute a step, including the calling one.
+        max_rows: maximum number of tokens that a plan feeds, including draft tokens.
         expert_shapes: as for `BoundModel`.
         matchers: of sequences with a grammar; None = such a sequence fails.
-        most_forced: tokens that a step guesses where a grammar leaves one way on.
-    Raises: ModelError if there is no library, the model cannot be bound to it, or there is no memory or thread.
+        most_forced: maximum number of draft tokens per step where a grammar allows only one continuation.
+    Raises: ModelError if there is no library, the model cannot be bound to it, or memory or threads are short.
     Effects: starts the other threads, which sleep between steps; they end with this object.
     """
 
@@ -66,7 +66,7 @@ class NativeExecutor:
         self._matchers = matchers
         self._bound = BoundModel(model, expert_shapes)
         context = model.config.max_position_embeddings + _DRAFT_POSITIONS
-        if kv_cache.split is None:  # else a sequence may be longer than what is kept of it
+        if kv_cache.split is None:  # otherwise a sequence may be longer than its kept part
             context = min(context, kv_cache.num_blocks * kv_cache.block_tokens)
         self._engine = NativeEngine(library, self._bound, kv_cache, threads, max_rows, context)
         self._in_step = matchers is not None and bool(matchers.grammars.step_functions)
@@ -75,7 +75,7 @@ class NativeExecutor:
         self._make_batch = partial(NativeBatch, grammars=self._in_step, most_forced=most_forced)
         self._batch = self._make_batch()
         self._drawn: tuple[int, list[tuple[int, ...]]] = (-1, [])
-        """Number of the last step, and what it drew."""
+        """Number of the last step, and the tokens that it sampled."""
         self._answer = NativeAnswer(model.config.vocab_size, model.config.hidden_size, model.dtype)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -88,7 +88,7 @@ class NativeExecutor:
         return self._run(plan, None)
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """Implements `PreparingExecutor.prepare`."""
+        """Lay out the following step, as `PreparingExecutor.prepare`."""
         batch = self._make_batch()
         batch.fill(plan.sequences, unknown=1)
         return None if batch.special else partial(self._run, plan, batch)
@@ -97,14 +97,14 @@ class NativeExecutor:
         """Run a plan, prepared or not; the body of `execute`.
 
         Args:
-            prepared: the plan, laid out for the tokens that the last step drew.
+            prepared: the plan, laid out for the tokens that the last step sampled.
         """
         begun = time.perf_counter()
         try:
             results = self._results(plan, prepared) if plan.sequences else ()
         except (EngineError, GroupError) as error:
             raise type(error)(f"step {plan.step} failed: {error}") from error
-        except Exception as error:  # any error of torch or a malformed plan: the port raises typed errors only
+        except Exception as error:  # any error from torch or a malformed plan: the port raises typed errors only
             raise EngineError(f"step {plan.step} failed: {error!r}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
@@ -116,7 +116,7 @@ class NativeExecutor:
         else:
             last, drawn = self._drawn
             assert last == plan.step - 1, f"prepared to follow step {plan.step - 1}, called after step {last}"
-            batch.put_tokens([own[0] if own else 0 for own in drawn])  # none: its grammar has ended it
+            batch.put_tokens([own[0] if own else 0 for own in drawn])  # empty: its grammar has ended it
         answer.prepare(batch)
         grammars: StepMatchers | None = None
         if batch.grammar_of:
@@ -138,7 +138,7 @@ class NativeExecutor:
         drafts: list[tuple[int, ...]],
         grammars: StepMatchers | None,
     ) -> tuple[SequenceResult, ...]:
-        """Results of a step, of which some draws are still to be made here. Effects: makes them."""
+        """Results of a step for which some samples are still missing. Effects: draws them."""
         masks = StepMasks(self._matchers, [steps[index] for index in batch.logits_of], self._answer.logits.shape[1])
         draws = self._draw(steps, batch.logits_of, masks)
         prompts = self._prompt_logprobs(steps, batch) if batch.hidden_of else {}
@@ -164,7 +164,7 @@ class NativeExecutor:
     def _step(
         self, steps: Sequence[SequenceStep], batch: NativeBatch, drawn: Sequence[tuple[int, ...]] | None
     ) -> StepMatchers:
-        """Compute a step in which grammars make masks. Args: as `StepMatchers`."""
+        """Compute a step with grammar masks. Args: as for `StepMatchers`."""
         assert self._matchers is not None
         grammars = StepMatchers(self._matchers, steps, batch, drawn)
         try:
@@ -180,14 +180,14 @@ class NativeExecutor:
         if not wanted:
             return {}
         orders = [order for index in wanted if (order := steps[index].sample) is not None]
-        allowed = [masks.rows(steps[index])[0] for index in wanted]  # guesses of such sequences are not fed
+        allowed = [masks.rows(steps[index])[0] for index in wanted]  # such sequences are fed no draft tokens
         drawn = zip(wanted, sample(self._answer.logits, orders, allowed), strict=True)
         return {index: draw for index, draw in drawn if steps[index].sequence_id not in masks.failures}
 
     def _prompt_logprobs(
         self, steps: Sequence[SequenceStep], batch: NativeBatch
     ) -> dict[int, tuple[TokenLogprobs, ...]]:
-        """Log-probabilities of prompt tokens, from the hidden states that were handed out, by index in the plan."""
+        """Log-probabilities of prompt tokens, from the returned hidden states, by index in the plan."""
         found = {}
         first = 0
         for index in batch.hidden_of:
@@ -198,9 +198,9 @@ class NativeExecutor:
         return found
 
     def _guess(self, steps: Sequence[SequenceStep], draws: dict[int, Sampled]) -> list[tuple[int, tuple[int, ...]]]:
-        """Guesses for sequences whose token was drawn here: their last row once more, now with the token behind it.
+        """Draft tokens for sequences whose token was sampled here: feeds their last row again with the new token.
 
-        The row is computed to the same bits as before; what is new is the draft layer's part.
+        The row is computed to the same bits as before; only the draft layer's part is new.
         """
         wanted = [index for index in draws if steps[index].next_drafts is not None]
         if not wanted:

@@ -1,4 +1,4 @@
-"""Grammars in native steps: the step gets masks from matchers where it samples, and reports the sampled tokens."""
+"""Grammars in native steps: the step gets masks from matchers when it samples, and reports the sampled tokens."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ from serving.values.step_plan import SequenceStep
 
 
 def route_for_steps() -> GuidanceRoute:
-    """The way to call llguidance whose matchers native steps can use; its Python classes where there is none.
+    """The llguidance route with matchers for native steps; its Python classes if that is unavailable.
 
-    Effects: logs once if there is none.
+    Effects: logs once if it is unavailable.
     """
     native, functions = library.load(), load()
     if native is None or functions is None:
@@ -30,11 +30,11 @@ class StepMatchers:
     Args:
         matchers: all of the executor's.
         steps: the step's sequences.
-        batch: of the same; gets the addresses.
-        drawn: if it was laid out before they were known: tokens that the step before has drawn.
+        batch: of the same sequences; receives the addresses.
+        drawn: tokens sampled by the previous step, if the batch was laid out before they were known.
     Attributes:
         failures: why sequences got no token.
-        forced: indices of those whose guesses their grammars force.
+        forced: indices of sequences with grammar-forced draft tokens.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StepMatchers:
                 matcher.drew(own)
             else:
                 self.failures[self._steps[index].sequence_id] = matcher.why_none()
-            # Forced draft tokens replace those of the draft layer. Where both are possible, query whose they are.
+            # Forced draft tokens replace those of the draft layer. If both are possible, query which ones they are.
             if drafts[index] and (not self._steps[index].next_drafts or matcher.forced(1)):
                 self.forced.add(index)
 
@@ -77,7 +77,7 @@ class StepMatchers:
         self._all.forget([self._steps[index].sequence_id for index in self._of])
 
     def _find(self, step: SequenceStep, length: int, drawn: tuple[int, ...] | None) -> Matcher | None:
-        """The matcher behind an output of that length; None if there cannot be one."""
+        """The matcher after an output of that length; None if there cannot be one."""
         name, order = step.sequence_id, step.sample
         assert order is not None
         try:
@@ -85,7 +85,7 @@ class StepMatchers:
                 return self._all.behind(name, order.sampling, order.output)
             if not drawn:  # it ended in the previous step
                 return None
-            # The engine may just be noting what the step before drew: its end cannot be read.
+            # The engine may be recording the previous step's tokens concurrently, so the output's end cannot be read.
             kept = self._all.kept(name, length, drawn[0])
             return kept or self._all.behind(name, order.sampling, [*order.output[: length - 1], *drawn])
         except GrammarError as error:

@@ -7,7 +7,7 @@ from serving.model.sampler import token_logprobs
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceStep
 
-# Rows computed at once: bounds a [rows, vocab] float32 tensor.
+# Number of rows computed at once: bounds a [rows, vocab] float32 tensor.
 _ROWS = 256
 
 

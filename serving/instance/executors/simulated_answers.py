@@ -1,8 +1,8 @@
 """Completions of a simulated instance: placeholder tokens, with the length set by the request or its seed.
 
 A completion depends only on the request's seed, at temperature 0 only on its prompt, never on batch, replica or time,
-so a request resumed on another instance continues with the same tokens. Without `max_tokens` its length is drawn at
-random, and it ends with the end token.
+so a request resumed on another instance continues with the same tokens. Without `max_tokens` its length is random, and
+it ends with the end token.
 """
 
 import hashlib
@@ -19,13 +19,13 @@ _LENGTH = 0x6C656E677468
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """One request's answer, as far as it is known beforehand.
+    """The predetermined part of one request's response.
 
     Args:
-        limit: tokens of the whole answer.
-        end_token: what its last token is; None = an ordinary one, because a limit ends it.
-        extra: drafted tokens that verification accepts, per step in the mean.
-        seed: from which its tokens follow.
+        limit: tokens of the whole response.
+        end_token: its last token; None = an ordinary one, because a limit ends the response.
+        extra: mean number of draft tokens that verification accepts per step.
+        seed: determines its tokens.
     """
 
     limit: int
@@ -39,7 +39,7 @@ class SimulatedAnswers:
 
     Args:
         vocabulary: usable ids; each must decode to text on its own, and none may be an end token.
-        max_model_len: longest prompt plus output [tokens]; a request that may fill it has no limit of its own.
+        max_model_len: longest prompt plus output [tokens]; a request that may fill it counts as unlimited.
         mean_tokens: mean length of completions without a limit.
         drafts: tokens drafted in each decode step.
         acceptance: probability that one is accepted, or by position; see `rate_of`.
@@ -60,7 +60,7 @@ class SimulatedAnswers:
         self._acceptance = acceptance
 
     def answer(self, order: SampleOrder) -> SimulatedAnswer:
-        """The answer to come."""
+        """The response to a request."""
         sampling, seed = order.sampling, _seed(order)
         limit, end = sampling.max_tokens, None
         open_ended = len(order.prompt) + limit >= self._max_model_len and sampling.grammar is None
@@ -71,13 +71,13 @@ class SimulatedAnswers:
         return SimulatedAnswer(limit, end, rate_of(seed, limit, self._drafts, self._acceptance), seed)
 
     def decoded(self, answer: SimulatedAnswer, order: SampleOrder) -> int:
-        """Tokens that the next decode step gives, at least one."""
+        """Number of tokens that the next decode step gives, at least one."""
         given = max(0, len(order.output) - 1)  # the first one was prefill's
         count = tokens_after(steps_for(given, answer.extra) + 1, answer.extra) - given
         return max(1, min(count, answer.limit - len(order.output)))
 
     def tokens(self, answer: SimulatedAnswer, order: SampleOrder, count: int) -> tuple[int, ...]:
-        """The next tokens of an answer."""
+        """The next tokens of a response."""
         seed, words, begin = answer.seed, self._vocabulary, len(order.output)
         given = [words[placeholder_token(seed, begin + i, len(words))] for i in range(count)]
         if answer.end_token is not None and begin + count >= answer.limit:
@@ -93,7 +93,7 @@ class SimulatedAnswers:
 
 
 def _seed(order: SampleOrder) -> int:
-    """The request's own seed; a greedy answer is a function of the prompt, as a model's is."""
+    """The request's seed; for greedy sampling a digest of the prompt, since a model's output depends only on that."""
     if order.sampling.temperature > 0:
         return order.sampling.seed
     digest = hashlib.blake2b(array("q", order.prompt).tobytes(), digest_size=8)

@@ -1,6 +1,6 @@
-"""Which die of a simulated instance decodes which sequence, and how full the fullest die is.
+"""Assignment of a simulated instance's sequences to decode dies, and the load of the fullest die.
 
-All dies step together, so the fullest one decides how long a step takes. The choice is that of `DpBalance`.
+All dies step together, so the fullest one determines the step time. `DpBalance` makes the choice.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.instance.executors.simulated_answers import SimulatedAnswer
 
 @dataclass(slots=True)
 class DieSlot:
-    """A decoding sequence: its die, the KV blocks promised there, the answer that it is giving, its last step."""
+    """A decoding sequence: its die, the KV blocks reserved there, its response, and its last step."""
 
     die: int
     blocks: int
@@ -22,7 +22,7 @@ class DieSlot:
 
 @dataclass(frozen=True, slots=True)
 class DieLoad:
-    """One decode step: the most sequences and the longest context of any die, and all sequences."""
+    """One decode step: the most sequences and the longest context on any die, and the number of all sequences."""
 
     requests: int
     context_tokens: int
@@ -33,9 +33,9 @@ class DecodeDies:
     """Assignment of an instance's sequences to decode dies. A sequence that is not in a step has left.
 
     Args:
-        dies: of the instance; groups of them where they share their sequences.
-        max_sequences: of the instance; shared out evenly.
-        block_tokens: of one KV block.
+        dies: number of dies; of groups of dies if these share their sequences.
+        max_sequences: of the instance; distributed evenly.
+        block_tokens: tokens per KV block.
     """
 
     def __init__(self, dies: int, max_sequences: int, block_tokens: int) -> None:
@@ -59,15 +59,15 @@ class DecodeDies:
         self._present = 0
 
     def find(self, sequence_id: SequenceId) -> DieSlot | None:
-        """The seat of a sequence that decoded before; None if it is new here."""
+        """The slot of a sequence that decoded before; None if it is new here."""
         return self._seats.get(sequence_id)
 
     def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> DieSlot:
-        """Give a new sequence its die.
+        """Assign a new sequence to a die.
 
         Args:
-            promised_tokens: that its context will have in the end.
-        Effects: it has a seat.
+            promised_tokens: final length of its context.
+        Effects: creates its slot.
         """
         die, blocks = self._balance.choose().group, -(-promised_tokens // self._block_tokens)
         self._balance.add(die, blocks)
@@ -75,11 +75,11 @@ class DecodeDies:
         return seat
 
     def take_part(self, seat: DieSlot, tokens: int) -> None:
-        """A seated sequence is in this step.
+        """Add a sequence with a slot to this step.
 
         Args:
-            tokens: of its context.
-        Effects: its die has so much more to do.
+            tokens: length of its context.
+        Effects: increases its die's load.
         """
         seat.step = self._step
         self._contexts[seat.die] += tokens
@@ -87,10 +87,10 @@ class DecodeDies:
         self._present += 1
 
     def end(self) -> DieLoad:
-        """The step is complete.
+        """Complete the step.
 
         Returns: its load.
-        Effects: sequences that were not in it lose their seats.
+        Effects: removes the slots of sequences that were not in it.
         """
         if self._present < len(self._seats):
             gone = [name for name, seat in self._seats.items() if seat.step != self._step]

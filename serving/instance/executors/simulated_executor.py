@@ -1,12 +1,12 @@
 """Step executor that waits for the predicted time of real NPUs and returns placeholder tokens.
 
-    plan ──► who decodes, on which die; which prompt chunks      ──► cost model ──► duration
+    plan ──► decoding sequences by die, prompt chunks            ──► cost model ──► duration
          └─► placeholder tokens, a stamp in each new KV block                        │
                                                            result ◄── wait until ◄───┘
 
 KV is accounted, not computed: each block's few bytes hold a stamp of its sequence, so that moves can still be verified.
 Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
-instance; on a decode instance, whose prompts are exceptions, as one after the other.
+instance, but sequentially on a decode instance, where prompts are exceptions.
 """
 
 import struct
@@ -31,7 +31,7 @@ _STAMP = struct.Struct("<QQ")
 
 
 class StepPacer(Protocol):
-    """Lets simulated time pass; the only thing here that waits."""
+    """Lets simulated time pass; the only part of this module that waits."""
 
     def begin(self) -> None:
         """Start a step now, or at the end of the previous one."""
@@ -46,10 +46,10 @@ class StepTimes:
     """Step durations of one instance [s].
 
     Args:
-        dies: of the instance.
+        dies: number of the instance's dies.
         drafts: tokens that MTP drafts.
-        prefill_dies: of a prefill instance. Decode dies hold their sequences alone, so that a prompt chunk there takes
-            as long as a prefill instance does for as many tokens on each of its dies, and groups of them likewise.
+        prefill_dies: dies of a prefill instance. Decode dies do not share sequences, so a prompt chunk there takes as
+            long as on a prefill instance with as many tokens on each of its dies; the same holds for groups of dies.
         perfect_balance: of experts, in prefill.
         slowdown: factor on the duration of step n; None = always 1.
     """
@@ -78,10 +78,10 @@ class StepTimes:
         self._chunk_copies = prefill_dies / tp if self._on_decode_dies else 1
 
     def step_s(self, step: int, load: DieLoad, tokens: int, attended_tokens: float, largest: int = 0) -> float:
-        """One step.
+        """Duration of one step.
 
         Args:
-            load: what decodes.
+            load: the decoding sequences.
             tokens, attended_tokens, largest: of prompt chunks; see `hardware.cost.loads.PrefillLoad`.
         """
         seconds, cost = 0.0, self._cost
@@ -110,7 +110,7 @@ class BlockStamps:
 
     Args:
         arena: all blocks, writable.
-        block_bytes: real bytes of one.
+        block_bytes: real size of one block.
     """
 
     def __init__(self, arena: memoryview, block_bytes: int, block_tokens: int) -> None:
@@ -136,7 +136,7 @@ class SimulatedExecutor:
     """A `StepExecutor` that computes nothing.
 
     Args:
-        decodes: whether single tokens of sequences with output are decode steps; not so on prefill instances.
+        decodes: whether single tokens of sequences with output are decode steps; False on prefill instances.
         grammars: completions of sequences with a grammar; None = the grammar is not applied.
     """
 
@@ -200,7 +200,7 @@ class SimulatedExecutor:
     def _tokens(
         self, step: SequenceStep, answer: SimulatedAnswer, order: SampleOrder, count: int
     ) -> tuple[tuple[int, ...], str]:
-        """The next tokens of an answer; none, and why, where its grammar allows none."""
+        """The next tokens of a response, or none and the reason, if its grammar allows none."""
         if order.sampling.grammar is None or self._grammars is None:
             return self._answers.tokens(answer, order, count), ""
         try:

@@ -1,7 +1,7 @@
-"""Answers of a simulated instance that follow a grammar: tokens drawn among those that are allowed.
+"""Responses of a simulated instance that follow a grammar: tokens sampled among the allowed ones.
 
-As other simulated answers they follow from the seed. A draw prefers what brings an answer to its end, so that answers
-stay short: tokens that stop where that is allowed, and in half of the draws those that close a text, a list, an object.
+As with other simulated responses, the seed determines them. Sampling prefers tokens that end the response, to keep it
+short: stop tokens if they are allowed, and in half of the cases tokens that close a text, a list, or an object.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _CLOSING = frozenset(b'"]},: ')
 
 
 class GrammarAnswers:
-    """Gives the tokens of one instance's requests that have a grammar. For its executor's thread alone."""
+    """Generates the tokens of one instance's requests with a grammar. Used by its executor's thread only."""
 
     def __init__(self, matchers: Matchers, words: Sequence[int]) -> None:
         """
@@ -34,7 +34,7 @@ class GrammarAnswers:
         self._matchers.begin_step()
 
     def tokens(self, name: SequenceId, seed: int, order: SampleOrder, count: int) -> tuple[int, ...]:
-        """The next tokens of an answer, fewer if it ends.
+        """The next tokens of a response, fewer if it ends.
 
         Raises: GrammarError if the grammar allows none.
         """

@@ -1,6 +1,6 @@
-"""From a step plan to the tensors of one forward pass.
+"""Lays out a step plan as the tensors of one forward pass.
 
-All data is laid out in Python lists first and converted to a few tensors at once: a step has many sequences and each
+All data is collected in Python lists first and converted to a few tensors at once: a step has many sequences and each
 tensor costs microseconds.
 """
 
@@ -17,14 +17,14 @@ from serving.model.batch import ForwardBatch, PromptChunk, RowGroup, future_mask
 from serving.model.kv_cache import KvCache
 from serving.values.step_plan import StepPlan
 
-# Context columns below which float32 kernels add up in another order: padding keeps a row's bits.
+# Context columns below which float32 kernels sum in another order: padding keeps a row's bits.
 _MIN_COLUMNS = 16
 
-# Rows of the cache that tokens which attend by themselves gather at once: bounds memory where there are many of them,
-# as in a sequence that is computed again.
+# Rows of the cache that individually attending tokens gather at once: bounds the memory for many such tokens, as in a
+# sequence that is computed again.
 _GATHERED_ROWS = 1 << 18
 
-# Scores of one query block, over all heads: bounds the memory of a chunk against a long context.
+# Scores of one query block, over all heads: bounds the memory of a chunk with a long context.
 _SCORE_ELEMENTS = 1 << 22
 _QUERY_ROWS = 256
 
@@ -32,7 +32,7 @@ _QUERY_ROWS = 256
 class Feed(NamedTuple):
     """Tokens of one sequence, fed at positions `start ...`; the block table covers them.
 
-    `alone`: each attends by itself, as in `SequenceStep`.
+    `alone`: each attends individually, as in `SequenceStep`.
     """
 
     tokens: Sequence[int]
@@ -42,7 +42,7 @@ class Feed(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One token that attends by itself: the `offset`-th of a feed. Sorts by width, then in order."""
+    """One token that attends individually: the `offset`-th of a feed. Sorts by width, then in order."""
 
     width: int
     feed: int
@@ -54,7 +54,7 @@ class StepBatch:
     """A forward batch, and the rows of each of the plan's sequences.
 
     Args:
-        rows: per sequence in the plan's order, the row of each fed token, draft tokens included.
+        rows: per sequence in the plan's order, the row of each fed token, including draft tokens.
     """
 
     forward: ForwardBatch
@@ -62,7 +62,7 @@ class StepBatch:
 
 
 def step_feeds(plan: StepPlan) -> list[Feed]:
-    """Tokens that a plan feeds, guesses included."""
+    """Tokens that a plan feeds, including draft tokens."""
     return [
         Feed([*s.tokens, *s.drafts] if s.drafts else s.tokens, s.start, s.block_table, s.alone) for s in plan.sequences
     ]
@@ -82,8 +82,8 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
 
 
 def of_block(feed: Feed, index: int, width: int) -> Feed:
-    """A feed whose table has only one of the `width` blocks of each row. Freed blocks read as block 0, which is not
-    attended to.
+    """A feed whose table has only one of the `width` blocks of each row. Freed blocks are replaced with block 0, which
+    is not attended to.
     """
     return feed._replace(block_table=[BlockId(max(block, 0)) for block in feed.block_table[index::width]])
 
@@ -119,7 +119,7 @@ def _laid_out(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
 
 
 def _single_rows(feeds: Sequence[Feed], block_tokens: int) -> list[_Row]:
-    """Rows that attend by themselves, by width."""
+    """Rows that attend individually, by width."""
     rows = [
         _Row(_padded_blocks(feed.start + offset + 1, block_tokens), index, offset)
         for index, feed in enumerate(feeds)
@@ -131,11 +131,11 @@ def _single_rows(feeds: Sequence[Feed], block_tokens: int) -> list[_Row]:
 
 
 def _padded_blocks(context: int, block_tokens: int) -> int:
-    """Block-table width that a row is padded to: 1, 2, 3, 4, 6, 8, 12, 16, 24 ..., and `_MIN_COLUMNS` tokens.
+    """Block-table width to which a row is padded: 1, 2, 3, 4, 6, 8, 12, 16, 24 ..., and `_MIN_COLUMNS` tokens.
 
-    It follows from the row's context alone, not from its neighbours, because kernels may add up longer rows in another
-    order: so a token's bits depend neither on the batch nor on guesses fed behind it. Few widths make few groups, at a
-    third of waste at most.
+    It depends on the row's context alone, not on the other rows, because kernels may sum longer rows in another order:
+    so a token's bits depend neither on the batch nor on draft tokens fed after it. Few widths make few groups, with at
+    most a third of waste.
     """
     needed = max(-(-context // block_tokens), -(-_MIN_COLUMNS // block_tokens))
     octave = 1 << (needed - 1).bit_length()

@@ -1,14 +1,14 @@
 """Draft tokens in torch: runs the draft layer over a step's accepted tokens, then over its own drafts.
 
     position        p - 1      p        p + 1     p + 2
-    stands there    fed        drawn    guess 1   guess 2
-    row of layer    true       ────►    by its own output
-                    hidden              and guess 1
-                    (guess 1)  (guess 2)
+    token           fed        sampled  draft 1   draft 2
+    row of layer    true       ────►    from its own output
+                    hidden              and draft 1
+                    (draft 1)  (draft 2)
 
 The row at a position takes its hidden state and the following token, and predicts the one after that. Up to the last
-fed token both are the model's; beyond, the layer uses its own output instead, once per further draft token. Later steps
-overwrite those rows of its cache.
+fed token both are the model's; after it, the layer uses its own output instead, once per further draft token. Later
+steps overwrite those rows of its cache.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class _Wish:
 
 
 class TorchDrafter:
-    """Keeps the draft layer's cache up and makes guesses.
+    """Keeps the draft layer's cache up to date and drafts tokens.
 
     Args:
         cache: with one layer more than the model has.
@@ -58,7 +58,7 @@ class TorchDrafter:
         Args:
             rows_of: per sequence, its rows in `hidden`.
             hidden: of the model's own pass.
-            drawn: per sequence, its sampled tokens, accepted drafts included.
+            drawn: per sequence, its sampled tokens, including accepted drafts.
         Returns: per sequence, as many draft tokens as requested.
         Effects: writes the draft layer's rows of the accepted positions, and of further draft tokens.
         """
@@ -78,15 +78,15 @@ class TorchDrafter:
         drafts = build_batch(feeds, self._cache, self._heads)
         order = [0] * sum(len(rows) for rows in drafts.rows)
         for rows, source in zip(drafts.rows, sources, strict=True):
-            for row, origin in zip(rows, source, strict=False):  # rejected guesses have no part
+            for row, origin in zip(rows, source, strict=False):  # rejected draft tokens are skipped
                 order[row] = origin
         seen = self._layer.forward(_take(hidden, order), drafts.forward, self._cache, self._rope)
-        wishes.sort(key=lambda wish: -wish.count)  # those that want more guesses stay in front
+        wishes.sort(key=lambda wish: -wish.count)  # those with more draft tokens stay in front
         last = _take(seen, [drafts.rows[wish.feed][-1] for wish in wishes]) if wishes else seen
         return self._ahead(steps, wishes, last)
 
     def _ahead(self, steps: Sequence[SequenceStep], wishes: list[_Wish], seen: Tensor) -> list[tuple[int, ...]]:
-        """Guesses from the layer's output at each wish's last true row; its own output serves for the next ones."""
+        """Draft tokens from the layer's output at each wish's last true row, then from its output for those tokens."""
         guessed: list[Tensor] = []
         more = wishes
         while more:
@@ -101,7 +101,7 @@ class TorchDrafter:
             order = [0] * len(more)
             for wish, (row,) in enumerate(batch.rows):
                 order[row] = wish
-            forward = replace(batch.forward, tokens=_take(tokens, order))  # guesses stay on the device
+            forward = replace(batch.forward, tokens=_take(tokens, order))  # draft tokens stay on the device
             seen = self._layer.forward(_take(seen, order), forward, self._cache, self._rope)
             seen = _take(seen, [row for (row,) in batch.rows])
         return _by_sequence(len(steps), wishes, guessed)
@@ -118,7 +118,7 @@ def _following(step: SequenceStep, drawn: tuple[int, ...]) -> list[int]:
 
 
 def _by_sequence(count: int, wishes: Sequence[_Wish], guessed: Sequence[Tensor]) -> list[tuple[int, ...]]:
-    """Guesses in the plan's order; fetched from the device at once."""
+    """Draft tokens in the plan's order; fetched from the device at once."""
     found: list[list[int]] = [[] for _ in range(count)]
     if guessed:
         tokens = iter(torch.cat(tuple(guessed)).tolist())

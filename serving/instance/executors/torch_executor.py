@@ -1,4 +1,4 @@
-"""Computes steps for real: one forward pass over a step plan, then sampling."""
+"""Computes steps with torch: one forward pass over a step plan, then sampling."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -25,12 +25,12 @@ from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, 
 class TorchExecutor:
     """A `StepExecutor` over torch operators, on CPU or CUDA.
 
-    Holds the model and the KV arena and nothing about sequences. Norms, products and experts process the tokens of all
-    sequences together; only attention runs per sequence.
+    Contains the model and the KV arena, but nothing about sequences. Norms, products and experts process the tokens of
+    all sequences together; only attention runs per sequence.
 
     Args:
-        kv_cache: on the model's device, of the model's dtype, at least as many layers as the model; drafting needs one
-            more.
+        kv_cache: on the model's device, of the model's dtype, with at least as many layers as the model; drafting needs
+            one more.
         matchers: of sequences with a grammar; None = such a sequence fails.
     """
 
@@ -54,7 +54,7 @@ class TorchExecutor:
         try:
             with torch.inference_mode():
                 results = self._results(plan) if plan.sequences else ()
-        except Exception as error:  # any error of torch: the port raises typed errors only
+        except Exception as error:  # any error from torch: the port raises typed errors only
             raise EngineError(f"step {plan.step} failed: {error}") from error
         return StepResult(plan.step, results, time.perf_counter() - begun)
 
@@ -73,7 +73,7 @@ class TorchExecutor:
         return tuple(results)
 
     def _forward(self, plan: StepPlan) -> tuple[Tensor, tuple[Sequence[int], ...]]:
-        """Hidden states of all fed tokens, and which rows are each sequence's; recorded kernels where there are any."""
+        """Hidden states of all fed tokens, and each sequence's rows; uses recorded kernels if there are any."""
         feeds = step_feeds(plan)
         if self._graphs is not None and all(feed.alone for feed in feeds):
             hidden = self._graphs.forward(feeds)
@@ -86,10 +86,10 @@ class TorchExecutor:
     def _draw(
         self, steps: Sequence[SequenceStep], masks: StepMasks, rows_of: Sequence[Sequence[int]], hidden: Tensor
     ) -> list[list[Sampled]]:
-        """Sampled output of each sequence's step: the right guesses among its drafts, and one token more.
+        """Sampled output of each sequence's step: the accepted draft tokens, and one more token.
 
-        Every position behind the last known token is drawn with its own random number, as if the guesses before it
-        were right. The first draw that differs from the guess there is right all the same, and the last to be.
+        Every position after the last known token is sampled with its own random number, as if the draft tokens before
+        it were accepted. The first sample that differs from the draft token there is still valid, and is the last one.
         """
         rows: list[int] = []
         orders: list[SampleOrder] = []
@@ -128,15 +128,15 @@ class TorchExecutor:
 
 
 def _ahead(order: SampleOrder, drafts: Sequence[int]) -> SampleOrder:
-    """The same order as many tokens later, when `drafts` will have become output."""
+    """The same request as many tokens later, when `drafts` will have become output."""
     return SampleOrder(order.sampling, order.prompt, KnownTokens(order.output, list(drafts))) if drafts else order
 
 
 def _until_miss(step: SequenceStep, draws: Iterator[Sampled], usable: int) -> list[Sampled]:
-    """Take one sequence's draws, and keep those up to the first that is not what was guessed.
+    """Take one sequence's samples, and keep those up to the first that differs from its draft token.
 
     Args:
-        usable: draws that count; those behind a guess that the grammar forbids do not.
+        usable: number of samples that count; those after a draft token that the grammar forbids do not.
     """
     own = [next(draws) for _ in range(len(step.drafts) + 1)]
     right = 0

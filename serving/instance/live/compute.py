@@ -1,7 +1,7 @@
-"""Compute of an instance: real tensors, or predicted time. The instance around it is the same.
+"""Compute of an instance: real tensors, or predicted time. The rest of the instance is the same for both.
 
 make_compute ──► memory of the dies booked ──► arena of blocks ──► attach ──► executor
-                                                              └──► transport, cache: as they are, or timed
+                                                              └──► transport, cache: unchanged, or timed
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +25,9 @@ class KvBlocks:
     """The KV blocks of one instance.
 
     Args:
-        real_bytes: of one block in the UB segment.
-        block_bytes: of one block in HBM; the same unless KV is only accounted.
-        split: how blocks share the model's layers; None = each has all.
+        real_bytes: size of one block in the UB segment.
+        block_bytes: size of one block in HBM; equal unless KV is only accounted.
+        split: distribution of the model's layers over blocks; None = each block has all.
     """
 
     count: int
@@ -37,7 +37,7 @@ class KvBlocks:
 
     @property
     def width(self) -> int:
-        """Blocks for the same positions: together they have all layers."""
+        """Number of blocks for the same positions, which together have all layers."""
         return 1 if self.split is None else self.split.width
 
 
@@ -45,7 +45,7 @@ class GroupMember(Protocol):
     """A rank's place in its group."""
 
     def offer(self, layout: str) -> RankOffer:
-        """Facts that the peers of this rank need, and the shell. Any thread.
+        """Facts that this rank's peers and its shell need. Any thread.
 
         Args:
             layout: see `Attached.layout`.
@@ -59,20 +59,20 @@ class GroupMember(Protocol):
 
     @property
     def using(self) -> int:
-        """Version of the map that it computes by; 0 before it has joined. Any thread."""
+        """Version of the map that it uses; 0 before it has joined. Any thread."""
         ...
 
     def carry_out(self, orders: Sequence[ExpertOrder], answered: Callable[[tuple[RankEvent, ...]], None]) -> None:
-        """Execute the commands of a shell's mover on this rank. Any thread.
+        """Execute a shell's commands for moving experts on this rank. Any thread.
 
         Args:
-            answered: called once, on any thread, when all have finished, failed, or were ended by `MovesEnded`.
+            answered: called once, from any thread, when all have finished, failed, or were ended by `MovesEnded`.
         """
         ...
 
     @property
     def order(self) -> RegroupOrder | None:
-        """The order that was followed last."""
+        """The last order that was followed."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class GroupMember(Protocol):
         ...
 
     def awaited(self) -> tuple[int, float] | None:
-        """The peer that this rank waits for at the moment, and for how long [s]; None = for none. Any thread."""
+        """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
         ...
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
@@ -98,14 +98,14 @@ class GroupMember(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A compute that has its blocks.
+    """A compute with its blocks.
 
     Args:
-        layout: fingerprint of model, weights, dtype and block shape; handoffs and ranks must agree on it.
-        pool_layout: key of the pool's blocks: the same, always including the weights' version.
-        mirror: set when the arena is only the image of a device's memory.
+        layout: fingerprint of model, weights, dtype and block shape; must be equal for handoffs and among ranks.
+        pool_layout: key of the pool's blocks: the same, always with the weights' version.
+        mirror: set if the arena only mirrors a device's memory.
         group: set if this is a rank that computes with its peers.
-        grammars: compiled for its sequences; None = not supported.
+        grammars: compiled grammars of its sequences; None = not supported.
     """
 
     executor: StepExecutor
@@ -117,19 +117,19 @@ class Attached:
 
 
 class InstanceCache(ContextCache, Protocol):
-    """The KV-cache pool, as an instance holds it."""
+    """The KV-cache pool as used by an instance."""
 
     def facts(self) -> dict[str, Any]:
-        """Implements `PoolContextCache.facts`."""
+        """Numbers for status pages, see `PoolContextCache.facts`."""
         ...
 
     def close(self) -> None:
-        """Implements `PoolContextCache.close`."""
+        """End the connections, see `PoolContextCache.close`."""
         ...
 
 
 class Compute(Protocol):
-    """One instance's means. Times that it gives or takes are those of `clock`."""
+    """The executor, memory and clock of one instance. All its times are those of `clock`."""
 
     @property
     def clock(self) -> Clock:
@@ -138,12 +138,12 @@ class Compute(Protocol):
 
     @property
     def time_scale(self) -> float:
-        """Seconds of `clock` in one real second."""
+        """Seconds of `clock` per real second."""
         ...
 
     @property
     def pulls_at_once(self) -> int:
-        """Handoffs that may be pulled side by side."""
+        """Maximum number of concurrent handoff pulls."""
         ...
 
     @property
@@ -153,12 +153,12 @@ class Compute(Protocol):
 
     @property
     def speculation(self) -> bool:
-        """Whether those are guesses that the engine keeps between steps, not the executor's own affair."""
+        """Whether they are draft tokens that the engine keeps between steps, instead of the executor internally."""
         ...
 
     @property
     def forced_tokens(self) -> int:
-        """Most guesses a step of those that a sequence's grammar forces."""
+        """Maximum number of grammar-forced draft tokens per step."""
         ...
 
     @property
@@ -173,7 +173,7 @@ class Compute(Protocol):
 
     @property
     def kv(self) -> KvBlocks:
-        """The KV blocks that they hold."""
+        """The KV blocks of the dies."""
         ...
 
     @property
@@ -182,19 +182,19 @@ class Compute(Protocol):
         ...
 
     def attach(self, arena: memoryview) -> Attached:
-        """Take the memory of all blocks: `kv.count * kv.real_bytes` writable bytes. Called once."""
+        """Use this memory for all blocks: `kv.count * kv.real_bytes` writable bytes. Called once."""
         ...
 
     def on_moved(self, nbytes: int) -> None:
-        """Count real bytes that a handoff brought."""
+        """Count the real bytes moved by a handoff."""
         ...
 
     def transport(self, moves: UbTransport) -> KvTransport:
-        """The transport that the engine is given."""
+        """The transport for the engine."""
         ...
 
     def cache(self, pool: PoolContextCache) -> InstanceCache:
-        """The way into the KV-cache pool that the engine is given."""
+        """The KV-cache pool's port for the engine."""
         ...
 
     def record_step(self, tokens: int, elapsed_s: float) -> None:
@@ -202,7 +202,7 @@ class Compute(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Numbers of its own for status pages."""
+        """Additional numbers for status pages."""
         ...
 
     def stop(self) -> None:
@@ -210,14 +210,14 @@ class Compute(Protocol):
         ...
 
     def close(self) -> None:
-        """Free its own memory, once no step runs any more."""
+        """Free its memory; no step may run any more."""
         ...
 
 
 def blocks_in_ub(ub_bytes: int, block_bytes: int) -> int:
-    """KV blocks that a pool's share of UB memory holds.
+    """Number of KV blocks in a pool's share of UB memory.
 
-    Raises: ConfigError if they are fewer than two.
+    Raises: ConfigError if there are fewer than two.
     """
     most = ub_bytes // block_bytes
     if most < 2:

@@ -1,6 +1,6 @@
 """Compute in predicted time, without model or tensors: steps and moves take the cost model's time, at a time scale.
 
-What is simulated time (`clock`): everything in the engine: step times, turns and handoff leases, queueing, throughput
+Everything in the engine runs in simulated time (`clock`): step times, turns and handoff leases, queueing, throughput
 and every statistic that an instance reports. Real time applies to clients and to process supervision: links, health
 checks, the gateway with its timeouts, a request's deadline in every process, and the KV-cache pool's leases. A client
 measures simulated time divided by the time scale.
@@ -38,14 +38,14 @@ from serving.values.instance_place import InstancePlace
 
 BUFFERS = "buffers"
 PULLS_AT_ONCE = 64
-"""Handoffs that are under way side by side: each mostly sleeps. Far more than prefill finishes in the time of one."""
+"""Concurrent handoffs, each of which mostly sleeps. Far more than prefill finishes during one handoff."""
 LEAST_STATUS_PERIOD_S = 0.05
 
 
 class SimulatedCompute:
     """A `Compute` that only models durations.
 
-    Raises: ConfigError for a setting that the simulated device contradicts; SpecError, ModelError for unreadable
+    Raises: ConfigError for a setting that contradicts the simulated device; SpecError, ModelError for unreadable
         files; HbmExhaustedError if the model does not fit.
     """
 
@@ -73,7 +73,7 @@ class SimulatedCompute:
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
 
     def attach(self, arena: memoryview) -> Attached:
-        """Implements `Compute.attach`."""
+        """Use the arena for stamps, see `Compute.attach`."""
         config, simulation = self._config, self._simulation
         pool, block_tokens, dies = config.pools[self._role.value], config.engine.block_tokens, len(self.npus.dies)
         times = StepTimes(
@@ -108,7 +108,7 @@ class SimulatedCompute:
         return Attached(executor, layout, f"{layout}-{version}", grammars=grammars)
 
     def on_moved(self, nbytes: int) -> None:
-        """Real bytes are not those that count; see `transport`."""
+        """Ignore real bytes: `transport` counts accounted ones."""
 
     def transport(self, moves: UbTransport) -> KvTransport:
         """Moves in predicted time, counted in accounted bytes."""
@@ -128,22 +128,22 @@ class SimulatedCompute:
         self.npus.record_step(tokens, elapsed_s / self.time_scale, elapsed_s)
 
     def facts(self) -> dict[str, Any]:
-        """The time scale, and how often it could not be held."""
+        """The time scale, and how often it could not be kept."""
         return {"time_scale": self.time_scale, "late_steps_total": self._pace.late_steps}
 
     def stop(self) -> None:
-        """Ends all waits."""
+        """End all waits."""
         self._pace.stop()
 
     def close(self) -> None:
-        """No memory to free."""
+        """Do nothing: there is no memory to free."""
 
     def _groups(self, dies: int) -> int:
-        """Dies, or groups of them, that decode sequences of their own; a prefill instance has none."""
+        """Number of dies, or groups of dies, that decode separate sequences; a prefill instance has none."""
         return self._cost.decode.parallelism.groups(dies) if self._role is not EngineRole.PREFILL else dies
 
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
-        """Book what the cost model plans for a die's HBM; KV blocks get the rest."""
+        """Book the cost model's plan for a die's HBM; KV blocks get the rest."""
         npus, block_bytes = self.npus, self._accounted.block_bytes
         plan = self._cost.hbm_plan(self._role.value, len(npus.dies))
         other, without = plan.expert_die, 0 if plan.expert_die is None else self._cost.decode.parallelism.expert_dies
@@ -158,7 +158,7 @@ class SimulatedCompute:
 
 
 def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Token ids that are whole printable text on their own: each shows at once when it is streamed.
+    """Token ids that decode to printable text on their own, so that each is visible immediately when streamed.
 
     Raises: ConfigError if there is none.
     """

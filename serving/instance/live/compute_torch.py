@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class FormChoices(TypedDict):
-    """Forms of products, as `load_model` takes them."""
+    """Arguments of `load_model` for the forms of products."""
 
     native: bool
     coarse_drafts: bool
@@ -64,7 +64,7 @@ class TorchCompute:
     """A `Compute` with a model.
 
     Raises: ModelError, ConfigError, HardwareError.
-    Effects: sets torch's threads and the allocator's habits for the whole process.
+    Effects: sets torch's threads and the allocator's settings for the whole process.
     """
 
     time_scale = 1.0
@@ -91,7 +91,7 @@ class TorchCompute:
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0
         self.forced_tokens = config.engine.forced_tokens if self._native else 0
-        # The draft layer keeps its rows behind those of the model: blocks that are shared or moved take them along.
+        # The draft layer keeps its rows after those of the model, so shared or moved blocks include them.
         self._kv_layers = len(self._model.config.layers) + self.speculation
         self._split = None if self.speculation else split_layers(self._model.config)
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
@@ -101,8 +101,8 @@ class TorchCompute:
         self._probe: float | None = None
 
     def attach(self, arena: memoryview) -> Attached:
-        """Implements `Compute.attach`: the KV cache on the arena itself on a CPU, else on the device, the arena its
-        image.
+        """Put the KV cache on the arena itself on a CPU, else on the device with the arena as its mirror; see
+        `Compute.attach`.
         """
         model, blocks, engine = self._model, self.kv.count, self._config.engine
         mirror = None
@@ -127,7 +127,7 @@ class TorchCompute:
         if self._rank is None:  # a rank's steps need its peers
             first_block = tuple(map(BlockId, range(self.kv.width)))
             self._probe = probed_tokens_per_s(executor, first_block, engine.block_tokens)
-        end_idle_workers()  # from here on the engine's thread computes
+        end_idle_workers()  # from now on the engine's thread computes
         return Attached(executor, layout, layout, mirror, self._rank, self._grammars)
 
     def transport(self, moves: UbTransport) -> KvTransport:
@@ -139,18 +139,18 @@ class TorchCompute:
         return pool
 
     def facts(self) -> dict[str, Any]:
-        """Name and speed [tokens/s] of what computes; `experts` where this is a rank: its `ExpertFacts`."""
+        """Name and speed [tokens/s] of the executor; for a rank also its `ExpertFacts` as `experts`."""
         experts = self._rank.facts() if self._rank is not None else None
         own = {"computes": self._computes, "probe_tokens_per_s": self._probe}
         return own if experts is None else {**own, "experts": msgspec.to_builtins(experts)}
 
     def stop(self) -> None:
-        """A rank waits for its peers no longer."""
+        """Stop a rank's waiting for its peers."""
         if self._rank is not None:
             self._rank.leave()
 
     def close(self) -> None:
-        """Implements `Compute.close`."""
+        """Free the memory, see `Compute.close`."""
         if self._rank is not None:
             self._rank.close()
 
@@ -209,7 +209,7 @@ def computes_natively(config: ServeConfig) -> bool:
     """Whether to use the native step: where possible, unless the configuration selects torch.
 
     Raises: ConfigError if the configuration requires it and it is not available.
-    Effects: may compile the library, once per machine; logs which instructions it uses, or why it is not available.
+    Effects: may compile the library, once per machine; logs the instruction set, or why the library is unavailable.
     """
     wanted, device = config.engine.executor, _device(config)
     if wanted == "torch" or (wanted == "auto" and device != "cpu"):
@@ -231,7 +231,7 @@ def _name_of(executor: StepExecutor, device: str) -> str:
 
 
 def _draft_tokens(config: ServeConfig, model: Model) -> int:
-    """The most guesses per step: as configured, if the checkpoint can guess."""
+    """The configured number of draft tokens per step; 0 if the checkpoint has no draft layer."""
     wanted = config.engine.draft_tokens
     if wanted and not model.mtp:
         logger.warning("%s has no draft layer (MTP): draft_tokens = %d counts as 0", config.model.path.name, wanted)
@@ -242,7 +242,7 @@ def _draft_tokens(config: ServeConfig, model: Model) -> int:
 def _load(
     config: ServeConfig, place: InstancePlace, access: PoolAccess | None, *, native: bool, indexers: bool
 ) -> Model:
-    """The model, on the pool's copy of its weights where there is one."""
+    """The model, using the pool's copy of its weights if there is one."""
     images = access.model_cache(place.replica, place.node) if access is not None else None
     model, device = config.model, _device(config)
     try:

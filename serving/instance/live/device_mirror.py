@@ -1,4 +1,4 @@
-"""KV blocks of an accelerator, mirrored in the UB segment for the time of a handoff.
+"""KV blocks of an accelerator, mirrored in the UB segment during a handoff.
 
 On the CPU the KV cache itself is in shared memory, and no mirror is needed. An accelerator's memory cannot be mapped by
 other processes, so blocks are saved to the same place of the host arena before they are registered, and loaded from it
@@ -17,7 +17,7 @@ class DeviceMirror:
     """Copies blocks between a device's KV cache and an arena of shared memory of the same layout.
 
     Args:
-        blocks: `[num_blocks, ...]` on the device, one contiguous block after the other.
+        blocks: `[num_blocks, ...]` on the device, contiguous and in order.
         arena: at least as many bytes, writable, on the host.
     """
 
@@ -27,12 +27,12 @@ class DeviceMirror:
         self._host = host.view(blocks.shape)
 
     def save(self, blocks: Sequence[BlockId]) -> None:
-        """Device to arena; done when it returns."""
+        """Copy from device to arena; complete on return."""
         index = torch.tensor(blocks, dtype=torch.int64)
         self._host[index] = self._device[index.to(self._device.device)].to("cpu")
 
     def load(self, blocks: Sequence[BlockId]) -> None:
-        """Arena to device; done when it returns."""
+        """Copy from arena to device; complete on return."""
         index = torch.tensor(blocks, dtype=torch.int64)
         self._device[index.to(self._device.device)] = self._host[index].to(self._device.device)
         if self._device.is_cuda:

@@ -1,4 +1,4 @@
-"""Durations that an engine loop sends its gateways, ahead of the news that they belong to."""
+"""Durations that an engine loop sends to gateways, before the events to which they belong."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ class DurationReporter:
         """Observe an event and its effects.
 
         Args:
-            busy_s: time spent in steps so far, one that the event ends included [s].
+            busy_s: total time spent in steps, including one that the event ends [s].
         Returns: events to send before the effects.
         """
         if not isinstance(event, e.StepDone | e.StepFollowed):

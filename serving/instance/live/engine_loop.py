@@ -5,14 +5,14 @@ frame. Steps and KV moves never wait for each other: a second thread passes on e
 handoff is pulled during the step and joins the next one. A lock protects the engine; it is free while the executor
 works. The output of one step is delivered while the next one runs, so encoding does not delay steps.
 
-    engine thread   tell, plan │ execute ························ │ tell, finish
-    beside it                       deliver, tell, begin pulls
+    engine thread   events, plan │ execute ······················ │ events, finish
+    second thread                     deliver, events, start pulls
 
 While a batch only decodes and no events arrive, planning does not delay steps either: the next step is planned and laid
 out while the current one runs, and starts as soon as its tokens are available. These are booked concurrently.
 
     engine thread   execute n ························· │ execute n + 1 ·····················
-    beside it          foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
+    second thread      foresee n + 1, prepare it            book n, deliver, foresee n + 2 ...
 
 The engine thread of a rank without a step takes part in its peers' steps instead of sleeping.
 """
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 MAX_IDLE_WAIT_S = 1.0
 SNAPSHOT_PERIOD_S = 0.1
 TURN_S = 0.2
-"""A turn without a step takes less, or it hangs."""
+"""A turn without a step that takes longer counts as hanging."""
 STOP_S = 5.0
 STEP_LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
@@ -56,12 +56,12 @@ class EngineLoop:
     Args:
         on_step: called with the tokens and the duration [s] of each step.
         cache: the KV-cache pool; required if the engine's settings enable it.
-        time_scale: seconds of `clock` in one real second.
+        time_scale: seconds of `clock` per real second.
         pulls_at_once: see `KvMoves`.
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with the output of one turn, by one thread at a time.
-        on: takes the engine's events; its own `on`, unless they are recorded.
-        predicted_s: time of real NPUs for all steps so far [s]; None = no durations are reported.
+        on: receives the engine's events; the engine's own `on`, unless they are recorded.
+        predicted_s: predicted duration on real NPUs of all steps so far [s]; None = no durations are reported.
     """
 
     def __init__(
@@ -102,31 +102,33 @@ class EngineLoop:
         self._step_tokens = 0
         self._meanwhile = threading.Event()
         self._ahead: tuple[StepPlan, Callable[[], StepResult]] | None = None
-        """The step that may follow the one which runs, and what runs it."""
+        """The step that may follow the running one, and the function that runs it."""
         self._unbooked: StepResult | None = None
-        """Of the step behind which the present one runs."""
+        """Result of the step before the running one."""
         self._stopping = False
         self._crash: BaseException | None = None
         self._busy_since: float | None = None
         self._turn_since: float | None = None
-        """Start of the present turn; None between turns."""
+        """Start of the current turn; None between turns."""
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
-        """The engine's counts, at most `SNAPSHOT_PERIOD_S` old while it works, new at an end; read from any thread."""
+        """The engine's statistics, at most `SNAPSHOT_PERIOD_S` old while it works, up to date at an end; read from any
+        thread.
+        """
         self.busy_s = self.first_step_s = 0.0
-        """Time spent in steps so far [s], and in the first one [real s], which meets cold memory; 0 before it."""
+        """Time spent in steps so far [s], and in the first one, with cold memory [real s]; 0 before it."""
         self.moves = KvMoves(
             transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=predicted_s is not None
         )
-        """Its counts are read from any thread."""
+        """Any thread may read its counts."""
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
 
     @property
     def time_scale(self) -> float:
-        """Seconds of the engine's clock in one real second."""
+        """Seconds of the engine's clock per real second."""
         return self._time_scale
 
     def start(self) -> None:
@@ -135,10 +137,10 @@ class EngineLoop:
         self._beside.start()
 
     def stop(self, timeout_s: float = STOP_S, release: Callable[[], None] = lambda: None) -> None:
-        """Stop after the current step and the moves under way. Takes so long at most: what hangs is left to itself.
+        """Stop after the current step and the started moves, within the timeout; hanging threads are abandoned.
 
         Args:
-            release: ends what a step may wait for.
+            release: ends waits inside a step.
         """
         deadline = time.monotonic() + timeout_s
 
@@ -167,7 +169,7 @@ class EngineLoop:
 
     @property
     def unseen(self) -> tuple[int, int]:
-        """Prompts that the engine has not handled yet because a step runs, and their tokens."""
+        """Prompts that the engine has not handled yet because a step is running, and their tokens."""
         told, posted = self._told, self._posted
         return posted[0] - told[0], posted[1] - told[1]
 
@@ -212,7 +214,7 @@ class EngineLoop:
             logger.exception("engine thread died; the replica reports unhealthy and will be replaced")
 
     def _turn(self) -> None:
-        """One turn: what has come, at most one step, news."""
+        """One turn: process new events, run at most one step, deliver output."""
         engine, clock = self.engine, self._clock
         self._wake.clear()
         self._turn_since = clock.now()
@@ -247,7 +249,7 @@ class EngineLoop:
         if self._times is not None:
             self._outbox.extend(self._times.note(event, effects, now, self.busy_s))
         if any(isinstance(effect, e.HandoffReady) or ends(effect) for effect in effects):
-            self._look(now)  # before the end is sent: a client that has read it finds it counted
+            self._look(now)  # before the end is sent, so that a client that receives it finds it counted
         for effect in effects:
             match effect:
                 case e.Run() | e.Foreseen() | e.WakeAt():
@@ -264,7 +266,7 @@ class EngineLoop:
         return answer
 
     def _beside_step(self) -> None:
-        """Wait for events that arrive while a step runs, and pass them to the engine."""
+        """Pass events that arrive during a step to the engine; the second thread's loop."""
         self._meanwhile.wait()
         self._meanwhile.clear()
         self._flush()
@@ -286,7 +288,7 @@ class EngineLoop:
             self._ahead = answer.plan, run
 
     def _book(self) -> None:
-        """Book the step behind which the present one runs, unless that has been done; the lock is held."""
+        """Book the previous step while the current one runs, unless it is booked; the lock is held."""
         result, self._unbooked = self._unbooked, None
         if result is None:
             return
@@ -316,7 +318,7 @@ class EngineLoop:
         while self._events:
             event = self._events.popleft()
             if not isinstance(event, e.Quiet):
-                self._ahead = None  # new arrivals must not wait for a step planned before
+                self._ahead = None  # new arrivals must not wait for a step planned before them
             if isinstance(event, Add):
                 self._told = _counted(self._told, event)
             self._tell(event)
@@ -341,11 +343,11 @@ class EngineLoop:
         self._peers.wake()
 
     def _steps(self, plan: StepPlan) -> None:
-        """Run a step, and after it those that were prepared in the meantime; the lock is held."""
+        """Run a step, and then those that were prepared during it; the lock is held."""
         result = self._step(plan, partial(self._executor.execute, plan))
         while result is not None:
-            self._tell_all()  # first, so that blocks whose copies are done make room for those of this step
-            # Guesses are for the next step, and what was planned before they were made has none.
+            self._tell_all()  # first, so that finished copies free their blocks for this step
+            # Draft tokens are for the next step, and a plan made before them has none.
             if self._ahead is None or result.has_guesses or self._stopping or self._crash is not None:
                 self._tell(e.StepDone(result))
                 break
@@ -358,8 +360,8 @@ class EngineLoop:
     def _step(self, plan: StepPlan, run: Callable[[], StepResult]) -> StepResult | None:
         """Run one step. Returns: None if it failed; the failure is passed to the engine.
 
-        Raises: GroupError if the group cannot continue; this engine then stops too, and its streams resume on other
-        instances.
+        Raises: GroupError if the group cannot continue; this engine then also stops, and its streams resume on other
+            instances.
         """
         self._step_tokens = plan.num_tokens
         begun = self._clock.now()

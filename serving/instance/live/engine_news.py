@@ -8,4 +8,4 @@ from serving.values.visit_times import StepTime, VisitTimes
 
 LoopNews = News | HandoffClosed | VisitTimes | StepTime
 Post = Callable[[EngineEvent], None]
-"""Passes an event to an engine; callable from any thread, returns at once. See `EngineLoop.post`."""
+"""Passes an event to an engine; callable from any thread, returns immediately. See `EngineLoop.post`."""

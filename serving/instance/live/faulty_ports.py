@@ -1,7 +1,7 @@
 """Ports of an instance with fault injection: long steps, corrupt handoffs, slow links.
 
 They wrap the real ports, so that all other code is the production code. Only the slow link between instances is
-injected deeper, in the transport, because link probes must observe it as pulls do.
+injected at a lower level, in the transport, because link probes must observe it as pulls do.
 """
 
 import time
@@ -27,7 +27,7 @@ Sleep = Callable[[float], None]
 
 
 class FaultyPorts:
-    """Puts faults between an engine and its ports where the configuration lets it; else gives the ports as they are."""
+    """Wraps an engine's ports with faults if the configuration allows it; otherwise returns the ports unchanged."""
 
     def __init__(self, config: ChaosConfig, place: InstancePlace) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class FaultyPorts:
         self._faults = FaultReader(path, place.replica)
 
     def executor(self, inner: StepExecutor) -> StepExecutor:
-        """The way to compute."""
+        """The executor, possibly with faults."""
         if not self._config.enabled or self._config.least_step_s <= 0:
             return inner
         lasting = LastingSteps(inner, self._config.least_step_s)
@@ -46,21 +46,21 @@ class FaultyPorts:
         return self._slow_link if self._config.enabled else None
 
     def transport(self, inner: KvTransport) -> KvTransport:
-        """The way of handoffs."""
+        """The transport of handoffs, possibly with faults."""
         return FaultyTransport(inner, self._faults) if self._config.enabled else inner
 
     def cache(self, inner: InstanceCache | None) -> InstanceCache | None:
-        """The way to the KV-cache pool."""
+        """The KV-cache pool's port, possibly with faults."""
         return FaultyCache(inner, self._faults) if inner is not None and self._config.enabled else inner
 
     def _slow_link(self, peer: ReplicaId, nbytes: int) -> float:
-        """Delay of a slow link, which is that of its puller, for any peer; see `LinkFaults`."""
+        """Delay of a slow link, which applies to this puller and any peer; see `LinkFaults`."""
         slow = self._faults.active("slow_link")
         return 0.0 if slow is None else slow.delay_s
 
 
 class LastingSteps:
-    """A `StepExecutor` whose steps take at least so long, as those of a large model would."""
+    """A `StepExecutor` with a minimum step time, like that of a large model."""
 
     def __init__(self, inner: StepExecutor, least_s: float, sleep: Sleep = time.sleep) -> None:
         self._inner = inner
@@ -68,11 +68,11 @@ class LastingSteps:
         self._sleep = sleep
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Implements `StepExecutor.execute`. Effects: waits out the rest of the least time."""
+        """Run one step, as `StepExecutor.execute`. Effects: waits for the rest of the minimum time."""
         return self._last(partial(self._inner.execute, plan))
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """Implements `PreparingExecutor.prepare`, if the one inside can do that."""
+        """Lay out the following step, as `PreparingExecutor.prepare`, if the wrapped executor supports it."""
         run = self._inner.prepare(plan) if isinstance(self._inner, PreparingExecutor) else None
         return partial(self._last, run) if run is not None else None
 
@@ -86,7 +86,7 @@ class LastingSteps:
 
 
 class LastingGroupSteps:
-    """A `GroupExecutor` whose own steps last, and which serves its peers as fast as it can."""
+    """A `GroupExecutor` with a minimum time for its own steps, but not for its peers'."""
 
     def __init__(self, group: GroupExecutor, lasting: LastingSteps) -> None:
         self.execute, self.prepare = lasting.execute, lasting.prepare
@@ -94,7 +94,7 @@ class LastingGroupSteps:
 
 
 class FaultyTransport:
-    """A `KvTransport` whose pulls can bring a wrong bit."""
+    """A `KvTransport` whose pulls can flip a bit."""
 
     def __init__(self, inner: KvTransport, faults: FaultReader) -> None:
         self._inner = inner
@@ -103,7 +103,7 @@ class FaultyTransport:
     def register(
         self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
     ) -> HandoffTicket:
-        """Implements `KvTransport.register`."""
+        """Register unchanged, see `KvTransport.register`."""
         return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
@@ -122,7 +122,7 @@ class FaultyTransport:
 
 
 class FaultyCache:
-    """The KV-cache pool over a link that can be slow."""
+    """The KV-cache pool over a possibly slow link."""
 
     def __init__(self, inner: InstanceCache, faults: FaultReader, sleep: Sleep = time.sleep) -> None:
         self._inner = inner
@@ -132,21 +132,21 @@ class FaultyCache:
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
     ) -> FetchReport:
-        """Implements `ContextCache.fetch`."""
+        """Fetch as `ContextCache.fetch`, with the link's delay."""
         self._delay()
         return self._inner.fetch(namespace, hashes, blocks, rows)
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """Implements `ContextCache.store`."""
+        """Store as `ContextCache.store`, with the link's delay."""
         self._delay()
         return self._inner.store(namespace, hashes, blocks)
 
     def facts(self) -> dict[str, Any]:
-        """Implements `InstanceCache.facts`."""
+        """See `InstanceCache.facts`."""
         return self._inner.facts()
 
     def close(self) -> None:
-        """Implements `InstanceCache.close`."""
+        """See `InstanceCache.close`."""
         self._inner.close()
 
     def _delay(self) -> None:

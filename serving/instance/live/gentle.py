@@ -1,4 +1,4 @@
-"""Work at low CPU priority, on its own thread.
+"""Runs work at low CPU priority, on a separate thread.
 
 A thread may lower its own priority, but needs a privilege to raise it again. So the thread ends with its work. Do not
 start a longer-lived thread from it, since that would inherit the low priority.
@@ -14,7 +14,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 NICENESS = 10
-"""A ninth of the usual weight. Not the lowest priority, with which a lock might be held for seconds."""
+"""A ninth of the usual weight. Not the lowest priority, at which a lock might be held for seconds."""
 
 
 def run_gently(work: Callable[[], Result]) -> Result:
@@ -25,7 +25,7 @@ def run_gently(work: Callable[[], Result]) -> Result:
     done: Future[Result] = Future()
 
     def run() -> None:
-        with contextlib.suppress(OSError):  # not on Linux, or forbidden: then at the usual one
+        with contextlib.suppress(OSError):  # not on Linux, or forbidden: the priority stays the usual one
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
             done.set_result(work())

@@ -1,4 +1,4 @@
-"""Counts of one instance's pulls, by the node that they come from."""
+"""Counts of one instance's pulls, by source node."""
 
 import threading
 from bisect import bisect_left
@@ -7,7 +7,7 @@ from serving.telemetry.handoff_paths import BOUNDS_S, MOST_SOURCES, OTHER
 
 
 class HandoffPathCounts:
-    """Counts of one instance. Any thread may add."""
+    """Counts of one instance. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class HandoffPathCounts:
         """Count one pull.
 
         Args:
-            source: node where the blocks were.
+            source: node that had the blocks.
         """
         with self._lock:
             if source not in self._rows and len(self._rows) >= MOST_SOURCES:
@@ -32,6 +32,6 @@ class HandoffPathCounts:
             self._sums[source] = self._sums.get(source, 0.0) + seconds
 
     def facts(self) -> dict[str, list[float]]:
-        """Ready to be announced: by source, bytes, failures, sum of durations [s], counts by bucket."""
+        """The counts in the form to be reported: by source, bytes, failures, sum of durations [s], counts by bucket."""
         with self._lock:
             return {name: [row[0], row[1], self._sums.get(name, 0.0), *row[2:]] for name, row in self._rows.items()}

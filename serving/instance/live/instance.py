@@ -41,7 +41,7 @@ __all__ = ["Instance", "InstancePlace"]
 
 Result = TypeVar("Result")
 _SERVED_S = 2.0
-"""How long readers of the segment may take to notice that it ends."""
+"""How long the segment stays available to its readers during a stop."""
 
 
 class Instance:
@@ -60,14 +60,14 @@ class Instance:
         *,
         gently: bool = False,
     ) -> None:
-        """Load the model and take memory; slow.
+        """Load the model and allocate memory; slow.
 
         Args:
             secret: shared by gateways, instances and memory servers.
             pool_view: returns the latest view of the KV-cache pool; None = no pool.
             gently: run long work at low priority.
-        Raises: ModelError, ConfigError, HardwareError (no room in HBM or in the UB segment).
-        Effects: makes the instance's UB segment; and those of the compute.
+        Raises: ModelError, ConfigError, HardwareError (too little HBM or UB memory).
+        Effects: creates the instance's UB segment, and those of the compute.
         """
         self.place = place
         secrets = ClusterSecrets.of(secret)
@@ -114,12 +114,12 @@ class Instance:
 
     @property
     def member(self) -> GroupMember:
-        """The rank's place in its group; of ranks only."""
+        """The rank's place in its group; for ranks only."""
         assert self._attached.group is not None, "an instance with one process has no group"
         return self._attached.group
 
     def offer(self) -> RankOffer:
-        """Facts that the peers of this rank need, and the shell."""
+        """Facts that this rank's peers and its shell need."""
         return self.member.offer(self._attached.layout)
 
     def late_peer(self) -> int | None:
@@ -128,18 +128,18 @@ class Instance:
         return awaited[0] if awaited is not None and awaited[1] > self.loop.step_limit_s() else None
 
     def follow(self, order: RegroupOrder) -> None:
-        """Compute with these members from the order's epoch on. The first order comes before `start`.
+        """Compute with these members from the order's epoch on. Call it with the first order before `start`.
 
-        Raises: GroupError if they do not make a group.
+        Raises: GroupError if they do not form a group.
         """
         assert self.place.rank is not None
         check_offers(self.offer(), self.place.rank.most, order.offers)
         self.member.follow(order)
 
     async def start(self) -> tuple[str, int]:
-        """Start the engine thread, the link server and that of the segment.
+        """Start the engine thread, the link server and the segment's server.
 
-        Returns: the address that gateways connect to.
+        Returns: the address to which gateways connect.
         Raises: OSError if the host cannot be bound; ConfigError if `[cluster] port_range` has no free port.
         """
         self._segment_server.start(self.place.link_host, self._ports)
@@ -152,11 +152,11 @@ class Instance:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Address that gateways connect to, once started."""
+        """Address to which gateways connect, once started."""
         return self.server.address
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, and name that one to gateways and pullers from now on.
+        """Also listen on another address of this host, and report that one to gateways and pullers from now on.
 
         Raises: as `start`.
         """
@@ -164,8 +164,8 @@ class Instance:
         self.server.move(host)
 
     def quit(self) -> None:
-        """Compute no more, neither for this rank nor for its peers; what is in flight is void. Takes a few seconds at
-        most, usually none.
+        """Stop computing, both for this rank and for its peers; the step in flight is void. Takes a few seconds at
+        most, usually no time.
         """
         self.loop.stop(release=self.compute.stop)
 
@@ -195,7 +195,7 @@ class Instance:
         self.compute.close()
 
     def stalled(self, timeout_s: float) -> bool:
-        """Whether there has been work without progress for too long, in the instance's time or in real time.
+        """Whether there has been work without progress for too long, in the instance's time and in real time.
 
         Slow simulated time lengthens steps, and fast simulated time magnifies short pauses, so both clocks must exceed
         the limit. Gateways avoid an engine after `step_limit_s`; replacing it takes twice that time.
@@ -299,15 +299,15 @@ def _run(work: Callable[[], Result]) -> Result:
 
 
 def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
-    """Interval of reports to gateways [s]: that of the simulated device, but short enough not to appear frozen.
+    """Interval of reports to gateways [s]: the simulated device's, but short enough not to appear frozen.
 
     Args:
-        simulated_s: the device's own period in real time; None = it has none.
+        simulated_s: the device's own interval in real time; None = it has none.
     """
     return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
 
 
 def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
-    """How long a step may take, in the instance's time: fast simulated time makes a hiccup look long."""
+    """How long a step may take, in the instance's time, where fast simulated time lengthens a short pause."""
     scale, health = max(1.0, time_scale), config.health
     return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)

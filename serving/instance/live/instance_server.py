@@ -1,7 +1,7 @@
-"""The instance's side of its links: frames in become events of the engine, its news becomes one frame per gateway.
+"""The instance's side of its links: received frames become events of the engine, its events one frame per gateway.
 
-Runs on an asyncio loop; the engine runs on its own thread. A gateway whose link closes takes its sequences with it:
-blocks never wait for a dead owner.
+Runs on an asyncio loop; the engine runs on its own thread. If a gateway's link closes, its sequences are cancelled, so
+that blocks never wait for a dead owner.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 STATUS_PERIOD_S = 0.5
 HELLO_DEADLINE_S = 5.0
 MAX_HELLO_BYTES = 64 << 10
-"""Most bytes buffered for an unauthenticated connection, so that it costs little memory."""
+"""Maximum number of buffered bytes of an unauthenticated connection, so that it costs little memory."""
 MOST_STRANGERS = 64
-"""Most connections without a Hello, which clients send at once; beyond it the oldest is closed, so that gateways can
-always connect.
+"""Maximum number of connections without a Hello, which clients send immediately; beyond it the oldest is closed, so
+that gateways can always connect.
 """
 
 
@@ -80,10 +80,10 @@ class InstanceServer:
         self._secrets = ClusterSecrets.of(secret)
         self._gateways: dict[Connection, m.GatewayHello | None] = {}
         self._strangers: dict[Connection, None] = {}
-        """Connections without a Hello so far."""
+        """Connections that have not sent a Hello yet."""
         self._owner: dict[SequenceId, Connection] = {}
         self._visits: defaultdict[Connection, list[VisitTimes]] = defaultdict(list)
-        """Durations that wait for the next frame to each gateway: a handoff's news is made later than they are."""
+        """Durations for the next frame to each gateway: a handoff's event is created later than its durations."""
         self._life = InstanceLife()
         self._life_moved = asyncio.Event()
         """Set when a leaving instance must act before its next wake-up."""
@@ -124,7 +124,7 @@ class InstanceServer:
             connection.close("the instance stops")
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, which new links are to use. Raises: as `start`."""
+        """Also listen on another address of this host, for new links. Raises: as `start`."""
         assert self._listener is not None
         self._listener.move(host)
 
@@ -135,14 +135,14 @@ class InstanceServer:
         return self._listener.address
 
     def deliver(self, news: list[LoopNews]) -> None:
-        """Hand over events from another thread; one wake-up of the asyncio loop per call."""
+        """Pass events from another thread; wakes the asyncio loop once per call."""
         assert self._asyncio_loop is not None
         if not self._asyncio_loop.is_closed():
             self._asyncio_loop.call_soon_threadsafe(self._dispatch, news)
 
     @property
     def open_sequences(self) -> int:
-        """Sequences that some gateway still owns here."""
+        """Number of sequences here that belong to some gateway."""
         return len(self._owner)
 
     @property
@@ -151,7 +151,7 @@ class InstanceServer:
         return self._life.leaving
 
     def begin_to_leave(self, drain_s: float) -> None:
-        """Refuse new sequences from now on, and notify every gateway at once. `leave` does the rest.
+        """Refuse new sequences from now on, and notify every gateway immediately. `leave` does the rest.
 
         Args:
             drain_s: see `BeginLeaving`.
@@ -248,10 +248,10 @@ class InstanceServer:
         self._send_status()
 
     def _accept(self, connection: Connection, sequence_id: SequenceId, *, back: bool = False) -> bool:
-        """Whether the sequence may come in.
+        """Whether to accept the sequence.
 
         Args:
-            back: its blocks are here, it only changes its name.
+            back: its blocks are here, and it only changes its name.
         """
         if self.draining and (not back or self._life.phase is LifePhase.GONE):
             refused = Refused(sequence_id, FailKind.DRAINING, "the instance is draining")
@@ -284,7 +284,7 @@ class InstanceServer:
                 self._engine_loop.post(Cancel(sequence_id))
 
     def _dispatch(self, news: Iterable[LoopNews]) -> None:
-        """Group one turn's news by gateway and send each its one frame."""
+        """Group one turn's events by gateway and send each gateway one frame."""
         frames: defaultdict[Connection, list[News]] = defaultdict(list)
         step_time: StepTime | None = None
         scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
@@ -344,7 +344,7 @@ class InstanceServer:
 
     def _send_status(self) -> None:
         assert self._engine_loop is not None
-        unseen, tokens = self._engine_loop.unseen  # before the snapshot: better counted twice than not at all
+        unseen, tokens = self._engine_loop.unseen  # before the snapshot: counting twice is better than not counting
         snapshot, paths = self._engine_loop.snapshot, self._trouble()
         scale = self._engine_loop.time_scale  # gateways count in real seconds
         status = Status(
@@ -372,6 +372,6 @@ class InstanceServer:
 
 
 def _in_time_of(loop: EngineLoop, order: Submission) -> Submission:
-    """The time that a gateway leaves a request, which is real, as the engine counts it."""
+    """A request with its remaining time converted from real time to the engine's."""
     scale, spec = loop.time_scale, order.spec
     return order if scale == 1.0 else replace(order, spec=replace(spec, time_left_s=spec.time_left_s * scale))

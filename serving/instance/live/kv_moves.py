@@ -1,6 +1,6 @@
-"""Moves the KV blocks of one engine's handoffs, on threads of their own: checksums on the source, copies on the target.
+"""Moves the KV blocks of one engine's handoffs, on separate threads: checksums on the source, copies on the target.
 
-A step never waits for them; their ends reach the engine as events.
+Steps never wait for moves; the engine receives their ends as events.
 """
 
 import logging
@@ -56,7 +56,7 @@ class KvMoves:
         """Ended pulls, by source node."""
 
     def pull_age_s(self) -> float:
-        """For how long the oldest pull has been under way [s]; 0 without one."""
+        """How long the oldest pull has been running [s]; 0 without one."""
         begun = list(self._pulls.values())
         return self._clock.now() - min(begun) if begun else 0.0
 
@@ -65,7 +65,8 @@ class KvMoves:
         self._threads.submit(self._pull, order)
 
     def register(self, event: HandoffReady) -> None:
-        """Start to register the blocks of a held sequence. Effects: `Prefilled`; or it is cancelled, and `Lost`."""
+        """Register the blocks of a held sequence. Effects: sends `Prefilled`; on failure cancels it and sends
+        `Lost`."""
         self._threads.submit(self._register, event)
 
     def stop(self, timeout_s: float) -> None:

@@ -1,8 +1,8 @@
 """Monitors the paths on which this instance pulls KV blocks, and reads dummies on idle ones.
 
-One thread serves all sources; each dummy is read on its own thread, because a read may hang. An overdue dummy counts as
-missing once per `lost_s`, and no second one is sent meanwhile. A source whose memory is gone is forgotten, since the
-path is not at fault.
+One thread serves all sources; each dummy is read on a separate thread, because a read may hang. An overdue dummy counts
+as missing once per `lost_s`, and no second one is sent until it ends. A source whose memory was removed is forgotten,
+since the path is not at fault.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathFa
 logger = logging.getLogger(__name__)
 
 DUMMIES_AT_ONCE = 4
-"""Most concurrent dummy reads; further ones wait."""
+"""Maximum number of concurrent dummy reads; further ones wait."""
 FORGET_AFTER_S = 120.0
-"""A source that was lost for so long has probably left; if it has not, its next handoff shows it."""
+"""A source lost for this long has probably left; otherwise its next handoff adds it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerMemory:
-    """Memory of a source that a dummy may be read from."""
+    """Memory of a source from which a dummy can be read."""
 
     replica: ReplicaId
     node: NodeId
@@ -41,9 +41,9 @@ class PeerMemory:
 class _Dummy:
     future: "Future[None]"
     begun_at: float | None = None
-    """Start of the read; None while all threads are occupied by others."""
+    """Start of the read; None while all threads are busy."""
     overdue: int = 0
-    """Times that it was counted as missing."""
+    """Number of times it was counted as missing."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Pair:
 
 
 class LinkProbes:
-    """One puller's view of its sources. Callable from any thread.
+    """One puller's view of its sources. Thread-safe.
 
     Args:
         read: reads a dummy of a source; raises HandoffError.
@@ -70,10 +70,10 @@ class LinkProbes:
         self._thread: threading.Thread | None = None
         self.dummies_total = 0
         self.lost_total = 0
-        """Times that a path was found broken."""
+        """Number of times that a path was found broken."""
 
     def meet(self, memory: PeerMemory) -> None:
-        """A ticket of this source has come. Effects: its path is watched from now on."""
+        """Record a ticket from this source. Effects: its path is monitored from now on."""
         with self._lock:
             known = self._pairs.get(memory.replica)
             if known is not None and known.memory.place == memory.place:
@@ -97,13 +97,13 @@ class LinkProbes:
                 self._missing(self._pairs[source], time.monotonic())
 
     def isolated(self, source: ReplicaId) -> bool:
-        """Whether pulls from this source are refused. Never without dummies, since its recovery would go unnoticed."""
+        """Whether pulls from this source are refused. Never without dummies, since recovery would go undetected."""
         with self._lock:
             known = self._pairs.get(source)
             return self._thread is not None and known is not None and known.health.state is LinkState.LOST
 
     def trouble(self) -> PathFault:
-        """Path trouble that gateways should know."""
+        """Path faults that gateways should know."""
         with self._lock:
             states = {replica: pair.health.state for replica, pair in sorted(self._pairs.items())}
         return PathFault(
@@ -112,7 +112,7 @@ class LinkProbes:
         )
 
     def stop(self) -> None:
-        """End the threads; dummies under way are left to themselves."""
+        """End the threads; running dummy reads are abandoned."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -129,7 +129,7 @@ class LinkProbes:
                         del self._pairs[replica]
 
     def _look(self, pair: _Pair, now: float) -> bool:
-        """Send what is due, count what is overdue; the lock is held. Returns: whether to forget the source."""
+        """Send due dummies, count overdue ones; the lock is held. Returns: whether to forget the source."""
         dummy, health = pair.dummy, pair.health
         if dummy is not None:
             if dummy.future.done():
@@ -142,12 +142,12 @@ class LinkProbes:
         elif health.dummy_due(now) and self._readers is not None:
             health.dummy_sent(now)
             self.dummies_total += 1
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+            with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
                 pair.dummy = _Dummy(self._readers.submit(self._fetch, pair))
         return health.state is LinkState.LOST and now - health.since > FORGET_AFTER_S
 
     def _fetch(self, pair: _Pair) -> None:
-        """Read one dummy, on a thread of its own."""
+        """Read one dummy, on a separate thread."""
         begun = time.monotonic()
         with self._lock:
             if pair.dummy is not None:
@@ -163,7 +163,7 @@ class LinkProbes:
             if not isinstance(error, HandoffError):
                 logger.exception("reading a dummy from %s failed in an unforeseen way", pair.memory.replica)
             with self._lock:
-                if pair.dummy is None or not pair.dummy.overdue:  # else it has been counted
+                if pair.dummy is None or not pair.dummy.overdue:  # otherwise it is already counted
                     self._missing(pair, time.monotonic())
             return
         now = time.monotonic()

@@ -1,6 +1,6 @@
-"""Choice of an instance's compute, by the configuration.
+"""Creates an instance's compute according to the configuration.
 
-Only the chosen one is imported: a simulated replica never pays for the tensor library.
+Only the selected one is imported: a simulated replica never loads the tensor library.
 """
 
 from serving.config.serve import ServeConfig
@@ -10,9 +10,9 @@ from serving.values.instance_place import InstancePlace
 
 
 def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
-    """The compute that `[engine] executor` names, with its model and its dies' memory booked; may be slow.
+    """The compute for `[engine] executor`, with its model and its dies' memory booked; may be slow.
 
-    Raises: ModelError, ConfigError, HardwareError (no room in HBM).
+    Raises: ModelError, ConfigError, HardwareError (too little HBM).
     Effects: those of the implementation.
     """
     if config.engine.executor == "simulated":

@@ -1,8 +1,8 @@
 """Releases the OpenMP workers of a thread that ran a parallel region.
 
-libgomp counts the workers of all threads of a process. If they are more than the CPUs, its workers sleep at once
+libgomp counts the workers of all threads of a process. If there are more than CPUs, its workers sleep immediately
 instead of spinning for the next piece of work, although most of them are idle: an engine of two threads on two CPUs,
-whose model was loaded by another thread with two, took 1.6 times as long for a step of torch's, mostly for wake-ups.
+whose model was loaded by another thread with two, took 1.6 times as long for a torch step, mostly for wake-ups.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ _PAUSE_HARD = 2
 def end_idle_workers() -> bool:
     """End the OpenMP workers of the calling thread; new ones start on demand.
 
-    Returns: False, without effect, where OpenMP's library lacks the function.
+    Returns: False, without effect, if OpenMP's library lacks the function.
     Effects: ends threads of OpenMP.
     Source: `omp_pause_resource_all` of OpenMP 5.0.
     """

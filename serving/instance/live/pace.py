@@ -2,7 +2,7 @@
 
 A step's end is an absolute time: its start plus its predicted duration, scaled. The next step starts at that end, not
 when the engine's thread continues, so that neither the thread's own work nor late wake-ups accumulate: they count
-within the following step. Only an idle or very late thread restarts from the present.
+within the following step. Only an idle or very late thread restarts from the current time.
 """
 
 import threading
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 CATCH_UP_S = 0.01
-"""Most real time by which a step may start in the past [s]: above the engine's work between two steps, below what is
-noticeable.
+"""Maximum real time by which a step may start in the past [s]: above the engine's work between two steps, below a
+noticeable delay.
 """
 
 
@@ -19,7 +19,7 @@ class Pace:
     """Lets simulated time pass for one instance.
 
     Args:
-        time_scale: simulated seconds in one real second.
+        time_scale: simulated seconds per real second.
         now: real time [s].
     """
 
@@ -30,7 +30,9 @@ class Pace:
         self._stopped = threading.Event()
         self.steps = 0
         self.late_steps = 0
-        """Steps that were over before their results were ready: too many, and the time scale is too high."""
+        """Steps whose simulated end passed before their results were ready; if there are many, the time scale is too
+        high.
+        """
 
     def begin(self) -> None:
         """Start a step: at the previous one's end if that is recent, else now."""
@@ -48,11 +50,11 @@ class Pace:
         self.late_steps += not self._wait_until(self._end)
 
     def wait(self, since: float, duration_s: float) -> None:
-        """Wait until so much simulated time has passed since the real time `since`. From any thread."""
+        """Wait until this much simulated time has passed since the real time `since`. Any thread."""
         self._wait_until(since + self.real_seconds(duration_s))
 
     def real_seconds(self, duration_s: float) -> float:
-        """How long a simulated duration really lasts [s]."""
+        """Real duration of a simulated one [s]."""
         return duration_s / self._scale
 
     def real_now(self) -> float:
@@ -60,7 +62,7 @@ class Pace:
         return self._now()
 
     def stop(self) -> None:
-        """End all waits, now and from now on."""
+        """End all current and future waits."""
         self._stopped.set()
 
     def _wait_until(self, end: float) -> bool:

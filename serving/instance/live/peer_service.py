@@ -1,4 +1,4 @@
-"""A rank's service to its peers: what its engine's thread does instead of sleeping, and what keeps it there."""
+"""A rank's service to its peers, which its engine's thread provides instead of sleeping."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ class PeerService:
     """The group's side of an engine's loop; an instance with one process only waits.
 
     Args:
-        wait: sleeps so many seconds, or until `wake`.
-        time_scale: seconds of `clock` in one real second.
-        limit_s: what keeps the thread for longer than it was to serve, and than this, is no peer's step [s of `clock`].
+        wait: sleeps for a number of seconds, or until `wake`.
+        time_scale: seconds of `clock` per real second.
+        limit_s: tolerated delay beyond the serving time, as a peer's step may cause [s of `clock`].
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class PeerService:
         self._time_scale = time_scale
         self._limit_s = limit_s
         self._until: float | None = None
-        """While peers are served: when that was to end, if no step of theirs lasts longer."""
+        """While peers are served: the planned end, which a peer's step may exceed."""
 
     def rest(self, seconds: float) -> None:
         """Take part in the peers' steps for `seconds`, or until an event arrives. On the engine's thread.
@@ -43,7 +43,7 @@ class PeerService:
         self._group.serve(seconds)
 
     def back(self) -> None:
-        """The thread has come back, and that has been noted."""
+        """Record that the thread no longer serves its peers."""
         self._until = None
 
     def wake(self) -> None:
@@ -54,7 +54,7 @@ class PeerService:
     def overdue_s(self, now: float) -> float | None:
         """How long the thread has been blocked by something other than a peer's step [s]; None = not serving now.
 
-        A peer's step is judged by that peer's own watch. Any thread.
+        A peer's step is supervised by that peer. Any thread.
         """
         until = self._until
         if until is None:

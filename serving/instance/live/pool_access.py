@@ -1,4 +1,4 @@
-"""Access of one instance to the KV-cache pool: made once, from the configuration and the view of the pool."""
+"""Access of one instance to the KV-cache pool: created once, from the configuration and the view of the pool."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class PoolAccess:
         return cache
 
     def model_cache(self, replica: ReplicaId, node: NodeId) -> ModelCache | None:
-        """The weights that the pool keeps; None if it is to keep none."""
+        """The pool's store of model weights; None if it keeps none."""
         if not self.config.models:
             return None
         return ModelCache(f"{replica}/weights", node, self.secret, self.view, self.config.scope)

@@ -1,8 +1,8 @@
-"""Carries out an engine's orders to the KV-cache pool, on threads of its own, so that no step waits for them.
+"""Executes an engine's commands to the KV-cache pool, on separate threads, so that no step waits for them.
 
-Fetches and stores have different threads: a token may depend on a fetch, nothing depends on a store. Several fetches
-run at once, so that one that waits for a slow disk delays no other prompt. Waiting stores are combined into one batch;
-the engine, which pins their blocks, bounds their number.
+Fetches and stores have different threads, since a token may depend on a fetch but never on a store. Several fetches
+run concurrently, so that one that waits for a slow disk delays no other prompt. Waiting stores are combined into one
+batch; the engine, which pins their blocks, bounds their number.
 """
 
 import logging
@@ -19,9 +19,9 @@ from serving.values.pool_outcome import FetchReport, MissReason
 logger = logging.getLogger(__name__)
 
 BATCH_BLOCKS = 64
-"""Blocks of one batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
+"""Blocks per batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
 FETCHES_AT_ONCE = 4
-"""More than prefill looks ahead in prompts of usual length; each has connections of its own to every server."""
+"""More than prefill looks ahead in prompts of usual length; each has separate connections to every server."""
 
 
 class PoolWorker:
@@ -50,7 +50,7 @@ class PoolWorker:
         self._wake.set()
 
     def stop(self, timeout_s: float) -> None:
-        """End the threads after what they are doing now, waiting only so long; stores that wait are dropped."""
+        """End the threads after their current work, waiting until the timeout [s]; queued stores are dropped."""
         deadline = time.monotonic() + timeout_s
         self._stopping = True
         self._wake.set()

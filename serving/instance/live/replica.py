@@ -1,6 +1,6 @@
 """The Serve replica around one instance: `prefill`, `decode` and `aggregated` are deployments of this class.
 
-Ray gives it NPUs and a node, watches its health and replaces it; requests reach it over links, not through Serve.
+Ray assigns it NPUs and a node, checks its health and replaces it; requests arrive over links, not through Serve.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ class InstanceDeployment:
     """One instance as a Ray Serve replica.
 
     Args:
-        pool: which section of the configuration applies, and what gateways know it as.
+        pool: the section of the configuration that applies, and the pool's name for gateways.
         secret: shared by gateways and instances of this application.
-        session: names this start of the system; part of the paths of UB segments.
+        session: identifies this start of the system; part of the paths of UB segments.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -88,11 +88,11 @@ class InstanceDeployment:
         return [relay_instance(self._describe, config.model.served_name, serve_place())]
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
-        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        """Apply the keys that need no restart, see `upgrade_rules`. Called by Serve, also at the start."""
         self._drain_s = live.get("engine.drain_s", self._drain_s)
 
     async def _find_pool(self, config: ServeConfig) -> Callable[[], PoolView]:
-        """Follow the KV-cache pool."""
+        """Start following the KV-cache pool. Returns: a function that gives the latest view."""
         assert self._pool is not None
         follower = self._pool
         follower.start()
@@ -112,7 +112,7 @@ class InstanceDeployment:
         )
 
     async def facts(self) -> dict[str, Any]:
-        """The instance's numbers, for tests and scripts that hold a Serve handle."""
+        """The instance's numbers, for tests and scripts with a Serve handle."""
         return self._instance.facts()
 
     async def close_log(self) -> None:
@@ -120,7 +120,7 @@ class InstanceDeployment:
         await asyncio.to_thread(self._instance.close_log)
 
     def check_health(self) -> None:
-        """Called by Serve every `[health] shell_period_s`. Progress, not existence, is health.
+        """Check progress, not only existence. Called by Serve every `[health] shell_period_s`.
 
         Raises: RuntimeError when the engine has had work for longer than `stall_timeout_s` without a step, or died;
             Serve then replaces the replica.
@@ -130,9 +130,9 @@ class InstanceDeployment:
             raise RuntimeError(f"{self._place.replica} has had work for {age:.1f} s without making a step")
 
     async def __del__(self) -> None:
-        """Drain: finish or hand on what is here, then leave.
+        """Drain: finish or hand off all sequences, then stop.
 
-        Serve calls this on a graceful shutdown and kills after `graceful_shutdown_timeout_s`.
+        Serve calls this on a graceful shutdown and kills the process after `graceful_shutdown_timeout_s`.
         """
         if getattr(self, "_stopped", True):
             return

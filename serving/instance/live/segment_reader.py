@@ -1,7 +1,7 @@
-"""Reads another host's UB segment over TCP, straight into its place here: the other end of `segment_server.py`.
+"""Reads another host's UB segment over TCP, directly into the local arena; the client of `segment_server.py`.
 
 A request covers at most `CHUNK_BYTES`; the next is sent while the response to the previous one arrives, which hides the
-round trip. Bytes are hashed on arrival, while they are in the cache. Large reads use several connections where there
+round trip. Bytes are hashed on arrival, while they are in the cache. Large reads use several connections if there
 are cores for them. Connections are kept for the next read; opening one takes a few round trips.
 """
 
@@ -27,17 +27,17 @@ CHUNK_BYTES = 8 << 20
 CHUNK_DEADLINE_S = 10.0
 CONNECT_S = 5.0
 STREAM_BYTES = 32 << 20
-"""Each connection of one read gets at least so much: fewer bytes are not worth another one."""
+"""Minimum number of bytes per connection of one read: for fewer, another connection does not pay."""
 MOST_STREAMS = 4
 KEPT_CONNECTIONS = 64
-"""Of all sources together; the ones that were used longest ago are closed."""
+"""Limit over all sources; the least recently used are closed."""
 _REASON_BYTES = 4 << 10
 Extents = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlace:
-    """Address of a segment for other hosts, and its path for this one."""
+    """Address of a segment for other hosts, and its path on its own host."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class SegmentPlace:
 
 
 class SegmentReader:
-    """Reads segments of other hosts. Safe for threads.
+    """Reads segments of other hosts. Thread-safe.
 
     Args:
         streams: connections that one large read may use.
@@ -62,7 +62,7 @@ class SegmentReader:
         self._streams = streams or max(1, min(MOST_STREAMS, (os.cpu_count() or 1) // 4))
         self._lock = threading.Lock()
         self._idle: list[tuple[tuple[str, int], socket.socket]] = []
-        """Used last comes last."""
+        """The most recently used is last."""
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
@@ -72,9 +72,9 @@ class SegmentReader:
         Args:
             extents: offset and bytes in the segment.
             targets: writable bytes, as long as the extents.
-        Returns: checksums of what arrived.
-        Raises: HandoffExpiredError when the segment or its region is gone, HandoffTimeoutError when no data arrives in
-        time, HandoffError when its host refuses the connection or another process accepts it.
+        Returns: checksums of the received bytes.
+        Raises: HandoffExpiredError if the segment or its region no longer exists, HandoffTimeoutError if no data
+            arrives in time, HandoffError if its host refuses the connection or another process accepts it.
         Effects: fills targets; their content is undefined after an error.
         """
         if not extents:
@@ -103,7 +103,7 @@ class SegmentReader:
         return digests
 
     def close(self) -> None:
-        """End all connections that are not in use; those in use end with their read."""
+        """Close all unused connections; those in use are closed after their read."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -126,7 +126,7 @@ class SegmentReader:
         chunks: Sequence[range],
         digests: list[int],
     ) -> None:
-        """Read chunks over one connection. If a kept one has been closed, restart on a new one."""
+        """Read chunks over one connection. If a kept one was closed, restart on a new one."""
         sock, kept = self._take(place.address)
         try:
             try:
@@ -205,7 +205,7 @@ def _ask(sock: socket.socket, place: SegmentPlace, extents: Extents, chunk: rang
 def _receive(
     sock: socket.socket, targets: Sequence[memoryview], deadline: float, digests: list[int], first: int
 ) -> None:
-    """One answer into its targets. Raises: as `SegmentReader.read`, and as sockets do."""
+    """Receive one response into its targets. Raises: as `SegmentReader.read`, and as sockets do."""
     head = bytearray(ANSWER.size)
     receive_views(sock, [memoryview(head)], deadline)
     status, nbytes = ANSWER.unpack(head)

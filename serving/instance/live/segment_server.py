@@ -1,10 +1,10 @@
-"""Serves an instance's own UB segment to other hosts over TCP: straight from shared memory into the socket.
+"""Serves an instance's own UB segment to other hosts over TCP, directly from shared memory into the socket.
 
-One thread accepts, and each connection has its own; a request is answered before the next is read. Readers on the same
+One thread accepts, and each connection has its own; a request is handled before the next is read. Readers on the same
 host map the segment instead.
 
     request   u32 length | MessagePack of `ReadSegment`
-    answer    u32 status | u64 bytes | the extents' bytes, one after the other; or the reason      little endian
+    response  u32 status | u64 bytes | the extents' bytes, one after the other; or the reason      little endian
 """
 
 import logging
@@ -32,17 +32,17 @@ SEGMENT_CHANNEL = Channel("segment", 1, frozenset({"instance"}))
 MOST_READERS = 128
 GREETING_S = 5.0
 MAX_REQUEST_BYTES = 2 << 20
-"""Of the body: 65,536 extents take 1 MiB."""
+"""Limit of the body: 65,536 extents take 1 MiB."""
 MAX_ANSWER_BYTES = 1 << 30
 ANSWER_S = 30.0
-"""How long a reader may take to take an answer; a request must be whole within that, too."""
+"""Timeout for a reader to receive a response, and for a request to be complete."""
 LENGTH = struct.Struct("<I")
 ANSWER = struct.Struct("<IQ")
 PLACES = np.dtype([("offset", "<u8"), ("nbytes", "<u8")])
 
 
 class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
-    """Read extents of a segment. `places`: of `PLACES`; `generation`: of the region that they belong to."""
+    """Read extents of a segment. `places`: of `PLACES`; `generation`: of the region that contains them."""
 
     segment: str
     generation: int
@@ -50,11 +50,11 @@ class ReadSegment(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AnswerStatus(IntEnum):
-    """Kind of an answer."""
+    """Status of a response."""
 
     BYTES = 0
     EXPIRED = 1
-    """The segment or its region is gone; retries get the same response."""
+    """The segment or its region no longer exists; retries get the same response."""
     REFUSED = 2
 
 
@@ -77,7 +77,7 @@ class SegmentServer:
 
     @property
     def readers(self) -> int:
-        """Connections of other hosts now."""
+        """Current number of connections from other hosts."""
         return self._acceptor.count
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
@@ -89,14 +89,14 @@ class SegmentServer:
         return self._acceptor.start(host, ports)
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, and name that one from now on.
+        """Also listen on another address of this host, and report that one from now on.
 
         Raises: as `start`.
         """
         self._acceptor.move(host)
 
     def stop(self, timeout_s: float) -> None:
-        """End every connection, and wait for its thread."""
+        """Close every connection, and wait for the threads until the timeout [s]."""
         self._acceptor.stop(timeout_s)
 
     def _serve(self, raw: socket.socket) -> None:
@@ -118,7 +118,7 @@ class SegmentServer:
             sock.close()
 
     def _answer(self, sock: socket.socket) -> bool:
-        """One request. Returns: whether there may be another."""
+        """Handle one request. Returns: whether another may follow."""
         sock.settimeout(None)
         first = sock.recv(LENGTH.size)
         if not first:

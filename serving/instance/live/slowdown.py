@@ -1,4 +1,4 @@
-"""How simulated steps differ from their prediction: jitter and spikes, by step, from the seed."""
+"""Deviations of simulated steps from their prediction: jitter and spikes, by step, derived from the seed."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from serving.config.simulation import SimulationConfig
 def slowdown_of(simulation: SimulationConfig, name: str) -> Callable[[int], float] | None:
     """The factor on the duration of each step of one instance.
 
-    Returns: None when steps take exactly what is predicted.
+    Returns: None if steps take exactly the predicted time.
     """
     if not simulation.jitter and not simulation.spike_share:
         return None

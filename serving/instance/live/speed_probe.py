@@ -1,4 +1,4 @@
-"""Decoding speed of an instance, measured once while it starts, so that people see at once what they have."""
+"""Decoding speed of an instance, measured once at its start and shown to users."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 ENOUGH_S = 0.25
 """No probe step starts later [s], so that models with slow steps do not delay the start."""
 _STEP = -2
-"""A number that no step of an engine has."""
+"""A step number that no engine uses."""
 
 
 def probed_tokens_per_s(
@@ -24,9 +24,9 @@ def probed_tokens_per_s(
     """Decode a made-up sequence within its first KV block. Call it before the engine takes its first step.
 
     Args:
-        blocks: those that hold the first `block_tokens` positions of a sequence.
+        blocks: those with the first `block_tokens` positions of a sequence.
         clock: monotonic [s].
-    Returns: decode steps a second of one sequence; the first step, which meets cold memory, counts only if it is the
+    Returns: decode steps per second of one sequence; the first step, with cold memory, counts only if it is the
         only one. None if the executor refuses it.
     Effects: overwrites these blocks.
     """

@@ -1,4 +1,4 @@
-"""Moves of a simulated instance: the real bytes move at once, then the predicted time passes.
+"""Moves of a simulated instance: the real bytes are moved immediately, then the predicted time passes.
 
 They run in the threads that move KV anyway, so that no step waits for them.
 """
@@ -21,7 +21,7 @@ from serving.values.sequence import HandoffTicket
 
 
 class TimedTransport:
-    """A `KvTransport` that takes predicted time. Several pulls may run at once, each over a die's link of its own.
+    """A `KvTransport` that takes predicted time. Several pulls may run concurrently, each over a separate die's link.
 
     Args:
         on_moved: called with the accounted bytes of each completed pull.
@@ -47,15 +47,15 @@ class TimedTransport:
     def register(
         self, ticket_id: str, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], computed_tokens: int
     ) -> HandoffTicket:
-        """Implements `UbTransport.register`; takes no time of its own."""
+        """Register as `UbTransport.register`, without additional time."""
         return self._inner.register(ticket_id, blocks, hashes, computed_tokens)
 
     def pull(self, ticket: HandoffTicket, first_block: int, blocks: Sequence[BlockId]) -> int:
-        """Implements `UbTransport.pull`.
+        """Pull as `UbTransport.pull`, in predicted time.
 
         Returns: accounted bytes moved.
-        Raises: HandoffError as that.
-        Effects: waits until the bytes would have come over one RDMA link.
+        Raises: HandoffError, likewise.
+        Effects: waits for the transfer time of the bytes over one RDMA link.
         """
         since = self._pace.real_now()
         self._inner.pull(ticket, first_block, blocks)
@@ -71,8 +71,8 @@ class TimedCache:
     """A `ContextCache` whose fetches take predicted time, one after the other over the instance's links to the pool.
 
     Args:
-        npus: of the instance, all of which load.
-        gb_per_s: effective rate of one NPU; None = that of the device's file.
+        npus: number of the instance's NPUs, all of which load.
+        gb_per_s: effective rate of one NPU; None = that of the device file.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TimedCache:
     ) -> FetchReport:
         """Fetch as `PoolContextCache.fetch`; the report has accounted bytes.
 
-        Effects: waits until the blocks would have been loaded, after earlier fetches.
+        Effects: waits for the loading time of the blocks, after earlier fetches.
         """
         since = self._pace.real_now()
         report = self._inner.fetch(namespace, hashes, blocks, rows)
@@ -111,9 +111,9 @@ class TimedCache:
         return self._inner.store(namespace, hashes, blocks)
 
     def facts(self) -> dict[str, Any]:
-        """Implements `PoolContextCache.facts`, with accounted bytes."""
+        """See `PoolContextCache.facts`; with accounted bytes."""
         return self._kv.accounted_facts(self._inner.facts())
 
     def close(self) -> None:
-        """Implements `PoolContextCache.close`."""
+        """See `PoolContextCache.close`."""
         self._inner.close()

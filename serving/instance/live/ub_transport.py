@@ -1,11 +1,11 @@
 """Moves KV blocks between instances through UB shared memory.
 
 An instance's KV arena is in its own UB segment, so registering blocks copies no data: a ticket contains their location.
-A puller on the same node maps the segment by path and copies each block once, straight into its own arena, hashing
-while it copies. Another host's bytes come through a `RemoteReader` (TCP, `segment_reader.py`) behind the same call.
 
-Pulls may run concurrently. Their outcomes are reported to `LinkProbes`, which reads dummies in between; pulls of an
-isolated pair are refused at once instead of timing out.
+A puller on the same node maps the segment by path and copies each block once, directly into its own arena, hashing
+while it copies. Another host's bytes arrive through a `RemoteReader` (TCP, `segment_reader.py`) with the same
+interface. Pulls may run concurrently. Their outcomes are reported to `LinkProbes`, which reads dummies in between;
+pulls of an isolated pair are refused immediately instead of timing out.
 """
 
 import contextlib
@@ -26,10 +26,10 @@ from serving.values.link_health import LinkLimits
 from serving.values.sequence import BlockExtent, HandoffTicket
 
 RemoteReader = Callable[[SegmentPlace, Sequence[tuple[int, int]], Sequence[memoryview]], Sequence[int]]
-"""(segment, [(offset, bytes)], targets) -> checksums of what arrived in the targets. Raises: HandoffError."""
+"""(segment, [(offset, bytes)], targets) -> checksums of the received bytes. Raises: HandoffError."""
 
 DUMMY_BYTES = 4096
-"""What a dummy reads: one page, enough to pass where blocks pass."""
+"""Size of a dummy: one page, enough to use the same path as blocks."""
 NO_PROBES = LinkLimits(period_s=0.0, late_s=1.0, lost_s=1.0)
 
 
@@ -48,14 +48,14 @@ class UbTransport:
     """`KvTransport` over one UB segment per instance.
 
     Args:
-        segment: this instance's own; stays open as long as the transport is used.
+        segment: this instance's own; stays open while the transport is used.
         arena: this instance's blocks, `num_blocks * block_bytes` writable bytes of the segment.
-        arena_offset: where the arena starts inside the segment [bytes].
-        generation: of the arena's region; readers refuse a region that has changed hands.
+        arena_offset: offset of the arena inside the segment [bytes].
+        generation: of the arena's region; readers refuse a region with another owner.
         layout: fingerprint of model, dtype and block shape; a ticket of another layout is refused.
-        read_remote: how to read a segment of another node; None = single node.
-        served_at: where other hosts read this segment; ("", 0) = nowhere.
-        mirror: set when the KV cache is on an accelerator and the arena is only its image.
+        read_remote: reads a segment of another node; None = single node.
+        served_at: address at which other hosts read this segment; ("", 0) = none.
+        mirror: set if the KV cache is on an accelerator and the arena only mirrors it.
         on_moved: called with the bytes of each completed pull.
         limits: when dummies are read, and the thresholds for late and lost.
         faults: injected link faults; None = none.
@@ -93,7 +93,7 @@ class UbTransport:
         self._on_moved = on_moved
         self._others = Attachments()
         self._lock = threading.Lock()
-        """For what pulls share: mapped segments, the mirror, the counters behind `on_moved`."""
+        """Protects data shared by pulls: mapped segments, the mirror, the counters behind `on_moved`."""
         self._faults = faults
         self._lost_s = limits.lost_s
         self._closed = threading.Event()
@@ -104,7 +104,7 @@ class UbTransport:
     ) -> HandoffTicket:
         """Describe `blocks` for a puller: offsets and checksums, no copy.
 
-        Effects: none; the caller keeps the blocks pinned until they are released.
+        The caller keeps the blocks pinned until they are released.
         """
         if self._mirror is not None:
             self._mirror.save(blocks)
@@ -135,10 +135,10 @@ class UbTransport:
         """Copy the ticket's blocks from `first_block` on into own blocks, verifying each checksum.
 
         Returns: bytes moved.
-        Raises: HandoffChecksumError when bytes differ from what was registered, HandoffExpiredError when the segment
-            is gone, HandoffTimeoutError when no data arrives, or the pair is isolated because none arrived recently;
-            HandoffError when layouts differ or the source cannot be read.
-        Effects: overwrites the given blocks, whole or in part, also after an error; reports the outcome to the probes.
+        Raises: HandoffChecksumError if bytes differ from the registered ones, HandoffExpiredError if the segment
+            no longer exists, HandoffTimeoutError if no data arrives, or the pair is isolated because none arrived
+            recently; HandoffError if layouts differ or the source cannot be read.
+        Effects: overwrites the given blocks, fully or partly, even on an error; reports the outcome to the probes.
         """
         if ticket.layout != self._layout:
             raise HandoffError(f"layout {ticket.layout} from {ticket.source} does not fit {self._layout}")
@@ -165,8 +165,8 @@ class UbTransport:
     def read_dummy(self, peer: PeerMemory) -> None:
         """Read a page of a source, as a pull would.
 
-        Raises: HandoffExpiredError when its segment is gone, HandoffTimeoutError when no data arrives, HandoffError
-            when it cannot be read.
+        Raises: HandoffExpiredError if its segment no longer exists, HandoffTimeoutError if no data arrives,
+            HandoffError if it cannot be read.
         """
         nbytes = min(peer.nbytes, DUMMY_BYTES)
         if peer.node == self._node:
@@ -205,9 +205,9 @@ class UbTransport:
         return self._arena[block * self._block_bytes : (block + 1) * self._block_bytes]
 
     def _require_owner(self, path: str) -> None:
-        """A mapped segment outlives its owner; dummies must not keep its memory.
+        """Check that a mapped segment's owner is alive, since dummies must not keep its memory mapped after its end.
 
-        Raises: HandoffExpiredError if the owner is gone. Effects: unmaps it then.
+        Raises: HandoffExpiredError if the owner has ended. Effects: unmaps the segment in that case.
         """
         with self._lock, contextlib.suppress(HardwareError):  # the read itself will report it
             if not self._others.get(path).owner.is_alive():
@@ -221,7 +221,7 @@ class UbTransport:
         extents: Sequence[tuple[int, int]],
         targets: Sequence[memoryview],
     ) -> Sequence[int]:
-        """Copy extents into their targets. Returns: checksums of what arrived."""
+        """Copy extents into their targets. Returns: checksums of the received bytes."""
         if node != self._node:
             if self._read_remote is None or not place.port:
                 raise HandoffError(f"{place.path} lies on node {node}, out of reach")
@@ -237,7 +237,7 @@ class UbTransport:
 
 
 def place_of(ticket: HandoffTicket) -> SegmentPlace:
-    """The segment that a ticket's blocks lie in."""
+    """The segment that contains a ticket's blocks."""
     return SegmentPlace(ticket.host, ticket.port, ticket.segment, ticket.generation)
 
 

@@ -1,4 +1,4 @@
-"""Threads for moves of KV, which may hang as long as what they move from does."""
+"""Threads for KV moves, which may hang as long as their sources do."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class WorkThreads:
-    """Works side by side, in the order in which it was given, and need not be waited for in the end.
+    """Runs work concurrently, starting it in submission order; it need not be waited for at the end.
 
     Args:
-        at_once: pieces of work side by side.
+        at_once: maximum number of concurrent calls.
     """
 
     def __init__(self, at_once: int, name: str) -> None:

@@ -1,1 +1,1 @@
-"""Architectures that are served, a page each."""
+"""The supported architectures, one module each."""

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V3 (also R1 and V3.1), and Kimi-K2, which is V3 with other numbers."""
+"""DeepSeek-V2 and V3 (also R1 and V3.1), and Kimi-K2, which is V3 with other sizes."""
 
 from serving.model.architecture import Architecture, ExpertShape, GateShape, LatentShape, LayerShape
 from serving.model.config_keys import ConfigKeys
@@ -44,6 +44,6 @@ def _model(keys: ConfigKeys, attention: LatentShape, rope: RopeConfig, experts: 
     count = keys.layers()
     dense = leading(count, keys.whole("first_k_dense_replace", 0, least=0))
     layers = tuple(LayerShape(attention, feed) for feed in feeds(keys, count, experts, dense))
-    # The checkpoints' name, and Hugging Face's.
+    # The checkpoints' name and Hugging Face's.
     drafts = keys.layers("num_nextn_predict_layers", keys.layers("num_mtp_layers", 0, least=0), least=0)
     return architecture(keys, layers, rope, (LayerShape(attention, experts),) * drafts)

@@ -1,4 +1,4 @@
-"""DeepSeek-V3.2 and GLM-5: DeepSeek-V3's block, whose attention reads the `index_topk` tokens that an indexer chooses.
+"""DeepSeek-V3.2 and GLM-5: DeepSeek-V3's block with attention to the `index_topk` tokens that an indexer chooses.
 
 GLM-5's later layers may share the choice of an earlier one (`indexer_types`).
 """
@@ -43,7 +43,7 @@ def _model(
 
 
 def _indexer(keys: ConfigKeys, attention: LatentShape, *, heads: int, interleave: bool) -> IndexerShape:
-    """Args: heads, interleave: of the family; `heads` is the default if the configuration has none."""
+    """Args: heads, interleave: the family's; `heads` is the default if the configuration has none."""
     keys.among("indexer_rope_interleave", interleave)
     width = keys.whole("index_head_dim", 128)
     if attention.query_latent is None:
@@ -60,7 +60,7 @@ def _indexer(keys: ConfigKeys, attention: LatentShape, *, heads: int, interleave
 
 
 def _sharing(keys: ConfigKeys, count: int) -> list[bool]:
-    """Which of `count` layers take an earlier one's choice: named, else by a pattern, else every so many do not."""
+    """Which of `count` layers reuse an earlier one's choice: by name, else by a pattern, else by an interval."""
     kinds = keys.names("indexer_types", count, ("full", "shared"))
     pattern = keys.raw.get("index_topk_pattern")
     step = keys.whole("index_topk_freq", 1, least=0)

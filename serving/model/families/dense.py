@@ -1,4 +1,4 @@
-"""Models of attention in groups and one feed-forward net in every layer."""
+"""Models with grouped attention and one feed-forward network in every layer."""
 
 from serving.model.architecture import Architecture, DenseShape, LayerShape
 from serving.model.config_keys import ConfigKeys

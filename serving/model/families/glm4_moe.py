@@ -1,4 +1,4 @@
-"""GLM-4.5 and 4.6: attention in groups whose heads rotate by half, and DeepSeek-V3's experts."""
+"""GLM-4.5 and 4.6: grouped attention with heads that rotate by half, and DeepSeek-V3's experts."""
 
 from serving.model.architecture import Architecture, LayerShape
 from serving.model.config_keys import ConfigKeys

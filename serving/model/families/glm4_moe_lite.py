@@ -1,4 +1,4 @@
-"""GLM-4.7-Flash: DeepSeek-V3's block; dense layers are named one by one."""
+"""GLM-4.7-Flash: DeepSeek-V3's block; dense layers are listed one by one."""
 
 from serving.model.architecture import Architecture, LayerShape
 from serving.model.config_keys import ConfigKeys

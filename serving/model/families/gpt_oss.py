@@ -1,4 +1,4 @@
-"""gpt-oss: attention in groups with sinks, a window in every other layer, and experts whose gates are clamped."""
+"""gpt-oss: grouped attention with sinks, a window in every other layer, and experts with clamped gates."""
 
 from serving.model.architecture import Architecture, ClampedGate, ExpertShape, GateShape, LayerShape
 from serving.model.config_keys import ConfigKeys
@@ -16,7 +16,7 @@ def read(keys: ConfigKeys) -> Architecture:
         raise KeyError("rope_scaling")
     variant = Variant(bias, bias, theta=150000.0, head_dim=64, sinks=True, windows=True)
     attention = grouped_attention(keys, count, variant)
-    # A softmax over the chosen is one over all, normalised.
+    # A softmax over the chosen experts equals one over all, normalised.
     gate = GateShape(sigmoid=False, choice_bias=False, groups=1, kept_groups=1, normalise=True, factor=1.0, bias=True)
     experts = ExpertShape(
         experts=keys.whole("num_local_experts", keys.optional("num_experts")),

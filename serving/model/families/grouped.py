@@ -18,14 +18,15 @@ class Variant(NamedTuple):
     """Differences of a family's grouped attention from Llama's.
 
     Args:
-        input_bias, output_bias: of the projections; None = by `attention_bias`.
+        input_bias, output_bias: of the projections; None = as in `attention_bias`.
         head_norm: whether each query and key head is normalised.
         theta: default base of the wavelengths.
         head_dim: default width of a head; 0 = hidden size / heads.
         rotated: default share of a head that rotates.
         still: layers without positions.
         sinks: whether heads have sinks.
-        windows: whether windows are computed, in layers that `layer_types` names, or in all; else contexts end there.
+        windows: whether windows are computed, in layers that `layer_types` names, or in all; otherwise contexts are
+            limited to the window.
     """
 
     input_bias: bool | None = None
@@ -43,8 +44,8 @@ class Grouped(NamedTuple):
     """Attention of a model.
 
     Args:
-        layers: of each layer.
-        limit: longest context that is computed, if some layers see a window only, or queries are scaled.
+        layers: attention of each layer.
+        limit: longest context that is computed, if some layers have a window, or queries are scaled.
     """
 
     layers: tuple[GroupedShape, ...]
@@ -55,7 +56,7 @@ class Grouped(NamedTuple):
 def grouped_attention(keys: ConfigKeys, count: int, variant: Variant) -> Grouped:
     """Attention of each of `count` layers, and its positions.
 
-    Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
+    Raises: KeyError, TypeError or ModelError for a missing, malformed or unsupported key.
     """
     heads, hidden = keys.whole("num_attention_heads"), keys.whole("hidden_size")
     kv_heads = keys.whole("num_key_value_heads", heads)
@@ -102,7 +103,7 @@ def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
 
 
 def _limit(keys: ConfigKeys, window: int | None) -> ContextLimit | None:
-    """The longest context that is computed: beyond, layers see a window, or queries grow with their position."""
+    """The longest context that is computed: beyond it, a window applies, or queries are scaled by their position."""
     limits = []
     if window is not None:
         limits.append(ContextLimit(window, "some layers see a window only"))
@@ -114,7 +115,7 @@ def _limit(keys: ConfigKeys, window: int | None) -> ContextLimit | None:
 
 
 def _window(keys: ConfigKeys, kinds: list[str] | None, count: int) -> int | None:
-    """Tokens that some layers see at most."""
+    """Window of the layers that have one; None if there are none."""
     window = keys.optional("sliding_window")
     used = keys.flag("use_sliding_window", True)
     first = keys.whole("max_window_layers", 0, least=0)

@@ -10,8 +10,8 @@ def latent_attention(keys: ConfigKeys, *, interleave: bool | None = None) -> tup
     """Attention of every layer, and its positions.
 
     Args:
-        interleave: whether rotating pairs are neighbours in the checkpoint; None = `rope_interleave` says so.
-    Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
+        interleave: whether rotating pairs are adjacent in the checkpoint; None = as in `rope_interleave`.
+    Raises: KeyError, TypeError or ModelError for a missing, malformed or unsupported key.
     """
     asked = keys.flag("rope_interleave", True)
     neighbours = asked if interleave is None else interleave

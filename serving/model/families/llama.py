@@ -1,4 +1,4 @@
-"""Llama 2 and 3, Mistral, and whatever says it is one of them: attention in groups, one feed-forward net per layer."""
+"""Llama 2 and 3, Mistral, and models with their `model_type`: grouped attention, one feed-forward network per layer."""
 
 from serving.model.architecture import Architecture
 from serving.model.config_keys import ConfigKeys

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: Llama with a bias on queries, keys and values. Qwen3: without it, and each head is normalised."""
+"""Qwen2 and Qwen2.5: Llama with a bias on queries, keys and values. Qwen3: no bias, but normalised heads."""
 
 from serving.model.architecture import Architecture, ExpertShape, GateShape, LayerShape
 from serving.model.config_keys import ConfigKeys
@@ -20,7 +20,7 @@ def read_3(keys: ConfigKeys) -> Architecture:
 
 
 def read_3_moe(keys: ConfigKeys) -> Architecture:
-    """Qwen3 with experts: softmax scores, no groups, no shared net. Raises: as `read_2`."""
+    """Qwen3 with experts: softmax scores, no groups, no shared network. Raises: as `read_2`."""
     count = keys.layers()
     attention = grouped_attention(keys, count, _QWEN3)
     gate = GateShape(
@@ -32,7 +32,7 @@ def read_3_moe(keys: ConfigKeys) -> Architecture:
         factor=1.0,
     )
     experts = ExpertShape(
-        experts=keys.whole("num_experts", keys.optional("num_local_experts")),  # as Hugging Face writes it since 5
+        experts=keys.whole("num_experts", keys.optional("num_local_experts")),  # Hugging Face's name since version 5
         per_token=keys.whole("num_experts_per_tok"),
         width=keys.whole("moe_intermediate_size"),
         shared_width=0,

@@ -1,4 +1,4 @@
-"""The architectures that are served: a page each, from its own keys of `config.json` to an `Architecture`."""
+"""The supported architectures: one module each, from its keys of `config.json` to an `Architecture`."""
 
 from collections.abc import Callable, Mapping
 
@@ -52,13 +52,13 @@ REFUSED: Mapping[str, str] = {
         "its norms and soft caps are not computed",
     ),
 }
-"""Architectures that people may bring and that are left out on purpose: why."""
+"""Known architectures that are deliberately unsupported, with the reason."""
 
 
 def family_of(model_type: str) -> Family:
     """The reader of a `model_type`.
 
-    Raises: ModelError for one that is not served, with the reason where it was left out.
+    Raises: ModelError for an unsupported one, with the reason if it is known.
     """
     if model_type in FAMILIES:
         return FAMILIES[model_type]

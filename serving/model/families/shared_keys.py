@@ -33,8 +33,9 @@ def architecture(
     Args:
         tied: default for whether the head shares the embedding.
         norm_eps: default value.
-        limit: its `computed_up_to`. unused: see there.
-    Raises: KeyError, TypeError or ModelError for a key that is missing, malformed or not supported.
+        limit: the model's `computed_up_to`.
+        unused: as in `Architecture`.
+    Raises: KeyError, TypeError or ModelError for a missing, malformed or unsupported key.
     """
     keys.among("hidden_act", "silu")
     keys.known("quantization_config")
@@ -66,20 +67,20 @@ def feeds(keys: ConfigKeys, count: int, experts: ExpertShape, dense: list[bool])
 
 
 def leading(count: int, dense: int) -> list[bool]:
-    """Which of `count` layers are dense where the first `dense` are."""
+    """Whether each of `count` layers is dense, if the first `dense` are."""
     return [layer < dense for layer in range(count)]
 
 
 def typed(keys: ConfigKeys, count: int, otherwise: list[bool]) -> list[bool]:
-    """Which of `count` layers `mlp_layer_types` calls dense; `otherwise` without that key."""
+    """Whether `mlp_layer_types` marks each of `count` layers as dense; `otherwise` without that key."""
     kinds = keys.names("mlp_layer_types", count, ("sparse", "dense"))
     return otherwise if kinds is None else [kind == "dense" for kind in kinds]
 
 
 def checked(experts: ExpertShape) -> ExpertShape:
-    """Return `experts`, checked: enough of them exist for each token's choices.
+    """Return `experts` after checking that there are enough for each token's choices.
 
-    Raises: ModelError if not.
+    Raises: ModelError if there are too few.
     """
     gate, count = experts.gate, experts.experts
     if count % gate.groups or gate.kept_groups > gate.groups:

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, of whose layers every fourth has no positions."""
+"""SmolLM3: Llama without positions in every fourth layer."""
 
 from serving.model.architecture import Architecture
 from serving.model.config_keys import ConfigKeys

@@ -1,4 +1,4 @@
-"""Youtu-LLM (2 B): latent attention, and one feed-forward net in every layer."""
+"""Youtu-LLM (2 B): latent attention, and one feed-forward network in every layer."""
 
 from serving.model.architecture import Architecture, DenseShape, LayerShape
 from serving.model.config_keys import ConfigKeys

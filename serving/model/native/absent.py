@@ -12,7 +12,7 @@ _EXPERT = ".mlp.experts."
 
 
 class AbsentPanels(PanelLinear):
-    """Place of a product without weights: its struct has no outputs, and it cannot be called."""
+    """Placeholder for a product without weights: its struct has no outputs, and it cannot be called."""
 
     def __init__(self) -> None:
         self.packed = memoryview(b"")
@@ -36,12 +36,12 @@ class WithoutExperts:
 
     @property
     def coarse_drafts(self) -> bool:
-        """Answer of the other bank."""
+        """The other bank's setting."""
         return self._bank.coarse_drafts
 
     @property
     def w8a16_inputs(self) -> int:
-        """Answer of the other bank."""
+        """The other bank's limit."""
         return self._bank.w8a16_inputs
 
     def tensor(self, name: str, build: BuildTensor) -> Tensor:
@@ -49,7 +49,7 @@ class WithoutExperts:
         return self._bank.tensor(name, build)
 
     def linear(self, name: str, build: BuildLinear) -> Linear:
-        """The other bank's product, unless it is of a routed expert."""
+        """The other bank's product, or a placeholder for a routed expert."""
         return AbsentPanels() if _EXPERT in name else self._bank.linear(name, build)
 
     def heads(self, name: str, build: BuildLinear) -> HeadLinear:

@@ -1,4 +1,4 @@
-// One product outside a step (cm_apply): brings rows into the weights' form, shares out the panels, stores the result.
+// One product outside a step (cm_apply): converts rows to the weights' form, distributes the panels, stores the result.
 #pragma once
 #include "gemm.h"
 #include "kernels.h"
@@ -8,7 +8,7 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Row `row` of x, that of each group, at its place in scratch: [group][row][digit][padded_in], what pads is zero.
+// Row `row` of x for each group, at its place in scratch: [group][row][digit][padded_in], with zero padding.
 template <class T>
 void prepare_row(const Application& a, int row, float* scales) {
     const cm_linear& w = a.linear;

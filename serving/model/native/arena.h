@@ -1,4 +1,4 @@
-// Scratch memory handed out in order: the same sequence of calls with and without memory tells how much is needed.
+// Scratch memory, allocated in order: the same sequence of calls without memory determines the required size.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Hands out arrays one behind another; without memory it only counts.
+// Allocates consecutive arrays; without memory it only counts.
 class Arena {
   public:
     explicit Arena(void* memory) : next_(reinterpret_cast<uintptr_t>(memory)), begin_(next_) {}
@@ -22,7 +22,7 @@ class Arena {
         N* array = reinterpret_cast<N*>(next_);
         next_ += static_cast<uintptr_t>(round_up(count * static_cast<int64_t>(sizeof(N)), 64));
 #if defined(__SANITIZE_ADDRESS__)
-        if (begin_) {  // what is behind an array belongs to nobody
+        if (begin_) {  // the padding after an array is unused
             ASAN_UNPOISON_MEMORY_REGION(array, static_cast<size_t>(count) * sizeof(N));
             ASAN_POISON_MEMORY_REGION(array + count, 64);
         }

@@ -20,7 +20,7 @@ size_t attention_bytes(const cm_model& model, const cm_cache& cache, int max_row
     return absorbed.used() > plain.used() ? absorbed.used() : plain.used();
 }
 
-// Scratch memory, aligned to 64 bytes, for steps of at most so many rows over contexts of at most so many tokens.
+// Scratch memory, aligned to 64 bytes, for steps of at most this many rows over contexts of at most this many tokens.
 inline size_t attention_scratch_bytes(const cm_model& model, const cm_cache& cache, int max_rows, int max_context,
                                       int threads) {
     return model.form == CM_BF16 ? attention_bytes<bf16>(model, cache, max_rows, max_context, threads)

@@ -1,8 +1,8 @@
 // Rows that attend in latent space: the matrices that would expand a context are applied to the queries and to the
-// result instead, so that every head reads the cached latents as they are. For a few rows per context.
+// result instead, so that every head reads the cached latents unchanged. For a few rows per context.
 //
-// Queries into latent space (each head's matrix is read once for all rows); what they gather; and back, from means of
-// latents to the heads' values.
+// Three stages: queries into latent space (each head's matrix is read once for all rows); gathering; and back, from
+// means of latents to the heads' values.
 #pragma once
 #include "attention_gather.h"
 
@@ -32,7 +32,7 @@ class Absorbed {
                 [&](const Run& run, const Item& item, const GatherThread<T>&) {
                     return query(run.wave_row, item.first_query);
                 },
-                [&](int wave_row, int head, const float* sum, Vec total) {  // where `unfold` looks for it
+                [&](int wave_row, int head, const float* sum, Vec total) {  // where `unfold` reads it
                     store_means_of(sum, total, m_.kv_lora, means_.row(head, wave_row));
                     means_.complete(block_.value_absorb, head, wave_row);
                 });
@@ -41,7 +41,7 @@ class Absorbed {
     }
 
   private:
-    // Panels of a head's matrix that one item takes: all of them, unless there are fewer heads than threads could use.
+    // Panels of a head's matrix per item: all of them, unless there are fewer heads than threads could use.
     int panels_of_item(int count, int threads) const {
         return larger(1, smaller(count, count * m_.heads / (2 * threads)));
     }

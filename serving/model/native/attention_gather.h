@@ -1,16 +1,16 @@
-// What queries gather from their contexts: the part that both kinds of attention have in common. Two stages: pieces of
-// contexts; and what long contexts' pieces gave, merged.
+// Gathering by queries from their contexts: the part that both kinds of attention share. Two stages: pieces of
+// contexts; then merging the results of long contexts' pieces.
 #pragma once
 #include "attention_plan.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// What one thread needs.
+// Memory of one thread.
 template <class T>
 struct GatherThread {
     PieceSpace<T> piece;
     Gathered part, total;
-    T* query;  // [kMostQueries][width], for queries that lie elsewhere in another shape
+    T* query;  // [kMostQueries][width], for queries stored elsewhere in another shape
 
     GatherThread(Arena& arena, const RowShape<T>& shape)
         : piece(arena, shape, kMostQueries),
@@ -45,8 +45,8 @@ class Gatherer {
         arena.take<char>(thread_bytes_ * (threads - 1));
     }
 
-    // All rows of the wave. own(run, item, space): where an item's queries lie. finish(row, head, sum, total): takes what
-    // one of them gathered, to be divided by `total`; rows are counted in the wave.
+    // All rows of the wave. own(run, item, space): address of an item's queries. finish(row, head, sum, total):
+    // receives the result of one query, to be divided by `total`; rows are counted in the wave.
     template <class Own, class Finish>
     void run(Team& team, const AttentionJob<T>& job, Own&& own, Finish&& finish) {
         wave.cut(team.threads(), kGoodQueries<T>);
@@ -131,7 +131,7 @@ class Gatherer {
     int64_t thread_bytes_;
 };
 
-// Numbers that were gathered, `count` of them, as means.
+// `count` gathered numbers as means.
 template <class T>
 CM_INLINE void store_means_of(const float* sum, Vec total, int count, T* to) {
     each_vec(count, [&](int i, int lanes) { store_up_to(to + i, div(load_up_to(sum + i, lanes), total), lanes); });

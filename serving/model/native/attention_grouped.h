@@ -1,5 +1,5 @@
-// Grouped attention: the cache has keys and values as they are used, so rows attend by themselves whether they are a
-// prompt's or not, each KV head's group of query heads together.
+// Grouped attention: the cache has keys and values in the form of their use, so rows attend individually, in a prompt
+// or not, each KV head's group of query heads together.
 #pragma once
 #include "attention_gather.h"
 
@@ -30,7 +30,7 @@ class Grouped {
     }
 
   private:
-    // An item's queries behind one another, padded.
+    // An item's queries, consecutive and padded.
     void copy_queries(const AttentionJob<T>& job, const Run& run, const Item& item, T* to) const {
         const int heads = gatherer_.wave.as.heads, width = gatherer_.shape.width;
         for (int q = item.first_query; q < item.first_query + item.queries; ++q, to += width) {

@@ -1,4 +1,4 @@
-// What attention is asked: some rows of queries, each against the part of the cache that it may see.
+// Input of attention: some rows of queries, each against the visible part of the cache.
 #pragma once
 #include "arena.h"
 #include "cache_row.h"
@@ -7,9 +7,9 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Consecutive tokens of one sequence: rows first_row ... first_row + rows - 1 stand at positions start, start + 1, ...
-// and see everything up to themselves, or the last of it where the layer has a window. `plain`: latents of the context
-// are worth expanding to keys and values per head.
+// Consecutive tokens of one sequence: rows first_row ... first_row + rows - 1 are at positions start, start + 1, ...
+// and see all positions up to their own, or the last of them if the layer has a window. `plain`: the context's latents
+// are expanded to keys and values per head.
 struct Span {
     int first_row, rows, start;
     const int32_t* table;
@@ -21,7 +21,7 @@ struct AttentionJob {
     const cm_model* model;
     const cm_block* block;
     const cm_cache* cache;
-    int layer;  // of the cache; the rows of all spans have been written
+    int layer;  // number in the cache; the rows of all spans have been written
     const Span* spans;
     int count;
     const T* query;  // [rows][heads][nope + rope], rotated
@@ -30,20 +30,20 @@ struct AttentionJob {
     int64_t out_stride;
 };
 
-// Numbers of one head's query.
+// Numbers in one head's query.
 inline int query_dim(const cm_model& model) { return model.nope_dim + model.rope_dim; }
 
-// Runs of `part` that cover `whole`.
+// Number of runs of `part` that cover `whole`.
 constexpr int parts(int whole, int part) { return (whole + part - 1) / part; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-// Rows of every head in the form that a product wants: T, and also INT8, or two digits of it, with a scale each, for
-// weights that are INT8. Their pads are zero. [heads][rows][stride]
+// Rows of every head in the form that a product needs: T, and also INT8, or two digits of it, with a scale each, for
+// INT8 weights. Their padding is zero. [heads][rows][stride]
 template <class T>
 struct HeadRows {
     T* data;
-    int8_t* bytes;  // room for two digits
+    int8_t* bytes;  // large enough for two digits
     float* scale;
     int rows, width, stride;
 
@@ -58,7 +58,7 @@ struct HeadRows {
     int64_t index(int head, int row) const { return static_cast<int64_t>(head) * rows + row; }
     T* row(int head, int row) const { return data + index(head, row) * stride; }
 
-    // To be called when a row's numbers stand: zeroes the pad, and quantises for such a weight.
+    // Call it when a row's numbers are complete: zeroes the padding, and quantises for such a weight.
     void complete(const cm_linear& w, int head, int row_index) const {
         T* numbers = row(head, row_index);
         const int64_t i = index(head, row_index);

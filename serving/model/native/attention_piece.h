@@ -1,10 +1,10 @@
 // A few queries against one piece of a context: scores, their exponentials, the weighted sum. Queries in latent space
-// have scores with whole rows, and sum up the latents that rows begin with; grouped ones have scores with the keys, and
-// sum up the values before them.
+// have scores with whole rows, and sum the latents at the rows' start; grouped ones have scores with the keys, and sum
+// the values before them.
 //
-// A piece is a fixed run of positions, so what a query gets from it depends on the query, the cache and its own
-// position only: not on how many queries are computed together, nor on who computes the other pieces. Later pieces are
-// merged in one by one, in their order.
+// A piece is a fixed run of positions, so its result for a query depends on the query, the cache and the query's
+// position only: not on how many queries are computed together, nor on which thread computes the other pieces. Later
+// pieces are merged one by one, in order.
 #pragma once
 #include "softmax.h"
 #if defined(CM_AMX)
@@ -16,15 +16,15 @@ namespace cm::CM_ISA_NAMESPACE {
 #if !defined(CM_PIECE)  // tests make it small, for many pieces of short contexts; a multiple of 32
 #define CM_PIECE 256
 #endif
-constexpr int kPiece = CM_PIECE;                    // tokens: what they left stays in the second-level cache
-constexpr int kKeys = 4;                            // keys whose scores are summed up side by side
-constexpr int kAhead = 8;                           // keys that are fetched early
+constexpr int kPiece = CM_PIECE;                    // tokens: rows of this many stay in the second-level cache
+constexpr int kKeys = 4;                            // keys whose scores are summed concurrently
+constexpr int kAhead = 8;                           // keys that are prefetched
 constexpr int kQueries = kRegisters == 32 ? 4 : 2;  // queries that share a load of a key,
-constexpr int kMeanQueries = 4;                     // and of a latent to be summed up
+constexpr int kMeanQueries = 4;                     // and of a latent for the sum
 
-constexpr int kListPad = 64;                        // rows that a list names past those that are asked for
+constexpr int kListPad = 64;                        // rows in a list after the requested ones
 
-// Whether the kernels of attention_tiles.h do the work.
+// Whether the kernels of attention_tiles.h are used.
 template <class T>
 constexpr bool in_tiles = false;
 #if defined(CM_AMX)
@@ -32,28 +32,28 @@ template <>
 constexpr bool in_tiles<bf16> = true;
 #endif
 
-// Rows that kernels want behind one another, and queries of an item that it takes for them to be at their best.
+// Rows that kernels need consecutively, and queries per item for their best speed.
 template <class T>
 constexpr int kRowRun = in_tiles<T> ? 16 : 1;
 template <class T>
 constexpr int kGoodQueries = in_tiles<T> ? 16 : kQueries;
 
-// What the queries of an item have gathered so far: softmax(scores) * values = out / sum, with exponents less `most`.
+// Accumulated results of an item's queries: softmax(scores) * values = out / sum, with exponents less `most`.
 struct Gathered {
     float* most;  // [queries]
-    float* sum;   // [queries]; 0 = nothing yet
+    float* sum;   // [queries]; 0 = empty
     float* out;   // [queries][stride]
     int64_t stride;
 };
 
-// Rows of the cache (grouped: a KV head's parts of them), or copies of them, as products read them: what is summed up
-// and the key behind it, each padded to whole vectors.
+// Rows of the cache (grouped: a KV head's parts of them), or copies of them, as read by products: the summed numbers
+// and the key after them, each padded to whole vectors.
 template <class T>
 struct RowShape {
-    int value;        // numbers that are summed up, from a row's begin: a latent, or a value
-    int score_begin;  // where those begin that scores are products with: 0, or behind the value
-    int width;        // of these, and of a query
-    bool in_place;    // the cache itself looks like this
+    int value;        // numbers to sum, from a row's start: a latent, or a value
+    int score_begin;  // start of the numbers multiplied for scores: 0, or after the value
+    int width;        // number of these, as in a query
+    bool in_place;    // the cache itself has this form
     int stored;       // bytes of a row in the cache
     int64_t stride;   // bytes from row to row, of a block or of copies
 
@@ -73,15 +73,16 @@ struct RowShape {
     bool apart() const { return score_begin > 0; }       // scores and sums read different numbers
 };
 
-// Zeroes what follows `value` numbers and a key of `key`.
+// Zeroes the padding after `value` numbers and after a key of `key`.
 template <class T>
 CM_INLINE void pad_parts(const RowShape<T>& shape, int value, int key, T* row) {
     clear_numbers(row + value, shape.value - value);
     clear_numbers(row + shape.value + key, shape.numbers() - shape.value - key);
 }
 
-// Points at the rows of positions first ... first + count - 1, at their parts of one KV head. The list is filled up, by
-// kListPad, with the last one. Blocks before that of position `from` may be gone: rows of its block stand in for theirs.
+// Addresses of the rows of positions first ... first + count - 1, or of their parts of one KV head. The list is
+// extended by kListPad repetitions of the last one. Blocks before that of position `from` may be freed: rows of its
+// block replace theirs.
 template <class T>
 void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first, int count, int from, int kv_head,
                const T** rows) {
@@ -96,7 +97,7 @@ void find_rows(const cm_cache& cache, int layer, const int32_t* table, int first
     for (int i = count; i < count + kListPad; ++i) rows[i] = rows[count - 1];
 }
 
-// Puts copies in the shape that products read in place of rows of the cache.
+// Makes copies in the form that products read, in place of rows of the cache.
 template <class T>
 void copy_rows(const cm_model& m, const cm_cache& cache, const RowShape<T>& shape, int count, T* copies,
                const T** rows) {
@@ -118,8 +119,8 @@ void copy_rows(const cm_model& m, const cm_cache& cache, const RowShape<T>& shap
     for (int i = count; i < count + kListPad; ++i) rows[i] = rows[count - 1];
 }
 
-// Q queries times kKeys keys. Fetch: asks for later rows meanwhile, since rows of the cache lie in small runs that the
-// processor does not follow by itself. Apart: keys begin `begin` numbers behind their rows' begins, where values lie.
+// Q queries times kKeys keys. Fetch: also prefetches later rows, since rows of the cache are in small runs that the
+// processor does not prefetch itself. Apart: keys begin `begin` numbers after their rows' start, where values are.
 template <class T, int Q, bool Fetch, bool Apart>
 CM_INLINE void score_tile(const T* const* rows, int begin, const T* query, int width, float* scores) {
     using P = Product<T>;
@@ -139,7 +140,7 @@ CM_INLINE void score_tile(const T* const* rows, int begin, const T* query, int w
     for (int q = 0; q < Q; ++q) reduce_add_4(sums[q], scores + static_cast<int64_t>(q) * kPiece);
 }
 
-// scores [queries][kPiece] = queries times keys; the columns up to the next multiple of kKeys are rubbish.
+// scores [queries][kPiece] = queries times keys; the columns up to the next multiple of kKeys are undefined.
 template <class T, bool Apart>
 CM_NOINLINE void score_keys(const T* const* rows, int count, int begin, const T* query, int queries, int width,
                             float* scores) {
@@ -201,8 +202,8 @@ CM_INLINE void mean_columns(const T* const* rows, int count, int column, const T
     if (q < queries) mean_tile<T, 1, C>(rows, count, column, weights + q * kPiece, out + q * stride, stride);
 }
 
-// out [queries][stride] = weights [queries][kPiece] times the first `columns` of rows. An odd last row has a weight of
-// zero beside it. Apart: as of score_keys; groups of three are so frequent that they have kernels of their own there.
+// out [queries][stride] = weights [queries][kPiece] times the first `columns` of rows. An odd last row is paired with a
+// weight of zero. Apart: as in score_keys; groups of three are so frequent that they have separate kernels there.
 template <class T, bool Apart>
 CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights, int queries, int columns, float* out,
                               int64_t stride) {
@@ -217,14 +218,14 @@ CM_NOINLINE void weighted_sum(const T* const* rows, int count, const T* weights,
     }
 }
 
-// One thread's room for a piece.
+// One thread's memory for a piece.
 template <class T>
 struct PieceSpace {
-    const T** rows;  // [kPiece + 2 kListPad]: what comes next may be asked for, too
+    const T** rows;  // [kPiece + 2 kListPad]: later rows may be prefetched
     T* copies;       // [kPiece][numbers], unless the cache is read in place
     float* scores;   // [queries][kPiece]
     T* weights;      // [queries][kPiece]
-    T* turned;       // queries as attention_tiles.h wants them
+    T* turned;       // queries in the form of attention_tiles.h
 
     PieceSpace(Arena& arena, const RowShape<T>& shape, int queries) {
         rows = arena.take<const T*>(kPiece + 2 * kListPad);
@@ -235,7 +236,7 @@ struct PieceSpace {
     }
 };
 
-// To be called before the pieces of some queries, and release_queries() after them.
+// Call it before the pieces of some queries, and release_queries() after them.
 template <class T>
 void prepare_queries(const PieceSpace<T>& space, const RowShape<T>& shape, const T* query, int queries) {
 #if defined(CM_AMX)
@@ -269,7 +270,7 @@ void score_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count
     }
 }
 
-// result.out = weights times what is summed up, likewise.
+// result.out = weights times the summed numbers, likewise.
 template <class T>
 void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, int queries, const Gathered& result) {
 #if defined(CM_AMX)
@@ -284,13 +285,13 @@ void sum_piece(const PieceSpace<T>& space, const RowShape<T>& shape, int count, 
     }
 }
 
-// Rows of a piece that a query may see: begin ... end - 1, of which some may lie outside of the piece, or all.
+// Rows of a piece that a query may see: begin ... end - 1, some or all of which may be outside of the piece.
 struct Seen {
     int begin, end;
 };
 
-// What `queries` get from `count` of `named` rows. seen(q): which of them query q may see; none may see the first
-// `unseen`, which may hold anything: in the weighted sum, where their weights are zero, another row stands for them.
+// Results of `queries` over `count` of `named` rows. seen(q): those that query q may see; none may see the first
+// `unseen`, which may have any content: in the weighted sum, where their weights are zero, another row replaces them.
 template <class T, class SeenBy>
 void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float scale, int count, int named, int unseen,
                   const T* query, int queries, SeenBy&& seen, const Gathered& result) {
@@ -309,9 +310,9 @@ void attend_piece(const PieceSpace<T>& space, const RowShape<T>& shape, float sc
     sum_piece(space, shape, whole, queries, result);
 }
 
-// Adds what query `from_q` of `from` got to query `q` of `to`.
+// Adds the result of query `from_q` of `from` to query `q` of `to`.
 inline void merge(const Gathered& to, int q, const Gathered& from, int64_t from_q, int width) {
-    if (from.sum[from_q] == 0.0f) return;  // saw nothing there
+    if (from.sum[from_q] == 0.0f) return;  // no visible rows
     const float* other = from.out + from_q * from.stride;
     float* own = to.out + q * to.stride;
     if (to.sum[q] == 0.0f) {

@@ -1,21 +1,21 @@
 // A prompt's rows attend to their context expanded to keys and values per head, which pays when many rows share it.
 //
-// The context is expanded a window at a time, into panels as pack.h has them, so that scores and weighted sums are
-// products like any other. Within a window each item takes some rows of one head through blocks of the context with a
-// running softmax; what it gathered waits for the next window. Blocks begin at fixed positions, and a window is whole
-// blocks, so results depend on neither the window's size nor the chunk's.
+// The context is expanded one window at a time, into panels as in pack.h, so that scores and weighted sums are ordinary
+// products. Within a window each item processes some rows of one head over blocks of the context with a running
+// softmax; its result is kept for the next window. Blocks begin at fixed positions, and a window has whole blocks, so
+// results depend on neither the window's size nor the chunk's.
 #pragma once
 #include "softmax.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
-constexpr int kRows = 32;          // queries of an item
-constexpr int kBlock = 128;        // tokens of the context that scores are computed for at a time
+constexpr int kRows = 32;          // queries per item
+constexpr int kBlock = 128;        // tokens of the context per computation of scores
 constexpr int kExpandTokens = 64;  // tokens that one item expands
 constexpr int64_t kWindowBytes = 8 << 20;
 constexpr int kMostWindowBlocks = 8;
 
-// Sizes that follow from the model.
+// Sizes derived from the model.
 template <class T>
 struct PlainShape {
     int heads, query, value, value_panels, latent;
@@ -50,12 +50,12 @@ struct Expanded {
         values = arena.take<T>(s.heads * s.value_numbers());
     }
 
-    // Where number `d` of a token's key lies, and the same number of its neighbour in the panel is kSide further.
+    // Offset of number `d` of a token's key; the same number of the next key in the panel is kSide further.
     T* key(int head, int token, int d) const {
         T* panel = keys + head * shape.key_numbers() + static_cast<int64_t>(token / kPanel) * kPanel * shape.query;
         return panel + (d / kSide * kPanel + token % kPanel) * kSide + d % kSide;
     }
-    // Where column `c` of a token's value lies; the next column, of the same panel, is kSide further.
+    // Offset of column `c` of a token's value; the next column, of the same panel, is kSide further.
     T* value(int head, int token, int c) const {
         T* panel = keys_end(head, token / kBlock) + static_cast<int64_t>(c / kPanel) * kPanel * kBlock;
         return panel + (token % kBlock / kSide * kPanel + c % kPanel) * kSide + token % kSide;
@@ -67,7 +67,7 @@ struct Expanded {
         return {shape.value, kBlock, 1, form_of<T>(), keys_end(head, block), nullptr};
     }
 
-    // `count` numbers of a token's key, or value, from number `d`, or column `c`, on: at most what one tile holds.
+    // `count` numbers of a token's key, or value, from number `d`, or column `c`, on: at most one tile's.
     void store_keys(int head, int token, int d, const T* numbers, int count) const {
         int i = 0;
         if (d % kSide == 0) {
@@ -99,14 +99,14 @@ struct Expanded {
     }
 };
 
-// What a thread needs for one item.
+// A thread's memory for one item.
 template <class T>
 struct PlainThread {
     T* query;       // [kRows][query]
     float* scores;  // [kRows][kBlock]
     T* weights;     // [kRows][kBlock]
     float* most;    // [kRows], largest score of the block
-    float* keep;    // [kRows], what the sum so far is multiplied with
+    float* keep;    // [kRows], factor on the sum so far
 
     PlainThread(Arena& arena, const PlainShape<T>& s) {
         query = arena.take<T>(static_cast<int64_t>(kRows) * s.query);
@@ -165,8 +165,8 @@ class Plain {
         });
     }
 
-    // Latents of some tokens side by side, and their rotated keys where every head finds them. Tokens behind the
-    // context are zero: nobody sees them, but their weight, zero, is multiplied with something finite.
+    // Latents of some consecutive tokens, and their rotated keys for every head. Tokens after the context are zero:
+    // they are never visible, but their weight, zero, must be multiplied with a finite number.
     void read_tokens(const AttentionJob<T>& job, const Span& span, int first, int begin, int tokens) {
         for (int t = begin; t < begin + kExpandTokens; ++t) {
             T* latent = latents_.row(0, t);
@@ -184,7 +184,7 @@ class Plain {
         }
     }
 
-    // Some columns of the expanded rows: each head's are its key's, then its value's.
+    // Some columns of the expanded rows: each head's key, then its value.
     void expand(int begin, int first_panel, int last_panel) const {
         const cm_linear& w = block_.expand;
         const int head_width = m_.nope_dim + m_.value_dim;

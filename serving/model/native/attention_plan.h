@@ -1,29 +1,29 @@
-// How rows of a step that attend by themselves are cut into items for the threads. The cut changes who computes what,
-// never a result.
+// How the individually attending rows of a step are cut into items for the threads. The cut determines which thread
+// computes a part, never a result.
 //
-//     run     a few rows of one sequence, and those heads that read the same of its context: all, or a KV head's group.
-//             A run's queries are its rows times these heads
+//     run     a few rows of one sequence, and the heads that read the same part of its context: all, or a KV head's
+//             group. A run's queries are its rows times these heads
 //     wave    runs that are computed together: bounds the scratch memory
 //     item    some queries of a run against some pieces of its context
 //
-// An item that has all pieces of its queries merges them as they come. A long context is shared between several items;
-// each leaves what it gathered per piece in slots, which are merged in a stage of their own, in the same order.
+// An item with all pieces of its queries merges them immediately. A long context is divided among several items; each
+// stores its result per piece in slots, which a separate stage merges in the same order.
 #pragma once
 #include "attention_piece.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
 constexpr int kWaveRows = 256;
-constexpr int kMostQueries = 32;      // of an item: more of them share each load of a row
+constexpr int kMostQueries = 32;      // per item: more of them share each load of a row
 constexpr int kItemsPerAttender = 4;  // per thread, so that none waits long for the last
 constexpr int64_t kSlotBytes = 32ll << 20;
 
-// How rows become runs.
+// How rows are grouped into runs.
 struct Cut {
     int heads;     // of a run
-    int kv_heads;  // runs that the same rows make, one for each
+    int kv_heads;  // runs of the same rows, one for each
     int rows;      // the most of a run
-    bool plain;    // whether spans that are plain take part
+    bool plain;    // whether plain spans are included
 
     static Cut latent(const cm_model& m) { return {m.heads, 1, 4, false}; }
     static Cut grouped(const cm_model& m) {
@@ -37,11 +37,11 @@ struct Run {
     int start, rows;
     int wave_row;  // of its first row
     int kv_head;
-    int slot;      // of its first query and piece; -1 = none, its items merge for themselves
+    int slot;      // of its first query and piece; -1 = none, its items merge directly
     int from;      // first position that any of its rows sees
 
     int context() const { return start + rows; }
-    int skipped() const { return from / kPiece; }                        // pieces before the first that they see
+    int skipped() const { return from / kPiece; }                        // pieces before the first visible one
     int pieces() const { return parts(context(), kPiece) - skipped(); }  // counted from that one
 };
 
@@ -55,13 +55,13 @@ struct Wave {
     const Cut as;
     const int max_rows;
     Run* runs;
-    int* step_row;  // [kWaveRows], where a row stands in the step
+    int* step_row;  // [kWaveRows], number of a row in the step
     Item* items;
     Item* merges;  // queries of runs with slots
     int run_count = 0, rows = 0, item_count = 0, merge_count = 0;
     int max_slots;
 
-    // Room for waves of steps of `step_rows` rows over contexts of at most `max_context`.
+    // Memory for waves of steps of `step_rows` rows over contexts of at most `max_context`.
     Wave(Arena& arena, const Cut& cut, int step_rows, int max_context, int value, int threads)
         : as(cut), max_rows(smaller(step_rows, kWaveRows)) {
         const int64_t queries = static_cast<int64_t>(max_rows) * as.heads * as.kv_heads;
@@ -74,8 +74,8 @@ struct Wave {
         merges = arena.take<Item>(queries);
     }
 
-    // Takes runs from `span` on, beginning at its row `row`; both move to the first that found no room. Window: of the
-    // layer, see cm_block.
+    // Adds runs from `span` on, starting at its row `row`; both are advanced to the first that did not fit. Window: of
+    // the layer, see cm_block.
     void fill(const Span* spans, int count, int& span, int& row, int window = 0) {
         run_count = rows = 0;
         for (; span < count; ++span, row = 0) {
@@ -92,7 +92,7 @@ struct Wave {
         }
     }
 
-    // Items have `good` queries or more unless threads would have nothing to do.
+    // Items have at least `good` queries unless threads would be idle.
     void cut(int threads, int good) {
         item_count = merge_count = 0;
         const int wanted = kItemsPerAttender * threads;

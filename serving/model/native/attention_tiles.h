@@ -1,20 +1,21 @@
 // A piece of a context in AMX tiles: what attention_piece.h does for bfloat16, sixteen keys by sixteen queries at once.
 //
-// Scores are computed as keys times queries, not as queries times keys: rows of the cache then are the left side as
-// they lie there, sixteen to a tile, and only the queries are turned around, once for all of a context. Latents are the
-// right side of the weighted sum, for which two rows' numbers are paired up, once for all queries of an item.
+// Scores are computed as keys times queries, not as queries times keys: rows of the cache are then the left side
+// without conversion, sixteen to a tile, and only the queries are transposed, once for all of a context. Latents are
+// the right side of the weighted sum, for which the numbers of two rows are interleaved, once for all queries of an
+// item.
 #pragma once
 #include "simd.h"
 #include "tiles.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
-constexpr int kTileRows = 16;                      // keys, or queries, of a tile
+constexpr int kTileRows = 16;                      // keys, or queries, per tile
 constexpr int kTileWidth = 32;                     // numbers in a row of a tile
 constexpr int kTileNumbers = kTileRows * kTileWidth;
 constexpr int kTileKeys = 4;                       // tiles of keys whose chains hide each other's latency
 
-// All tiles are full. What they hold of rows that do not exist is rubbish in rows of results that nobody reads.
+// All tiles are full. Missing rows make undefined rows of results, which are never read.
 static CM_INLINE void set_up_full_tiles() {
     TileConfig config;
     for (int tile = 0; tile < 8; ++tile) config.set(tile, kTileRows);
@@ -74,15 +75,14 @@ CM_INLINE void store_scores(int queries, float* scores, int64_t stride) {
 }
 
 struct TileKeys {
-    const bf16* const* rows;  // each sixteen lie behind one another,
-    int64_t stride;           // so many bytes apart
-    int begin;                // of the keys in their rows
+    const bf16* const* rows;  // sixteen consecutive ones each,
+    int64_t stride;           // this many bytes apart
+    int begin;                // start of the keys in their rows
 
     const bf16* tile(int index) const { return rows[index * kTileRows] + begin; }
 };
 
-// A share of what lies in tiles of keys that come next, in the order in which it lies there; of keys that have values
-// before them, their own lines.
+// A part of the next tiles of keys, in memory order; for keys that have values before them, only the keys' cache lines.
 static CM_INLINE void fetch_keys(const TileKeys& keys, int first, int tiles, int c) {
     for (int tile = first; tile < first + tiles; ++tile) {
         const char* from = reinterpret_cast<const char*>(keys.tile(tile)) + c * (keys.begin ? 2 : kTileWidth);
@@ -110,8 +110,8 @@ CM_INLINE void score_group(const TileKeys& keys, const bf16* turned, int width, 
     if (K > 3) store_scores<3>(queries, scores + 3 * kTileRows, stride);
 }
 
-// scores [queries][stride] = queries times keys; columns up to the next multiple of sixteen are rubbish, and the keys
-// there must be readable. The list names `named` rows, `count` or more: what comes next is fetched meanwhile.
+// scores [queries][stride] = queries times keys; columns up to the next multiple of sixteen are undefined, and the keys
+// there must be readable. The list names `named` rows, `count` or more: the next ones are prefetched.
 static CM_NOINLINE void score_in_tiles(const TileKeys& keys, int count, int named, const bf16* turned, int queries,
                                        int width, float* scores, int64_t stride) {
     for (int k = 0; k < count; k += kTileKeys * kTileRows) {
@@ -132,7 +132,7 @@ static CM_NOINLINE void score_in_tiles(const TileKeys& keys, int count, int name
     }
 }
 
-// Two tiles of sums, of columns as `across` pairs them up -> out [queries][stride].
+// Two tiles of sums, of columns as interleaved by `across` -> out [queries][stride].
 template <int Front, int Back>
 CM_INLINE void store_means(int queries, float* out, int64_t stride) {
     alignas(64) float sums[2][kTileRows][kTileRows];
@@ -169,7 +169,7 @@ CM_INLINE void mean_in_tiles(const bf16* const* rows, int count, int column, con
 }
 
 // out [queries][stride] = weights [queries, at most 32][weight_stride] times the first `columns` of rows; `count`, a
-// multiple of 32, rows, whose weights are zero where there is no token.
+// multiple of 32, rows, whose weights are zero if there is no token.
 static CM_NOINLINE void weighted_sum_in_tiles(const bf16* const* rows, int count, const bf16* weights,
                                               int64_t weight_stride, int queries, int columns, float* out,
                                               int64_t stride) {

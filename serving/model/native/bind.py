@@ -1,4 +1,4 @@
-"""A model in the native library's form: one struct of addresses, with all referenced objects kept alive."""
+"""A model in the native library's form: one struct of addresses that keeps all referenced objects alive."""
 
 import ctypes
 from collections.abc import Iterable, Sequence
@@ -34,10 +34,10 @@ _FORMS = {torch.float32: layout.Form.F32, torch.bfloat16: layout.Form.BF16}
 class BoundModel:
     """A loaded model, bound to the library's structs.
 
-    The addresses hold as long as this does.
+    The addresses are valid while this object exists.
 
     Args:
-        model: on the CPU, its products as panels (`load_model(..., native=True)`).
+        model: on the CPU, with panels as products (`load_model(..., native=True)`).
         expert_shapes: for each layer with routed experts, placeholder products for absent experts (`AbsentPanels`): the
             same sizes and form; never computed with.
     Raises: ModelError if a part has another form.
@@ -146,7 +146,7 @@ class BoundModel:
 
 
 def bind_cache(cache: KvCache) -> layout.Cache:
-    """The struct of a KV cache, valid as long as the cache lives."""
+    """The struct of a KV cache, valid while the cache exists."""
     form = layout.Form.INT8 if cache.form == "int8" else _FORMS[cache.dtype]
     return layout.Cache(
         base=cache.tensor.data_ptr(),

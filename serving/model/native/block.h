@@ -1,4 +1,4 @@
-// One transformer block over rows of any sequences: what happens on both sides of attention. experts.h has the other
+// One transformer block over rows of any sequences: the stages before and after attention. experts.h has the other
 // half.
 #pragma once
 #include "attention.h"
@@ -15,8 +15,8 @@ struct Pass {
     int rows;
     const Span* spans;
     int count;
-    int layer;  // of the cache
-    bool settled = false;  // its rows are there already, and stay as they are
+    int layer;  // number in the cache
+    bool settled = false;  // its rows are already in the cache and must not change
 };
 
 template <class T>
@@ -33,29 +33,29 @@ class BlockStep {
         attend_and_feed(pass, block);
     }
 
-    // x -> rows of the cache, and nothing else; `normed` and `x` stay as `queries` wants them.
+    // x -> rows of the cache, and nothing else; `normed` and `x` are kept in the form that `queries` needs.
     void keep_only(const Pass& pass, const cm_block& block) {
         normalise(pass.rows, block);
         project(pass.rows, block, query_inputs() / kPanel, panels(block.into));
         keep(pass, block);
     }
 
-    // What `run` does beyond `keep_only`, for rows that went through it.
+    // The stages of `run` after `keep_only`, for rows that went through it.
     void rest(const Pass& pass, const cm_block& block) {
         project(pass.rows, block, 0, ceil_div(query_inputs(), kPanel));
         attend_and_feed(pass, block);
     }
 
   private:
-    // Outputs of `into` that lead to queries; the latent and the rope key, or keys and values, follow.
+    // Outputs of `into` for queries; followed by the latent and the rope key, or by keys and values.
     int query_inputs() const { return m_.q_lora ? m_.q_lora : static_cast<int>(w_.query_width); }
 
-    // Whether they are normalised before they are queries.
+    // Whether they are normalised before they become queries.
     bool queries_wait(const cm_block& block) const {
         return block.kind == CM_GROUPED ? block.query_norm != nullptr : m_.q_lora > 0;
     }
 
-    // Where the rotated part of a head begins.
+    // Start of the rotated part of a head.
     int turned_from(const cm_block& block) const {
         return block.kind == CM_GROUPED && !block.rotates ? m_.head_dim : m_.nope_dim;
     }
@@ -67,7 +67,7 @@ class BlockStep {
         });
     }
 
-    // Panels of `into`: its outputs go where their kind belongs.
+    // Panels of `into`: stores each output by its kind.
     void project(int rows, const cm_block& block, int first_panel, int last_panel) {
         const int inputs = query_inputs(), all = block.into.out_features, from = turned_from(block);
         const bool wait = queries_wait(block);
@@ -89,7 +89,7 @@ class BlockStep {
                 });
     }
 
-    // Part of one row's queries, starting at an even column; each head is turned from number `from` on.
+    // Part of one row's queries, starting at an even column; each head is rotated from number `from` on.
     void put_queries(int row, int column, int count, const float* tile, int from) {
         const int head = m_.nope_dim + m_.rope_dim;
         float turned[kPanel];
@@ -107,7 +107,7 @@ class BlockStep {
         convert_row(turned, count, w_.query + row * w_.query_width + column);
     }
 
-    // Latents normalised and rope keys turned, into the cache.
+    // Normalise latents, rotate rope keys, and store them in the cache.
     void keep(const Pass& pass, const cm_block& block) {
         if (block.kind == CM_GROUPED) return keep_heads(pass, block);
         each_row(team_, pass.rows, m_.kv_lora + m_.rope_dim, [&](int row, int thread) {
@@ -121,7 +121,7 @@ class BlockStep {
         });
     }
 
-    // Keys normalised, if they are, and turned, and values, into the cache.
+    // Normalise keys if required, rotate them, and store them and the values in the cache.
     void keep_heads(const Pass& pass, const cm_block& block) {
         const int dim = m_.head_dim, from = turned_from(block);
         each_row(team_, pass.rows, 2 * m_.kv_heads * dim, [&](int row, int thread) {
@@ -136,7 +136,7 @@ class BlockStep {
         });
     }
 
-    // One head's query or key as it is used: normalised, rounded to T, turned.
+    // One head's query or key in the form of its use: normalised, rounded to T, rotated.
     void place_head(int row, float* numbers, const float* norm, int from, T* to) {
         const int64_t pair = static_cast<int64_t>(row) * (m_.rope_dim / 2);
         if (norm) {

@@ -1,11 +1,11 @@
-"""Compiles the native library: sources and a compiler in, one shared library out, once per machine.
+"""Compiles the native library from its sources into one shared library, once per machine.
 
 Imports only the standard library, because the package's own build loads this file by its path.
 
 Theory of operation. Every instruction set is one source file with its own flags; the parts are compiled in parallel and
-linked in a folder of their own, then moved into place in one go. The name of the result carries a fingerprint of
+linked in a temporary folder, then moved into place atomically. The name of the result contains a fingerprint of
 sources, flags and compiler, so changed sources give another library and no file is overwritten. Processes that start
-together wait for the holder of the lock and use its result.
+at the same time wait for the holder of the lock and use its result.
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from pathlib import Path
 SOURCES = Path(__file__).parent
 _ROOT = SOURCES.parents[2]
 _OTHER_HEADERS = "hardware/ub/native"
-"""What sources include besides their own folder, seen from the root: the exchange between ranks."""
+"""Folder of other included headers, relative to the root: the exchange between ranks."""
 
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni", "bf16")))
 _AMX = (*_AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 INSTRUCTIONS: Mapping[str, Sequence[str]] = {"isa_avx2": _AVX2, "isa_avx512": _AVX512, "isa_amx": _AMX}
-"""Flags of the source files that need some. A compiler that does not know them leaves that instruction set out."""
+"""Additional flags by source file. If the compiler does not support them, that instruction set is left out."""
 
 _COMPILERS = ("c++", "g++", "clang++")
 _LIMIT_S = 600.0
 _KEPT = 8
-"""Libraries that stay in the cache: of checkouts and compilers that are used side by side."""
+"""Number of libraries kept in the cache, for checkouts and compilers used side by side."""
 
 
 class BuildError(Exception):
@@ -44,7 +44,7 @@ class BuildError(Exception):
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The C++ compiler: `CXX` as every build tool understands it, else the first that is installed.
+    """The C++ compiler: `CXX`, parsed as in other build tools, else the first installed one.
 
     Raises: BuildError if there is none.
     """
@@ -58,7 +58,7 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def source_fingerprint(folder: Path = SOURCES) -> str:
-    """Short name of the sources' content, flags included."""
+    """Short digest of the sources and the flags."""
     digest = hashlib.blake2b(repr((_FLAGS, INSTRUCTIONS, platform.machine())).encode(), digest_size=8)
     others = sorted((_ROOT / _OTHER_HEADERS).glob("*.h"))
     for path in (*sorted((*folder.glob("*.h"), *folder.glob("*.cpp"))), *others):
@@ -67,7 +67,7 @@ def source_fingerprint(folder: Path = SOURCES) -> str:
 
 
 def packaged_library(folder: Path = SOURCES) -> Path:
-    """Path of the library built together with the package, if it was."""
+    """Path of the library built together with the package; it may not exist."""
     return folder / f"cm_native-{source_fingerprint(folder)}.so"
 
 
@@ -89,7 +89,7 @@ def cached_library(announce: Callable[[str], None], folder: Path = SOURCES) -> P
                 announce("compiling the native step for this machine, once: about half a minute")
                 build(library, compiler, library_sources(folder))
                 forget_old(library, "cm_native-*.so", _KEPT)
-    with contextlib.suppress(OSError):  # just deleted, or another user's file system: only its age is updated
+    with contextlib.suppress(OSError):  # deleted, or on another user's file system: only its age is updated
         os.utime(library)
     return library
 
@@ -109,9 +109,9 @@ def build(
     """Compile and link.
 
     Args:
-        result: appears complete or not at all.
+        result: written atomically.
         flags: for every call of the compiler, in addition to the usual ones; `-shared` makes a library.
-        instructions: more flags by the name of the source file.
+        instructions: additional flags by the name of the source file.
     Raises: BuildError if the compiler fails; its output is kept next to the result as `*.log`.
     Effects: writes the result's folder.
     """
@@ -131,10 +131,10 @@ def compile_parts(
 ) -> list[Path]:
     """Compile in parallel into the folder.
 
-    Returns: an object file for each source.
-    Raises: BuildError if the compiler fails; `log` then holds what it said.
+    Returns: one object file per source.
+    Raises: BuildError if the compiler fails; `log` then contains its output.
     """
-    # Those that need flags take longest by far.
+    # The sources with extra flags take by far the longest.
     ordered = sorted(sources, key=lambda source: (source.stem not in instructions, source.stem))
     parts = [folder / f"{source.stem}.o" for source in ordered]
 
@@ -149,9 +149,9 @@ def compile_parts(
 
 
 def link(result: Path, compiler: Sequence[str], parts: Sequence[Path], flags: Sequence[str], log: Path) -> None:
-    """Make one of the parts; it appears complete or not at all.
+    """Link the parts; the result is written atomically.
 
-    Raises: BuildError if the compiler fails; `log` then holds what it said.
+    Raises: BuildError if the compiler fails; `log` then contains its output.
     """
     with tempfile.TemporaryDirectory(dir=result.parent, prefix="link-") as scratch:
         whole = Path(scratch) / result.name
@@ -186,10 +186,10 @@ def _version(compiler: Sequence[str]) -> str:
 
 
 def writable_folder() -> Path:
-    """The user's folder for what is compiled on this machine.
+    """The user's folder for files compiled on this machine.
 
-    Raises: BuildError if there is none.
-    Effects: makes it.
+    Raises: BuildError if none is usable.
+    Effects: creates it.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     private = Path(tempfile.gettempdir()) / f"cloudmatrix-infer-{os.getuid()}"
@@ -207,13 +207,13 @@ def forget_old(newest: Path, pattern: str, kept: int) -> None:
 
     Args:
         newest: the entry just made, in the same folder as the others.
-        pattern: of the names, files or folders; the lock next to one is deleted with it.
-        kept: how many stay.
-    Effects: deletes; what cannot be deleted stays.
+        pattern: of the names of files or folders; the lock next to one is deleted with it.
+        kept: number of entries to keep.
+    Effects: deletes entries, except those that cannot be deleted.
     """
     aged = []
     for path in newest.parent.glob(pattern):
-        with contextlib.suppress(OSError):  # another process deletes, too
+        with contextlib.suppress(OSError):  # another process also deletes entries
             aged.append((path != newest, -path.stat().st_mtime_ns, path))
     for _, _, old in sorted(aged)[kept:]:
         with contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ def forget_old(newest: Path, pattern: str, kept: int) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Held by one process at a time; ends with it."""
+    """A lock held by one process at a time and released when the process ends."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

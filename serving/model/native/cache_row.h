@@ -1,4 +1,4 @@
-// One token's row in the paged cache: where it lies, and its bytes, as kv_layout.py has them.
+// One token's row in the paged cache: its address, and its bytes, as in kv_layout.py.
 //
 //     latent kind     float forms   latent ++ rotated key, both T
 //                     INT8          latent as int8, the key as T, one float32 scale for the latent
@@ -9,13 +9,13 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Rows of one block and layer lie behind one another.
+// Rows of one block and layer are consecutive.
 inline char* cache_rows(const cm_cache& cache, int layer, int32_t block) {
     const int64_t run = static_cast<int64_t>(block) * cache.layers + layer;
     return static_cast<char*>(cache.base) + run * cache.block_tokens * cache.row_bytes;
 }
 
-// The row of number `token` among the block_tokens positions that begin with number `run` of them.
+// The row of number `token` among the block_tokens positions that start with number `run` of them.
 inline char* cache_row_of(const cm_cache& cache, int layer, const int32_t* table, int run, int token) {
     if (cache.places) {
         const int32_t* place = cache.places + 2 * layer;
@@ -29,7 +29,7 @@ inline char* cache_row(const cm_cache& cache, int layer, const int32_t* table, i
     return cache_row_of(cache, layer, table, position / cache.block_tokens, position % cache.block_tokens);
 }
 
-// Stores what `position` leaves: its latent, normalised and already rounded to T, and its rotated key.
+// Stores the data of `position`: its latent, normalised and already rounded to T, and its rotated key.
 template <class T>
 inline void write_cache_row(const cm_model& model, const cm_cache& cache, int layer, const int32_t* table, int position,
                             const float* latent, const float* rope_key) {
@@ -44,7 +44,7 @@ inline void write_cache_row(const cm_model& model, const cm_cache& cache, int la
     }
 }
 
-// What int8 stand for, rounded to T.
+// Dequantised int8, rounded to T.
 template <class T>
 inline void read_int8(const char* row, const char* scale_at, int count, T* numbers) {
     float scale;
@@ -55,7 +55,7 @@ inline void read_int8(const char* row, const char* scale_at, int count, T* numbe
     });
 }
 
-// The latent as T; with INT8 what it stands for.
+// The latent as T; dequantised with INT8.
 template <class T>
 inline void read_latent(const cm_model& model, const cm_cache& cache, const char* row, T* latent) {
     if (cache.form == CM_INT8) return read_int8(row, row + cache.scale_offset, model.kv_lora, latent);
@@ -67,7 +67,7 @@ inline const T* rope_key_of(const cm_cache& cache, const char* row) {
     return reinterpret_cast<const T*>(row + cache.rope_offset);
 }
 
-constexpr int kKeyScale = static_cast<int>(sizeof(float));  // where the key's scale lies behind the value's
+constexpr int kKeyScale = static_cast<int>(sizeof(float));  // offset of the key's scale after the value's
 
 // Stores a KV head's part of a row of grouped attention.
 template <class T>

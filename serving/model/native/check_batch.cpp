@@ -8,13 +8,13 @@
 namespace cm {
 namespace {
 
-// Whether a token at this position, and all behind it, see nothing in a block of their table any more.
+// Whether neither a token at this position nor any later one sees a position in a block of the table.
 bool is_past(const cm_engine& e, int block, int position) {
     const int place = block % e.cache.width, end = (block / e.cache.width + 1) * e.cache.block_tokens;
     return !e.sees_all[place] && end <= position + 1 - e.widest[place];
 }
 
-// The blocks that a sequence's rows, and its guesses' rows in the draft layer's cache, will be written to.
+// The blocks to which a sequence's rows, and its draft tokens' rows in the draft layer's cache, will be written.
 int32_t check_table(const cm_engine& e, const cm_batch& batch, int index, const cm_sequence& s) {
     const int64_t end = static_cast<int64_t>(s.start) + s.rows + (s.next_drafts > 1 ? s.next_drafts - 1 : 0);
     if (s.start < 0 || end > e.max_context) {

@@ -8,8 +8,8 @@
 namespace cm {
 namespace {
 
-// A product's shape as the model's sizes want it. Weights are of the activations' form, short or not, or INT8; `form`
-// -1 = any of these. Those that expand latents, or are absorbed, may be W8A16.
+// A product's shape as required by the model's sizes. Weights are of the activations' form, short or not, or INT8;
+// `form` -1 = any of these. Those that expand latents, or are absorbed, may be W8A16.
 int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, int out, int in, int groups,
                      int form = -1, bool w8a16 = false) {
     if (w.out_features != out || w.in_features != in || w.groups != groups) {
@@ -25,7 +25,7 @@ int32_t check_linear(const cm_model& m, const cm_linear& w, const char* name, in
     return CM_OK;
 }
 
-// gate_up and down of one feed-forward net, whatever its width.
+// gate_up and down of one feed-forward network, of any width.
 int32_t check_net(const cm_model& m, const cm_linear& gate_up, const cm_linear& down, const char* name) {
     if (gate_up.out_features < 2 || gate_up.out_features % 2) {
         return fail(CM_BAD_ARGUMENT, "%s.gate_up has %d outputs: an even number, gate and up", name,
@@ -35,7 +35,7 @@ int32_t check_net(const cm_model& m, const cm_linear& gate_up, const cm_linear& 
     return check_linear(m, down, name, m.hidden, gate_up.out_features / 2, 1);
 }
 
-// Queries, keys and values come out of one product.
+// Queries, keys and values are outputs of one product.
 int32_t check_grouped(const cm_model& m, const cm_block& b) {
     const int queries = m.heads * m.head_dim;
     int32_t error = check_linear(m, b.into, "into", queries + 2 * m.kv_heads * m.head_dim, m.hidden, 1);
@@ -87,7 +87,7 @@ int32_t check_block(const cm_model& m, const cm_block& b) {
     return error;
 }
 
-// Pairs that rotate together are neighbours and must not lie in two panels: no width may be odd.
+// Pairs that rotate together are adjacent and must not be in two panels, so no width may be odd.
 int32_t check_latents(const cm_model& m) {
     if (m.blocks->kind != CM_LATENT || m.kv_heads || m.head_dim) {
         return fail(CM_BAD_ARGUMENT, "attention of kind %d with %d KV heads of %d", m.blocks->kind, m.kv_heads,
@@ -144,7 +144,7 @@ bool heads_fit(const cm_model& m, const cm_cache& c) {
            c.row_bytes % 4 == 0 && c.scale_offset + 8 <= c.head_bytes;
 }
 
-// Each layer has a place, in a block of all of them or in one of several for the same positions.
+// Each layer has a place, in one block of all layers or in one of several for the same positions.
 bool places_fit(const cm_model& m, const cm_cache& c) {
     if (!c.places) return c.layers >= m.layers;
     bool fit = c.width > 0 && c.width <= CM_TABLE_WIDTH && m.draft == nullptr;

@@ -1,4 +1,4 @@
-// Chooses the instruction set, once, by what processor and operating system offer; and the functions beside a step.
+// Selects the instruction set, once, by processor and operating system; also contains the functions outside of a step.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ Memory reserve(int64_t bytes, int64_t alignment) {
     return memory;
 }
 
-// Threads that wait for cm_apply; who finds them busy computes alone.
+// Threads that wait for cm_apply; a caller that finds them busy computes alone.
 struct Waiting {
     std::mutex mutex;
     std::unique_ptr<Team> team;
@@ -72,7 +72,7 @@ struct Waiting {
 };
 
 Waiting& waiting() {
-    static Waiting& found = *new Waiting;  // never destroyed: a thread may compute while the process ends
+    static Waiting& found = *new Waiting;  // never destroyed: a thread may compute during the process's exit
     return found;
 }
 
@@ -91,7 +91,7 @@ void apply(const Application& application, int threads) {
     }
     if (shared.process != getpid()) {
         shared.process = getpid();
-        (void)shared.team.release();  // this process was forked off: its threads stayed behind
+        (void)shared.team.release();  // this process was forked: its threads exist in the parent only
     }
     if (shared.team == nullptr || shared.team->threads() != threads) shared.team = std::make_unique<Team>(threads);
     apply_with(*shared.team, application);
@@ -125,7 +125,7 @@ extern "C" CM_EXPORT int64_t cm_size_of(const char* name) {
     return 0;
 }
 
-// For tests: the named set from now on, where it is there and the processor has it.
+// For tests: use the named set from now on, if it is compiled in and the processor has it.
 extern "C" CM_EXPORT int32_t cm_use_instructions(const char* name) {
     for (const cm::Choice& choice : cm::choices()) {
         if (choice.kernels == nullptr || !choice.usable || std::strcmp(choice.kernels->name, name) != 0) continue;

@@ -1,11 +1,11 @@
-// The draft layer's share of a step: it follows the model's rows with rows of its own in the cache's last layer, and
-// guesses what comes after the tokens just drawn.
+// The draft layer's part of a step: it follows the model's rows with its own rows in the cache's last layer, and drafts
+// the tokens after those just sampled.
 //
-// The layer's row at position p takes the model's hidden state there and the token that stands at p + 1. So every row
-// that holds (the known tokens and the guesses that were right) gets one as soon as its next token is known. Rows of
-// wrong guesses are left in the cache: the next step writes over them before anybody looks. Only a sequence's last row
-// needs more than its cache row: it goes through the whole layer and gives a guess. Further guesses apply the layer
-// again, to its own output and guess, one position on; those cache rows too are written over by the true ones.
+// The layer's row at position p takes the model's hidden state there and the token at p + 1. So every valid row (known
+// tokens and accepted draft tokens) gets one as soon as its next token is known. Rows of rejected draft tokens stay in
+// the cache until the next step overwrites them, before any read. Only a sequence's last row needs more than its cache
+// row: it goes through the whole layer and gives a draft token. Further draft tokens apply the layer again, to its own
+// output and draft token, one position later; those cache rows are also overwritten by the true ones.
 #pragma once
 #include "block.h"
 #include "head.h"
@@ -28,7 +28,7 @@ class DraftStep {
           answer_(answer),
           blocks_(engine, space) {}
 
-    // The answer's tokens stand. A guess that is not to be had ends a sequence's guesses and nothing else.
+    // Requires the results' tokens. An unavailable draft token ends a sequence's drafts and nothing else.
     void run() {
         const int rows = list_rows();
         if (rows == 0) return;
@@ -52,8 +52,8 @@ class DraftStep {
     }
 
   private:
-    // draft_row, draft_token: rows of the step that get one here, and the token behind each; draft_last: for sequences
-    // that want guesses, the last of them. Returns how many.
+    // draft_row, draft_token: rows of the step that get one here, and the token after each; draft_last: for sequences
+    // that request draft tokens, the last of them. Returns their number.
     int list_rows() {
         int count = 0;
         wanting_ = 0;
@@ -67,7 +67,7 @@ class DraftStep {
                 w_.draft_row[count] = s.first_row + i;
                 w_.draft_token[count++] = i + 1 < holding ? batch_.ids[s.first_row + i + 1] : next;
             }
-            if (s.next_drafts == 0 || answer_.draft_counts[index] > 0) continue;  // or its guesses are forced
+            if (s.next_drafts == 0 || answer_.draft_counts[index] > 0) continue;  // or its draft tokens are forced
             w_.draft_sequence[wanting_] = index;
             w_.draft_last[wanting_++] = count - 1;
         }
@@ -94,7 +94,7 @@ class DraftStep {
                 });
     }
 
-    // Closes ranks: the last rows of the sequences that want guesses become rows 0, 1 ...
+    // Compacts rows: the last rows of the sequences that request draft tokens become rows 0, 1 ...
     int keep_last_rows() {
         for (int i = 0; i < wanting_; ++i) {
             const int from = w_.draft_last[i];
@@ -118,7 +118,7 @@ class DraftStep {
         }
     }
 
-    // Sequences that want one more guess close ranks; their rows go on to the next position.
+    // Sequences that request one more draft token are compacted; their rows move to the next position.
     int next_rows(int count, int guess) {
         int going = 0;
         for (int i = 0; i < count; ++i) {

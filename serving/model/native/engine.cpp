@@ -15,7 +15,7 @@
 
 namespace {
 
-// Zeroed and untouched: pages that no step needs cost nothing. Large pages, because a step strides over all of it.
+// Zeroed and untouched: pages that no step needs cost nothing. Large pages, because a step accesses all of it.
 void* reserve(size_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
@@ -31,7 +31,7 @@ cm_engine::~cm_engine() {
     delete group;
     if (scratch == nullptr) return;
 #if defined(__SANITIZE_ADDRESS__)
-    ASAN_UNPOISON_MEMORY_REGION(scratch, scratch_bytes);  // arena.h; whoever gets these pages next may use all of them
+    ASAN_UNPOISON_MEMORY_REGION(scratch, scratch_bytes);  // arena.h; the next owner of these pages may use all of them
 #endif
     munmap(scratch, scratch_bytes);
 }

@@ -25,14 +25,14 @@ struct cm_engine {
     const cm_cache cache;
     const int max_rows;
     const int max_context;
-    bool sees_all[CM_TABLE_WIDTH] = {};  // by place in a table's run of blocks: a layer there has no window; else
+    bool sees_all[CM_TABLE_WIDTH] = {};  // by block in a table's run: whether a layer there has no window; else
     int widest[CM_TABLE_WIDTH] = {};     // the widest window of its layers
     const cm::Kernels& kernels;
     cm::Team team;
     void* scratch = nullptr;
     size_t scratch_bytes = 0;
     cm_grammar_functions grammar{};  // all null: no sequence has a matcher
-    cm::Group* group = nullptr;  // owned; none: all experts are here
+    cm::Group* group = nullptr;  // owned; null: all experts are here
 };
 
 namespace cm {

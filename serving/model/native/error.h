@@ -1,4 +1,4 @@
-// What went wrong, in words, for cm_error_text.
+// Error messages for cm_error_text.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 namespace cm {
 
-// Notes what went wrong, for cm_error_text, and hands the error on.
+// Records the message for cm_error_text, and returns the error.
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

@@ -1,4 +1,4 @@
-// What dense, shared and routed nets have in common: how their work is cut, and their first stage.
+// The common parts of dense, shared and routed networks: the division of their work, and their first stage.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,7 @@ inline int columns_in(int out_features, int column) {
     return out_features - column < kPanel ? out_features - column : kPanel;
 }
 
-// How the inner widths of nets of one shape are cut.
+// How the inner widths of networks of one shape are divided.
 struct NetItems {
     NetItems(const cm_linear& gate_up, int jobs, int rows, int threads) {
         const int width = gate_up.out_features / 2, whole = ceil_div(width, kPanel);
@@ -28,8 +28,8 @@ struct NetItems {
 
 inline Opening opening_of_experts(const cm_model& m) { return {m.gate_alpha, m.gate_limit}; }
 
-// silu(gate) * up, or what `as` says, in columns begin ... of a net's inner width, for x's rows -> rows first ... of
-// `out`.
+// silu(gate) * up, or the variant in `as`, in columns begin ... of a network's inner width, for x's rows -> rows first
+// ... of `out`.
 template <class T>
 void open_gates(const Workspace<T>& space, const cm_linear& w, Opening as, const Rows& x, int begin, int size,
                 const RowBuffer<T>& out, int first, int thread) {
@@ -39,7 +39,7 @@ void open_gates(const Workspace<T>& space, const cm_linear& w, Opening as, const
         for (int r = 0; r < rows; ++r)
             convert_row(tile + r * kPanel, kPanel, gate + (row + r) * kFeedColumns + (column - begin));
     }, panel_at(w, 0, (width + begin) / kPanel));
-    // The up half begins at any column: a panel may hold a little of what is before or behind.
+    // The up half begins at any column: a panel may contain a few numbers before or after it.
     const int last_panel = ceil_div(width + end, kPanel);
     multiply(w, 0, x, (width + begin) / kPanel, last_panel, [&](int row, int rows, int column, const float* tile) {
         const int from = column - width < begin ? begin : column - width;

@@ -1,11 +1,11 @@
-// The feed-forward half of a block: one dense net, or routed experts with shared ones beside them.
+// The feed-forward half of a block: one dense network, or routed experts with shared ones.
 //
-// Two stages do the work, whatever the kind: (1) gate and up of every net with rows, then silu(gate) * up, or what
-// cm_model says of experts; (2) down of all nets, added to the residual stream. Experts need the gate's answer first;
-// the dense or shared net does not, so it runs beside the gate. In (2) an item owns some columns of the stream and adds
-// all nets to them, experts in order of their ids and the shared net last: no two threads meet, and a row's sum has one
-// order. Where the experts lie with several ranks, the same happens in the same order around an exchange of rows and
-// results.
+// Two stages do the work for every kind: (1) gate and up of every network with rows, then silu(gate) * up, or the
+// variant that cm_model defines for experts; (2) down of all networks, added to the residual stream. Experts need the
+// gate's result first; the dense or shared network does not, so it runs concurrently with the gate. In (2) an item owns
+// some columns of the stream and adds all networks to them, experts in order of their ids and the shared network last:
+// no two threads share a column, and a row's sum has one order. If the experts are on several ranks, the same happens
+// in the same order around an exchange of rows and results.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -52,7 +52,7 @@ class Feed {
     }
 
   private:
-    // keep(row): called for each row as soon as it is there.
+    // keep(row): called for each row as soon as it is complete.
     template <class Keep>
     void normalise(bool routed, Keep&& keep) {
         const bool net_int8 = b_.gate_up.form == CM_INT8 && b_.gate_up.out_features;
@@ -65,7 +65,7 @@ class Feed {
         });
     }
 
-    // Stage 1 for what needs no routing: the gate's scores, the dense or shared net.
+    // Stage 1 for the parts without routing: the gate's scores, the dense or shared network.
     void gate_and_net(bool routed, bool with_net) {
         const int64_t score_width = round_up(m_.experts, kPanel);
         auto keep_scores = [&](int first, int rows, int column, const float* tile) {
@@ -86,7 +86,7 @@ class Feed {
         });
     }
 
-    // The same with experts at other ranks. While those are waited for, the shared net is computed.
+    // The same with experts on other ranks. The shared network is computed while waiting for them.
     void run_with_peers() {
         if (has_failed(*e_.group)) return;
         RemoteExperts<T> remote(e_, w_);

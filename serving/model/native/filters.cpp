@@ -8,8 +8,8 @@
 namespace cm {
 namespace {
 
-// Weights by size without sorting them: eight classes an octave below 1, the last takes all that is smaller. Only the
-// class in which a limit falls is sorted.
+// Weights by size without sorting them all: eight classes per octave below 1, the last with all smaller ones. Only the
+// class that contains a limit is sorted.
 constexpr int kClasses = 512;
 
 struct Class {
@@ -45,7 +45,7 @@ int sorted_class(const double* weights, int n, int wanted, double* out) {
     return count;
 }
 
-// The k-th largest weight; 0 where fewer are left.
+// The k-th largest weight; 0 if fewer are left.
 double kth_largest(const double* weights, int n, int64_t k, double* spare) {
     const auto found = classes(weights, n);
     int64_t before = 0;
@@ -60,7 +60,7 @@ double kth_largest(const double* weights, int n, int64_t k, double* spare) {
     return 0;
 }
 
-// The weight at which the sum of the largest ones reaches `share` of all; 0 where rounding keeps it from that.
+// The weight at which the sum of the largest ones reaches `share` of all; 0 if rounding prevents that.
 double nucleus_floor(const double* weights, int n, double share, double* spare) {
     const auto found = classes(weights, n);
     double total = 0, before = 0;
@@ -96,7 +96,7 @@ void filter(double* weights, int n, int top_k, double top_p, double min_p, doubl
     if (top_p < 1) drop_below(weights, n, nucleus_floor(weights, n, top_p, spare));
 }
 
-// splitmix64's finaliser; the seed is mixed first, so that neighbouring seeds share no numbers.
+// splitmix64's finaliser; the seed is mixed first, so that adjacent seeds share no numbers.
 double uniform(uint64_t seed, int64_t position) {
     constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;
     return static_cast<double>(mix(mix(seed + kGolden) + kGolden * (static_cast<uint64_t>(position) + 1)) >> 11) *

@@ -1,4 +1,4 @@
-// Which experts a row goes to, and with which weights: the rules of gate.py, and the lowest id first among equals.
+// Routing of a row to experts with weights: the rules of gate.py, with the lowest id first on ties.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Room to route one row.
+// Memory to route one row.
 struct GateSpace {
-    float* choice;  // [experts]: what an expert is chosen by
+    float* choice;  // [experts]: values by which experts are chosen
     float* worth;   // [groups]
-    uint8_t* open;  // [experts + groups]: still to be chosen
+    uint8_t* open;  // [experts + groups]: whether it may still be chosen
 };
 
-// The best that is still open, by value; some open one even where all are NaN.
+// The best open one, by value; some open one even if all are NaN.
 inline int best_open(const float* value, const uint8_t* open, int size) {
     int best = -1;
     for (int i = 0; i < size; ++i) {

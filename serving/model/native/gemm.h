@@ -1,10 +1,10 @@
 // Products of rows with packed weights, y = x W^T + b, for any number of rows and any range of panels.
 //
-// Theory of operation. Few rows are bound by reading the weights: each panel streams by once, fetched ahead, two panels
-// at once where the registers suffice, so that their chains hide each other's latency. More rows run over each panel in
-// even blocks while the next panel is fetched; thousands go in runs of rows that stay in the second-level cache. Panels in
-// short form are restored in cache first. None of this changes a result: an output element is one chain over the inner
-// dimension in one order.
+// Theory of operation. With few rows, reading the weights is the bound: each panel is read once, prefetched, two panels
+// at once if the registers suffice, so that their chains hide each other's latency. More rows pass over each panel in
+// even blocks while the next panel is fetched; thousands are processed in runs of rows that stay in the second-level
+// cache. Panels in short form are first restored in cache. None of this changes a result: an output element is one
+// chain over the inner dimension in one order.
 #pragma once
 #include <type_traits>
 
@@ -23,7 +23,7 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 // Rows of activations in the weights' form. All are readable, and finite, up to padded_in of the product. The digits of
-// a row (W8A16) lie behind one another.
+// a row (W8A16) are consecutive.
 struct Rows {
     const void* data;
     int64_t stride;      // in numbers
@@ -31,7 +31,7 @@ struct Rows {
     int count;
 };
 
-// Where results go: a function and what it is called with, so that products are compiled once, not once per use.
+// Destination of results: a function and its argument, so that products are compiled once, not once per use.
 struct Sink {
     void (*store)(void* context, int first_row, int rows, int first_column, const float* tile);
     void* context;
@@ -44,7 +44,7 @@ constexpr int kAheadSteps = 32;
 static CM_INLINE void release_tiles() {}
 #endif
 
-// From exact sums of rows of digits, kParts to a row, to what the rows are.
+// From exact sums of rows of digits, kParts per row, to the rows' values.
 template <bool kUnsignedRows, int kParts>
 CM_INLINE void scale_sums(float* tile, int rows, const int32_t* sums, const float* scales, const float* row_scale) {
     uint32_t offset[kPanel];
@@ -52,7 +52,7 @@ CM_INLINE void scale_sums(float* tile, int rows, const int32_t* sums, const floa
         offset[n] = kUnsignedRows ? static_cast<uint32_t>(sums[n]) * (kParts == 2 ? 257u : 1u) : 0;
     }
     for (int r = 0; r < rows; ++r) {
-        uint32_t exact[kPanel];  // at the end, whatever overflows on the way
+        uint32_t exact[kPanel];  // correct at the end, even if intermediate sums overflow
         __builtin_memcpy(exact, tile + r * kParts * kPanel, sizeof exact);
         if (kParts == 2) {
             uint32_t low[kPanel];
@@ -66,8 +66,7 @@ CM_INLINE void scale_sums(float* tile, int rows, const int32_t* sums, const floa
     }
 }
 
-// Scales, offsets and bias of 32 columns: from what a kernel summed up to what the product is. A row's digits become one
-// row.
+// Scales, offsets and bias of 32 columns: from a kernel's sums to the product. A row's digits become one row.
 template <bool kUnsignedRows>
 CM_INLINE void finish(float* tile, int rows, const cm_linear& w, int group, int panel, const float* row_scale) {
     if (has_int8_weights(w.form)) {
@@ -86,16 +85,16 @@ CM_INLINE void finish(float* tile, int rows, const cm_linear& w, int group, int 
         for (int n = 0; n < real; ++n) tile[r * kPanel + n] += bias[n];
 }
 
-// Where the panel in work comes from, and what is wanted after it.
+// Location of the current panel, and the memory needed after it.
 struct Stream {
     const char* here;
     bool from_memory;  // not yet in cache
-    const char* next;  // null: nothing
+    const char* next;  // null: none
     int64_t bytes;
 };
 
-// What block `block` of `blocks` fetches while it passes over a panel. The first over a panel that comes from memory:
-// that very panel, a little ahead of itself, and the begin of the next. All others: their share of the next.
+// Prefetches of block `block` of `blocks` during its pass over a panel. The first pass over a panel from memory fetches
+// that panel, a little ahead of itself, and the start of the next. All others fetch their share of the next.
 static CM_INLINE Ahead fetch(const Stream& stream, int block, int blocks, int steps) {
     const char* next = stream.next ? stream.next : stream.here;
     if (stream.from_memory && block == 0) {
@@ -123,19 +122,20 @@ class PanelRun {
 
     int blocks() const { return blocks_; }
     bool pairs() const { return count_ * parts_ <= Form::kMaxPairedRows; }
-    // At the end. Not in a destructor: that would be for exceptions, too, and bring in what all instruction sets share.
+    // Call at the end. Not a destructor, which would also run for exceptions and include code shared by all instruction
+    // sets.
     CM_INLINE void release() const {
         if (tiles_ != 0) release_tiles();
     }
 
-    // Panel number `panel`, and the next where they are two `together`: they lie at stream.here, behind one another.
+    // Panel number `panel`, and the next if two are computed `together`: they are consecutive at stream.here.
     CM_INLINE void multiply(int panel, int together, const Stream& stream) {
         alignas(64) float tile[Form::kMaxRows * kPanel];
         const auto* data = static_cast<const typename Form::Number*>(x_.data) + first_ * parts_ * x_.stride;
         if (has_int8_weights(w_.form)) fetch_scales(panel, together);
         for (int b = 0; b < blocks_; ++b) {
             const int begin = count_ * b / blocks_, rows = count_ * (b + 1) / blocks_ - begin;
-            // Ahead is made in place: a copy would be read back before its parts are written, and wait for them.
+            // Constructed in place: a copy would be read before its parts are written, and wait for them.
             const Block<Form> block{data + begin * parts_ * x_.stride,
                                     x_.stride,
                                     rows * parts_,
@@ -156,7 +156,7 @@ class PanelRun {
     }
 
   private:
-    // What finish() will want of these panels: a few lines of memory that it would have to wait for.
+    // The data for these panels that finish() will need: a few lines of memory that it would otherwise wait for.
     CM_INLINE void fetch_scales(int panel, int together) const {
         const float* scales = scales_at(w_, group_, panel);
         const int32_t* sums = sums_at(w_, group_, panel);
@@ -214,7 +214,7 @@ static CM_NOINLINE void multiply_restored(const cm_linear& w, int group, const R
     run.release();
 }
 
-// The same; few rows restore them within the kernel, step after step.
+// The same; with few rows the kernel restores them step by step.
 static CM_INLINE void multiply_short(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel,
                                      Sink sink, const char* after) {
     if (x.count > Bf16::kMaxRestoredRows) return multiply_restored(w, group, x, first_panel, last_panel, sink, after);
@@ -222,8 +222,8 @@ static CM_INLINE void multiply_short(const cm_linear& w, int group, const Rows& 
 }
 
 // x times the panels first_panel ... last_panel - 1 of one group. Calls store(first_row, rows, first_column, tile) for
-// every part of the result: tile [rows][32] float32 at a multiple of 64; columns past out_features hold zeros. After: the
-// panels that the caller takes next, of the same size, if it knows.
+// every part of the result: tile [rows][32] float32 at a multiple of 64; columns past out_features are zero. After: the
+// caller's next panels, of the same size, if known.
 template <class Store>
 void multiply(const cm_linear& w, int group, const Rows& x, int first_panel, int last_panel, Store&& store,
               const char* after = nullptr) {

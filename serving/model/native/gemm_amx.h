@@ -1,5 +1,5 @@
-// Products in AMX tiles: sixteen rows by sixteen columns each, sixteen steps of a panel at once, for any number of rows,
-// so that a row's chain is always a tile's. F32 products, of which there are few, take vectors.
+// Products in AMX tiles: sixteen rows by sixteen columns each, sixteen steps of a panel at once, for any number of
+// rows, so that a row's chain is always a tile's. F32 products, which are few, use vectors.
 #pragma once
 #include "gemm_avx512.h"
 #include "gemm_parts.h"
@@ -31,7 +31,7 @@ constexpr int kTileSteps = 16;
 
 static CM_INLINE void release_tiles() { tile_release(); }
 
-// Sums in 0-3, rows of x in 4 and (the second sixteen) 5, weights in what is left: 16 steps x 16 columns.
+// Sums in 0-3, rows of x in 4 and (the second sixteen) 5, weights in the rest: 16 steps x 16 columns.
 static CM_INLINE void set_up(int rows, bool paired, int* tiles) {
     const int wanted = 2 * rows + paired;
     if (*tiles == wanted) return;
@@ -46,7 +46,7 @@ static CM_INLINE void set_up(int rows, bool paired, int* tiles) {
     tile_configure(config);
 }
 
-// For the next sixteen steps; with two panels the second, `panel_bytes` further on, too.
+// For the next sixteen steps; with two panels also the second, `panel_bytes` further on.
 template <int P>
 CM_INLINE void fetch_ahead(Ahead& ahead, int64_t panel_bytes) {
     const char* from = ahead.pass(kTileSteps);

@@ -1,4 +1,4 @@
-// Products of a few rows with a panel in AVX2, part by part: sixteen registers are few.
+// Products of a few rows with a panel in AVX2, part by part, since there are only sixteen registers.
 #pragma once
 #include "gemm_parts.h"
 
@@ -6,7 +6,7 @@ namespace cm::CM_ISA_NAMESPACE {
 
 struct VectorForm {
     static constexpr int kMaxRows = 6;
-    static constexpr int kMaxRestoredRows = 2;  // more pass over a panel several times
+    static constexpr int kMaxRestoredRows = 2;  // for more rows several passes over a panel
     static constexpr int kMaxPairedRows = 0;
     static constexpr bool kUnsignedRows = false;
     static constexpr bool kTiles = false;
@@ -35,7 +35,7 @@ static CM_INLINE __m256i all_of_dword(const void* x) {
     return _mm256_set1_epi32(dword);
 }
 
-// Two numbers in 32 bits, brought into float32 one after the other.
+// Two numbers in 32 bits, converted to float32 one after the other.
 struct Bf16 : VectorForm {
     using Number = uint16_t;
     using Sum = __m256;
@@ -61,7 +61,8 @@ struct Bf16 : VectorForm {
     static CM_INLINE void store(char* to, const Sum* sum) { F32::store(to, sum); }
 };
 
-// In 16 bits, where no sum of two products overflows. A register of sums holds four columns, two partial sums of each.
+// In 16 bits, where a sum of two products does not overflow. A register of sums holds four columns, two partial sums of
+// each.
 struct Int8 : VectorForm {
     using Number = int8_t;
     using Sum = __m256i;
@@ -76,14 +77,15 @@ struct Int8 : VectorForm {
             for (int r = 0; r < R; ++r) sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(all[r], wide));
         }
     }
-    // hadd works within halves of a register: bring the columns back in order.
+    // hadd works within halves of a register: restore the order of columns.
     static CM_INLINE void store(char* to, const Sum* sum) {
         const __m256i mixed = _mm256_hadd_epi32(sum[0], sum[1]);
         _mm256_store_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(mixed, 0xd8));
     }
 };
 
-// A panel is four vectors wide; so many at once as there are registers for: all for few rows, so that lines come in turn.
+// A panel is four vectors wide; as many at once as there are registers: all for few rows, so that lines are read in
+// turn.
 template <class Form, int R, int P>
 CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);

@@ -44,7 +44,7 @@ struct Bf16 : VectorForm {
     static CM_INLINE void store(char* to, Sum sum) { _mm512_store_ps(reinterpret_cast<float*>(to), sum); }
 };
 
-// The instruction multiplies unsigned by signed: it gets x + 128, and `sums_at` of the panel is what that adds.
+// The instruction multiplies unsigned by signed: it gets x + 128, and the panel's `sums_at` corrects for that.
 struct Int8 : VectorForm {
     static constexpr bool kUnsignedRows = true;
     using Number = int8_t;
@@ -61,7 +61,7 @@ struct Int8 : VectorForm {
 
 #endif
 
-// R rows times P panels that lie behind one another.
+// R rows times P consecutive panels.
 template <class Form, int R, int P>
 CM_NOINLINE void fixed_block(const Block<Form>& b) {
     constexpr int kSide = 4 / sizeof(typename Form::Number);
@@ -78,7 +78,7 @@ CM_NOINLINE void fixed_block(const Block<Form>& b) {
         for (int step = 0; step < weights.steps(); ++step) {
             const char* from = ahead.pass(1);
             for (int p = 0; p < P; ++p) {
-                if (is_short<Form>) continue;  // whoever restores fetches ahead
+                if (is_short<Form>) continue;  // restoring prefetches instead
                 _mm_prefetch(from + p * panel_bytes, _MM_HINT_T0);
                 _mm_prefetch(from + p * panel_bytes + 64, _MM_HINT_T0);
             }

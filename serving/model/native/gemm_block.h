@@ -1,4 +1,4 @@
-// From numbers of rows and panels that are known at run time to kernels for which they are constants.
+// Dispatches run-time numbers of rows and panels to kernels for which they are constants.
 #pragma once
 #include "gemm_parts.h"
 

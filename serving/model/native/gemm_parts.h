@@ -1,4 +1,4 @@
-// What the kernels of all instruction sets take and give: a few rows times one panel, or two that lie behind one another.
+// Input and output of the kernels of all instruction sets: a few rows times one panel, or two consecutive ones.
 #pragma once
 #include "isa.h"
 #include "pack.h"
@@ -6,14 +6,14 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Memory that is wanted next, and is fetched step by step: at first `at`, after `turn` steps `then`.
+// Memory to prefetch step by step: first `at`, after `turn` steps `then`.
 struct Ahead {
     const char* at;
-    int step;  // bytes on with each step
+    int step;  // bytes per step
     int turn;
     const char* then;
 
-    // What is to be fetched during the next `steps`, of which one may be the last before the turn.
+    // The memory to fetch during the next `steps`, one of which may be the last before the turn.
     CM_INLINE const char* pass(int steps) {
         const char* from = at;
         turn -= steps;
@@ -30,13 +30,13 @@ struct Block {
     const char* panel;
     int panels;
     int steps;
-    Ahead ahead;  // of the first panel; that of a second one lies as far on as the panel itself
-    int* tiles;  // what the tile registers are set up for; kept from block to block, 0 = nothing (AMX only)
-    void* sums;  // [panels][rows][32] float, or int32 of INT8; at a multiple of 64
+    Ahead ahead;  // of the first panel; that of a second one is one panel further
+    int* tiles;  // current configuration of the tile registers; kept from block to block, 0 = none (AMX only)
+    void* sums;  // [panels][rows][32] float, or int32 for INT8; at a multiple of 64
 };
 
-// As Form, with panels as short_bf16.h has them. In vectors one at a time: a pair, restored in turns, is two streams of
-// memory, and a fifth slower (Zen 5, batch 1).
+// As Form, with panels as in short_bf16.h. In vectors one at a time: a pair, restored alternately, makes two streams of
+// memory and is a fifth slower (Zen 5, batch 1).
 template <class Form>
 struct Short : Form {
     static constexpr int kMaxPairedRows = Form::kTiles ? Form::kMaxPairedRows : 0;
@@ -47,7 +47,7 @@ constexpr bool is_short = false;
 template <class Form>
 constexpr bool is_short<Short<Form>> = true;
 
-// Where a kernel finds its weights: steps() at a time, that is all of them, or what is restored at a time.
+// Source of a kernel's weights: steps() at a time, either all of them or the restored part.
 template <class Form, int P>
 class Weights {
   public:

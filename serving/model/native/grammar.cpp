@@ -27,7 +27,7 @@ bool begin_draws(const cm_grammar_functions& grammar, cm_matcher& matcher) {
 bool allow_next(const cm_grammar_functions& grammar, const cm_matcher& matcher, int vocab, uint32_t* allowed) {
     const size_t words = static_cast<size_t>(vocab) / 32 + 1;
     if (grammar.compute_mask(matcher.matcher, allowed, words * sizeof(uint32_t)) != 0) return false;
-    const bool complete = allowed[vocab / 32] >> (vocab % 32) & 1;  // the bit behind the vocabulary stands for all stops
+    const bool complete = allowed[vocab / 32] >> (vocab % 32) & 1;  // the bit after the vocabulary represents all stops
     allowed[words - 1] &= (1u << (vocab % 32)) - 1;
     for (int32_t i = 0; i < matcher.stop_count; ++i) {
         const int32_t stop = matcher.stops[i];
@@ -60,8 +60,8 @@ int possible_next(const cm_grammar_functions& grammar, const cm_matcher& matcher
 
 }  // namespace cm
 
-// Texts and their tokens. A grammar forces the same texts over and over; only a new one is asked for where the answer
-// takes long, and may have to wait for an interpreter.
+// Texts and their tokens. A grammar forces the same texts repeatedly, so only a new one is requested from the caller,
+// which may take long and wait for an interpreter.
 struct cm_text_tokens {
     cm_tokenize_fn ask;
     std::mutex mutex;

@@ -1,8 +1,8 @@
-// Grammars in a step: matchers, of a library that is known by addresses only, say which tokens may be drawn. Compiled
+// Grammars in a step: matchers, from a library known by addresses only, return the tokens that may be sampled. Compiled
 // once, for any processor.
 //
-// A matcher stands behind the output so far. The draws of a sequence tell it their tokens as they are made, one after
-// the other: so nothing has to be taken back, unless a whole step is computed again.
+// A matcher's state is that after the output so far. Sampling passes each token of a sequence to it immediately, in
+// order: so nothing has to be undone, unless a whole step is repeated.
 #pragma once
 #include <cstdint>
 
@@ -10,19 +10,19 @@
 
 namespace cm {
 
-// Takes back what an attempt at this very step had told the matcher. False if it cannot.
+// Undoes the tokens that a previous attempt at this step passed to the matcher. False if it cannot.
 bool begin_draws(const cm_grammar_functions& grammar, cm_matcher& matcher);
 
-// The tokens that may come next, one bit each: [vocab bits and one more, in whole words]. False if there are none.
+// The tokens that may follow, one bit each: [vocab bits and one more, in whole words]. False if there are none.
 bool allow_next(const cm_grammar_functions& grammar, const cm_matcher& matcher, int vocab, uint32_t* allowed);
 
-// The output goes on with a token. One that stops is not the grammar's: it changes nothing. False if it is forbidden.
+// Appends a token to the output. A stop token is not part of the grammar and changes nothing. False if it is forbidden.
 bool tell(const cm_grammar_functions& grammar, cm_matcher& matcher, int32_t token);
 
-// Tokens that must come next, as far as there is only one way on, at most `most`. Returns how many.
+// Forced tokens, while there is only one continuation, at most `most`. Returns their number.
 int forced_next(const cm_grammar_functions& grammar, const cm_matcher& matcher, int32_t* tokens, int most);
 
-// How many of these tokens, the first ones, the output may go on with.
+// Number of these tokens, from the first on, that the grammar accepts.
 int possible_next(const cm_grammar_functions& grammar, const cm_matcher& matcher, const int32_t* tokens, int count);
 
 }  // namespace cm

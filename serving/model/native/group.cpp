@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t kMostPendingMaps = 8;
 
-// How long to wait for a new epoch after a loss: as long as a rank lives without a shell.
+// Timeout for a new epoch after a loss: as long as a rank lives without a shell.
 constexpr std::chrono::seconds kShellPatience{30};
 
 size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
@@ -20,7 +20,7 @@ ub::RankSet ranks_of(const std::vector<uint32_t>& homes) {
     return found;
 }
 
-// What one writer adds, others may read meanwhile.
+// Written by one thread, and read concurrently by others.
 template <class Number>
 void add(std::atomic<Number>& sum, Number more) {
     sum.store(sum.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -79,7 +79,7 @@ bool Group::note(const ub::Outcome& outcome) {
     return static_cast<bool>(outcome);
 }
 
-// Sort what has come by slots. Mismatch if a peer named one that holds nothing.
+// Sort incoming entries by slot. Mismatch if a peer named an empty slot.
 ub::Outcome Group::count_rows() {
     for (const uint32_t slot : used_slots_) slot_rows_[slot] = 0;
     used_slots_.clear();
@@ -111,8 +111,8 @@ uint64_t Group::newest_map() {
     return newest;
 }
 
-// Ranks announce the newest map that they have: the oldest of those is what all have. If that one sends rows to a rank
-// which is no member any more, nobody would compute them: somebody lacks the epoch's map, and the group fails instead.
+// Ranks announce their latest map: all have at least the oldest of those. If that one sends rows to a rank that is no
+// longer a member, the rows would not be computed: some rank lacks the epoch's map, and the group fails instead.
 bool Group::begin() {
     new_map_.store(false);
     uint64_t common = newest_map();
@@ -147,7 +147,7 @@ bool Group::recover() {
         std::lock_guard<std::mutex> guard(lock_);
         for (const Peer& peer : newcomers_) {
             exchange_.replace(peer.rank, peer.window);
-            watch_.add(peer.rank, peer.process);  // if that fails the shell tells of its death
+            watch_.add(peer.rank, peer.process);  // if that fails the shell reports its death
         }
         newcomers_.clear();
         new_map_.store(!pending_.empty());
@@ -199,7 +199,7 @@ void Group::counts(uint64_t* to) const {
     for (size_t i = 0; i < counts_.size(); ++i) to[i] = counts_[i].load(std::memory_order_relaxed);
 }
 
-// Rows that were announced in this round, and the results that will come back for them.
+// Rows announced in this round, and their results.
 void Group::count_bytes(int64_t row_bytes) {
     const uint64_t result_bytes = exchange_.shape().result_bytes;
     ub::Exchange::for_each(exchange_.members() & ~ub::just(exchange_.self()), [&](uint32_t rank) {
@@ -213,7 +213,7 @@ void Group::count_time(ub::Clock::time_point begun) {
     add<int64_t>(step_ns_, std::chrono::nanoseconds(ub::Clock::now() - begun).count());
 }
 
-// The round's rows are computed: two looks at the clock a layer, beside some hundred thousand products.
+// The round's rows are computed: two clock reads per layer are negligible next to some hundred thousand products.
 void Group::count_work() {
     if (total_ == 0) return;
     add<int64_t>(work_ns_, std::chrono::nanoseconds(ub::Clock::now() - work_begun_).count());

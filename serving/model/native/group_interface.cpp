@@ -33,7 +33,7 @@ bool possible(const cm_window_shape& s) {
     return s.ranks > 0 && s.max_rows > 0 && s.top_k > 0 && s.row_bytes > 0 && s.result_bytes > 0 && shape_of(s).possible();
 }
 
-// A row as experts of either kind multiply it: the model's numbers, or INT8 ones with their scale behind.
+// A row in the input form of experts of either kind: the model's numbers, or INT8 ones followed by their scale.
 int32_t row_bytes(const cm_model& m) {
     const int64_t width = round_up(m.hidden, kInnerMultiple), number = m.form == CM_F32 ? 4 : 2;
     return static_cast<int32_t>(std::max(width * number, width + static_cast<int64_t>(sizeof(float))));
@@ -66,7 +66,7 @@ int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answe
         if (!group.failed() && group.begin()) {
             engine.team.open();
             result = engine.kernels.step(engine, batch, answer);
-            if (!group.failed()) engine.kernels.serve(engine);  // whatever the step's own result is
+            if (!group.failed()) engine.kernels.serve(engine);  // regardless of the step's own result
             engine.team.close();
         }
         group.count_time(begun);
@@ -112,7 +112,7 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     std::vector<cm::ub::Window> windows;
     for (int32_t rank = 0; rank < ranks; ++rank) {
         const bool there = rank == place->rank || place->windows[rank] != nullptr;
-        void* memory = place->windows[there ? rank : place->rank];  // nobody looks at that of a missing one
+        void* memory = place->windows[there ? rank : place->rank];  // that of a missing one is never read
         if (!cm::ub::Window::fits(memory, cm::shape_of(wanted), static_cast<uint32_t>(there ? rank : place->rank)))
             return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
         windows.push_back(cm::ub::Window::open(memory));

@@ -1,6 +1,6 @@
-"""The package's own build compiles the native library, where there is a compiler; an install never fails for it.
+"""Compiles the native library during the package's own build if there is a compiler; an install never fails without.
 
-A wheel takes the library along. An editable install, which uses the sources in place, fills the user's cache. Without a
+A wheel includes the library. An editable install, which uses the sources in place, fills the user's cache. Without a
 compiler this step is skipped: the library is built on first use, or torch computes.
 """
 
@@ -14,10 +14,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeLibraryHook(BuildHookInterface):
-    """Runs before hatchling puts a wheel together."""
+    """Runs before hatchling assembles a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and add the library to hatchling's build data.
+        """Build the library and add it to hatchling's build data.
 
         Args:
             version: `editable` or `standard`.
@@ -43,13 +43,13 @@ class NativeLibraryHook(BuildHookInterface):
         build_data["infer_tag"] = True
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Clean up. Effects: removes the temporary folder."""
+        """Remove the temporary folder."""
         if self._scratch is not None:
             self._scratch.cleanup()
 
 
 def _load_builder(root: Path) -> ModuleType:
-    """build.py by its path: the package is not installed yet."""
+    """Load build.py by its path, since the package is not installed yet."""
     path = root / "serving" / "model" / "native" / "build.py"
     spec = importlib.util.spec_from_file_location("native_build", path)
     assert spec is not None

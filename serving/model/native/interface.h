@@ -1,8 +1,8 @@
 // The library's whole interface: plain C over raw pointers, mirrored field by field in layout.py.
 //
-// Who owns what: the caller owns every byte that these structs point to and keeps it alive; the library owns only a
-// `cm_engine` (threads and scratch memory). Nothing here allocates during a step. All functions return 0, or a
-// `cm_error`; `cm_error_text` says what is wrong in words.
+// Ownership: the caller owns every byte that these structs point to and keeps it alive; the library owns only a
+// `cm_engine` (threads and scratch memory). No function allocates during a step. All functions return 0, or a
+// `cm_error`; `cm_error_text` describes the error.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -12,11 +12,11 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 16  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 16  // incremented with every change of this file; the loader compares
 
-// How numbers are stored. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
-// W8A16 is of weights alone: INT8 ones whose activations take 16 bits, and that may have scales of inputs, too.
-// BF16_SHORT is of weights alone, too: those of BF16 in fewer bytes, see short_bf16.h.
+// Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
+// W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
+// weights only: BF16 in fewer bytes, see short_bf16.h.
 enum cm_form { CM_F32 = 0, CM_BF16 = 1, CM_INT8 = 2, CM_W8A16 = 3, CM_BF16_SHORT = 4 };
 
 enum cm_error {
@@ -25,13 +25,13 @@ enum cm_error {
     CM_NO_MEMORY = 2,
     CM_NOT_FINITE = 3,
     CM_NO_SHORT_FORM = 4,
-    CM_GROUP = 5,  // a peer was late, or lost for good; the text says which
+    CM_GROUP = 5,  // a peer was late, or lost permanently; the text has the details
 };
 
-// One product y = x W^T + b, or `groups` of them side by side (one per attention head), all of the same size.
-// `packed` is what cm_pack wrote: panels of 32 output features, then (INT8, W8A16) scales and column sums; see pack.h.
+// One product y = x W^T + b, or `groups` of them (one per attention head), all of the same size. `packed` is the output
+// of cm_pack: panels of 32 output features, then (INT8, W8A16) scales and column sums; see pack.h.
 typedef struct {
-    int32_t out_features;  // per group; 0 = there is no such product
+    int32_t out_features;  // per group; 0 = no product
     int32_t in_features;
     int32_t groups;
     int32_t form;  // cm_form of the weights
@@ -39,19 +39,19 @@ typedef struct {
     const float* bias;  // [groups * out_features], or null
 } cm_linear;
 
-// What attention keeps of a token: one latent and one rotated key for all heads, or a value and a rotated key for each
-// KV head, which a group of query heads shares.
+// Data that attention keeps per token: one latent and one rotated key for all heads, or a value and a rotated key for
+// each KV head, which a group of query heads shares.
 enum cm_attention { CM_LATENT = 0, CM_GROUPED = 1 };
 
 typedef struct {
     int32_t kind;     // cm_attention, the same in all layers of a model
-    int32_t rotates;  // grouped: 0 = its queries and keys know no positions
-    int32_t window;   // grouped: tokens that a token sees at most, the last ones up to itself; 0 = all before it
+    int32_t rotates;  // grouped: 0 = without positions
+    int32_t window;   // grouped: number of latest tokens that a token sees, including itself; 0 = all
     const float* attention_norm;  // [hidden]
     cm_linear into;  // hidden -> query latent (or queries) ++ kv latent ++ rope key; grouped: queries ++ keys ++ values
     const float* query_norm;  // [q_lora]; null without q_lora, and then query_up is absent. Grouped: [head_dim], or null
     const float* key_norm;    // grouped: [head_dim], or null
-    const float* sinks;  // grouped: [heads], scores that take their share of the softmax and bring no value; or null
+    const float* sinks;  // grouped: [heads], scores that take a share of the softmax without a value; or null
     // From here to value_absorb: latent only.
     cm_linear query_up;
     const float* latent_norm;  // [kv_lora]
@@ -90,8 +90,8 @@ typedef struct {
     int32_t normalise_weights;
     int32_t bf16_results;  // 1: the result of an expert is rounded to BF16 before it is weighted and added
     float routed_scaling;
-    // How the gates of routed experts open. Limit 0: as silu(gate) * up, like all others; else as
-    // (up + 1) * gate * sigmoid(alpha * gate), gate at most the limit, and up within it on both sides.
+    // The gates of routed experts. Limit 0: silu(gate) * up, like all others; otherwise (up + 1) * gate * sigmoid(alpha
+    // * gate), with gate at most the limit, and up within it on both sides.
     float gate_alpha, gate_limit;
     float norm_eps, latent_norm_eps;
     float softmax_scale;
@@ -104,68 +104,70 @@ typedef struct {
     const cm_draft_layer* draft;  // null = none
 } cm_model;
 
-// The paged cache: [blocks, layers, block_tokens, row], see kv_cache.py. Its layer `layers` is the draft layer's. A row of
-// grouped attention has a part for each KV head, one behind another; what is said of a row there is said of such a part.
+// The paged cache: [blocks, layers, block_tokens, row], see kv_cache.py. Its layer `layers` is the draft layer's. A row
+// of grouped attention has one part per KV head, consecutively; the fields below that describe a row then describe such
+// a part.
 typedef struct {
     void* base;
     int32_t form;  // of the latent part; grouped: of values and keys
     int32_t blocks, layers, block_tokens;
     int32_t row_bytes;     // of a whole token
     int32_t head_bytes;    // grouped: of a KV head's part
-    int32_t rope_offset;   // bytes from the row's begin to the rotated key (of the latent kind in the activations' form)
-    int32_t scale_offset;  // INT8: bytes to the row's float32 scale; grouped: to the value's, and the key's behind it
-    // Blocks may hold some of the model's layers only, those with a window apart from the others. Then a table has
-    // `width` of them for each block_tokens positions, one behind another, and entries that no row of a step sees in
-    // its windows may be anything.
+    int32_t rope_offset;   // bytes from the row's start to the rotated key (latent kind: in the activations' form)
+    int32_t scale_offset;  // INT8: bytes to the row's float32 scale; grouped: to the value's, followed by the key's
+    // Blocks may contain only some of the model's layers, with those that have a window separate from the others. Then
+    // a table has `width` consecutive entries for each block_tokens positions, and entries that no row of a step sees
+    // in its windows may have any value.
     int32_t width;          // without `places`: any
-    const int32_t* places;  // [layers of the model][2]: which of these blocks, and which of its layers; null = all in one
+    const int32_t* places;  // [layers of the model][2]: block among these, and layer in it; null = all in one
 } cm_cache;
 
 #define CM_TABLE_WIDTH 8  // the most blocks for the same positions
 
 enum cm_draw {
     CM_DRAW_NONE = 0,    // a chunk that is not the last
-    CM_DRAW_TOKEN = 1,   // draw here, by the rules of sampler.py
-    CM_DRAW_LOGITS = 2,  // hand out the logits of the last row; the caller draws
+    CM_DRAW_TOKEN = 1,   // sample here, by the rules of sampler.py
+    CM_DRAW_LOGITS = 2,  // return the logits of the last row; the caller samples
 };
 
-// One sequence's share of a step; mirrors SequenceStep. Rows of all sequences lie behind one another in `ids`.
+// One sequence's share of a step; mirrors SequenceStep. Rows of all sequences are consecutive in `ids`.
 typedef struct {
     int32_t first_row;   // in ids
-    int32_t rows;        // fed tokens, drafts included
-    int32_t start;       // tokens in the cache before
-    int32_t table;       // where its block table begins in `tables`
+    int32_t rows;        // fed tokens, including draft tokens
+    int32_t start;       // tokens already in the cache
+    int32_t table;       // start of its block table in `tables`
     int32_t table_size;  // blocks
-    int32_t drafts;      // the last `drafts` rows are guesses to verify (CM_DRAW_TOKEN only)
+    int32_t drafts;      // the last `drafts` rows are draft tokens to verify (CM_DRAW_TOKEN only)
     int32_t draw;        // cm_draw
-    int32_t next_drafts;  // guesses wanted; 0 = only keep the draft layer's cache; -1 = draft layer takes no part
-    int32_t next_token;   // token after the last row when it is known and not drawn here (an unfinished chunk), else -1
-    int32_t keep_hidden;  // 1: hand out the hidden states of all rows (prompt log-probabilities)
-    int32_t alone;        // 1: each row attends by itself; 0: all together. Latent only: in latent space, in plain heads
+    int32_t next_drafts;  // requested draft tokens; 0 = only update the draft layer's cache; -1 = skip the draft layer
+    int32_t next_token;   // token after the last row if it is known and not sampled here (an unfinished chunk), else -1
+    int32_t keep_hidden;  // 1: return the hidden states of all rows (prompt log-probabilities)
+    int32_t alone;        // 1: each row attends alone; 0: all together. Latent only: in latent space, in plain heads
     int32_t top_k;        // 0 = off
-    int32_t matcher;      // in the batch's matchers (CM_DRAW_TOKEN only); -1 = all tokens may be drawn
-    int32_t next_forced;  // most guesses wanted of those that the grammar forces; they go before the draft layer's
+    int32_t matcher;      // in the batch's matchers (CM_DRAW_TOKEN only); -1 = all tokens are allowed
+    int32_t next_forced;  // maximum number of grammar-forced draft tokens; they precede the draft layer's
     double temperature, top_p, min_p;  // temperature 0 = greedy
     uint64_t seed;
-    int64_t position;  // of the first token drawn; keys its random number
+    int64_t position;  // of the first sampled token; keys its random number
 } cm_sequence;
 
-// A matcher of a grammar library: an output that follows a grammar, as far as it is known before the step. A step tells
-// it the tokens that it draws, all but those that stop.
+// A matcher of a grammar library: an output that follows a grammar, as far as it is known before the step. A step
+// passes the tokens that it samples to the matcher, except stop tokens.
 typedef struct {
-    void* matcher;         // null = there is none to be had: its sequence gets no token
-    const int32_t* stops;  // tokens that end the output: allowed where it is complete
+    void* matcher;         // null = unavailable: its sequence gets no token
+    const int32_t* stops;  // tokens that end the output: allowed if it is complete
     int32_t stop_count;
-    int32_t told;  // 0 before a step; tokens that the step has told the matcher
+    int32_t told;  // 0 before a step; number of tokens that the step has passed to the matcher
 } cm_matcher;
 
-// What a step needs of the grammar library, which is known by addresses only. Vocabularies there have one token more,
-// which stands for all that stop. 0 = done, less = the matcher has failed, for good. Any thread, one for each matcher.
+// Functions of the grammar library that a step needs, known by addresses only. Vocabularies there have one token more,
+// which represents all stop tokens. 0 = done, less = the matcher has failed permanently. Any thread, one for each
+// matcher.
 typedef struct {
     int32_t (*compute_mask)(void* matcher, uint32_t* mask, size_t mask_bytes);
     int32_t (*consume)(void* matcher, uint32_t token);
     int32_t (*rollback)(void* matcher, size_t tokens);
-    int32_t (*forced)(void* matcher, uint32_t* tokens, size_t most);             // how many
+    int32_t (*forced)(void* matcher, uint32_t* tokens, size_t most);             // their number
     int32_t (*validate)(void* matcher, const uint32_t* tokens, size_t count);  // how many of them may be consumed
 } cm_grammar_functions;
 
@@ -174,16 +176,16 @@ typedef struct {
     const cm_sequence* sequence;
     const int32_t* ids;
     const int32_t* tables;
-    int32_t settled;  // 1: the model has left these rows in the cache before; only the draft layer's are written
+    int32_t settled;  // 1: the model has written these rows to the cache before; only the draft layer's are written
     int32_t matchers;
     cm_matcher* matcher;  // [matchers]
 } cm_batch;
 
-// What a step gives. `max_tokens` = columns of `tokens` and `drafts` (at least drafts + 1 of every sequence).
+// Results of a step. `max_tokens` = columns of `tokens` and `drafts` (at least drafts + 1 of every sequence).
 typedef struct {
     int32_t max_tokens;
     int32_t* token_counts;  // [sequences]
-    int32_t* tokens;        // [sequences, max_tokens]: right guesses, then one more, unless its grammar allows none
+    int32_t* tokens;        // [sequences, max_tokens]: accepted drafts, then one more, unless its grammar allows none
     int32_t* draft_counts;  // [sequences]
     int32_t* drafts;        // [sequences, max_tokens]
     float* logits;          // [sequences with CM_DRAW_LOGITS, vocab], in order; null if there are none
@@ -200,15 +202,15 @@ typedef struct {
 #define CM_MAP_POSITIONS 16
 #define CM_MAP_MASKED 0xffffffffu
 
-// A rank's place in a group: each rank computes its own rows, and the experts that lie in its slots for all.
+// A rank's place in a group: each rank computes its own rows, and the experts in its slots for all ranks.
 typedef struct {
-    int32_t rank, ranks;  // as many as the windows have room for; those that are no members may be missing
-    int32_t cores;   // of this host, which its ranks share
+    int32_t rank, ranks;  // as many as the windows have capacity for; non-members may be missing
+    int32_t cores;   // of this host, shared by its ranks
     int32_t layers;  // with routed experts; the draft layer's is the last
     int32_t slots;   // of this rank, in all layers
-    void* const* windows;      // [ranks]: mapped here, of the engine's shape; null for a rank that is missing
+    void* const* windows;      // [ranks]: mapped here, of the engine's shape; null for a missing rank
     const int32_t* processes;  // [ranks]
-    const cm_linear* gate_up;  // [slots], read at every step; out_features 0 = the slot is empty
+    const cm_linear* gate_up;  // [slots], read in every step; out_features 0 = the slot is empty
     const cm_linear* down;     // [slots]
     int64_t deadline_ns;       // of each wait for peers
     uint64_t map_version;
@@ -216,13 +218,13 @@ typedef struct {
 } cm_group_place;
 
 int32_t cm_interface(void);
-const char* cm_instructions(void);     // what the kernels use here: "amx", "avx512", "avx2" or "portable"
-int32_t cm_short_weights_pay(void);    // 1: BF16_SHORT has been measured to be faster than BF16 on such a processor
-const char* cm_error_text(void);       // of the last call on this thread that failed
+const char* cm_instructions(void);     // the kernels' instruction set: "amx", "avx512", "avx2" or "portable"
+int32_t cm_short_weights_pay(void);    // 1: BF16_SHORT was measured to be faster than BF16 on such a processor
+const char* cm_error_text(void);       // of the last failed call on this thread
 int64_t cm_packed_bytes(int32_t out_features, int32_t in_features, int32_t groups, int32_t form);
 // weight: [groups * out_features, in_features] dense, of `form`. INT8: int8 with scale [groups * out_features]. W8A16:
 // int8 with scale [groups * out_features], then scale of inputs [groups * in_features]; a number is level * both.
-// BF16_SHORT: bfloat16; CM_NO_SHORT_FORM = its exponents are too many, pack it as BF16.
+// BF16_SHORT: bfloat16; CM_NO_SHORT_FORM = it has too many exponents, pack it as BF16.
 int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, int32_t in_features, int32_t groups,
                 int32_t form, void* packed);
 
@@ -230,53 +232,55 @@ int32_t cm_pack(const void* weight, const float* scale, int32_t out_features, in
 int32_t cm_engine_new(const cm_model* model, const cm_cache* cache, int32_t threads, int32_t max_rows,
                       int32_t max_context, cm_engine** engine);
 void cm_engine_free(cm_engine* engine);
-// From the next step on sequences may have matchers. Copies the table.
+// Allow sequences to have matchers from the next step on. Copies the table.
 void cm_engine_use_grammars(cm_engine* engine, const cm_grammar_functions* functions);
 
-// A whole step, draft layer included. Row results do not depend on the other rows of the call, to the bit.
+// A whole step, including the draft layer. A row's result does not depend on the other rows of the call, to the bit.
 int32_t cm_step(cm_engine* engine, const cm_batch* batch, const cm_answer* answer);
 
 // ---- tokenizing for a grammar library
 
-// Writes at most `most` tokens of a text; returns how many it has.
+// Writes at most `most` tokens of a text; returns the number of all its tokens.
 typedef size_t (*cm_tokenize_fn)(const void* data, const uint8_t* text, size_t bytes, uint32_t* tokens, size_t most);
 typedef struct cm_text_tokens cm_text_tokens;
 
-// Remembers the tokens of texts. `ask` gives those of a new one, its data null, to any thread. Null = no memory.
+// A cache of the tokens of texts. `ask` returns those of a new text; it is called with null data, on any thread.
+// Null = no memory.
 cm_text_tokens* cm_text_tokens_new(cm_tokenize_fn ask);
 void cm_text_tokens_free(cm_text_tokens* texts);
 size_t cm_tokenize(const void* texts, const uint8_t* text, size_t bytes, uint32_t* tokens, size_t most);
 
-// ---- groups: an engine whose steps need its peers, and theirs it
+// ---- groups: engines whose steps depend on each other
 
 // Shape of the window of a rank with this engine in a group of `ranks`; CM_BAD_ARGUMENT if the model has no experts, or
-// too many rows.
+// there are too many rows.
 int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape);
 int64_t cm_window_bytes(const cm_window_shape* shape);
-// Make memory, 64-byte aligned, the window of a rank. Before any peer opens it.
+// Initialise memory, 64-byte aligned, as the window of a rank. Call it before any peer opens it.
 int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members);
-// For the shell: begin a new epoch at a rank, and wake it. Who is no longer a member must be dead by now.
+// For the shell: begin a new epoch at a rank, and wake it. Former members must be dead before.
 void cm_window_raise(void* memory, uint64_t epoch, uint64_t members);
 
-// From now on every step of the engine is one of the group. Windows are read and written until cm_engine_free.
+// Make every further step of the engine a step of the group. Windows are read and written until cm_engine_free.
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
-// Take part in the steps of peers until `ns` have passed or cm_group_wake was called, before or during it.
+// Take part in the steps of peers until `ns` have passed or cm_group_wake was called, before or during the call.
 int32_t cm_group_serve(cm_engine* engine, int64_t ns);
 void cm_group_wake(cm_engine* engine);  // any thread
-// The next map; used as soon as all members have it, from the same step on, but not before this epoch. Any thread.
+// Set the next map; it is used as soon as all members have it, from the same step on, but not before this epoch. Any
+// thread.
 int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch);
-// Who is rank `rank` from the next epoch on. Any thread.
+// Set the process of rank `rank` from the next epoch on. Any thread.
 int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process);
-uint64_t cm_group_map_version(cm_engine* engine);  // of the one in use
+uint64_t cm_group_map_version(cm_engine* engine);  // of the map in use
 uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
-// per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited until it was there at last.
-// Returns ns of all steps so far, waits included. Any thread.
+// per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited for it as the last one.
+// Returns ns of all steps so far, including waits. Any thread.
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
-// work: [3] ns of computing rows at the experts here, whoever sent them; those rows; how many experts' weights they
-// took, counted anew in each layer of each step. Waits and this rank's attention are not in it. Any thread.
+// work: [3] ns of computing rows at the experts here, for any rank; those rows; the number of experts' weights that
+// they used, counted per layer and step. Excludes waits and this rank's attention. Any thread.
 void cm_group_work(const cm_engine* engine, int64_t* work);
-// The rank that this one waits for at the moment, or -1; and for how long. Any thread.
+// The rank that this one is waiting for, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.

@@ -1,9 +1,9 @@
-// What every file that is compiled once per instruction set begins with.
+// Common header of every file that is compiled once per instruction set.
 //
-// isa_<name>.cpp defines CM_ISA_NAMESPACE and which instructions may be used (CM_AVX512, CM_AVX2, CM_AMX; none of them:
-// portable C++), then includes the templates, each of which puts its content into `namespace cm::CM_ISA_NAMESPACE`.
-// Nothing compiled here may leave that namespace: an inline function outside of it would exist once in the library, in
-// whichever instruction set the linker met first, and a processor without it would die of it.
+// isa_<name>.cpp defines CM_ISA_NAMESPACE and the allowed instructions (CM_AVX512, CM_AVX2, CM_AMX; none: portable
+// C++), then includes the templates, each of which puts its content into `namespace cm::CM_ISA_NAMESPACE`. All code
+// compiled here must be in that namespace: an inline function outside of it would exist once in the library, in the
+// instruction set that the linker found first, and would crash a processor without it.
 #pragma once
 
 #if !defined(CM_ISA_NAMESPACE)

@@ -1,4 +1,4 @@
-// The kernels for AMX tiles beside AVX-512. CM_SOFT_TILES (tests only): the tiles in software, for any processor.
+// The kernels for AMX tiles with AVX-512. CM_SOFT_TILES (tests only): the tiles in software, for any processor.
 #if (defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) || defined(CM_SOFT_TILES)) && \
     defined(__AVX512VNNI__) && defined(__AVX512BF16__)
 #define CM_AMX 1

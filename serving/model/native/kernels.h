@@ -1,4 +1,4 @@
-// One instruction set's entry points; isa_<name>.cpp makes each table, dispatch.cpp chooses one.
+// One instruction set's entry points; isa_<name>.cpp makes each table, dispatch.cpp selects one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,16 +24,16 @@ struct Kernels {
     void (*apply)(Team& team, const Application& application);
     size_t (*scratch_bytes)(const cm_engine& engine);
     int32_t (*step)(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
-    void (*serve)(cm_engine& engine);  // a group's step, from now to its end, without rows of its own
+    void (*serve)(cm_engine& engine);  // a group's step, from now to its end, without own rows
 };
 
-// Null where the compiler did not know the instructions.
+// Null if the compiler did not support the instructions.
 const Kernels* portable_kernels();
 const Kernels* avx2_kernels();
 const Kernels* avx512_kernels();
 const Kernels* amx_kernels();
 
-// The best that this processor has, or the one that cm_use_instructions chose.
+// The best that this processor supports, or the one selected with cm_use_instructions.
 const Kernels& kernels();
 
 }  // namespace cm

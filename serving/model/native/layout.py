@@ -1,4 +1,4 @@
-"""interface.h in Python, field by field: what the native library reads and writes.
+"""interface.h in Python, field by field: the structs that the native library reads and writes.
 
 A test compares the sizes with those of the compiled library.
 """
@@ -18,7 +18,7 @@ _Address = ctypes.c_void_p
 
 
 class Form(IntEnum):
-    """How numbers are stored."""
+    """Storage form of numbers."""
 
     F32 = 0
     BF16 = 1
@@ -35,7 +35,7 @@ SHORT_INPUTS = 8192
 
 
 class AttentionKind(IntEnum):
-    """Kind of a layer's attention, by what it keeps of a token."""
+    """Kind of a layer's attention, by the data that it keeps per token."""
 
     LATENT = 0
     GROUPED = 1
@@ -50,7 +50,7 @@ class Draw(IntEnum):
 
 
 class NativeFailure(IntEnum):
-    """Code that a function of the library returns when it did not do its work."""
+    """Error code of a library function."""
 
     BAD_ARGUMENT = 1
     NO_MEMORY = 2
@@ -206,7 +206,7 @@ MAP_POSITIONS = 16
 """CM_MAP_POSITIONS: rows of an expert map's rotation table."""
 
 MAP_MASKED = 0xFFFFFFFF
-"""CM_MAP_MASKED: the expert has no home."""
+"""CM_MAP_MASKED: no rank holds the expert."""
 
 
 class NativeWindowShape(ctypes.Structure):
@@ -246,4 +246,4 @@ SIZES = {
     "cm_window_shape": ctypes.sizeof(NativeWindowShape),
     "cm_group_place": ctypes.sizeof(NativeGroupPlace),
 }
-"""Bytes of every struct, to be compared with the library's."""
+"""Bytes of every struct, for comparison with the library's."""

@@ -25,7 +25,7 @@ class Library:
 
     Args:
         path: the shared library.
-    Raises: ModelError if it cannot be loaded, or was made from other sources than this package's.
+    Raises: ModelError if it cannot be loaded, or was built from other sources than this package's.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,12 +53,12 @@ class Library:
     def use_instructions(self, name: str) -> None:
         """Compute with another instruction set from now on; for tests.
 
-        Raises: ModelError if it is not to be had here.
+        Raises: ModelError if it is not available on this machine.
         """
         self.check(self.functions.cm_use_instructions(name.encode()))
 
     def packed_bytes(self, out_features: int, in_features: int, groups: int, form: Form) -> int:
-        """Memory that a packed product takes [bytes]."""
+        """Memory of a packed product [bytes]."""
         return int(self.functions.cm_packed_bytes(out_features, in_features, groups, form))
 
     def pack(self, weight: int, scale: int | None, linear: NativeLinear, packed: int) -> bool:
@@ -86,13 +86,13 @@ class Library:
         Args:
             x: address of `[rows, groups * in_features]`, dense, F32 or BF16.
             y: address of `[rows, groups * out_features]`, of the same form.
-        Raises: ModelError if the sizes cannot be or there is no memory.
+        Raises: ModelError if the sizes are invalid or memory is short.
         Effects: writes the memory at `y`.
         """
         self.check(self.functions.cm_apply(ctypes.byref(linear), x, rows, form, y, threads))
 
     def check(self, result: int) -> None:
-        """Raises: ModelError with the library's words if a function did not return 0."""
+        """Raises: ModelError with the library's message if a function did not return 0."""
         if result:
             raise ModelError(self.functions.cm_error_text().decode(errors="replace"))
 
@@ -120,7 +120,7 @@ def trusted(library: Library) -> Library:
 
 
 def instructions() -> str | None:
-    """Instruction set of the library; None = there is none. Effects: as `load`."""
+    """Instruction set of the library; None = no library. Effects: as `load`."""
     library = load()
     return None if library is None else library.instructions
 

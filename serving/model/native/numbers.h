@@ -1,4 +1,4 @@
-// Numbers as they are stored: bfloat16, and its way from and to float.
+// Stored numbers: bfloat16, and its conversion from and to float.
 #pragma once
 #include <cstdint>
 
@@ -29,7 +29,7 @@ inline float from_float<float>(float value) {
     return value;
 }
 
-// To nearest, ties to even; a NaN stays one (rounding up its payload could make it infinite).
+// To nearest, ties to even; NaN is preserved (rounding up its payload could make it infinite).
 template <>
 inline bf16 from_float<bf16>(float value) {
     uint32_t bits;

@@ -23,7 +23,7 @@ void pack_panel(const Number* weight, int rows, int in_features, int steps, Numb
     }
 }
 
-// make(dense rows, their number, where to) for each panel, until one returns false.
+// make(dense rows, their number, destination) for each panel, until one returns false.
 template <class Number, class Make>
 bool each_panel(const Number* weight, const cm_linear& shape, char* packed, Make make) {
     for (int group = 0; group < shape.groups; ++group) {

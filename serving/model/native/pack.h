@@ -1,15 +1,15 @@
-// How a product's weights lie in memory: the one layout that every instruction set reads.
+// Memory layout of a product's weights, the same for every instruction set.
 //
-// A panel holds 32 output features of one group, [padded_in / g][32][g] with g numbers of the inner dimension side by
-// side, as many as the instructions take at once (F32: 1, BF16: 2, INT8: 4). So 128 bytes are one step of a product, and
-// AMX takes sixteen steps as two tiles. What pads is zero. Parts, each at a multiple of 64 bytes:
+// A panel holds 32 output features of one group, [padded_in / g][32][g] with g adjacent numbers of the inner dimension,
+// as many as the instructions process at once (F32: 1, BF16: 2, INT8: 4). So 128 bytes are one step of a product, and
+// AMX processes sixteen steps as two tiles. Padding is zero. Parts, each at a multiple of 64 bytes:
 //
 //     panels   [groups][panels of a group][padded_in / g][32][g]
 //     scales   [groups][panels of a group][32] float32                        INT8 and W8A16
 //     sums     [groups][panels of a group][32] int32: 128 * sum of a column   INT8 and W8A16, for unsigned activations
 //     inputs   [groups][padded_in] float32, scales of the inner dimension     W8A16 only
 //
-// Panels of BF16_SHORT are others, see short_bf16.h.
+// Panels of BF16_SHORT differ, see short_bf16.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace cm {
 
-// All functions are static: this file is compiled for several instruction sets, and no linker may take one set's code
-// for another's.
+// All functions are static: this file is compiled for several instruction sets, and the linker must not merge their
+// code.
 
 constexpr int kPanel = 32;
 constexpr int kStepBytes = 128;
@@ -28,16 +28,16 @@ constexpr int kInnerMultiple = 64;
 
 static constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// W8A16 takes each activation as two digits, 256 * high + low, each of them a row of an INT8 product. With at most so
-// many inputs, sums of whole activations fit into 32 bits.
+// W8A16 splits each activation into two digits, 256 * high + low, each a row of an INT8 product. With at most this many
+// inputs, sums of whole activations fit into 32 bits.
 constexpr int kMostW8A16Inputs = 512;
 constexpr int kDigitRange = 127 * 256 + 127;
 static constexpr int digits(int form) { return form == CM_W8A16 ? 2 : 1; }
-// Of the activations that such weights are multiplied with, and of the panels that kernels read.
+// Forms of the activations for such weights, and of the panels that kernels read.
 static constexpr int plain_form(int form) { return form == CM_BF16_SHORT ? CM_BF16 : form; }
 static constexpr bool has_int8_weights(int form) { return form == CM_INT8 || form == CM_W8A16; }
 
-// Numbers of the inner dimension that lie side by side.
+// Number of adjacent values of the inner dimension.
 static constexpr int side_by_side(int form) { return form == CM_F32 ? 1 : plain_form(form) == CM_BF16 ? 2 : 4; }
 static constexpr int bytes_of(int form) { return 4 / side_by_side(form); }
 

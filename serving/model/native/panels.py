@@ -1,4 +1,4 @@
-"""Products as the native library's panels: packed once, read by the native step in place, callable for the torch path.
+"""Products as the native library's panels: packed once, read by the native step in place, callable from the torch path.
 
 Panels depend only on the library's layout, not on threads, the kind of CPU or torch's build, so one image of a model
 serves every process of a node.
@@ -18,7 +18,7 @@ from serving.model.native.library import Library
 from serving.model.shared_tensor import ALIGNMENT, address_of
 
 LAYOUT = b"panels-2"
-"""Name of what pack.h describes: raised with every change of it, because images outlive releases."""
+"""Name of the layout in pack.h; raise it with every change, because images outlive releases."""
 
 _FORMS = {torch.float32: Form.F32, torch.bfloat16: Form.BF16, torch.int8: Form.INT8}
 _W8A16_LAYOUT = LAYOUT + b"/w8a16"
@@ -33,8 +33,8 @@ class PanelProduct:
     """Panels of one group or several.
 
     Args:
-        packed: what the library packed; kept alive.
-        linear: the library's struct, its addresses filled in here; valid as long as this lives.
+        packed: the library's packed bytes; kept alive.
+        linear: the library's struct, whose addresses are filled in here; valid while this object exists.
         bias: `[groups * out_features]`, floating point.
     """
 
@@ -70,7 +70,7 @@ class PanelLinear(PanelProduct):
     """A `NativeLinear` as panels."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`[rows, in_features] -> [rows, out_features]`. A row's result does not depend on the others, to the bit."""
+        """`[rows, in_features] -> [rows, out_features]`. A row's bits do not depend on the other rows."""
         return self._apply(x, (x.shape[0], self.out_features))
 
 
@@ -88,7 +88,7 @@ class PanelForms:
     Args:
         library: packs and computes.
         coarse_drafts: products of draft layers in INT8, see `coarse_bank.py`.
-        short: bfloat16 weights in twelve bits a number where their exponents permit, see short_bf16.h. Same results.
+        short: bfloat16 weights in twelve bits per number if their exponents permit, see short_bf16.h. Same results.
     """
 
     w8a16_inputs = W8A16_INPUTS
@@ -104,7 +104,7 @@ class PanelForms:
         return LAYOUT.decode() + "/coarse-drafts" * self.coarse_drafts + "/short" * self._short
 
     def linear(self, given: LinearWeight) -> PanelLinear | PanelHeads:
-        """Packed into memory of this process."""
+        """Pack into memory of this process."""
         for form in self._forms_to_try(given):
             linear = _struct(given.weight.shape, form)
             memory = self._arena.take(self._nbytes(linear))
@@ -114,11 +114,11 @@ class PanelForms:
         raise AssertionError("the last form always can be")
 
     def heads(self, given: LinearWeight) -> PanelLinear | PanelHeads:
-        """Packed into memory of this process."""
+        """Pack into memory of this process."""
         return self.linear(given)
 
     def packed_shape(self, given: LinearWeight) -> PackedShape:
-        """Known from the shape alone; where values decide on the form, there is room for the larger one."""
+        """The shape, from the weight's shape alone; if the form depends on the values, the larger size."""
         *shorter, form = self._forms_to_try(given)
         nbytes = self._nbytes(_struct(given.weight.shape, form))
         if shorter:
@@ -126,9 +126,9 @@ class PanelForms:
         return PackedShape(_W8A16_LAYOUT if form == Form.W8A16 else LAYOUT, nbytes)
 
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
-        """Packed in place.
+        """Pack in place.
 
-        Raises: ModelError if the memory is of another size.
+        Raises: ModelError if the memory has another size.
         """
         if memory.nbytes != self.packed_shape(given).nbytes:
             raise ModelError(f"panels of {list(given.weight.shape)} do not take {memory.nbytes} bytes")
@@ -159,7 +159,7 @@ class PanelForms:
         return self._product(memory[: self._nbytes(linear)], linear, len(stored.shape), stored.bias)
 
     def _forms_to_try(self, given: LinearWeight) -> list[Form]:
-        """The last one can always be.
+        """Forms to try in order; the last one is always possible.
 
         Raises: ModelError if there are no panels of the weight's dtype.
         """
@@ -173,7 +173,7 @@ class PanelForms:
         return [Form.BF16_SHORT] * (short and inputs <= SHORT_INPUTS) + [_FORMS[weight.dtype]]
 
     def _pack(self, given: LinearWeight, linear: NativeLinear, memory: memoryview) -> bool:
-        """Returns: False if the weight does not take this form."""
+        """Returns: False if the weight cannot have this form."""
         heads = given.weight.dim() == 3
         weight = (given.weight.transpose(1, 2) if heads else given.weight).contiguous()
         scale = None if given.scale is None else _scales(given.scale.float(), linear).contiguous()
@@ -201,7 +201,7 @@ class _Arena:
         self._end = 0
 
     def take(self, nbytes: int) -> memoryview:
-        """Zeroed, or given back before, at a multiple of 64."""
+        """Memory that is zeroed, or was given back before, at a multiple of 64."""
         size = _aligned(nbytes)
         if self._end + size > self._whole.nbytes:
             whole = mmap.mmap(-1, max(_ARENA_BYTES, -(-size // _HUGE_PAGE) * _HUGE_PAGE), flags=mmap.MAP_PRIVATE)
@@ -211,7 +211,7 @@ class _Arena:
         return self._whole[self._end - size :][:nbytes]
 
     def give_back(self, last: memoryview) -> None:
-        """Give back the memory taken last, which is not used."""
+        """Give back the latest memory, unused."""
         self._end -= _aligned(last.nbytes)
 
 
@@ -225,7 +225,7 @@ def _struct(shape: Sequence[int], form: Form) -> NativeLinear:
 
 
 def _scales(scale: Tensor, linear: NativeLinear) -> Tensor:
-    """Scales as the library takes them: of outputs; for W8A16 then of inputs too, one of the two being 1."""
+    """Scales in the library's form: of outputs; for W8A16 also of inputs, one of the two being 1."""
     if linear.form != Form.W8A16:
         return scale
     outputs = scale.new_ones(linear.groups, linear.out_features)

@@ -24,7 +24,7 @@ constexpr uint32_t bit(int number) { return 1u << number; }
 
 bool all(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-// Registers that the operating system saves: without that, an instruction is as good as absent.
+// Registers that the operating system saves: without that, an instruction counts as absent.
 uint32_t saved_registers() {
     if (!all(ask(1, 0).ecx, bit(27))) return 0;
     uint32_t low, high;
@@ -36,7 +36,7 @@ constexpr uint32_t kVectorRegisters = bit(1) | bit(2);
 constexpr uint32_t kMaskRegisters = bit(5) | bit(6) | bit(7);
 constexpr uint32_t kTileRegisters = bit(17) | bit(18);
 
-// Linux gives tile registers only to processes that ask (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
+// Linux gives tile registers only to processes that request them (arch_prctl ARCH_REQ_XCOMP_PERM, XTILEDATA).
 bool tiles_granted() {
     constexpr int kRequest = 0x1023, kTileData = 18;
     return syscall(SYS_arch_prctl, kRequest, kTileData) == 0;

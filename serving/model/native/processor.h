@@ -1,11 +1,11 @@
-// What this processor can do, and the operating system lets it do.
+// Features of this processor that the operating system enables.
 #pragma once
 
 namespace cm {
 
 bool has_avx2();
 bool has_avx512();  // with VNNI and BF16
-bool has_amx();     // asks the operating system for the tiles' registers, once
-bool is_zen5();     // or one of AMD's after it, to which 512 bits are one operation, shuffles included
+bool has_amx();     // requests the tile registers from the operating system, once
+bool is_zen5();     // or a later one of AMD's, with 512-bit operations in one piece, including shuffles
 
 }  // namespace cm

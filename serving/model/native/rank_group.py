@@ -17,20 +17,20 @@ from serving.model.native.layout import MAP_POSITIONS, NativeGroupPlace, NativeL
 from serving.model.native.library import Library
 
 FIRST_EPOCH = 1
-"""Of a group that is formed; each loss or change of size raises it."""
+"""Epoch of a new group; each loss or change of size raises it."""
 
 
 class SlotArrays(Protocol):
-    """Contents of a rank's expert slots, all layers behind one another."""
+    """Contents of a rank's expert slots, all layers in sequence."""
 
     gate_up: "ctypes.Array[NativeLinear]"
-    """`[slots]` products; one without outputs marks an empty slot. Read at every step: they change between steps only,
-    in `publish`.
+    """`[slots]` products; one without outputs marks an empty slot. Read in every step; changed between steps only, in
+    `publish`.
     """
     down: "ctypes.Array[NativeLinear]"
 
     def publish(self) -> None:
-        """Write into the arrays what has come since the last call. Between two steps."""
+        """Write all changes since the last call into the arrays. Call between two steps."""
         ...
 
 
@@ -39,16 +39,16 @@ class GroupPlace:
     """A rank's place in its group.
 
     Args:
-        rank: this one's number.
-        windows: by rank, mapped and writable; None of a rank that is missing. As many as each window has room for.
-        processes: of all ranks; 0 of a missing one.
-        slots: of this rank.
+        rank: this rank's number.
+        windows: by rank, mapped and writable; None for a missing rank. As many as each window has capacity for.
+        processes: of all ranks; 0 for a missing one.
+        slots: this rank's slots.
         expert_map: `[layers, 16, experts] uint32`: rank << 16 | slot, for layers with routed experts, the draft
-            layer's last; the row at position p of a step takes entry p mod 16, which spreads an expert's rows over its
-            homes.
-        map_version: of that.
-        cores: of this host, which its ranks share.
-        deadline_s: of each wait for a peer [s].
+            layer's last; the row at position p of a step uses entry p mod 16, which spreads an expert's rows over its
+            replicas.
+        map_version: version of the map.
+        cores: cores of this host, shared by its ranks.
+        deadline_s: timeout of each wait for a peer [s].
     """
 
     rank: int
@@ -62,9 +62,9 @@ class GroupPlace:
 
 
 def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, list[object]]:
-    """Struct of a place, and what must stay alive while it is used.
+    """Struct of a place, and the objects that must stay alive while it is used.
 
-    Raises: ModelError if the map has another form.
+    Raises: ModelError if the map has another shape or type.
     """
     table = native_map(place.expert_map, experts)
     addresses = [None if window is None else address_of(window) for window in place.windows]
@@ -88,7 +88,7 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
 
 
 def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint32]:
-    """The map as the library reads it.
+    """The map in the library's form.
 
     Raises: ModelError if it has another shape or type.
     """
@@ -106,13 +106,13 @@ def window_bytes(shape: WindowShape) -> int:
 
 
 def format_window(library: Library, memory: memoryview, shape: WindowShape, rank: int, members: int) -> None:
-    """Make memory a rank's window in the first epoch.
+    """Initialise memory as a rank's window in the first epoch.
 
     Args:
         memory: `window_bytes(shape)`, 64-byte aligned, writable.
         members: bit r is set if rank r belongs to the group.
-    Raises: ModelError if the sizes cannot be.
-    Effects: writes the memory; before any peer maps it.
+    Raises: ModelError if the sizes are invalid.
+    Effects: writes the memory; call it before any peer maps it.
     """
     sizes = native_shape(shape)
     place = address_of(memory)
@@ -120,7 +120,7 @@ def format_window(library: Library, memory: memoryview, shape: WindowShape, rank
 
 
 def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) -> None:
-    """Start a new epoch at a rank and wake it: its pending wait is void, and it redoes its step with these members.
+    """Start a new epoch at a rank and wake it: it abandons its pending wait and repeats its step with these members.
     Former members must be dead, since a live one could still write into the others' windows. Epochs only increase.
     """
     library.functions.cm_window_raise(address_of(memory), epoch, members)

@@ -1,8 +1,8 @@
-// Experts of a group: a layer's rows go to the ranks that hold their experts, and the results come back.
+// Experts of a group: a layer's rows are sent to the ranks with their experts, and the results are returned.
 //
-// The source stages each row once, in the form that experts multiply, and lists who takes it; the experts' rank reads
-// it there, and writes each result to its canonical place, [row][choice] of the source. So the source adds the same
-// numbers in the same order as one process with all experts, wherever those lie.
+// The source stages each row once, in the experts' input form, and lists its destinations; the experts' rank reads it
+// in place, and writes each result to its canonical place, [row][choice] of the source. So the source adds the same
+// numbers in the same order as one process with all experts, independent of their location.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -25,9 +25,9 @@ class RemoteExperts {
           round_(*engine.group),
           width_(static_cast<size_t>(round_up(m_.hidden, kInnerMultiple))) {}
 
-    // ---- the source's part; rows and their choices are the workspace's
+    // ---- the source's part; rows and their choices are in the workspace
 
-    // Keep a normed row for its experts. After the results of the layer before, or the step's begin.
+    // Stage a normed row for its experts. Call it after the results of the previous layer, or at the step's start.
     void stage(int row, bool int8) const {
         char* to = round_.stage(row);
         if (!int8) {
@@ -38,7 +38,7 @@ class RemoteExperts {
         std::memcpy(to + width_, w_.normed.scale + row, sizeof(float));
     }
 
-    // Effects: each row's choices are in order of expert ids from now on.
+    // Effects: sorts each row's choices by expert id.
     void announce_rows(const cm_block* block, int rows) {
         for (int row = 0; row < rows; ++row) {
             const int64_t at = static_cast<int64_t>(row) * m_.top_k;
@@ -68,7 +68,7 @@ class RemoteExperts {
 
     bool await_rows() { return round_.await_rows(); }
 
-    // Compute all that came, whoever sent it, and say so.
+    // Compute all incoming rows of any rank, and announce the results.
     void compute_and_announce() {
         for (Piece piece; round_.next_piece(piece);) {
             open_all_gates(piece);
@@ -81,7 +81,7 @@ class RemoteExperts {
         round_.announce_results();
     }
 
-    // From now to the step's end without rows of its own.
+    // From now to the step's end without own rows.
     static void serve(cm_engine& engine, const Workspace<T>& space) {
         for (;;) {
             RemoteExperts remote(engine, space);
@@ -119,7 +119,7 @@ class RemoteExperts {
         });
     }
 
-    // A row alone is read where it lies; several are gathered.
+    // A single row is read in place; several are gathered.
     Rows rows_of(const cm_linear& gate_up, int count, const Received* from, int thread) const {
         const bool int8 = gate_up.form == CM_INT8;
         const RowBuffer<T>& to = w_.threads[thread].gathered;

@@ -1,4 +1,4 @@
-// From panels of short_bf16.h to panels of CM_BF16.
+// Converts panels of short_bf16.h to panels of CM_BF16.
 #pragma once
 #include <cstring>
 
@@ -16,7 +16,7 @@ static CM_INLINE void fetch_line(const char* at) { _mm_prefetch(at, _MM_HINT_T0)
 static CM_INLINE void fetch_line(const char*) {}
 #endif
 
-// A unit's 128 numbers; `upper` is of the panel's head.
+// A unit's 128 numbers; `upper` is from the panel's head.
 #if defined(CM_AVX512) || defined(CM_AMX)
 
 using Upper = __m512i;
@@ -70,11 +70,11 @@ static CM_INLINE void restore_unit(const char* unit, Upper upper, char* to) {
 
 #endif
 
-// A panel of `padded_in` inputs, part after part from its begin.
+// A panel of `padded_in` inputs, restored part by part from its start.
 class Restoring {
   public:
     CM_INLINE Restoring() = default;
-    // Then: memory that is wanted after the panel.
+    // Then: memory needed after the panel.
     CM_INLINE Restoring(const char* panel, int padded_in, const char* then)
         : unit_(panel + kShortHead),
           ahead_(unit_ + kRestoreAhead),
@@ -99,7 +99,7 @@ class Restoring {
         const uint32_t size = static_cast<uint32_t>(count) * kUnitNumbers;
         for (; list_ < list_end_; ++list_) {
             const uint32_t at = (*list_ & ((1u << kPlaceBits) - 1)) - place_;
-            if (at >= size) break;  // of a later part, or, of damaged weights, of an earlier one
+            if (at >= size) break;  // of a later part; in damaged weights, of an earlier one
             numbers[at] = static_cast<uint16_t>((*list_ >> kPlaceBits) << 8 | (numbers[at] & 0xff));
         }
         place_ += size;

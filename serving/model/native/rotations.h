@@ -1,4 +1,4 @@
-// Where rows stand: positions, block tables, and the cosines and sines that their rotary pairs turn by.
+// Positions and block tables of rows, and the cosines and sines that rotate their pairs.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// The angle is rounded to float32 before its cosine is taken, as rope.py does.
+// The angle is rounded to float32 before its cosine is computed, as in rope.py.
 template <class T>
 inline void place_row(const cm_model& m, const Workspace<T>& w, int row, int position, const int32_t* table) {
     const int pairs = m.rope_dim / 2;
@@ -22,7 +22,7 @@ inline void place_row(const cm_model& m, const Workspace<T>& w, int row, int pos
     }
 }
 
-// Row `from` also stands at `to`, before it or the same.
+// Copies row `from` to `to`, which is before it or the same.
 template <class T>
 inline void move_place(const cm_model& m, const Workspace<T>& w, int from, int to) {
     if (from == to) return;

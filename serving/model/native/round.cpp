@@ -52,7 +52,7 @@ bool Round::await_rows() {
 
 bool Round::over() const { return group_.dispatch_->over(); }
 
-// Rows go into pieces in order of slots, and within a slot in order of ranks.
+// Rows are put into pieces in order of slots, and within a slot in order of ranks.
 bool Round::next_piece(Piece& piece) {
     Group& g = group_;
     if (g.taken_ == 0) g.work_begun_ = ub::Clock::now();
@@ -61,7 +61,7 @@ bool Round::next_piece(Piece& piece) {
     CM_EXCHANGE_POINT("gather");
     g.jobs_.clear();
     int64_t begin = 0;
-    for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ says where the slot's next row goes
+    for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ is the index of the slot's next row
         const int64_t until = begin + g.slot_rows_[slot];
         for (int64_t at = std::max(begin, first), to = std::min(until, end); at < to; at += kFeedRows) {
             const auto rows = static_cast<int32_t>(std::min<int64_t>(kFeedRows, to - at));
@@ -77,7 +77,7 @@ bool Round::next_piece(Piece& piece) {
                                                         g.combine_->result<char>(source, entry)};
     });
     begin = 0;
-    for (const uint32_t slot : g.used_slots_) {  // and here again how many there are
+    for (const uint32_t slot : g.used_slots_) {  // and from here on their number again
         const int64_t until = g.slot_rows_[slot];
         g.slot_rows_[slot] = static_cast<int32_t>(until - begin);
         begin = until;

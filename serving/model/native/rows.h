@@ -1,4 +1,4 @@
-// What happens to one row of numbers between the products. Every sum runs in an order that its length alone decides.
+// Operations on one row of numbers between the products. The order of every sum depends on its length alone.
 #pragma once
 #include "pack.h"
 #include "simd.h"
@@ -61,7 +61,7 @@ inline void quantise_row_16(const T* x, const float* scales, int n, int padded, 
     int8_t* low = high + padded;
     each_vec(n, [&](int i, int lanes) {
         const Vec whole = round_even(mul(mul(load_up_to(x + i, lanes), load_up_to(scales + i, lanes)), factor));
-        // Half a step up first: no number lies between two high digits, and the low one is in -128 ... 127.
+        // Half a step up first: no number is between two high digits, and the low one is in -128 ... 127.
         const Vec upper = round_even(mul(add(whole, splat(0.5f)), splat(1.0f / 256.0f)));
         store_up_to(high + i, upper, lanes);
         store_up_to(low + i, sub(whole, mul(upper, splat(256.0f))), lanes);
@@ -71,7 +71,7 @@ inline void quantise_row_16(const T* x, const float* scales, int n, int padded, 
     __builtin_memset(low + n, 0, static_cast<size_t>(padded - n));
 }
 
-// Neighbouring pairs turned in place by the angles whose (scaled) cosines and sines are given.
+// Rotates adjacent pairs in place by the angles with the given (scaled) cosines and sines.
 template <class T>
 inline void rotate(T* x, const float* cosines, const float* sines, int pairs) {
     for (int i = 0; i < pairs; ++i) {
@@ -92,13 +92,13 @@ inline void swiglu(const float* gate, const float* up, int n, T* out) {
     });
 }
 
-// How the gates of a net open: see cm_model. Limit 0 = as swiglu() does.
+// The gates of a network: see cm_model. Limit 0 = as in swiglu().
 struct Opening {
     float alpha, limit;
 };
 
-// out = (up + 1) * gate * sigmoid(alpha * gate), rounded once; gate at most the limit, up within it on both sides. What
-// is no number stays none.
+// out = (up + 1) * gate * sigmoid(alpha * gate), rounded once; gate at most the limit, up within it on both sides. NaN
+// is preserved.
 template <class T>
 inline void clamped_swiglu(const float* gate, const float* up, int n, Opening as, T* out) {
     const Vec one = splat(1.0f), least = splat(-as.limit);
@@ -126,7 +126,7 @@ inline void add_scaled_into(float* x, float factor, const T* y, int n) {
     });
 }
 
-// from -> to, between the forms.
+// Copies between the forms.
 template <class From, class To>
 inline void convert_row(const From* from, int n, To* to) {
     each_vec(n, [&](int i, int lanes) { store_up_to(to + i, load_up_to(from + i, lanes), lanes); });

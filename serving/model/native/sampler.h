@@ -12,15 +12,15 @@
 namespace cm::CM_ISA_NAMESPACE {
 
 constexpr int kNotFinite = -1;
-constexpr int kNotDrawn = -2;  // a draw that is not to be had: a token before it is another, or the grammar allows none
-constexpr int kSumBlock = 256;  // weights whose sum is kept, so that a draw searches one block only
+constexpr int kNotDrawn = -2;  // no sample: an earlier token differs, or the grammar allows none
+constexpr int kSumBlock = 256;  // weights per stored sum, so that sampling searches one block only
 
 // The first of the largest logits; kNotFinite if any is a NaN or infinite.
 inline int largest_logit(const float* logits, int vocab) {
     Vec most = splat(logits[0]), spoiled = zero();
     each_vec(vocab, [&](int i, int lanes) {
         const Vec v = lanes == kLanes ? load(logits + i) : load_n(logits + i, lanes);
-        spoiled = add(spoiled, mul(v, zero()));  // 0, or NaN for ever
+        spoiled = add(spoiled, mul(v, zero()));  // 0, or permanently NaN
         if (lanes == kLanes) most = max(most, v);
     });
     float best = reduce_max(most);
@@ -31,7 +31,8 @@ inline int largest_logit(const float* logits, int vocab) {
     return at;
 }
 
-// Hides all tokens but those whose bits are set. Returns the first of the largest logits left; there must be one.
+// Hides all tokens except those with their bits set. Returns the first of the largest remaining logits; there must be
+// one.
 inline int hide_others(float* logits, int vocab, const uint32_t* allowed) {
     int at = -1;
     for (int first = 0; first < vocab; first += 32) {
@@ -48,8 +49,8 @@ inline int hide_others(float* logits, int vocab, const uint32_t* allowed) {
     return at;
 }
 
-// e^x for x <= 0 within 2 units in the last place; 0 below -708, where results would be denormal. In plain
-// arithmetic on doubles and their bits, which compilers turn into vectors.
+// e^x for x <= 0 within 2 units in the last place; 0 below -708, where results would be denormal. In plain arithmetic
+// on doubles and their bits, which compilers vectorise.
 inline double exp_of_negative(double x) {
     constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: adding it leaves an integer in the low bits
     const double shifted = (x < -708.0 ? -708.0 : x) * 1.4426950408889634 + kRound, n = shifted - kRound;
@@ -92,11 +93,11 @@ inline int pick(const double* weights, int vocab, double at, double* sums) {
         sums[block] = total;
     }
     const double target =
-        std::fmin(at * total, std::nextafter(total, 0.0));  // at most: what only the last weight exceeds
+        std::fmin(at * total, std::nextafter(total, 0.0));  // at most the value that only the last weight exceeds
     int block = 0;
     while (sums[block] <= target) ++block;
     double sum = block ? sums[block - 1] : 0.0;
-    int last = 0;  // summed one by one, a block may fall short of its sum by a rounding: then its last weight is meant
+    int last = 0;  // summed one by one, a block may miss its sum by a rounding: then its last weight is chosen
     for (int i = block * kSumBlock; i < vocab && i < (block + 1) * kSumBlock; ++i) {
         if (weights[i] == 0) continue;
         sum += weights[i];
@@ -106,7 +107,7 @@ inline int pick(const double* weights, int vocab, double at, double* sums) {
     return last;
 }
 
-// One token by a sequence's rules; `best` is the likeliest. weights, spare: [vocab] each.
+// One token by a sequence's rules; `best` is the most likely. weights, spare: [vocab] each.
 inline int draw_beside(int best, const float* logits, int vocab, const cm_sequence& s, int64_t position,
                        double* weights, double* spare) {
     if (s.temperature == 0) return best;
@@ -121,7 +122,7 @@ inline int draw(const float* logits, int vocab, const cm_sequence& s, int64_t po
     return best == kNotFinite ? best : draw_beside(best, logits, vocab, s, position, weights, spare);
 }
 
-// The same among those tokens whose bits are set, at least one. Effects: the logits of the others are gone.
+// The same among the tokens with their bits set, at least one. Effects: overwrites the logits of the others.
 inline int draw_allowed(float* logits, int vocab, const uint32_t* allowed, const cm_sequence& s, int64_t position,
                         double* weights, double* spare) {
     if (largest_logit(logits, vocab) == kNotFinite) return kNotFinite;

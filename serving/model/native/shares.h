@@ -1,5 +1,5 @@
-// How the work of a stage is cut into items for the team: small enough that nobody waits long for the last one, large
-// enough that taking an item costs nothing beside it.
+// Divides the work of a stage into items for the team: small enough that no thread waits long for the last one, large
+// enough that taking an item costs nothing in comparison.
 #pragma once
 #include <cstdint>
 
@@ -12,15 +12,15 @@ namespace cm::CM_ISA_NAMESPACE {
 
 constexpr int kItemsPerThread = 4;
 constexpr int kRowBlock = 256;               // rows of x that stay in a core's cache while it multiplies
-constexpr int64_t kItemBytes = 256 * 1024;   // weights of an item, when rows are few and memory sets the pace
-constexpr int64_t kAloneNumbers = 4 * 1024;  // row work that is done before another thread would have heard of it
+constexpr int64_t kItemBytes = 256 * 1024;   // weights of an item, if few rows make memory the bound
+constexpr int64_t kAloneNumbers = 4 * 1024;  // row work that is done before another thread would wake up
 
 constexpr int ceil_div(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Panels that an item takes of `panels` in each of `copies` independent parts.
+// Panels per item, of `panels` in each of `copies` independent parts.
 inline int panels_per_item(int panels, int copies, int64_t bytes_per_panel, int rows, int threads) {
     int64_t block = rows > 32 ? 8 : kItemBytes / (bytes_per_panel ? bytes_per_panel : 1);
-    if (block < 2) block = 2;  // kernels take panels in pairs
+    if (block < 2) block = 2;  // kernels process panels in pairs
     const int64_t fair = static_cast<int64_t>(panels) * copies / (kItemsPerThread * threads);
     if (block > fair) block = fair;
     return static_cast<int>(block < 1 ? 1 : block);
@@ -57,7 +57,7 @@ class ProductItems {
     int first_, last_, row_blocks_, panels_, panel_blocks_;
 };
 
-// One product as a stage of its own.
+// One product as a separate stage.
 template <class Store>
 void product(Team& team, const cm_linear& w, const Rows& x, int first_panel, int last_panel, Store&& store) {
     if (x.count == 0 || first_panel >= last_panel) return;
@@ -70,7 +70,7 @@ void product(Team& team, const cm_linear& w, const Rows& x, Store&& store) {
     product(team, w, x, 0, panels(w), store);
 }
 
-// body(row, thread) for each row; `numbers` says how much work a row is.
+// body(row, thread) for each row; `numbers` is the amount of work per row.
 template <class Body>
 void each_row(Team& team, int rows, int64_t numbers, Body&& body) {
     if (rows * numbers <= kAloneNumbers) {

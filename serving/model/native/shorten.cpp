@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kNoCode = 255;
 
-// The panel's most frequent exponents, seven bits each; of two as frequent ones the smaller.
+// The panel's most frequent exponents, seven bits each; the smaller one on ties.
 std::array<int, kExponents> frequent(const uint16_t* numbers, int64_t count) {
     std::array<int64_t, 128> found{};
     for (int64_t i = 0; i < count; ++i) ++found[numbers[i] >> 8 & 127];

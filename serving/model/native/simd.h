@@ -1,10 +1,10 @@
-// A few vector operations, the same names on every instruction set; what is written with them is written once.
+// A few vector operations with the same names on every instruction set, so that code using them is written once.
 //
 //     Vec            kLanes float32; load, store (of float, bf16, int8), arithmetic, reductions in a fixed order
 //     Product<T>     how rows of T are multiplied and summed up: kDepth numbers of each row at once in a lane
 //
-// The chosen file gives the primitives (each also for a tail of n < kLanes numbers: the lanes behind it are zero when
-// read and untouched when written); this one adds what can be said in terms of them.
+// The selected file provides the primitives (each also for a tail of n < kLanes numbers: the remaining lanes are zero
+// when read and unchanged when written); this one adds operations based on them.
 #pragma once
 #include "numbers.h"
 
@@ -37,7 +37,7 @@ struct Product<float> {
     static void unmix(float* to, const Vec* sums) { store(to, sums[0]); }
 };
 
-// Calls body(first, n) for runs of kLanes numbers out of `size`, the last one perhaps shorter.
+// Calls body(first, n) for runs of kLanes numbers out of `size`; the last one may be shorter.
 template <class Body>
 inline void each_vec(int size, Body&& body) {
     int first = 0;
@@ -58,7 +58,7 @@ inline void store_up_to(T* to, Vec value, int n) {
     }
 }
 
-// What is left of a number once it was stored as a T.
+// The value of a number after storing it as a T.
 template <class T>
 inline Vec rounded(Vec value);
 template <>
@@ -71,10 +71,10 @@ inline Vec rounded<bf16>(Vec value) {
 }
 
 // e^x within 2 units in the last place. Below -87.33 it is 0 (also for -infinity); above 88 it counts as e^88, which
-// keeps powers of two in range and is as good as infinite wherever the step uses it. NaN stays NaN.
+// keeps powers of two in range and is effectively infinite wherever the step uses it. NaN stays NaN.
 CM_INLINE Vec exp(Vec x) {
     const Vec lowest = splat(-87.33654f);
-    const Vec y = min(splat(88.0f), max(lowest, x));  // this order of arguments hands a NaN on
+    const Vec y = min(splat(88.0f), max(lowest, x));  // this order of arguments propagates a NaN
     const Vec n = round_even(mul(y, splat(1.44269504f)));
     const Vec r = fma(n, splat(2.12194440e-4f), fma(n, splat(-0.693359375f), y));
     Vec p = splat(1.9875691500e-4f);

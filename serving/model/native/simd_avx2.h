@@ -1,4 +1,4 @@
-// The vector operations of simd.h on AVX2 with FMA. bf16 has no products of its own here: a pair is held as two floats.
+// The vector operations of simd.h on AVX2 with FMA. There are no bf16 products: a pair is held as two floats.
 #pragma once
 #include "numbers.h"
 
@@ -20,7 +20,7 @@ inline Vec splat(float value) { return {_mm256_set1_ps(value)}; }
 
 inline Vec widen(__m128i halves) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))}; }
 
-// To nearest, ties to even, in the upper half of each lane; the lower half is rubbish. NaN stays NaN.
+// To nearest, ties to even, in the upper half of each lane; the lower half is undefined. NaN stays NaN.
 inline __m256i upper_halves(Vec a) {
     const __m256i bits = _mm256_castps_si256(a.v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -75,7 +75,7 @@ inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline Vec div(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-// Where either is NaN: b.
+// If either is NaN: b.
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
@@ -103,7 +103,7 @@ inline float reduce_max(Vec a) {
     return _mm_cvtss_f32(_mm_max_ss(pairs, _mm_shuffle_ps(pairs, pairs, 1)));
 }
 
-// The four sums side by side. A call would take all of a kernel's sums through memory.
+// The four sums, concurrently. A call would pass all of a kernel's sums through memory.
 CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     const __m256 ab = _mm256_hadd_ps(a[0].v, a[1].v), cd = _mm256_hadd_ps(a[2].v, a[3].v);
     const __m256 halves = _mm256_hadd_ps(ab, cd);
@@ -124,13 +124,13 @@ struct Product<bf16> {
     }
     static Vec dot(Vec sum, const Wide& a, const Wide& b) { return fma(a.odd, b.odd, fma(a.even, b.even, sum)); }
     static Wide weights(const bf16* from) { return {splat(to_float(from[0])), splat(to_float(from[1]))}; }
-    // Columns of two rows paired up: the even columns in the first, the odd ones in the other.
+    // Interleaved columns of two rows: the even columns in the first, the odd ones in the other.
     static void across(const bf16* const* rows, int column, Wide* out) {
         const Wide a = load(rows[0] + column), b = load(rows[1] + column);
         out[0] = {a.even, b.even};
         out[1] = {a.odd, b.odd};
     }
-    // Sums of such columns, in the order of the columns again.
+    // Sums of such columns, restored to the order of columns.
     static void unmix(float* to, const Vec* sums) {
         const __m256 low = _mm256_unpacklo_ps(sums[0].v, sums[1].v), high = _mm256_unpackhi_ps(sums[0].v, sums[1].v);
         _mm256_storeu_ps(to, _mm256_permute2f128_ps(low, high, 0x20));

@@ -47,7 +47,7 @@ inline Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// Where either is NaN: b.
+// If either is NaN: b.
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
@@ -61,7 +61,7 @@ inline Vec rounded_to_bf16(Vec a) { return widen(narrow(a)); }
 inline float reduce_add(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float reduce_max(Vec a) { return _mm512_reduce_max_ps(a.v); }
 
-// The four sums side by side. A call would take all of a kernel's sums through memory.
+// The four sums, concurrently. A call would pass all of a kernel's sums through memory.
 CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a[0].v, a[1].v), _mm512_unpackhi_ps(a[0].v, a[1].v));
     const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(a[2].v, a[3].v), _mm512_unpackhi_ps(a[2].v, a[3].v));
@@ -82,14 +82,14 @@ struct Product<bf16> {
         __builtin_memcpy(&pair, from, sizeof pair);
         return _mm512_set1_epi32(pair);
     }
-    // Columns of two rows paired up. Within each quarter of the registers: columns 0-3 of 8 in the first, 4-7 in the
+    // Interleaved columns of two rows. Within each quarter of the registers: columns 0-3 of 8 in the first, 4-7 in the
     // other.
     static void across(const bf16* const* rows, int column, Wide* out) {
         const __m512i a = _mm512_loadu_si512(rows[0] + column), b = _mm512_loadu_si512(rows[1] + column);
         out[0] = _mm512_unpacklo_epi16(a, b);
         out[1] = _mm512_unpackhi_epi16(a, b);
     }
-    // Sums of such columns, in the order of the columns again.
+    // Sums of such columns, restored to the order of columns.
     static void unmix(float* to, const Vec* sums) {
         const __m512i front = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
         const __m512i back = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);

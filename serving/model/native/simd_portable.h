@@ -66,11 +66,11 @@ inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }
 inline Vec div(Vec a, Vec b) { return {a.v / b.v}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }  // rounded twice: a fused one is a call here
-// Where either is NaN: b.
+// If either is NaN: b.
 inline Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
 inline Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
 inline Vec abs(Vec a) { return {(Floats)((Words)a.v & 0x7fffffff)}; }
-// For numbers below 2^22: the sum has no room for a fraction.
+// For numbers below 2^22: the sum has no bits for a fraction.
 inline Vec round_even(Vec a) {
     const Floats big = Floats{} + 12582912.0f;
     return {(a.v + big) - big};
@@ -92,7 +92,7 @@ inline float reduce_max(Vec a) {
     return x > y ? x : y;
 }
 
-// The four sums side by side. A call would take all of a kernel's sums through memory.
+// The four sums, concurrently. A call would pass all of a kernel's sums through memory.
 CM_INLINE void reduce_add_4(const Vec a[4], float* to) {
     for (int i = 0; i < 4; ++i) to[i] = reduce_add(a[i]);
 }
@@ -116,7 +116,7 @@ struct Product<bf16> {
         return fma(a.second, b.second, fma(a.first, b.first, sum));
     }
     static Wide weights(const bf16* from) { return {splat(to_float(from[0])), splat(to_float(from[1]))}; }
-    // Columns of two rows paired up, in the order of the columns.
+    // Interleaved columns of two rows, in the order of the columns.
     static void across(const bf16* const* rows, int column, Wide* out) {
         out[0] = {CM_ISA_NAMESPACE::load(rows[0] + column), CM_ISA_NAMESPACE::load(rows[1] + column)};
         out[1] = {CM_ISA_NAMESPACE::load(rows[0] + column + kLanes), CM_ISA_NAMESPACE::load(rows[1] + column + kLanes)};

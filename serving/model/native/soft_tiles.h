@@ -11,7 +11,7 @@ struct SoftTiles {
 };
 static thread_local SoftTiles soft_tiles;
 
-// A tile that is not set up is a processor's fault, and our bug.
+// A tile without configuration is a fault on a processor, and a bug of ours.
 static inline int tile_rows(int tile) {
     const int rows = soft_tiles.config.rows[tile];
     if (rows < 1 || rows > 16 || soft_tiles.config.row_bytes[tile] != 64) __builtin_trap();
@@ -52,7 +52,7 @@ inline void tile_store(void* to, int64_t stride) {
         __builtin_memcpy(static_cast<char*>(to) + row * stride, soft_tiles.bytes[Tile][row], 64);
 }
 
-// Denormal numbers count as zero, going in and coming out.
+// Denormal numbers count as zero, as input and as output.
 static inline float flushed(float value) {
     return __builtin_fabsf(value) < __FLT_MIN__ ? __builtin_copysignf(0.0f, value) : value;
 }
@@ -64,7 +64,8 @@ static inline float tile_bf16(int tile, int row, int place) {
     return flushed(value);
 }
 
-// Even and odd places of the inner dimension are summed up apart, by fused products; then both, then onto what was there.
+// Even and odd places of the inner dimension are summed separately, by fused products; then both are added, then the
+// previous content.
 template <int To, int A, int B>
 inline void tile_add_bf16() {
     for (int row = 0; row < tile_rows(To); ++row)

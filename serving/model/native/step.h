@@ -1,4 +1,4 @@
-// A whole step: rows of all sequences through the model, draws, verification of guesses, new guesses.
+// A whole step: rows of all sequences through the model, sampling, verification of draft tokens, new draft tokens.
 #pragma once
 #include "block.h"
 #include "draft.h"
@@ -60,7 +60,7 @@ class Step {
         }
     }
 
-    // drawn_token of every row that draws, in the order of drawn_row; rows of logits go out instead.
+    // drawn_token of every sampled row, in the order of drawn_row; or rows of logits instead.
     void draw_tokens() {
         int count = 0, logits_rows = 0;
         for (int index = 0; index < batch_.sequences; ++index) {
@@ -77,7 +77,7 @@ class Step {
             [this](int i, const float* logits, int thread) { draw_row(i, logits, thread); });
     }
 
-    // drawn_token says which row of the answer's logits this is, or which of the sequence's draws.
+    // drawn_token is the row in the returned logits, or the number of the sequence's sample.
     void draw_row(int i, const float* logits, int thread) {
         const cm_sequence& s = batch_.sequence[w_.drawn_sequence[i]];
         const ThreadSpace<T>& own = w_.threads[thread];
@@ -91,8 +91,9 @@ class Step {
         }
     }
 
-    // All rows of a sequence with a matcher that are drawn now, by whoever gets the first of them: each one's mask needs
-    // the token before. It ends with the first that is not what was guessed; then the grammar may force the next ones.
+    // Samples all rows of a sequence with a matcher, on the thread that gets the first of them: each one's mask needs
+    // the previous token. It ends with the first sample that differs from its draft token; then the grammar may force
+    // the next ones.
     void draw_in_order(int first, const cm_sequence& s, const ThreadSpace<T>& own) {
         const int index = w_.drawn_sequence[first], chunk = first / kDrawnRows * kDrawnRows;
         if (first > chunk && w_.drawn_sequence[first - 1] == index) return;
@@ -120,7 +121,8 @@ class Step {
         }
     }
 
-    // Guesses up to the first miss, and the draw there. Returns a sequence whose logits were not finite, or -1.
+    // Draft tokens up to the first mismatch, and the sample there. Returns a sequence with logits that were not finite,
+    // or -1.
     int take_tokens() {
         for (int i = 0; i < drawn_; ++i) {
             if (w_.drawn_token[i] == kNotFinite) return w_.drawn_sequence[i];
@@ -140,7 +142,7 @@ class Step {
         return -1;
     }
 
-    // The draft layer's guesses up to the first that the grammar forbids.
+    // The draft layer's tokens up to the first that the grammar forbids.
     void drop_impossible_guesses() {
         for (int index = 0; index < batch_.sequences; ++index) {
             const cm_sequence& s = batch_.sequence[index];

@@ -10,7 +10,7 @@ namespace {
 constexpr int kLeftBits = 28;
 constexpr uint64_t kLeft = (uint64_t{1} << kLeftBits) - 1;
 
-// A core that is wanted elsewhere is given up after some ten microseconds.
+// A core needed by other work is yielded after some ten microseconds.
 void relax(int& spins) {
     if (++spins < 4096) {
 #if defined(__x86_64__)
@@ -58,8 +58,8 @@ void Team::share_out(Run run, void* context, int items) {
     for (int spins = 0; done_.load(std::memory_order_acquire) + own != items;) relax(spins);
 }
 
-// Items until none is left; returns how many. Whoever succeeds in taking one has read the stage that it belongs to: a
-// stage cannot end, and the next not be written, while one of its items is to be had, and no ticket comes twice.
+// Runs items until none is left; returns their number. A thread that succeeds in taking an item has read its stage: a
+// stage cannot end, and the next not be written, while one of its items is available, and no ticket is repeated.
 int Team::take(int thread) {
     int own = 0;
     uint64_t ticket = ticket_.load(std::memory_order_acquire);

@@ -1,9 +1,9 @@
-// The threads of one engine: they share out the items of each stage of a step, spin between stages and sleep between
-// steps, so that a waiting engine costs its neighbours nothing.
+// The threads of one engine: they share the items of each stage of a step, spin between stages and sleep between steps,
+// so that a waiting engine uses no CPU time.
 //
-// Whoever is free takes the next item. A stage waits for its items, not for threads: one that still wakes up, or whose
-// core is taken by somebody else, holds nobody up. No result depends on who computed it: items write to places of their
-// own.
+// Any free thread takes the next item. A stage waits for its items, not for threads: a thread that is still waking up,
+// or whose core runs other work, delays no other thread. No result depends on the computing thread: items write to
+// separate places.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -24,7 +24,7 @@ class Team {
 
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-    // Between open and close the workers spin. Called by one thread, the same that calls each.
+    // Between open and close the workers spin. Both are called by the same thread.
     void open();
     void close();
 
@@ -48,12 +48,12 @@ class Team {
     void work(int thread);
 
     std::vector<std::thread> workers_;
-    // The stage: written before `ticket_` offers its items, and left alone until all of them are done.
+    // The stage: written before `ticket_` offers its items, and not changed until all of them are done.
     std::atomic<Run> run_{nullptr};
     std::atomic<void*> context_{nullptr};
     std::atomic<int> items_{0};
     alignas(64) std::atomic<uint64_t> ticket_{
-        0};                                 // number of the stage, then its items that nobody has taken (28 bits)
+        0};                                 // number of the stage, then its items not yet taken (28 bits)
     alignas(64) std::atomic<int> done_{0};  // items done by workers
     alignas(64) std::atomic<bool> open_{false};
     bool stop_ = false;

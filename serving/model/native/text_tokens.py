@@ -1,4 +1,4 @@
-"""Token ids of texts for native code, which caches them; each is requested once."""
+"""Token ids of texts for native code, which caches them and requests each text once."""
 
 import ctypes
 from array import array
@@ -12,13 +12,13 @@ _Ask = ctypes.CFUNCTYPE(_Size, _Address, _Address, _Size, _Address, _Size)
 
 
 class TextTokens:
-    """A cm_text_tokens, and `cm_tokenize` for it.
+    """A cm_text_tokens with its `cm_tokenize` function.
 
     Args:
-        encode: the tokens of a text; called by any thread.
+        encode: returns the tokens of a text; called from any thread.
     Attributes:
         function: address of cm_tokenize.
-        data: its first argument; valid as long as this object.
+        data: its first argument; valid while this object exists.
     Raises: ModelError if there is no memory.
     """
 

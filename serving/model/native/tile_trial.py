@@ -1,6 +1,6 @@
-"""Tries matrix tiles before they are trusted: the same products with and without, side by side.
+"""Tests matrix tiles before they are used: compares the same products with and without them.
 
-The AMX kernels were written and tested on a software model of the tiles. On a processor that has real ones, two small
+The AMX kernels were written and tested on a software model of the tiles. On a processor with real tiles, two small
 products cost less than a millisecond, once per process, and a wrong token would cost more.
 """
 
@@ -12,11 +12,11 @@ from serving.model.native.layout import Form, NativeLinear
 
 _OUT, _IN, _ROWS = 96, 160, 21
 _TOLERANCE = 0.02
-"""Of the largest value: bfloat16 products added up in another order, then rounded."""
+"""Relative to the largest value: bfloat16 products summed in another order, then rounded."""
 
 
 def tiles_agree(library: ctypes.CDLL) -> bool:
-    """Whether products on tiles are those of the portable kernels; the tiles are in use afterwards.
+    """Whether products on tiles equal those of the portable kernels; the tiles are in use afterwards.
 
     Args:
         library: the functions, their types declared.

@@ -1,11 +1,11 @@
-// AMX's tile registers as functions of constants: the real ones, or (CM_SOFT_TILES) a model of them in software, with
-// which the kernels are tested on any processor.
+// AMX's tile registers as functions of constants: the real ones, or (CM_SOFT_TILES) a model of them in software, for
+// testing the kernels on any processor.
 #pragma once
 #include "isa.h"
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// What LDTILECFG reads. Rows are up to 64 bytes long; all tiles use all of that.
+// Input of LDTILECFG. Rows are up to 64 bytes long; all tiles use all of that.
 struct alignas(64) TileConfig {
     uint8_t palette = 1, first_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {};
@@ -25,7 +25,7 @@ struct alignas(64) TileConfig {
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// The compiler's intrinsics do not say that they read and write memory.
+// The compiler's intrinsics do not declare that they read and write memory.
 static CM_INLINE void memory_settles() { __asm__ volatile("" ::: "memory"); }
 
 static CM_INLINE void tile_configure(const TileConfig& config) {
@@ -39,7 +39,7 @@ template <int Tile> void tile_store(void* to, int64_t stride);
 template <int To, int A, int B> void tile_add_bf16();
 template <int To, int A, int B> void tile_add_int8();
 
-// Register numbers are part of an instruction's text, so each is spelled out.
+// Register numbers are part of an instruction's text, so each is written out.
 #define CM_TILE(N)                                                                                                 \
     template <> CM_INLINE void tile_zero<N>() { _tile_zero(N); }                                                   \
     template <> CM_INLINE void tile_load<N>(const void* from, int64_t stride) { memory_settles(); _tile_loadd(N, from, stride); } \

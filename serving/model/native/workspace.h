@@ -1,7 +1,7 @@
-// Where the values of one step lie: arrays carved out of the engine's scratch memory, the same at every step.
+// Memory for the values of one step: arrays allocated from the engine's scratch memory, the same in every step.
 //
-// Products read whole multiples of 64 numbers of a row (against weights that are zero there), so what pads a row must
-// be finite. Each row buffer therefore keeps one width, or its writer zeroes the pad.
+// Products read whole multiples of 64 numbers of a row (against zero weights), so a row's padding must be finite. Each
+// row buffer therefore keeps one width, or its writer zeroes the padding.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace cm::CM_ISA_NAMESPACE {
 
-// Rows that are about to be multiplied: in the model's form, and quantised where weights are INT8.
+// Rows to be multiplied: in the model's form, and quantised if weights are INT8.
 template <class T>
 struct RowBuffer {
     T* data;
@@ -45,7 +45,7 @@ struct RowBuffer {
         std::memcpy(bytes + to * stride, bytes + from * stride, static_cast<size_t>(stride));
         scale[to] = scale[from];
     }
-    // The form that `w` multiplies with.
+    // The form for products with `w`.
     Rows rows(const cm_linear& w, int64_t first, int count) const {
         if (w.form == CM_INT8) return {bytes + first * stride, stride, scale + first, count};
         return {row(first), stride, nullptr, count};
@@ -55,7 +55,7 @@ struct RowBuffer {
 constexpr int kFeedColumns = 256;  // columns of its inner width
 constexpr int kDrawnRows = 128;    // rows of logits at a time: bounds [rows, vocab] float32
 
-// What one thread has for itself.
+// Memory of one thread.
 template <class T>
 struct ThreadSpace {
     RowBuffer<T> gathered;  // [kFeedRows, hidden]
@@ -67,7 +67,7 @@ struct ThreadSpace {
     uint32_t* allowed;  // [vocab bits, and one more]
 };
 
-// The widest inner layer of dense and shared nets.
+// The widest inner layer of dense and shared networks.
 inline int widest_net(const cm_model& m) {
     int width = 0;
     for (int layer = 0; layer < m.layers + (m.draft ? 1 : 0); ++layer) {
@@ -105,7 +105,7 @@ struct Workspace {
     float *cosine, *sine;   // [rows, rope / 2]
     int32_t* position;      // [rows]
     const int32_t** table;  // [rows], block table of each row's sequence
-    Span* spans;            // [rows], at most one a row
+    Span* spans;            // [rows], at most one per row
 
     float* gate_logits;      // [rows, experts padded to panels]
     int32_t* chosen;         // [rows, top_k]
@@ -122,7 +122,7 @@ struct Workspace {
     int32_t* drawn_token;     // [rows]
     int32_t* draft_token;     // [rows]
     int32_t* draft_row;       // [rows]
-    int32_t* draft_last;      // [rows], of sequences that want guesses
+    int32_t* draft_last;      // [rows], of sequences that request draft tokens
     int32_t* draft_sequence;  // [rows]
 
     ThreadSpace<T>* threads;

@@ -1,10 +1,10 @@
-"""An expert as one run of bytes: the form in which slots hold it, ranks send it, and staging memory keeps it.
+"""An expert as one run of bytes: the form in which slots and staging memory hold it and ranks send it.
 
-    head    256 bytes: magic, layer and expert, sizes and places of both products, checksums of the body and of the head
-    body    gate_up as the native library packed it, its bias, down, its bias, each at a multiple of 64
+    head    256 bytes: magic, layer and expert, sizes and offsets of both products, checksums of the body and of the
+    head body    gate_up as packed by the native library, its bias, down, its bias, each at a multiple of 64
 
-A body can be used in place, by any process with the same panel layout. The head is written last and cleared first, so a
-record being written is invalid, and a reader that copied it in that time detects this by the checksum.
+Any process with the same panel layout can use a body in place. The head is written last and cleared first, so a
+record being written is invalid, and a reader that copies it at that time detects this by the checksum.
 """
 
 import struct
@@ -25,16 +25,16 @@ _HEAD = struct.Struct(f"<8sIIIIQQ{2 * _PRODUCT.size}s")  # magic, version, panel
 _DIGEST = struct.Struct("<Q")
 
 Pace = Callable[[int], None]
-"""Called with each run of bytes that was copied; may wait, or raise to give up."""
+"""Called with each copied run of bytes; may wait, or raise to abort."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedProduct:
-    """A product as the native library packed it.
+    """A product packed by the native library.
 
     Args:
         form: a number of `native.layout.Form`.
-        packed: panels, scales included.
+        packed: panels, including scales.
         bias: `[groups * out_features] float32`; empty = none.
     """
 
@@ -65,7 +65,7 @@ class PackedExpert:
 
 
 def record_bytes(*parts: int) -> int:
-    """Size of a record whose parts have these sizes."""
+    """Size of a record with parts of these sizes."""
     return HEAD_BYTES + sum(_aligned(nbytes) for nbytes in parts)
 
 
@@ -76,9 +76,9 @@ def write_record(
 
     Args:
         memory: as long as the record or longer.
-        panels: fingerprint of the layout of panels.
-    Raises: ExpertError if the memory is too small, or its content afterwards differs from what was copied.
-    Effects: writes the memory; a previous record becomes invalid at once.
+        panels: fingerprint of the panel layout.
+    Raises: ExpertError if the memory is too small, or its content afterwards differs from the source.
+    Effects: writes the memory; a previous record becomes invalid immediately.
     """
     nbytes = packed.record_bytes
     if nbytes > memory.nbytes:
@@ -111,8 +111,8 @@ def copy_record(
     Args:
         memory: as long as the record or longer.
         record: may be longer; a peer may change it during the copy.
-    Raises: ExpertError if it is not.
-    Effects: writes the memory, which holds no record then.
+    Raises: ExpertError otherwise.
+    Effects: writes the memory, which then holds no record.
     """
     clear_record(memory)
     head = bytes(record[:HEAD_BYTES])
@@ -128,7 +128,7 @@ def copy_record(
 def open_record(record: memoryview, layer: int, expert: int, panels: int) -> PackedExpert:
     """The expert of a record, on its memory.
 
-    Raises: ExpertError if there is no whole record of this expert. The body's checksum is not checked.
+    Raises: ExpertError if there is no complete record of this expert. The body's checksum is not checked.
     """
     head = bytes(record[:HEAD_BYTES])
     nbytes, _ = _check_head(head, record.nbytes, layer, expert, panels)
@@ -139,7 +139,7 @@ def open_record(record: memoryview, layer: int, expert: int, panels: int) -> Pac
 
 
 def clear_record(memory: memoryview) -> None:
-    """From here on the memory holds no record. Effects: writes its head."""
+    """Invalidate the memory's record. Effects: overwrites its head."""
     memory[:HEAD_BYTES] = bytes(HEAD_BYTES)
 
 

@@ -1,12 +1,12 @@
-"""A rank's expert slots: the arrays that the native step reads, and the memory that they point into.
+"""A rank's expert slots: the arrays that the native step reads, and the memory to which they point.
 
-    mapped    slots point into the loaded model, which lies on an image that all processes of the node share
-    copied    slots are records in a region of this rank's own; the model's experts need not stay in its memory
+    mapped    slots point into the loaded model, on an image that all processes of the node share
+    copied    slots are records in a region of this rank; the model's experts need not stay in its memory
 
-Theory of operation. The native step reads the arrays at any time during a step, so they change only between two steps,
-in `publish`. Slots are filled, by another thread, while steps run: the map in use never refers to a slot that is being
-filled. A map that refers to it is requested only after the slot was published, so a map never refers to a slot missing
-in the arrays.
+Theory of operation. The native step may read the arrays at any time during a step, so they change only between two
+steps, in `publish`. Slots are filled by another thread while steps run: the map in use never refers to a slot that is
+being filled. A map that refers to it is requested only after the slot was published, so a map never refers to a slot
+missing in the arrays.
 """
 
 import os
@@ -37,7 +37,7 @@ Published = Callable[[], None]
 
 
 class SlotTable:
-    """Arrays of `cm_linear`, one entry a slot, and what they point to.
+    """Arrays of `cm_linear`, one entry per slot, and the memory to which they point.
 
     Args:
         count: slots of all layers.
@@ -64,9 +64,9 @@ class SlotTable:
                 self._to_call.append(published)
 
     def publish(self) -> None:
-        """Write what is pending into the arrays. Between two steps; at any time if no map in use names the slots.
+        """Write pending changes into the arrays. Call between two steps; or at any time if no map in use refers to
 
-        Thread-safe: when a call returns, all changes pending before it are in the arrays.
+        the slots. Thread-safe: when a call returns, all changes pending before it are in the arrays.
         """
         with self._lock:
             pending, self._pending = self._pending, {}
@@ -80,17 +80,17 @@ class SlotTable:
 
 
 class ExpertSlots(Protocol):
-    """Slots of a rank, to be filled one by one."""
+    """Slots of a rank, filled one by one."""
 
     layout: SlotLayout
     table: SlotTable
     offer: SlotsOffer | None
-    """For peers that may read experts from here; None if they find them where this rank does."""
+    """For peers that may read experts from these slots; None if they use the same source as this rank."""
 
     def empty(self, layer: int, slot: int) -> None:
         """Empty a slot. No map in use may refer to it.
 
-        Raises: ExpertError if there is no such slot.
+        Raises: ExpertError if the slot does not exist.
         """
         ...
 
@@ -105,35 +105,35 @@ class ExpertSlots(Protocol):
         """Load an expert into a slot. No map in use may refer to it.
 
         Args:
-            record: of the expert, from a peer or from staging memory; None = this rank's own source has it.
+            record: of the expert, from a peer or from staging memory; None = this rank's own source provides it.
             published: called once the native step uses it.
         Raises: ExpertError, naming layer, expert and slot; the slot is empty then.
         """
         ...
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
-        """A record of an expert in memory of its own, to fill a slot later; None = no fetch needed.
+        """A record of an expert in separate memory, to fill a slot later; None = no fetch needed.
 
         Args:
-            record: of a peer; None = this rank's own source has it.
-        Raises: ExpertError, ModelError or what `pace` raises.
+            record: of a peer; None = this rank's own source provides it.
+        Raises: ExpertError, ModelError or any exception from `pace`.
         """
         ...
 
     def forget(self) -> None:
-        """Release memory that was only mapped to fill slots from it."""
+        """Release memory that was mapped only to fill slots from it."""
         ...
 
     def close(self) -> None:
-        """Give the memory back; the native step must not run any more."""
+        """Free the memory; the native step must no longer run."""
         ...
 
 
 class MappedSlots:
-    """Slots that point into a source which keeps every expert: no memory of their own.
+    """Slots that point into a source that keeps every expert, without memory of their own.
 
     Args:
-        source: as long as the slots are used.
+        source: must exist as long as the slots are used.
     """
 
     offer: SlotsOffer | None = None
@@ -155,25 +155,25 @@ class MappedSlots:
         record: memoryview | None = None,
         published: Published | None = None,
     ) -> None:
-        """Fill as `ExpertSlots`; `record` is ignored."""
+        """Fill as in `ExpertSlots`; `record` is ignored."""
         self.table.put(self.layout.number(layer, slot), self._source.expert(layer, expert), published)
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
-        """None: the expert is already present."""
+        """Returns None, since the expert is already present."""
         return None
 
     def forget(self) -> None:
-        """Release no memory: the slots use the model's own."""
+        """Do nothing: the slots use the model's memory."""
 
     def close(self) -> None:
-        """No memory to free."""
+        """Do nothing: there is no memory to free."""
 
 
 class CopiedSlots:
-    """Slots in a region of this rank; those of the reserve point into the source.
+    """Slots in a region of this rank; reserve slots point into the source.
 
     Args:
-        region: closed with this.
+        region: closed together with the slots.
         source: of experts that are not given as records.
     """
 
@@ -203,7 +203,7 @@ class CopiedSlots:
         record: memoryview | None = None,
         published: Published | None = None,
     ) -> None:
-        """See `ExpertSlots`; what is for the reserve is not copied."""
+        """See `ExpertSlots`; experts for reserve slots are not copied."""
         self.empty(layer, slot)
         number = self.layout.number(layer, slot)
         if slot >= self.layout.slots:
@@ -251,10 +251,10 @@ def make_slots(
     """Empty slots of a rank.
 
     Args:
-        slots: of each layer.
-        reserve: more of them, without memory.
-        path: of the segment for copied ones.
-    Raises: PlacementError for more slots than a rank can have; HardwareError if there is no memory; ModelError if the
+        slots: number per layer.
+        reserve: number of additional slots per layer, without memory.
+        path: of the segment for copied slots.
+    Raises: PlacementError for more slots than a rank can have; HardwareError if memory is short; ModelError if the
         source cannot be read.
     """
     if kind == "mapped":

@@ -1,6 +1,6 @@
 """Sources of a model's experts: the loaded model itself, or the checkpoint.
 
-Expert layers are counted over all blocks with routed experts, the draft layer's last.
+Expert layers are numbered over all blocks with routed experts, the draft layer's last.
 """
 
 import zlib
@@ -29,11 +29,11 @@ from serving.model.slots.expert_record import PackedExpert, PackedProduct, recor
 from serving.model.weight_bank import FreshBank
 
 PANELS = zlib.crc32(LAYOUT)
-"""Fingerprint of the layout of panels, for records."""
+"""Fingerprint of the panel layout, for records."""
 
 
 class ExpertSource(Protocol):
-    """Experts of a model, from wherever they can be had again and again."""
+    """A model's experts, from a source that can be read repeatedly."""
 
     @property
     def layers(self) -> int:
@@ -41,23 +41,23 @@ class ExpertSource(Protocol):
         ...
 
     def room(self, layer: int) -> int:
-        """Bytes of the largest record that an expert of this layer can take."""
+        """Size of the largest possible record of an expert in this layer [bytes]."""
         ...
 
     def expert(self, layer: int, expert: int) -> PackedExpert:
-        """An expert's products; valid as long as they are held.
+        """An expert's products; valid while they are referenced.
 
-        Raises: ModelError or ExpertError if they cannot be had.
+        Raises: ModelError or ExpertError if they are unavailable.
         """
         ...
 
     def forget(self) -> None:
-        """Release memory that was only mapped to copy experts from it."""
+        """Release memory that was mapped only to copy experts from it."""
         ...
 
 
 class LoadedExperts:
-    """Experts that a loaded model has, on an image or in this process's memory.
+    """Experts of a loaded model, on an image or in this process's memory.
 
     Raises: ModelError if the model has no routed experts, or ones that are not panels.
     """
@@ -73,15 +73,15 @@ class LoadedExperts:
         return len(self._layers)
 
     def room(self, layer: int) -> int:
-        """Exact: the forms are known."""
+        """Exact, since the forms are known."""
         return max(packed_expert(*products).record_bytes for products in self._layers[layer])
 
     def expert(self, layer: int, expert: int) -> PackedExpert:
-        """On the model's memory, no copy."""
+        """The expert on the model's memory, without a copy."""
         return packed_expert(*self._layers[layer][expert])
 
     def forget(self) -> None:
-        """All experts' pages of an image leave this process's page tables; what is its own memory stays."""
+        """Unmap the pages of an image's experts from this process; its own memory is kept."""
         let_go(part for layer in self._layers for products in layer for part in packed_expert(*products).parts if part)
 
 
@@ -90,8 +90,8 @@ class CheckpointExperts:
 
     Args:
         numbers: of the model's layers with routed experts, a draft layer's last.
-        dtype: of the model.
-        forms: makes the forms that products take; they keep the memory of what they pack.
+        dtype: the model's.
+        forms: creates the product forms; they keep the memory that they pack.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CheckpointExperts:
         return len(self._numbers)
 
     def room(self, layer: int) -> int:
-        """Found from shapes; where values decide on the form, there is room for the larger one.
+        """Determined from shapes; if the form depends on the values, the size of the larger one.
 
         Raises: ModelError if the checkpoint cannot be read.
         """
@@ -123,7 +123,7 @@ class CheckpointExperts:
         return record_bytes(*(prod(one.shape) * 4 if one.layout == PLAIN else one.nbytes for one in entries))
 
     def expert(self, layer: int, expert: int) -> PackedExpert:
-        """Read and pack an expert, in memory of its own.
+        """Read and pack an expert, into separate memory.
 
         Raises: ModelError if the checkpoint cannot be read.
         Effects: keeps the checkpoint's files mapped until `forget`.
@@ -139,7 +139,7 @@ class CheckpointExperts:
         self._opened = None
 
     def _checkpoint(self) -> Checkpoint:
-        opened = self._opened  # another thread may forget it at any time
+        opened = self._opened  # another thread may close it at any time
         if opened is None:
             opened, _ = open_checkpoint(self._config, self._folder, None)
             self._opened = opened
@@ -150,7 +150,7 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
     """A model's own experts, or those of its checkpoint if it was loaded without them.
 
     Args:
-        folder: of the checkpoint.
+        folder: the checkpoint's.
         forms: creates the forms with which the model was loaded.
     Raises: ModelError if the model has no routed experts, or ones that are not panels.
     """
@@ -164,7 +164,7 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
 
 
 def expert_layers(model: Model) -> dict[int, ExpertLayer]:
-    """Layers with routed experts by their number in the model, in order; of draft layers only the first is used."""
+    """Layers with routed experts by their number in the model, in order; of draft layers only the first."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
 
@@ -175,7 +175,7 @@ def layer_names(model: Model) -> tuple[str, ...]:
 
 
 def packed_expert(gate_up: Linear, down: Linear) -> PackedExpert:
-    """An expert on the memory of its products.
+    """An expert on its products' memory.
 
     Raises: ModelError if they are not panels.
     """

@@ -1,7 +1,7 @@
-"""Memory of a rank's expert slots: one UB segment of its own, from which the peers on its host read experts.
+"""Memory of a rank's expert slots: one separate UB segment, from which the peers on its host read experts.
 
-A slot fits any expert of its layer. A layer may also have reserve slots without memory of their own, for experts of a
-lost rank: they point into the loaded model. Slots are numbered over all layers:
+A slot fits any expert of its layer. A layer may also have reserve slots without memory, for experts of a lost
+rank: they point into the loaded model. Slots are numbered over all layers:
 
     number = expert layer * (slots + reserve of a layer) + slot
 """
@@ -21,16 +21,16 @@ from serving.errors import ExpertError, PlacementError
 from serving.model.slots.expert_record import ALIGNMENT, clear_record
 
 MOST_SLOTS = 1 << 16
-"""Of a rank, all layers together: the exchange names one in sixteen bits."""
+"""Slots of a rank over all layers: the exchange identifies one with sixteen bits."""
 
 
 class SlotLayout(msgspec.Struct, frozen=True):
-    """Places of a rank's slots.
+    """Offsets of a rank's slots.
 
     Args:
-        slots: of a layer, with memory.
+        slots: number per layer, with memory.
         room: [expert layer] bytes of each slot.
-        reserve: more slots of a layer, without memory.
+        reserve: number of additional slots per layer, without memory.
     """
 
     slots: int
@@ -39,9 +39,9 @@ class SlotLayout(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, slots: int, room: Sequence[int], reserve: int = 0) -> "SlotLayout":
-        """The layout for slots with that much room.
+        """The layout for slots of these sizes.
 
-        Raises: PlacementError if a rank can have no so many slots.
+        Raises: PlacementError if a rank cannot have so many slots.
         """
         if slots < 1 or (slots + reserve) * max(1, len(room)) > MOST_SLOTS:
             every = slots + reserve
@@ -50,7 +50,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
 
     @property
     def of_layer(self) -> int:
-        """Slots of a layer, the reserve included."""
+        """Slots of a layer, including the reserve."""
         return self.slots + self.reserve
 
     @property
@@ -66,7 +66,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
     def number(self, layer: int, slot: int) -> int:
         """A slot's number.
 
-        Raises: ExpertError if there is no such slot.
+        Raises: ExpertError if the slot does not exist.
         """
         if not (0 <= layer < len(self.room) and 0 <= slot < self.of_layer):
             raise ExpertError(f"layer {layer}, slot {slot}: there are {len(self.room)} layers of {self.of_layer} slots")
@@ -75,7 +75,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
     def place(self, number: int) -> tuple[int, int]:
         """Offset and bytes of a slot in the region.
 
-        Raises: ExpertError for a slot of the reserve.
+        Raises: ExpertError for a reserve slot.
         """
         layer, slot = divmod(number, self.of_layer)
         if slot >= self.slots:
@@ -88,7 +88,7 @@ class SlotsOffer(msgspec.Struct, frozen=True):
 
     Args:
         path: of the segment.
-        session: of this very segment.
+        session: identifies this segment.
         offset: of the region in the file.
     """
 
@@ -127,7 +127,7 @@ class SlotRegion:
         return self._memory[offset : offset + nbytes]
 
     def close(self) -> None:
-        """Remove the segment. What is mapped stays valid memory; twice is allowed."""
+        """Remove the segment. Mapped memory stays valid. Safe to call twice."""
         self._segment.remove()
 
 
@@ -135,7 +135,7 @@ class PeerSlots:
     """Slots of another rank on this host, read one at a time: mapped only while a record is in use.
 
     Args:
-        offer: the peer's description of them.
+        offer: the peer's description of its slots.
     """
 
     def __init__(self, offer: SlotsOffer) -> None:
@@ -145,7 +145,7 @@ class PeerSlots:
     def record(self, layer: int, slot: int) -> memoryview:
         """The memory of one slot, read-only; it may change at any time.
 
-        Raises: ExpertError if the peer's segment is gone or another one.
+        Raises: ExpertError if the peer's segment was removed or replaced.
         Effects: the memory stays mapped as long as this view or a part of it exists.
         """
         offset, nbytes = self.layout.place(self.layout.number(layer, slot))

@@ -28,7 +28,7 @@ class ChunkShape(Protocol):
     name: str
     """The chunk's `object`."""
     ends_apart: bool
-    """Whether the end has a chunk of its own, after the last output."""
+    """Whether the end is sent as a separate chunk, after the last output."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """The choice of a chunk before its first output, or None."""
@@ -53,7 +53,7 @@ class ChunkStream:
         self._plain = options.logprobs is None and not options.token_ids and not order.continuous_usage
         self._head = order.head(self._shape.name)
         self._sent: dict[int, int] = {}
-        """Tokens of the choices that have begun, as far as they were sent; where a running usage is wanted."""
+        """Number of sent tokens of each started choice; only if running usage is requested."""
         self._frames = [self._cut_at_text(choice.index) for choice in answering.choices]
 
     def _cut_at_text(self, index: int) -> tuple[bytes, bytes]:

@@ -49,11 +49,11 @@ class MessageEvents:
         self._end = Visible()
         self._begun = False
         self._block = -1
-        """Of the content; the newest."""
+        """Index of the latest content block."""
         self._kind = ""
-        """Of the open block; empty while none is open."""
+        """Kind of the open block; empty while none is open."""
         self._before, self._after = b"", b""
-        """Around the text of a delta of the open block."""
+        """Text before and after a delta of the open block."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty if there is no visible output."""

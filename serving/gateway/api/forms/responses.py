@@ -53,7 +53,7 @@ class ResponseEvents:
         self._items = OutputItems(item_stem(answering.order.response_id), sealed=frame.sealed, names=frame.names)
         self._open: OutputItem | None = None
         self._cut = (b"", b"", b"")
-        """Around number and text of a delta of the open item."""
+        """Text around the number and the text of a delta of the open item."""
         self._number = 0
         self._end = Visible()
         self._begun = False

@@ -94,7 +94,7 @@ class OutputParser:
     ) -> None:
         self._calls_only = calls_only
         self.of_token = marks.of_token
-        """Markers that are tokens: their ids."""
+        """Character of each marker that is a token, by its id."""
         self._in_text = TextMarks(marks)
         reader = Reader(marks, tools, family.new_id, trims=family.trims, holds=family.holds, customs=customs)
         self._reader = reader

@@ -27,7 +27,7 @@ class ToolMarks:
         self.of_token = {token: self._chars[name] for name, token in self.tokens.items()}
         """Character of each marker that is a token, by its id."""
         self.in_text = tuple(name for name in names if name not in self.tokens)
-        """Markers to be found in the text."""
+        """Markers to search for in the text."""
 
     def __getitem__(self, name: str) -> str:
         """Character of a marker."""

@@ -47,7 +47,7 @@ class Reader:
         self.buffer = ""
         self.ended = False
         self.thinking = False
-        """What is read is reasoning."""
+        """Whether the current text is reasoning."""
         self.parts: list[Part] = []
         self.prose = Prose(self.parts, marks, trims=trims, holds=holds)
         self.thought = Prose(self.parts, marks, trims=trims, holds=holds, thought=True)

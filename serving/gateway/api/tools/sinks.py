@@ -82,7 +82,7 @@ class Calls:
         self._next: tuple[str, str | None] | None = None
         self._customs = customs
         self._text: InputText | None = None
-        """Of the open call, where it is one of a custom tool."""
+        """Input of the open call, if it calls a custom tool."""
         self._open = False
         self.count = 0
 
