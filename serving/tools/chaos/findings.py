@@ -1,9 +1,9 @@
-"""Findings of a run, computed from what it left behind. Pure.
+"""Findings of a run, computed from its recorded results. Pure.
 
-How long a stream stood still because of a fault is measured where it hurts: at the client. The loss of an instance has
-stopped a stream if it got no token for a while, in a gap that began within `FELT_S` of the fault: for `RESUMED_GAP_S`
-if the system says that the request went on elsewhere (`usage.resumptions`), for `PAUSE_S` if it does not: then the
-instance was frozen for a moment, or the whole machine was busy, which counts against the system, too.
+The pause of a stream because of a fault is measured at the client. The loss of an instance has stopped a stream if it
+got no token for a while, in a gap that started within `FELT_S` of the fault: for `RESUMED_GAP_S` if the system reports
+that the request continued on another instance (`usage.resumptions`), for `PAUSE_S` if it does not: then the instance
+was frozen for a moment, or the whole machine was busy, which counts against the system, too.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ _SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4"
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Times from a fault to the next token of each stream that it stopped [s]; None where there was none."""
+    """Times from a fault to the next token of each stream that it stopped [s]; None if there was none."""
 
     count: int
     p50_s: float | None
@@ -91,20 +91,21 @@ class ChaosFindings:
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, different, left behind or missing, never down or kept waiting for too long, although something
-        was done.
+        """Whether no request was lost or different, no resource leaked or missing, and the system was never down or
+        delayed for
+        too long, although faults were injected.
         """
         wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
         return not wrong and not self.unfair and self.finished > 0 and self.hits > 0
 
     @property
     def unfair(self) -> bool:
-        """Whether a flood kept the load waiting for too long, or nothing shows that it did not."""
+        """Whether a flood delayed the load for too long, or no measurement shows that it did not."""
         return not all(one.fair for one in self.beside_floods)
 
 
 def find(run: ChaosRun) -> ChaosFindings:
-    """Everything that reports say."""
+    """Compute all findings for the reports."""
     outcomes = Counter(answer.outcome for answer in run.answers)
     lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
     cut = sum(cut_with_gateway(answer, run) for answer in lost)
@@ -136,14 +137,14 @@ def find(run: ChaosRun) -> ChaosFindings:
 
 
 def stops_streams(event: Event) -> bool:
-    """Whether a fault took an instance away, at least for a while."""
+    """Whether a fault removed an instance, at least for a while."""
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
 
 
 def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
-    """Whether a request lost its connection to a gateway that was killed, or came before one was back.
+    """Whether a request lost its connection to a killed gateway, or arrived before one was back.
 
-    An error that a gateway gave is no such loss, nor is an answer that never came.
+    An error response of a gateway is no such loss, nor is a missing response.
     """
     return any(cut_by(event, answer, run.downs) for event in run.events)
 
@@ -180,7 +181,7 @@ def least_gap_s(answer: StreamedAnswer) -> float:
 
 
 def end_of_gap(choice: ChoiceSoFar, fault_s: float, least_s: float) -> float | None:
-    """The token that ended the gap which a fault made; None if it made none that lasted longer than `least_s`."""
+    """The token that ended a fault's gap; None if it caused no gap longer than `least_s`."""
     last = fault_s
     for at_s, _ in choice.arrivals:
         if at_s <= fault_s:

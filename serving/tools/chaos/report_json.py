@@ -1,4 +1,4 @@
-"""report.json: everything that the page shows, for scripts."""
+"""report.json: all contents of the page, for scripts."""
 
 from dataclasses import asdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Result of a run, as values; everything that reports draw is computed from these."""
+"""Result of a run, as values; all reports are computed from these."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,14 +12,14 @@ Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "n
 
 @dataclass(slots=True)
 class Event:
-    """One fault that came, or could not.
+    """One fault that was injected, or could not be.
 
     Args:
-        at_s: since the load began [s]; `planned_s` is what the schedule says.
-        at_clock_s: the same on the clock of answers [s].
-        target: whom it hit; empty if nobody. host: where that is; empty = this machine.
-        replaced_s: from the fault until its pool was whole again without the process [s].
-        bits: of stored blocks that a memory server was to turn over.
+        at_s: since the load started [s]; `planned_s` is the scheduled time.
+        at_clock_s: the same on the clock of responses [s].
+        target: the affected unit; empty if there was none. host: its host; empty = this machine.
+        replaced_s: from the fault until its pool was complete again without the process [s].
+        bits: of stored blocks that a memory server was to flip.
     """
 
     number: int
@@ -38,23 +38,23 @@ class Event:
 
     @property
     def where(self) -> str:
-        """Process that it hit, with its host if that is another one; empty if nobody."""
+        """Affected process, with its host if that is another one; empty if there is none."""
         return f"{self.host} {self.pid}".strip() if self.target else ""
 
     @property
     def hit(self) -> bool:
-        """Whether anything was done to anybody."""
+        """Whether any unit was affected."""
         return self.fate not in ("nobody to hit", "gone before")
 
     @property
     def settled(self) -> bool:
-        """Whether its fate is known."""
+        """Whether its outcome is known."""
         return self.fate != "under way"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The system at one moment, as the client sees it: `at_s` since the load began."""
+    """The system at one moment, as seen by the client: `at_s` since the load started."""
 
     at_s: float
     in_flight: int
@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Down:
-    """A time in which the system was not ready, on the clock of answers [s]: from the last moment that it was."""
+    """An interval in which the system was not ready, on the clock of responses [s]: from the last ready moment."""
 
     begun_s: float
     ended_s: float
@@ -74,7 +74,7 @@ class Down:
 
 @dataclass(slots=True)
 class Leaks:
-    """Remains of work that is over. Each entry says where and how much; empty = clean."""
+    """Remains of finished work. Each entry has a place and an amount; empty = clean."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""
@@ -101,11 +101,11 @@ class ChaosRun:
     """One run.
 
     Args:
-        begun_s: when the load began, on the clock of answers [s].
-        duration_s: how long it went on; shorter than asked if it was interrupted.
-        references: asks whose undisturbed answer is known.
-        most_down_s: longer it must not be down in one piece.
-        differences: by index of `answers`, how it differs from the undisturbed one.
+        begun_s: start of the load, on the clock of responses [s].
+        duration_s: its duration; shorter than requested if it was interrupted.
+        references: asks with a known undisturbed response.
+        most_down_s: longest permitted downtime.
+        differences: by index of `answers`, the difference from the undisturbed one.
     """
 
     scenario: str

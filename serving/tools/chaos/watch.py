@@ -1,4 +1,4 @@
-"""Looks at the system twice a second: who is there, whose place was taken; keeps the time line."""
+"""Polls the system twice a second: replicas, replacements, and the time line."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ class Watch:
     """Current view of the system.
 
     Args:
-        run: its `samples` are filled, its `events` get their fates.
-        machines: where the system's processes are.
-        parts: whether to look for what stands beside the pools, too.
+        run: its `samples` are filled, its `events` get their outcomes.
+        machines: locates the system's processes.
+        parts: whether to find processes outside the pools, too.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Watch:
         self.status: dict[str, Any] = {}
 
     def healthy(self) -> dict[str, list[str]]:
-        """Names of listed replicas that nobody has hurt, by pool."""
+        """Names of listed replicas without an injected fault, by pool."""
         pools: dict[str, list[str]] = {}
         for target in self._targets.values():
             if not self._is_hurt(target) and self._machines.alive(target):
@@ -58,22 +58,22 @@ class Watch:
         return pools
 
     def target(self, pool: str, name: str) -> Target | None:
-        """A listed replica that nobody has hurt."""
+        """A listed replica without an injected fault."""
         found = (one for one in self._targets.values() if (one.pool, one.name) == (pool, name))
         return next((one for one in found if not self._is_hurt(one)), None)
 
     def listed(self, target: Target) -> bool:
-        """Whether the gateway still tells of this very process."""
+        """Whether the gateway still lists this exact process."""
         return target.process in self._targets and self._machines.alive(target)
 
     async def look_forever(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Look once. Effects: the time line grows; events may get their fate."""
+        """Poll once. Effects: the time line grows; events may get their outcome."""
         try:
             self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
             found = await asyncio.to_thread(self._machines.look, self.status)
@@ -94,7 +94,7 @@ class Watch:
         return self.hurt.get(target.process) == target
 
     def _judge(self, event: Event, now: float) -> None:
-        """Whether the place of a replica that was hurt has been taken."""
+        """Whether an injured replica has been replaced."""
         here = [one for one in self._targets.values() if one.pool == event.pool and self._machines.alive(one)]
         wanted = {**self._parts, **sizes(self.status)}
         whole = self._replicas([one for one in here if not self._is_hurt(one)], event.pool) >= wanted[event.pool]
@@ -103,7 +103,7 @@ class Watch:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s
 
     def _replicas(self, targets: list[Target], pool: str) -> int:
-        """How many replicas these make: of a group, all ranks must be among them."""
+        """Number of replicas that these make: a group counts if all ranks are among them."""
         rows = next((one["replicas"] for one in self.status["pools"] if one["name"] == pool), None)
         known = {(one.name, one.pid) for one in targets}
         of_these = (row for row in rows or () if (row["replica"], row["pid"]) in known)

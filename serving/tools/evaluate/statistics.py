@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals by bootstrap over blocks of text, standard errors of means."""
+"""Uncertainty of figures: intervals by bootstrap over blocks of text, standard errors of means."""
 
 import math
 from collections.abc import Callable

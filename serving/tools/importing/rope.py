@@ -76,7 +76,7 @@ def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
 
 
 def _llama3_divisors(theta: float, width: int, factor: float) -> Tensor:
-    """`[width / 2] float32`: by how much each pair's frequency is divided."""
+    """`[width / 2] float32`: divisor of each pair's frequency."""
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     found = []
     for pair in range(width // 2):

@@ -1,8 +1,8 @@
 """One prefill instance under full steps: the live prefill engine in virtual time, with the KV-cache pool.
 
 The paper measures prefill alone, with 16K prompt tokens for each NPU in a step. Either one such batch follows the other
-(`overlap` off: each request's time is its TTFT), or the next ones are waiting already, and their cached blocks are
-loaded from the pool while the step before them computes.
+(`overlap` off: each request's time is its TTFT), or the next ones are already waiting, and their cached blocks are
+loaded from the pool while the previous step computes.
 """
 
 from dataclasses import dataclass, field

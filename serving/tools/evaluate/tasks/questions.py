@@ -37,7 +37,7 @@ def read_questions(task: TaskFile, *, num_fewshot: int | None = None, limit: int
     """All questions of a task.
 
     Args:
-        num_fewshot: instead of the task's own number. limit: only so many questions, the first ones.
+        num_fewshot: instead of the task's own number. limit: only this many questions, the first ones.
     Raises: ConfigError if data is missing, a question does not fit the task's templates, or none has an answer.
     Effects: reads files.
     """
