@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A streamed chat, with nothing but Python's standard library.
+"""A streamed chat, with only Python's standard library.
 
-Shows: the OpenAI-compatible endpoint, streaming, and what the server says about the request beside the text. Any OpenAI
-client does the same; this file shows what is on the wire.
+Shows: the OpenAI-compatible endpoint, streaming, and the server's figures about the request. Any OpenAI
+client does the same; this file shows the bytes on the wire.
 
     make serve                              # in another terminal
     python examples/chat.py                 # or: python examples/chat.py http://127.0.0.1:9000
@@ -23,7 +23,7 @@ QUESTION = "Tell me a story about a little dog and a ball."
 
 
 def stream(url: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
-    """Post a request and give each event of the answer as it comes."""
+    """Post a request and yield each event of the response as it arrives."""
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
@@ -35,7 +35,7 @@ def stream(url: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Ask one question and print the answer."""
+    """Send one request and print the response."""
     url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
     body = {
         "messages": [{"role": "user", "content": QUESTION}],

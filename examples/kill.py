@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""One long answer, twice: undisturbed, and with the instance that computes it killed in the middle.
+"""One long response, twice: undisturbed, and with the instance that computes it killed in the middle.
 
-Shows: what a client sees when a decode instance dies. The gateway continues from its own record of the stream, on
-another instance; where there is none, Ray Serve's replacement takes it, or prefill does until that is there.
+Shows: a client's view when a decode instance dies. The gateway continues from its own record of the stream, on
+another instance; if there is none, prefill continues it, or Ray Serve's replacement once it is ready.
 
     make serve                              # in another terminal
     python examples/kill.py                 # or: python examples/kill.py http://127.0.0.1:9000
@@ -28,7 +28,7 @@ TOKENS, KILL_AFTER = 1500, 300
 
 
 def stream(url: str) -> Iterator[str]:
-    """Text of one long answer, as it comes: about one piece for each token."""
+    """Text of one long response, as it arrives: about one piece for each token."""
     body = {"prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True}
     sent = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), sent)
@@ -42,7 +42,7 @@ def stream(url: str) -> Iterator[str]:
 
 
 def read(name: str, url: str, in_the_middle: Callable[[], None]) -> str:
-    """Read the answer to its end and print how it went. Returns: its text."""
+    """Read the response to its end and print its figures. Returns: its text."""
     pieces: list[str] = []
     longest, last = 0.0, 0.0
     for piece in stream(url):
@@ -56,7 +56,7 @@ def read(name: str, url: str, in_the_middle: Callable[[], None]) -> str:
 
 
 def kill_busy_instance(url: str) -> None:
-    """SIGKILL to the decode instance that has work: what each has is told four times a second."""
+    """Send SIGKILL to the busy decode instance, by its load report, which is updated four times a second."""
     for _ in range(20):
         with urllib.request.urlopen(f"{url}/cluster", timeout=30) as answer:
             pools: list[dict[str, Any]] = json.load(answer)["pools"]
@@ -70,7 +70,7 @@ def kill_busy_instance(url: str) -> None:
 
 
 def main() -> None:
-    """Ask twice; exit code 1 if the texts differ."""
+    """Send the request twice; exit code 1 if the texts differ."""
     url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
     undisturbed = read("undisturbed", url, lambda: None)
     killed = read("killed", url, lambda: kill_busy_instance(url))

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A conversation of several turns, and how much of each prompt need not be computed again.
+"""A conversation of several turns, and the part of each prompt that need not be computed again.
 
-Shows: reuse of KV blocks. Each prompt begins with all turns before it. `cached` tokens were not computed; of these, the
-`pulled` ones came from the KV-cache pool, here what the decode instance had generated.
+Shows: reuse of KV blocks. Each prompt starts with all earlier turns. `cached` tokens were not computed; of these, the
+`pulled` ones were read from the KV-cache pool, in this case output of the decode instance.
 
     make serve                              # in another terminal
     python examples/turns.py                # or: python examples/turns.py http://127.0.0.1:9000
 
-Expect nothing cached in the first turn (unless you run it twice) and most of the prompt in all others:
+Expect no cached tokens in the first turn (unless you run it twice) and most of the prompt in all others:
 
       17 prompt tokens,    0 cached,    0 pulled
      108 prompt tokens,   96 cached,   80 pulled
@@ -28,7 +28,7 @@ QUESTIONS = (
 
 
 def ask(url: str, messages: list[dict[str, str]]) -> dict[str, Any]:
-    """Post a conversation. Returns: the whole answer."""
+    """Post a conversation. Returns: the whole response."""
     body = {"messages": messages, "max_tokens": 80, "seed": 7}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
@@ -39,7 +39,7 @@ def ask(url: str, messages: list[dict[str, str]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Hold the conversation; one line for each turn."""
+    """Hold the conversation; print one line for each turn."""
     url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000"
     messages: list[dict[str, str]] = []
     for question in QUESTIONS:

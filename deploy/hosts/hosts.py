@@ -97,19 +97,19 @@ class Hosts:
         return [*entered, f"--wdns={os.getcwd()}", "--", "setpriv", "--pdeathsig=TERM", "--", *command]
 
     def cut(self, name: str, *, joined: bool = False) -> None:
-        """Take a host's cable out, or put it in again."""
+        """Disconnect a host from the network, or reconnect it."""
         self._need(name)
         self._ip(SWITCH, "link", "set", f"to-{name}", "up" if joined else "down")
 
     def freeze(self, name: str, *, thaw: bool = False) -> None:
-        """Stop all processes of a host, or let them go on."""
+        """Stop all processes of a host, or continue them."""
         # A command's nsenter, outside, stops by itself when its command does, but does not go on by itself.
         for pid in self._processes(name) + (self._processes(name, outside=True) if thaw else []):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
 
     def kill(self, name: str) -> None:
-        """End a host with all that it has, at once. One that is not up stays so."""
+        """Kill a host with all its processes, immediately. No effect on one that is not up."""
         pid = self._pid(name)
         if pid is not None:
             for parent in self._processes(name, outside=True):  # one that is stopped would not collect its command
@@ -175,7 +175,7 @@ class Hosts:
         return pid
 
     def _processes(self, name: str, *, outside: bool = False) -> list[int]:
-        """Processes of a host; with `outside`, those whose children are, and which are not themselves."""
+        """Processes of a host; with `outside`, those outside its namespaces whose children are inside."""
         own = os.readlink(f"/proc/{self._need(name)}/ns/pid")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):

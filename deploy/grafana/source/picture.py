@@ -1,4 +1,4 @@
-"""A picture of a board, drawn of its JSON and of what a Prometheus answers: there is no Grafana here to look at.
+"""A picture of a board, drawn from its JSON and a Prometheus' responses, since no Grafana is available.
 
     python -m deploy.grafana.source.picture user http://127.0.0.1:9090 10 board.png      the last 10 minutes
 

@@ -1,4 +1,4 @@
-"""Dashboard for operators: is each pool busy, full, in trouble."""
+"""Dashboard for operators: whether each pool is busy, full, or failing."""
 
 from deploy.grafana.source.panels import Panel, Row, board
 from deploy.grafana.source.queries import quantile, rate, value

@@ -1,7 +1,7 @@
-"""Measure the exported storyteller on text it never saw, and write the figures and samples into the model card.
+"""Measure the exported storyteller on unseen text, and write the figures and samples into the model card.
 
-Everything is read from this folder as a user would: weights and tokenizer through transformers for generation, the
-training model (proved equal by export.py) for perplexity and for the MTP layer, which transformers leaves out.
+All inputs are read from this folder like a user would: weights and tokenizer through transformers for generation, the
+training model (proved equal by export.py) for perplexity and for the MTP layer, which transformers lacks.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def perplexity(model: Storyteller, tokenizer: Any, texts: list[str]) -> dict[str
 
 @torch.no_grad()
 def loss_by_position(model: Storyteller, tokenizer: Any, texts: list[str]) -> list[float]:  # noqa: ANN401
-    """Mean nats per token in each quarter of a full-length window of running text: does long context hold up?"""
+    """Mean nats per token in each quarter of a full-length window of running text, as a test of long context."""
     limit = model.shape.max_position_embeddings
     ids = torch.tensor(tokenizer("\n".join(texts)).input_ids)
     windows = ids[: len(ids) // (limit + 1) * (limit + 1)].view(-1, limit + 1)
@@ -78,7 +78,7 @@ def loss_by_position(model: Storyteller, tokenizer: Any, texts: list[str]) -> li
 
 @torch.no_grad()
 def acceptance(model: Storyteller, ids: Tensor, start: int = 0) -> tuple[Tensor, Tensor]:
-    """How well the MTP layer drafts for the main model along `ids` [batch, length].
+    """Acceptance of the MTP layer's drafts by the main model along `ids` [batch, length].
 
     At position t the draft for token t + 2 is made from the hidden state at t and token t + 1; the main model's own
     choice for t + 2 comes from its step at t + 1.
@@ -122,7 +122,7 @@ def acceptance_figures(model: Storyteller, reader: Any, tokenizer: Any, corpus: 
 
 
 def copied_share(samples: list[str], corpus: Corpus, n: int = 8) -> float:
-    """Share of the samples' runs of `n` words that also stand in a training story: how much is recited."""
+    """Share of the samples' runs of `n` words that also occur in a training story, as a measure of copying."""
 
     def runs(text: str) -> list[tuple[str, ...]]:
         words = re.findall(r"[a-z']+", text.lower())
@@ -142,7 +142,7 @@ def say(reader: Any, tokenizer: Any, ids: list[int], seed: int) -> str:  # noqa:
 
 
 def samples(reader: Any, tokenizer: Any, seed: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:  # noqa: ANN401
-    """Ten stories and a few chat answers, as (prompt, text). Seeds are consecutive; nothing is picked by hand."""
+    """Ten stories and a few chat responses, as (prompt, text). Seeds are consecutive, without selection."""
 
     def answer(messages: list[dict[str, str]], number: int) -> str:
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)

@@ -14,9 +14,9 @@ CE_CHUNK = 1024
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to serve large blocks from the heap and not to give it back; does nothing elsewhere.
+    """Make glibc serve large blocks from the heap and keep them; no effect on other systems.
 
-    Source: measured, attention and loss steps 2 to 4 times faster with page faults gone.
+    Source: measured, attention and loss steps 2 to 4 times faster without page faults.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

@@ -198,7 +198,7 @@ class Block(nn.Module):
 
 
 def channel_dropout(x: Tensor, probability: float) -> Tensor:
-    """Drop whole channels of a sequence: one mask per (sequence, channel) costs next to nothing on a CPU."""
+    """Drop whole channels of a sequence: one mask per (sequence, channel) costs almost no CPU time."""
     if probability == 0.0:
         return x
     mask = (torch.rand(x.shape[0], 1, x.shape[2]) >= probability).to(x.dtype) / (1.0 - probability)
@@ -250,7 +250,7 @@ class Storyteller(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal weights of variance 1 / fan-in; what writes to the residual stream starts smaller."""
+        """Normal weights of variance 1 / fan-in; matrices that write to the residual stream start smaller."""
         depth = 2 * (self.shape.num_hidden_layers + 1)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):

@@ -1,7 +1,7 @@
-"""An endless stream of training windows: stories, chats and book passages, mixed as training progresses.
+"""An endless stream of training windows: stories, chats and book passages, mixed by training progress.
 
-Books teach grammar and long context early; the share of simple stories and chats grows, because how a model ends is
-how it speaks.
+Books teach grammar and long context early; the share of simple stories and chats grows, because the last data
+determines the model's style.
 """
 
 from collections.abc import Iterator
@@ -45,10 +45,10 @@ def shuffled_forever(count: int, rng: Random) -> Iterator[int]:
 
 
 class Stream:
-    """Windows of tokens. Documents are laid end to end, so a window may start inside one.
+    """Windows of tokens. Documents are concatenated, so a window may start inside one.
 
     Args:
-        seed: decides everything drawn; a resumed run passes another one, so as not to repeat its first part.
+        seed: of all draws; a resumed run uses another one, so as not to repeat its first part.
     """
 
     def __init__(self, corpus: Corpus, tokenizer: Tokenizer, seed: int) -> None:

@@ -1,11 +1,11 @@
-"""Train the storyteller from scratch on a CPU, against the clock.
+"""Train the storyteller from scratch on a CPU, with a time budget.
 
-The learning rate follows the share of the time budget that is used, not a step count: the run ends when it says it
-will, whatever else the machine is doing. Stop it at any moment (Ctrl-C, SIGTERM) and continue with --resume.
+The learning rate follows the used share of the time budget, not a step count: the run ends at the planned time
+whatever the load of the machine. Stop it at any moment (Ctrl-C, SIGTERM) and continue with --resume.
 
     python train.py --minutes 80 --state /tmp/storyteller-run
-    python train.py --minutes 30 --state /tmp/storyteller-run --resume            # go on where it stopped
-    python train.py --minutes 60 --state /tmp/storyteller-run --resume --restart-at 0.4   # a second helping
+    python train.py --minutes 30 --state /tmp/storyteller-run --resume            # continue a stopped run
+    python train.py --minutes 60 --state /tmp/storyteller-run --resume --restart-at 0.4   # train a finished run further
     python train.py --minutes 60 --state /tmp/storyteller-new --start-from . --lr-muon 0.01 --lr-adam 0.0015
     python export.py --state /tmp/storyteller-run && python evaluate.py
 """
@@ -79,7 +79,7 @@ class Clock:
 
 
 def balance_routers(model: Storyteller, progress: float) -> float:
-    """Move each router's bias towards equal load (DeepSeek's loss-free balancing); the last tenth leaves it alone.
+    """Move each router's bias towards equal load (DeepSeek's loss-free balancing), except in the last tenth.
 
     Returns: the largest load of any expert over the mean. Effects: changes biases, clears the load counters.
     """
@@ -148,11 +148,11 @@ class Run:
 
     @property
     def state_file(self) -> Path:
-        """Where everything is saved."""
+        """Path of the state file."""
         return self.args.state / "state.pt"
 
     def save(self) -> None:
-        """Write the state file in one go, and the plot and history beside it."""
+        """Write the state file atomically, and the plot and history next to it."""
         state: dict[str, Any] = {
             "shape": asdict(self.model.shape),
             "model": self.model.state_dict(),
@@ -179,7 +179,7 @@ class Run:
         return float(state["progress"])
 
     def one_step(self) -> dict[str, float]:
-        """Forward, backward, update. Returns: this step's figures. Effects: moves everything one step on."""
+        """Forward, backward, update. Returns: this step's figures. Effects: advances all state by one step."""
         progress = self.clock.progress
         windows = self.stream.batch(progress)
         with torch.autocast("cpu", dtype=torch.bfloat16):
