@@ -30,7 +30,7 @@ policy = "none"
 enabled = true
 least_step_s = 0.01
 """
-"""Steps last, so that streams are there when something dies."""
+"""Slow steps, so that streams are running when a process dies."""
 LENGTH = 300
 """Tokens of a stream: 3 s."""
 

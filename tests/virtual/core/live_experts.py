@@ -91,7 +91,7 @@ class LiveExperts:
         self.moves.stuck(known, self.ranks)
         while len(asyncio.all_tasks()) > 1 or ledger.busy:
             await asyncio.sleep(0.001)
-            self.now += 1e-3 * ledger.busy  # however long the planning took
+            self.now += 1e-3 * ledger.busy  # however long the planning takes
 
     def _add(self, slices: Sequence[TraceSlice]) -> None:
         for one in slices:

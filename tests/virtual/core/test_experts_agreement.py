@@ -57,7 +57,7 @@ def even(at: Any, slices: list[TraceSlice]) -> float:
     return sum(found) / len(found)
 
 
-# The live side keeps real time: beside a load on all cores its first plan has once been another one.
+# The live side runs in real time: with a load on all cores its first plan once differed.
 @pytest.mark.nightly("tests/virtual/core/test_expert_group.py::test_a_rebalance_evens_ranks_out_and_shortens_steps")
 @pytest.mark.parametrize("policy", ["time_sliced", "global"])
 async def test_the_same_trace_moves_the_same_experts_live_and_in_virtual_time(tmp_path: Path, policy: Any) -> None:
