@@ -86,7 +86,7 @@ class Conduct(StrEnum):
 
     NORMAL = "normal"
     DISCONNECT = "disconnect"  # leaves at a random moment
-    SLOW_READER = "slow_reader"  # reads the stream slower than it comes
+    SLOW_READER = "slow_reader"  # reads the stream slower than it arrives
     TIMEOUT = "timeout"  # gives up after a short time
     MALFORMED = "malformed"  # sends a body that is no valid request
 

@@ -15,7 +15,7 @@ from hardware.units import Bytes, Flops
 MESSAGE_ALIGNMENT = 512
 """Bytes that a dispatched token's message is padded to. Source: CloudMatrix384 paper 4.2.1."""
 MESSAGE_EXTRA = 44
-"""Scale and routing fields behind a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
+"""Scale and routing fields after a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
 _MAY_BE_ZERO = {
     "q_rank", "dense_layers", "dense_width", "expert_width", "experts", "active_experts", "shared_experts",
     "mtp_layers", "tied_head", "windowed_layers",

@@ -15,7 +15,9 @@ _CONTEXT_CELL = 64
 _MEAN_CELL = 0.25
 """Height of a decode cell: sequences per die, mean over the group."""
 _FEW = 128
-"""Sequences of a group up to which each further one has more experts read: cells there are one sequence high."""
+"""Sequences of a group up to which each further one has more experts read: cells in that range are one sequence
+high.
+"""
 _TOKEN_CELL = 64
 """Width of a prefill cell: tokens of the instance."""
 _ATTENDED_CELL = 1024

@@ -19,7 +19,7 @@ from hardware.faults.fault import FaultKind
 from hardware.spec.figure import Confidence, Figure
 
 PROCESS_KINDS = tuple(FaultKind)[tuple(FaultKind).index(FaultKind.KILL) :]
-"""Kinds that hit processes and clients, whatever hardware they run on."""
+"""Kinds that hit processes and clients, on any hardware."""
 _D, _U = Confidence.DERIVED, Confidence.UNVERIFIED
 _HOURS_PER_MONTH = 730
 _ACCELERATOR = 1 / (7.9 * 1024)

@@ -13,7 +13,7 @@ from hardware.units import Seconds
 
 _SOURCE = "ReviveMoE (arXiv 2602.21140v1), recovery table"
 _COLOCATED_EXTRA = 12.8 - 10.7
-"""What a colocated die took longer than a split one, with a redundant copy; its compiled graph loads more slowly."""
+"""Additional time of a colocated die over a split one, with a redundant copy; its compiled graph loads more slowly."""
 
 
 class DieRole(StrEnum):
@@ -33,7 +33,7 @@ class Recovery(StrEnum):
     RESTART = "restart"
     """The whole engine starts again, with cached graphs."""
     REDUNDANT_EXPERTS = "redundant_experts"
-    """Copies of its experts exist elsewhere; the lost ones are dropped."""
+    """Other copies of its experts exist; the lost ones are dropped."""
     MISSING_EXPERTS = "missing_experts"
     """Its experts are masked; the next best are taken."""
     ROLE_SWITCH = "role_switch"

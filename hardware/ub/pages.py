@@ -86,7 +86,7 @@ def let_go(views: Iterable[memoryview]) -> int:
         for first, behind in shared:
             low, high = max(start, first), min(end, behind)
             if low < high:
-                _libc.madvise(low, high - low, mmap.MADV_NOHUGEPAGE)  # a look at a neighbour would bring them back
+                _libc.madvise(low, high - low, mmap.MADV_NOHUGEPAGE)  # an access to a neighbour would bring them back
                 gone += high - low if _libc.madvise(low, high - low, mmap.MADV_DONTNEED) == 0 else 0
     return gone
 

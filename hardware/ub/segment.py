@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 MAX_REGIONS = 1024
 """Entries of the region table; 128 KiB of the file."""
 
-_ATTEMPTS = 16  # each one means that somebody removed the file between our open and our lock
+_ATTEMPTS = 16  # in each attempt another process removed the file between our open and our lock
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from loadgen.client.exchange import Exchange, Failure
 from loadgen.client.request import PreparedRequest
 
 LONG_STREAM_PARTS = 4096
-"""Parts after which a stream's beginning is interpreted while the rest still comes: about 1.5 MB of a stream that sends
-a token per read."""
+"""Parts after which a stream's start is interpreted while the rest still arrives: about 1.5 MB of a stream that sends
+a token per read.
+"""
 
 
 class ClientMeter:
@@ -87,7 +88,7 @@ class ExchangeConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._now = 0.0
-        self._delimited = False  # the end of the body can be told without the connection's end
+        self._delimited = False  # the end of the body is known without the connection's end
         self._interim = False  # a 1xx answer, another one follows
         self._broken = False
 

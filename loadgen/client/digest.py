@@ -73,7 +73,7 @@ def reader_of(exchange: Exchange) -> AnswerReader:
     """
     if exchange.reader is None:
         kind = exchange.content_type.partition(";")[0].strip().lower()
-        streamed: bool | None = None  # no type, or one that says nothing: the bytes themselves tell
+        streamed: bool | None = None  # no type, or an unspecific one: the bytes themselves decide
         if not 200 <= exchange.status < 300 or kind == "application/json":
             streamed = False
         elif kind == "text/event-stream":
@@ -106,7 +106,7 @@ def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
     found = Digest(
         outcome=outcome,
         error=error,
-        # Of a whole answer only its end is known; its first token came some time before.
+        # Only the end of a whole response is known; its first token arrived some time before.
         first_answer_s=reader.first_answer_s if streamed else None,
         chunk_times=reader.times.tobytes() if streamed else b"",
         chunk_tokens=reader.tokens.tobytes() if streamed and reader.tokens_known else b"",

@@ -27,9 +27,9 @@ class Failure(StrEnum):
 
     CONNECT = "connect"  # no connection: refused, name unknown, TLS, out of descriptors, not in time
     LOST = "lost"  # the connection broke before the answer was complete
-    NOT_HTTP = "not_http"  # what came is no HTTP answer
+    NOT_HTTP = "not_http"  # the received bytes are no HTTP response
     DEADLINE = "deadline"  # the run's own limit for a request
-    LEFT = "left"  # closed on purpose, as the behaviour asked
+    LEFT = "left"  # closed on purpose, as the behaviour requires
     CUT = "cut"  # the run ended first
 
 

@@ -89,7 +89,7 @@ class AnswerReader:
         self._finished: set[int] = set()
         self._counted = 0  # completion tokens according to the last running usage
         self._other_chars = 0  # of reasoning, and of further answers
-        self._steady = False  # nothing but times and text can change with one more chunk of text
+        self._steady = False  # only times and text can change with one more chunk of text
         self._carried = 0  # tokens without text, not yet counted with a chunk
 
     @property

@@ -38,7 +38,7 @@ class RequestWriter:
         address = parse_address(endpoint.base_url)
         given = {name.lower() for name, _ in endpoint.headers}
         lines = [f"POST {address.prefix}{endpoint.path} HTTP/1.1"]
-        # Compression would cost the server and the client CPU time that no figure here is about.
+        # Compression would cost server and client CPU time that no figure covers.
         defaults = [("Host", address.authority), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
         lines += [f"{name}: {value}" for name, value in defaults if name.lower() not in given]
         own = ("content-type", "content-length", "x-request-id", "connection", "transfer-encoding")

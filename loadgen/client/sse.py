@@ -31,7 +31,7 @@ class SseSplitter:
                 portion = portion[1:]
         if b"\n" not in portion and b"\r" not in portion:
             if portion:
-                self._pieces.append(portion)  # joined once its end is there: long lines in small pieces stay cheap
+                self._pieces.append(portion)  # joined once its end has arrived: long lines in small pieces stay cheap
                 self.idle = False
             return []
         events: list[bytes] = []

@@ -48,7 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WINDOW_S = 5.0
-"""How far back the recent figures of `Progress` look [s]."""
+"""Time window of the recent figures of `Progress` [s]."""
 
 
 class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):

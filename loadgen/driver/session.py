@@ -36,7 +36,7 @@ class Phase(Enum):
     WAITING = auto()  # for the cap
     SENDING = auto()  # or receiving
     THINKING = auto()  # between two turns
-    OVER = auto()  # sends nothing any more; the last answer may still be under evaluation
+    OVER = auto()  # sends no more requests; the last response may still be under evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

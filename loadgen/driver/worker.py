@@ -94,7 +94,7 @@ class MainLink(asyncio.Protocol):
         self._done = True
         self.write(frame(last))
         if self._transport is not None:
-            self._transport.close()  # after everything has been written
+            self._transport.close()  # after all data has been written
             await self._drained.wait()
 
 

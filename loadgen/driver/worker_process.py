@@ -152,7 +152,7 @@ class WorkerProcess:
                     if not writable.poll(SEND_DEADLINE_S * 1000):
                         self.lost = f"took nothing for {SEND_DEADLINE_S:g} s"
                 except (OSError, ValueError):
-                    return False  # it is gone; the receiving side finds out why
+                    return False  # it has ended; the receiving side finds the reason
         return not self.lost
 
 

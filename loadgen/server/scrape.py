@@ -121,7 +121,7 @@ class Scraper:
                 raise ServerError(f"{self._url} shows none of the known names (vllm:..., cloudmatrix:..., sglang:...)")
         except (ServerError, ServerUnreachable) as error:
             self._failed(str(error))
-        except Exception as error:  # whatever a foreign page does to the parser, the run goes on
+        except Exception as error:  # the run continues whatever a foreign page does to the parser
             self._failed(f"{self._url} is not in Prometheus' text format ({type(error).__name__})")
         else:
             self._keep(MetricsLook((asked_s + answered_s) / 2, page))

@@ -41,7 +41,7 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
     total = sum(1 for _ in trace.requests())
     if form is TraceForm.LOADGEN:
         write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=total), _numbered(trace))
-    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns stand elsewhere, or ids do not fit
+    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns are at other places, or ids do not fit
         write_requests(path, form, list(trace.requests()), trace.block_tokens)
     else:
         _write(path, form, trace.requests())

@@ -157,7 +157,7 @@ class Histogram:
     def value(self, rng: np.random.Generator) -> float:
         """See `Distribution`."""
         drawn = float(rng.random()) * self._cumulative[-1]
-        # Rounding may carry the product to the very end, behind the last value that has a weight.
+        # Rounding may carry the product to the very end, after the last value that has a weight.
         return self.values[min(bisect_right(self._cumulative, drawn), self._last)]
 
     def whole(self, rng: np.random.Generator) -> int:

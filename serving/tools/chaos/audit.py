@@ -14,7 +14,7 @@ REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_t
 POOL_AUDIT_DEADLINE_S = 120.0
 _LOOK_EVERY_S = 0.5
 _ANNOUNCED_S = 1.5
-"""Replicas tell of themselves once a second: two looks so far apart are of different announcements."""
+"""Replicas report once a second: two polls this far apart use different reports."""
 _WRONG_BYTES = "wrong bytes in memory"
 
 

@@ -13,7 +13,7 @@ _LEAST_BAR_SHARE = 0.003
 """A fault of no duration is drawn this wide, compared with the whole time line."""
 _MOST_MARKS = 120
 _MOST_NUMBERS = 40
-"""Bars with a number behind each; more have no room for it."""
+"""Bars with a number behind each; more do not fit."""
 _LANE_PX = 28
 COLORS = {
     "kill": "red",

@@ -16,7 +16,7 @@ _KIND_COLUMNS = (
     "fault", "pool", "times", "nobody to hit", "replaced", "survived", "replaced after p50", "replaced after max",
     "streams stopped", "fault to token p50", "fault to token max",
 )  # fmt: skip
-"""Those that a terminal has room for."""
+"""Columns that fit on a terminal."""
 
 
 def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:

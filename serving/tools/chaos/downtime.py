@@ -20,7 +20,7 @@ class Downtime:
         self._url = url
         self._api_key = api_key
         self._ready_s = time.monotonic()
-        """When it was ready last: a time that it is down begins there."""
+        """Time of the last ready poll: a downtime starts at it."""
         self._down: Down | None = None
 
     async def ask_forever(self) -> None:

@@ -12,7 +12,7 @@ from serving.tools.chaos.answer import StreamedAnswer
 from serving.tools.chaos.result import Event
 
 MOST_TIMES = 2.0
-"""How many times its latency alone a tenant's p99 may be beside another's flood, and one step more."""
+"""Factor on a tenant's p99 alone that its p99 during another's flood may reach, plus one step."""
 AFTER_S = 0.5
 """A fault still counts for so long after its end: the engines drop what its clients have left."""
 

@@ -19,13 +19,13 @@ from serving.tools.chaos.result import ChaosRun, Down, Event
 
 PAUSE_S = 0.5
 RESUMED_GAP_S = 0.06
-"""Three steps of 20 ms: less cannot be told from a step."""
+"""Three steps of 20 ms: a shorter gap cannot be distinguished from a step."""
 FELT_S = 0.5
-"""Tokens that were on their way when the fault came still arrive within this time."""
+"""Tokens in transfer at the time of the fault still arrive within this time."""
 ORPHANED_S = 5.0
-"""Gateways of a node that was killed end within this time, when another one may be there already."""
+"""Gateways of a killed node end within this time, when another one may already exist."""
 _SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4")
-"""How reasons begin that are no broken connection."""
+"""Starts of reasons that are no broken connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ChaosFindings:
     failed: int
     cancelled: int
     cut: int
-    """Requests that a killed gateway took along, or that came before it was back: nothing else can be expected."""
+    """Requests that ended with a killed gateway, or arrived before it was back: expected failures."""
     reasons: dict[str, int]
     compared: int
     exact: int
@@ -82,12 +82,12 @@ class ChaosFindings:
     downs: int
     """How often the system was not ready."""
     longest_down_s: float
-    """The longest of these times [s]; 0 if there was none."""
+    """The longest downtime [s]; 0 if there was none."""
     down_too_long: bool
     hits: int
-    """Faults that were done to somebody."""
+    """Faults that affected a unit."""
     beside_floods: tuple[BesideFlood, ...] = ()
-    """Latencies of the load beside another tenant's flood; empty if there was none."""
+    """Latencies of the load during another tenant's flood; empty if there was none."""
 
     @property
     def clean(self) -> bool:
@@ -156,7 +156,7 @@ def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
     if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
         return False
     begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
-    # A node is back before the gateways on it are: then what says so is that the system is not ready.
+    # A node is back before the gateways on it are: until then only the missing readiness shows it.
     latest_s = back_s + ORPHANED_S
     meanwhile = (down.ended_s for down in downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
     back_s = max([back_s, *meanwhile])

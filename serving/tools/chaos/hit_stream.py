@@ -21,7 +21,7 @@ class Hit:
 
     event: Event
     last_s: float
-    """Last token before the pause; when the request was sent if there was none."""
+    """Last token before the pause; the send time of the request if there was none."""
     next_s: float
     tokens: int
     """Received before the pause."""

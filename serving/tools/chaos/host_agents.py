@@ -24,11 +24,11 @@ from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.targets import ListedProcess, Target, rows_of
 
 ANSWER_S = 5.0
-"""A host that takes longer is not there: it is looked at again next time."""
+"""A host that takes longer counts as absent: the next poll tries it again."""
 START_S = 60.0
 
 Ask = Callable[[Mapping[str, Any], str, Mapping[str, tuple[Any, ...]], float], dict[str, Any]]
-"""Asks agents by node: method, arguments by node, deadline. Returns: answers by node, of those who gave one."""
+"""Queries agents by node: method, arguments by node, deadline. Returns: timely responses by node."""
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -174,7 +174,7 @@ def ask_agents(
             answers[asked[ref]] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
             raise ConfigError(str(error.cause)) from error
-        except ray.exceptions.RayError:  # its host is gone
+        except ray.exceptions.RayError:  # its host is lost
             continue
     return answers
 

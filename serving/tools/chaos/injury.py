@@ -16,10 +16,10 @@ from serving.tools.chaos.targets import Target
 from serving.tools.chaos.watch import Watch
 
 FROZEN_AT_MOST_S = 120.0
-"""A replica that was to be replaced and was not goes on after this long: the run must be able to end."""
+"""A replica that was to be replaced and was not is resumed after this long: the run must be able to end."""
 THAW_POLL_S = 0.2
 JUDGED_AFTER_S = 8.0
-"""A thawed replica that is still listed after this long has survived; one that was given up is gone by then."""
+"""A thawed replica that is still listed after this long has survived; a replaced one has left the list by then."""
 
 
 class Injury:
@@ -112,9 +112,9 @@ class Injury:
             await asyncio.sleep(min(THAW_POLL_S, max(0.0, end - time.monotonic())))
         del self._frozen[target.process]
         if event.settled:
-            return  # replaced: its process is to be gone, and the end of the run looks for it
+            return  # replaced: its process must end, which the end of the run checks
         if await asyncio.to_thread(self._machines.send, target, signal.SIGCONT):
-            # It may have been given up meanwhile: then its place is being taken, which the watch will see.
+            # It may have been replaced since: the watch will see that.
             await asyncio.sleep(JUDGED_AFTER_S)
             if self._watch.listed(target) and not event.settled:
                 del self._watch.hurt[target.process]

@@ -174,7 +174,7 @@ class ChaosLoad:
         other: str | None
         try:
             other = difference(answer, reference)
-        except Exception as error:  # whatever cannot be compared is not equal
+        except Exception as error:  # a response that cannot be compared is different
             other = f"cannot be compared ({type(error).__name__}: {error})"
         if other is not None and answer.outcome != "failed":
             self._run.differences[index] = other

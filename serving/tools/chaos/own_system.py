@@ -21,7 +21,7 @@ from serving.tools.chaos.targets import PROC, replica_processes, segments, start
 START_S = 240.0
 STOP_S = 40.0
 LEFT_S = 10.0
-"""Processes that were told to end are given so long."""
+"""Time for processes to end after the signal."""
 _BANNER = "Ctrl-C ends everything"
 _SECRETS = re.compile(r"dashboard token +\S+|#once=\S+")
 
@@ -51,7 +51,7 @@ class OwnSystem:
         command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(self._config), "--port", str(port)]
         command += ["--host", "127.0.0.1", "--drain", "0"]
         if self._keys is not None:
-            # Whoever lists processes sees them; a system that is started without them is open to everybody.
+            # Every user that can list processes sees them; a system without keys is open to all.
             command += ["--set", f'gateway.admin_keys=["{self._keys[0]}"]', "--api-key", self._keys[1]]
         with self._out.open("wb") as out:
             # Its own session: Ctrl-C at the terminal is for the run, which ends with a report and then ends this.

@@ -21,7 +21,7 @@ TITLES = {
     "ray::PoolControlActor": "pool_control",
     "ray::MembershipActor": "membership",
 }
-"""How the titles of parts begin."""
+"""Starts of the titles of parts."""
 PROGRAMS = {
     "gcs_server": "gcs",
     "raylet": "node",
@@ -85,7 +85,7 @@ def of_session(processes: Iterable[Process], session: str) -> list[Process]:
 
 def _processes() -> Iterable[Process]:
     for entry in PROC.iterdir():
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has ended since
             if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
                 continue
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

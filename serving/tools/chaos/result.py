@@ -7,7 +7,9 @@ from hardware.faults import FaultKind
 from serving.tools.chaos.answer import StreamedAnswer
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
-"""`replaced` by another process; `survived` = thawed in time and went on; `passed` = a fault that takes nobody away."""
+"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no
+process.
+"""
 
 
 @dataclass(slots=True)
@@ -79,15 +81,15 @@ class Leaks:
     counts: dict[str, int] = field(default_factory=dict)
     """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""
     segments: list[str] = field(default_factory=list)
-    """UB segments that belong to nobody who lives."""
+    """UB segments without a living owner."""
     processes: list[str] = field(default_factory=list)
-    """Replicas that run although nobody lists them, or that were to be gone."""
+    """Replicas that run unlisted, or that should have ended."""
     pool: list[str] = field(default_factory=list)
     """What the KV-cache pool's own audit found."""
     after_stop: list[str] = field(default_factory=list)
     """What a system that the command started has left on the machine."""
     repaired_flips: int = 0
-    """Blocks with a turned bit that nobody had read again: the audit found and removed them. No leak."""
+    """Flipped blocks that had not been read again: the audit found and removed them. No leak."""
 
     @property
     def all(self) -> list[str]:

@@ -27,7 +27,7 @@ from serving.tools.chaos.targets import units_at
 from serving.tools.chaos.watch import Watch
 
 HEAL_S = 60.0
-"""How long the last replacements may take once the load has ended."""
+"""Time limit of the last replacements after the end of the load."""
 
 
 class Told(Protocol):

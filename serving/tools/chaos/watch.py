@@ -43,7 +43,7 @@ class Watch:
         self._load = load
         self._looks_for_parts = parts
         self._parts: dict[str, int] = {}
-        """Processes that each part had when nothing had been done to anybody."""
+        """Processes of each part before any fault."""
         self._targets: dict[tuple[str, int], Target] = {}
         self.hurt: dict[tuple[str, int], Target] = {}
         """Replicas that were killed, or are frozen, by process."""
@@ -82,7 +82,7 @@ class Watch:
             self._targets = {target.process: target for target in [*found, *parts]}
             seen = bool(rows_of(self.status))
         except UnavailableError:
-            seen = False  # nobody is gone because one look failed: whom it told of last still counts
+            seen = False  # one failed poll makes no replica disappear: the last listing still counts
         now = time.monotonic()
         counts = there(self.status) if seen else {}
         self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))

@@ -33,7 +33,7 @@ def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys
             with _system(steps, narrator, left) as system:
                 run.model = system.model if system else ""
                 _take_turns(steps, Stage(narrator, folder, begun, system), keys, interrupts, run)
-        except KeyboardInterrupt:  # while the system started, or ended
+        except KeyboardInterrupt:  # during the start or the stop of the system
             if not run.outcomes:
                 raise
             run.ended_early = True
@@ -79,7 +79,7 @@ def _turn(step: Step, stage: Stage, keys: Keys, *, waits: bool) -> StepOutcome |
     except KeyboardInterrupt:
         stage.narrator.line()
         return StepOutcome(step, "skipped", time.monotonic() - begun)
-    except Exception as error:  # whatever it is: the other steps have something to show, and the exit code tells
+    except Exception as error:  # any error: the other steps still run, and the exit code reports it
         kind = "" if isinstance(error, ServingError) else f"{type(error).__name__}: "
         return StepOutcome(step, "failed", time.monotonic() - begun, f"{kind}{error}")
     return StepOutcome(step, "failed" if report.problem else "done", time.monotonic() - begun, report.problem, report)

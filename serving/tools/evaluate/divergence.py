@@ -78,7 +78,7 @@ def divergence(reference: Tensor, model: Tensor) -> Tensor:
         reference, model: log-probabilities `[rows, vocab] float32`.
     Returns: `[rows]`, never below zero: what rounding leaves there is no divergence.
     """
-    # A token that the reference rules out (-inf) adds nothing, whatever the model says.
+    # A token that the reference excludes (-inf) adds nothing, for any model.
     terms = reference.exp() * (reference - model)
     return terms.masked_fill_(reference == float("-inf"), 0.0).sum(-1).clamp_min_(0.0)
 

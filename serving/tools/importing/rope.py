@@ -55,7 +55,7 @@ def _yarn(keys: ArchitectureKeys) -> dict[str, object]:
         name: keys.number(f"rope.scaling.{own}") for name, own in _YARN.items() if keys.has(f"rope.scaling.{own}")
     }
     if keys.has("rope.scaling.yarn_log_multiplier"):
-        # The converter writes a tenth of DeepSeek's mscale_all_dim, which its checkpoints give mscale as well.
+        # The converter writes a tenth of DeepSeek's mscale_all_dim, which its checkpoints also use as mscale.
         both = round(10 * keys.number("rope.scaling.yarn_log_multiplier"), 6)
         scaling |= {"mscale": both, "mscale_all_dim": both}
     return scaling

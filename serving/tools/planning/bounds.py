@@ -27,7 +27,7 @@ from serving.virtual import work_done
 
 _CONTEXT_STEP = 2048
 _SAFETY = 0.8
-"""On rates: the cost model's best step against what must pass in the mean; not every token need be there in time."""
+"""Factor on rates: the cost model's best step against the mean; not every token need arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from serving.tools.planning.knowledge import Knowledge, raise_floor
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
 DOUBT = 3.0
-"""A short stretch rules out a candidate if it misses so many times more requests than the target allows: its cache
-is cold and it is the busiest one, so slightly more misses prove nothing about the whole trace."""
+"""A short stretch excludes a candidate if it misses this many times more requests than the target allows: its cache is
+cold and it is the busiest one, so slightly more misses prove nothing about the whole trace.
+"""
 WAVE = 2
 """Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
 _OTHERS = 4
