@@ -92,8 +92,8 @@ class Hosts:
     def command(self, name: str, command: list[str]) -> list[str]:
         """The command line that runs a command in a host. Raises: HostsError if the host is not up."""
         entered = ["nsenter", f"--target={self._need(name)}", "--mount", "--pid", "--uts", "--ipc", "--net"]
-        # nsenter stays outside and passes no signal on: whatever ends it sends its command a SIGTERM.
-        # `--wd` would be this folder as it is outside: a host has a /tmp of its own.
+        # nsenter stays outside and passes no signal on: a signal that ends it sends its command a SIGTERM. `--wd` would
+        # be this folder outside: a host has a separate /tmp.
         return [*entered, f"--wdns={os.getcwd()}", "--", "setpriv", "--pdeathsig=TERM", "--", *command]
 
     def cut(self, name: str, *, joined: bool = False) -> None:
@@ -103,7 +103,7 @@ class Hosts:
 
     def freeze(self, name: str, *, thaw: bool = False) -> None:
         """Stop all processes of a host, or continue them."""
-        # A command's nsenter, outside, stops by itself when its command does, but does not go on by itself.
+        # A command's nsenter, outside, stops together with its command, but does not continue together with it.
         for pid in self._processes(name) + (self._processes(name, outside=True) if thaw else []):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT if thaw else signal.SIGSTOP)
@@ -120,7 +120,7 @@ class Hosts:
         (self._folder / f"{name}.pid").unlink(missing_ok=True)
         switch = self._pid(SWITCH)
         if name != SWITCH and switch is not None:
-            self._ip(SWITCH, "link", "delete", f"to-{name}", check=False)  # gone with the host, a moment later
+            self._ip(SWITCH, "link", "delete", f"to-{name}", check=False)  # removed with the host, a moment later
 
     def down(self) -> None:
         """End every host and the network. Safe to call twice."""
@@ -179,7 +179,7 @@ class Hosts:
         own = os.readlink(f"/proc/{self._need(name)}/ns/pid")
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended since
                 inside = os.readlink(folder / "ns" / "pid") == own
                 begins = os.readlink(folder / "ns" / "pid_for_children") == own
                 if (begins and not inside) if outside else inside:
@@ -207,10 +207,10 @@ def _own_file_systems(hostname: str, kept: list[str], names: Path) -> None:
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
     run("mount", "--bind", str(names), "/etc/hosts")
-    if Path("/etc/resolv.conf").exists():  # no server answers here: who asks for another name is told so at once
+    if Path("/etc/resolv.conf").exists():  # without a DNS server, requests for other names fail immediately
         run("mount", "--bind", os.devnull, "/etc/resolv.conf")
     run("mount", "-t", "tmpfs", "-o", f"size={SHARED_MEMORY}", "tmpfs", "/dev/shm")
-    # What this repository needs may lie under /tmp itself: it is held while the new /tmp covers it.
+    # Files that this repository needs may be under /tmp itself: they are kept open while the new /tmp covers it.
     within = [path for path in dict.fromkeys(kept) if Path(path).is_relative_to("/tmp") and path != "/tmp"]
     held = [os.open(path, os.O_PATH) for path in within]
     run("mount", "-t", "tmpfs", "-o", f"size={TEMPORARY},mode=1777", "tmpfs", "/tmp")

@@ -27,7 +27,7 @@ SWEEP = (
     "loadgen run --sweep rate --sweep-values 2,6,10,14,18,24,32 --duration 12s --slo ttft=300ms,tpot=15ms --out sweep"
 )
 SERVED_AT = "http://127.0.0.1:8000"
-"""Where `make serve` listens; a recording from elsewhere says this, too."""
+"""Address of `make serve`; a recording of another system shows it, too."""
 RECORDED = Path(__file__).parent / "recorded" / "closed.json"
 PICTURES = ROOT / "loadgen" / "run_report" / "pictures"
 _PICTURE_SIZE = (1200, 1250)

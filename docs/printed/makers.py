@@ -68,7 +68,7 @@ def plan_in_short() -> str:
 
 
 _NOTES = ("prefill + decode: instances", "Lost in the middle", "Over the time")
-"""How the explanations of those tables begin."""
+"""Starts of the explanations of those tables."""
 
 
 def story(url: str) -> str:
@@ -96,4 +96,4 @@ ALONE: dict[str, Callable[[], str]] = {
 }
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
-"""These take the address of one that serves the bundled model and has served nothing before; in this order."""
+"""These take the address of a new system that serves the bundled model; in this order."""

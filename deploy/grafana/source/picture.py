@@ -27,7 +27,7 @@ from loadgen.report.palette import COLORS, POOLS
 COLUMNS, POINTS = 24, 120
 ROW_INCHES, WIDTH_INCHES = 0.3, 15.0
 MOST_LINES = 6
-"""In a legend; the board itself shows all."""
+"""Lines of a legend; the board itself shows all."""
 rcParams["axes.prop_cycle"] = cycler(color=[light for light, _ in COLORS.values()])
 _FACTORS = {"s": (1e3, "ms"), "Bps": (1e-6, "MB/s"), "bytes": (2**-20, "MiB"), "percentunit": (100.0, "%")}
 

@@ -1,7 +1,7 @@
 """PromQL of the boards. Several gateways may show the same series: the largest of each counts, once."""
 
 WINDOW = "$__rate_interval"
-"""What Grafana makes of the zoom; a test puts a time in its place."""
+"""Grafana's interval for the current zoom; a test replaces it with a time."""
 
 
 def value(name: str, *by: str, each: str = "engine") -> str:

@@ -77,7 +77,7 @@ def differences(folder: Path, length: int = 1500) -> tuple[float, float]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    # It knows where DeepSeek's own MTP layer lies (layer 61) and looks only there.
+    # It assumes DeepSeek's own MTP layer (layer 61) and checks only that.
     theirs._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{theirs.config.num_hidden_layers}\..*"]
     their_mtp = MtpModel.from_pretrained(theirs).float().eval()
     ours = load_exported(folder)

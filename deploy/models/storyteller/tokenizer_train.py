@@ -67,7 +67,8 @@ def train_tokenizer(texts: list[str], vocabulary: int = VOCABULARY) -> Tokenizer
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    # A plain completion prompt starts a document, so encode() puts <|begin|> in front; the chat template has its own.
+    # A plain completion prompt starts a document, so encode() adds <|begin|> at the start; the chat template has its
+    # own.
     tokenizer.post_processor = processors.Sequence(
         [
             processors.ByteLevel(trim_offsets=False),

@@ -100,7 +100,7 @@ class Recorder:
     async def _look(self) -> None:
         """Record the owner of each NPU whenever it changes."""
         while not self._over:
-            with contextlib.suppress(Exception):  # the next look comes soon
+            with contextlib.suppress(Exception):  # the next poll follows soon
                 status = await asyncio.to_thread(self.system.status)
                 letters = npu_letters(status, NPUS)
                 if not self.npus or self.npus[-1][1] != letters:

@@ -11,7 +11,7 @@ HOLD_S = 2.2
 """Shown after the last thing that happens."""
 COLUMNS = 62
 GAP_S = 0.3
-"""So long before the kill may the pause begin."""
+"""Longest time before the kill at which the pause may start."""
 
 
 @dataclass(frozen=True, slots=True)

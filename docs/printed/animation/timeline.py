@@ -40,6 +40,6 @@ def npu_letters(status: dict[str, object], count: int) -> str:
             for npu in replica["npus"]:
                 node, _, number = npu.removeprefix("n").partition(".npu")
                 place = int(node) * NODE_NPUS + int(number)
-                if letters[place] in ".x":  # a replacement may have a dead one's NPUs already
+                if letters[place] in ".x":  # a replacement may already have a dead instance's NPUs
                     letters[place] = "x" if lost else pool["name"][0]
     return "".join(letters)
