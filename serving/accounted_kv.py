@@ -1,7 +1,7 @@
-"""KV that is accounted, not filled: how many real bytes stand for the blocks of a simulated model.
+"""KV that is accounted, not filled: the real bytes that represent the blocks of a simulated model.
 
-Every size of the configuration is that of the simulated system. What really lies in shared memory is a few bytes per
-block, enough for a stamp and a checksum, so that handoffs and the KV-cache pool move and verify something.
+Every size in the configuration is that of the simulated system. Shared memory contains only a few bytes per block,
+enough for a stamp and a checksum, so that handoffs and the KV-cache pool have data to move and verify.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from serving.config.serve import ServeConfig
 from serving.simulated_cost import simulated_shape
 
 LEAST_BYTES = 64
-"""Of one real block; also what its size is rounded up to."""
+"""Size of one real block, and the unit to which it is rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class AccountedKv:
     token_bytes: int
 
     def real(self, nbytes: int) -> int:
-        """Real bytes for so many of the simulated system, so that as many blocks fit."""
+        """Real bytes for a number of simulated bytes, so that as many blocks fit."""
         return nbytes // self.block_bytes * self.real_bytes
 
     def accounted_facts(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """The facts of a memory server as those of the simulated system: all that counts bytes is scaled up."""
+        """A memory server's facts scaled to the simulated system: all byte counts are scaled up."""
         return {key: self._accounted(key, value) for key, value in facts.items()}
 
     def _accounted(self, key: str, value: object) -> object:
@@ -46,9 +46,9 @@ class AccountedKv:
 
 
 def accounted_kv(config: ServeConfig) -> AccountedKv | None:
-    """The block size of a simulated model; None where KV is real.
+    """The block size of a simulated model; None if KV is real.
 
-    Raises: SpecError if the model folder holds no shape that the cost model knows, or the device cannot be read.
+    Raises: SpecError if the cost model does not support the model's shape, or the device file cannot be read.
     Effects: reads the model's config.json and the device's file.
     """
     if config.engine.executor != "simulated":

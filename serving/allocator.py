@@ -1,7 +1,7 @@
-"""Keeps the C allocator from giving memory back to the kernel between two steps.
+"""Keeps the C allocator from returning memory to the kernel between two steps.
 
-A prefill step allocates and frees tens of megabytes of activations. By default glibc hands large pieces back at once
-and takes new ones at the next step, which the kernel must clear and map page by page.
+A prefill step allocates and frees tens of megabytes of activations. By default glibc returns large pieces immediately
+and allocates new ones in the next step, which the kernel must clear and map page by page.
 """
 
 import ctypes
@@ -12,16 +12,16 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
 KEPT_BYTES = 256 * MIB
-"""Most that stays with the process once everything is freed."""
+"""Most memory that the process keeps after all is freed."""
 LARGEST_KEPT_PIECE_BYTES = 32 * MIB
-"""The most that glibc allows; larger pieces still go straight back."""
+"""glibc's maximum; larger pieces are still returned immediately."""
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory rather than to return it.
+    """Make glibc reuse freed memory instead of returning it.
 
-    Returns: False where the C library has no such setting; nothing is changed then.
-    Effects: on the whole process, from now on.
+    Returns: False if the C library has no such setting; then nothing changes.
+    Effects: on the whole process.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -31,9 +31,9 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Give everything that is free back to the kernel once, for example what loading a model has left.
+    """Return all free memory to the kernel once, for example after a model was loaded.
 
-    Effects: on the whole process, where the C library can do it.
+    Effects: on the whole process, if the C library supports it.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

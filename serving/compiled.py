@@ -1,8 +1,8 @@
-"""Modules of this package that were compiled ahead of time, in place of their sources: same code, less time.
+"""Modules of this package that were compiled ahead of time, in place of their sources: same code, faster.
 
-`cloudmatrix compile` makes them (serving/tools/compilation). A build belongs to exactly one state of the sources, so
-that an edited file is never shadowed by what it was. Standard library only, and nothing of this package: whoever
-decides for a build decides before anything that may be compiled is imported.
+`cloudmatrix compile` makes them (serving/tools/compilation). A build is valid for exactly one state of the sources, so
+that it never shadows an edited file. Standard library only, and nothing of this package: the choice of a build must
+precede the import of any module that may be compiled.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ from types import ModuleType
 PACKAGES = ("hardware", "serving")
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = EXTENSION_SUFFIXES[0]
-"""Of a compiled module's file: this interpreter and machine."""
+"""Suffix of a compiled module's file, for this interpreter and machine."""
 
 
 class _CompiledFinder(MetaPathFinder):
-    """Finds modules in a build's folder; everything else is left to whoever comes next."""
+    """Finds modules in a build's folder; other modules are left to the next finder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class _CompiledFinder(MetaPathFinder):
 
 
 def fingerprint(root: Path = ROOT) -> str:
-    """Short name of the state of all sources of `PACKAGES`."""
+    """Short name of the present state of all sources of `PACKAGES`."""
     digest = hashlib.blake2b(digest_size=8)
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -58,8 +58,8 @@ def build_name() -> str:
 def use(folder: Path) -> bool:
     """Import from a build from now on.
 
-    Returns: False if that comes too late, since one of its modules has been imported as a source.
-    Raises: ImportError if the folder is not there, or is a build of other sources.
+    Returns: False if it is too late, because one of its modules was already imported from its source.
+    Raises: ImportError if the folder does not exist, or is a build of other sources.
     Effects: sys.meta_path.
     """
     if in_use() is not None:
@@ -79,10 +79,10 @@ def in_use() -> Path | None:
 
 
 def begin_worker(folder: Path | None) -> None:
-    """Do as the process that started this one: the initializer of a pool of processes.
+    """Use the parent process's build: the initializer of a pool of processes.
 
     Args:
-        folder: what `in_use` gave there.
+        folder: result of `in_use` in the parent.
     """
     if folder is not None:
         use(folder)

@@ -1,4 +1,4 @@
-"""An answer, or none in time."""
+"""Waiting with a timeout."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -8,13 +8,13 @@ Answer = TypeVar("Answer")
 
 
 async def within(answer: Awaitable[Answer], seconds: float | None) -> Answer:
-    """Wait for `answer` so long [s]; None: without end.
+    """Wait for `answer` for at most `seconds`; None: without limit.
 
-    `asyncio.wait_for` before Python 3.12 loses a cancellation that comes in the same turn of the loop as the answer: a
-    task that asks again and again would outlive its `cancel()`, and whoever waits for its end would wait for ever.
+    `asyncio.wait_for` before Python 3.12 loses a cancellation that arrives in the same iteration of the loop as the
+    result: a task that polls would survive its `cancel()`, and a caller awaiting its end would wait forever.
 
-    Raises: TimeoutError; whatever `answer` raises.
-    Effects: an answer that is too late is cancelled.
+    Raises: TimeoutError; any exception of `answer`.
+    Effects: cancels `answer` at the timeout.
     """
     async with asyncio.timeout(seconds):
         return await answer

@@ -1,42 +1,42 @@
-"""Everything that can go wrong in `serving/`, as one tree.
+"""All errors of `serving/`, as one tree.
 
 ServingError
 ├── ConfigError                 the configuration or the command line is wrong; exit code 2
 ├── ModelError                  the checkpoint folder cannot be served
-├── RequestError                the caller's fault; HTTP 4xx
+├── RequestError                an invalid request; HTTP 4xx
 │   ├── InvalidRequestError         400, names the parameter
 │   ├── ContextLengthError          400, prompt and output do not fit the model
 │   ├── ModelNotFoundError          404
 │   ├── AuthenticationError         401
 │   ├── PermissionDeniedError       403, a known key that may not do this
 │   └── PayloadTooLargeError        413
-├── OverloadedError             429, come back after `retry_after_s`
+├── OverloadedError             429, retry after `retry_after_s`
 ├── UnavailableError            503, no instance can serve now
-│   └── SilentError                 what was asked is there, but gave no answer in time; worth asking again
-├── ScaleError                  a pool cannot have the size that was asked for; `kind` says why
+│   └── SilentError                 a process exists, but did not respond in time; worth a retry
+├── ScaleError                  a pool cannot have the requested size; the reason is in `kind`
 ├── PlacementError              the experts of a layer do not fit the slots of a group
-├── RoutingTraceError           a file is no routing trace of experts, or a damaged one
-├── GroupError                  ranks of one instance cannot compute together; the shell makes the group whole again
-├── ExpertError                 an expert's weights could not be brought into a slot, which is empty then
-├── GrammarError                a grammar cannot be compiled, or an output cannot go on by it
+├── RoutingTraceError           a file is not a routing trace of experts, or damaged
+├── GroupError                  ranks of one instance cannot compute together; the shell repairs the group
+├── ExpertError                 an expert's weights could not be loaded into a slot, which is then empty
+├── GrammarError                a grammar cannot be compiled, or does not allow an output to continue
 ├── DeadlineError               408, the request's time is over
 ├── EngineError                 500, an instance failed and no retry was left
-│   └── PoisonError                 500, the request took its instances down; it must not be repeated
+│   └── PoisonError                 500, the request crashed its instances; it must not be repeated
 ├── HandoffError                KV blocks could not be moved; the request is prefilled again
 │   ├── HandoffChecksumError        the bytes that arrived are not the bytes that were registered
 │   ├── HandoffExpiredError         the source no longer holds the blocks
 │   └── HandoffTimeoutError         nothing arrives from the source
 ├── PoolError                   the KV-cache pool could not do it; a miss for readers, a drop for writers
-│   ├── PoolTimeoutError            a memory server did not answer in time
-│   ├── PoolUnreachableError        a memory server is gone
-│   ├── PoolRefusedError            a memory server answered that it cannot do it
+│   ├── PoolTimeoutError            a memory server did not respond in time
+│   ├── PoolUnreachableError        a memory server is down
+│   ├── PoolRefusedError            a memory server refused the request
 │   └── SsdError                    a directory of the SSD tier cannot be used
-├── DecisionLogError            a file is no decision log, or a damaged one
-├── LinkError                   a gateway-to-instance link broke or spoke nonsense
-│   └── ProofError                  one end of a connection did not prove the secret, or TLS did not come about
+├── DecisionLogError            a file is not a decision log, or damaged
+├── LinkError                   a gateway-to-instance link broke or received an invalid frame
+│   └── ProofError                  one end of a connection did not prove the secret, or TLS failed
 └── LedgerError                 a ledger does not balance: our bug, never the caller's
 
-A message says what to do next. Nothing here is raised bare: always the most specific class.
+A message contains the remedy. Only the most specific class is raised.
 """
 
 import re
@@ -46,7 +46,7 @@ import msgspec
 from hardware.nesting import NestedTooDeeply
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NestedTooDeeply)
-"""What reading raises for bytes without sense: msgspec's own error, but not for broken UTF-8 or endless nesting."""
+"""Errors of reading invalid bytes: msgspec's own, and those for broken UTF-8 or deep nesting."""
 
 
 class ServingError(Exception):
@@ -54,7 +54,7 @@ class ServingError(Exception):
 
 
 class ConfigError(ServingError):
-    """The configuration or command line cannot be used."""
+    """The configuration or command line is invalid."""
 
 
 class ModelError(ServingError):
@@ -62,8 +62,8 @@ class ModelError(ServingError):
 
 
 class RequestError(ServingError):
-    """The caller's fault. `param` names the field, `code` is OpenAI's machine-readable reason, `kind` its type of error
-    where that does not follow from the status."""
+    """Invalid request. `param` names the field, `code` is OpenAI's machine-readable reason, `kind` its type of error if
+    that does not follow from the status."""
 
     status = 400
     code: str | None = None
@@ -87,7 +87,7 @@ class ContextLengthError(RequestError):
 
 
 class ModelNotFoundError(RequestError):
-    """The request names a model that is not served here."""
+    """The request names a model that is not served."""
 
     status = 404
     code = "model_not_found"
@@ -101,7 +101,7 @@ class AuthenticationError(RequestError):
 
 
 class PermissionDeniedError(RequestError):
-    """The API key is known, but this is not for it to see or to do."""
+    """The API key is known, but lacks this permission."""
 
     status = 403
     code = "permission_denied"
@@ -115,7 +115,7 @@ class PayloadTooLargeError(RequestError):
 
 
 class OverloadedError(ServingError):
-    """Admission refused the request: queues are at their bound."""
+    """Admission refused the request: queues are full."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -123,7 +123,7 @@ class OverloadedError(ServingError):
 
 
 class UnavailableError(ServingError):
-    """No live instance can take the request."""
+    """No live instance can serve the request."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -131,11 +131,11 @@ class UnavailableError(ServingError):
 
 
 class SilentError(UnavailableError):
-    """A process that exists has given no answer in time, as on a loaded machine; the same question may be repeated."""
+    """A process that exists has not responded in time, as on a loaded machine; the request may be repeated."""
 
 
 class ScaleError(ServingError):
-    """A pool cannot be scaled or held as asked.
+    """A pool cannot be scaled or held as requested.
 
     Args:
         kind: `unknown_pool`, `invalid`, `no_room`, `unavailable` or `no_system`.
@@ -153,19 +153,19 @@ class PlacementError(ServingError):
 
 
 class RoutingTraceError(ServingError):
-    """A file is no routing trace of experts, or a damaged one."""
+    """A file is not a routing trace of experts, or damaged."""
 
 
 class GroupError(ServingError):
-    """The ranks of an instance cannot be formed into a group, or go on as one."""
+    """The ranks of an instance cannot form a group, or continue as one."""
 
 
 class ExpertError(ServingError):
-    """An expert's weights could not be brought into a slot of a rank."""
+    """An expert's weights could not be loaded into a slot of a rank."""
 
 
 class GrammarError(ServingError):
-    """A grammar is none, takes too much, or allows no token."""
+    """A grammar is invalid, exceeds a limit, or allows no token."""
 
 
 class DeadlineError(ServingError):
@@ -177,7 +177,7 @@ class EngineError(ServingError):
 
 
 class PoisonError(EngineError):
-    """The request took down the instances that worked on it."""
+    """The request crashed the instances that worked on it."""
 
 
 class HandoffError(ServingError):
@@ -197,11 +197,11 @@ class HandoffTimeoutError(HandoffError):
 
 
 class PoolError(ServingError):
-    """The KV-cache pool could not do what was asked. Never reaches a client: readers recompute, writers drop."""
+    """The KV-cache pool could not fulfil a request. Never reaches a client: readers recompute, writers drop."""
 
 
 class PoolTimeoutError(PoolError):
-    """A memory server did not answer before the deadline."""
+    """A memory server did not respond before the deadline."""
 
 
 class PoolUnreachableError(PoolError):
@@ -209,7 +209,7 @@ class PoolUnreachableError(PoolError):
 
 
 class PoolRefusedError(PoolError):
-    """A memory server answered that it cannot do what was asked; the connection to it is good."""
+    """A memory server refused the request; the connection to it is intact."""
 
 
 class SsdError(PoolError):
@@ -221,11 +221,11 @@ class DecisionLogError(ServingError):
 
 
 class LinkError(ServingError):
-    """A gateway-to-instance link broke, timed out or carried an unreadable frame."""
+    """A gateway-to-instance link broke, timed out or received an unreadable frame."""
 
 
 class ProofError(LinkError):
-    """One end of a connection has not proved the secret, is of another release, or TLS did not come about."""
+    """One end of a connection has not proved the secret, is of another release, or TLS failed."""
 
 
 class LedgerError(ServingError):

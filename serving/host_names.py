@@ -1,8 +1,8 @@
-"""Names under which a server may be asked: what keeps DNS rebinding out of servers that ask for no key.
+"""Host names that requests may use: protects servers without API keys against DNS rebinding.
 
-A page of a foreign name may let that name point to this machine; the browser then takes this server for the page's own
-and lets it read every answer. It still says the foreign name in the `Host` header, and no script can change that. An
-address in place of a name cannot be rebound.
+A page under a foreign name may let that name resolve to this machine; the browser then treats this server as the page's
+own and lets the page read every response. The `Host` header still has the foreign name, and no script can change it. An
+IP address instead of a name cannot be rebound.
 """
 
 import ipaddress
@@ -14,12 +14,12 @@ ANY = "*"
 
 
 class AllowedHosts:
-    """Decides by a request's `Host` header.
+    """Check of a request's `Host` header.
 
     Args:
-        names: host names or addresses without a port; `*.example.com` = whatever ends like this; `*` = any. Loopback
-            and this machine's own name are always among them.
-        any_address: whether every IP address passes, or those of loopback only.
+        names: host names or addresses without a port; `*.example.com` = any name with this suffix; `*` = any. Loopback
+            and this machine's own name are always included.
+        any_address: whether every IP address is allowed, instead of loopback only.
     """
 
     def __init__(self, names: Iterable[str] = (), *, any_address: bool) -> None:
@@ -30,9 +30,9 @@ class AllowedHosts:
         self._any_address = any_address
 
     def allow(self, header: str) -> bool:
-        """Whether a request with this `Host` may be answered. The port does not matter: a tunnel may have its own."""
+        """Whether a request with this `Host` is allowed. The port is ignored: a tunnel may have another."""
         name, colon, port = header.rpartition(":")
-        if not colon or header.endswith("]"):  # no port; colons are an IPv6 address's own
+        if not colon or header.endswith("]"):  # no port; the colons belong to an IPv6 address
             name = header
         elif port and not (port.isascii() and port.isdigit()):
             return False
@@ -51,7 +51,7 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server that listens on this name or address can be reached from its own machine only."""
+    """Whether a server listening on this name or address is reachable from its own machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -59,7 +59,7 @@ def is_loopback(host: str) -> bool:
 
 
 def in_header(host: str) -> str:
-    """A name or address as browsers write it in `Host`: IPv6 addresses have brackets there."""
+    """A name or address in the format of `Host`: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 

@@ -5,7 +5,7 @@
         server kind, messages        key, deadline, retries, refusals
 
 Requests to loopback addresses bypass the proxies of the environment: a proxy cannot reach this machine's loopback and
-must not receive the API keys of such requests. Nor is a redirect to another server followed. Every request has a
+must not receive the API keys of such requests. Redirects to another server are not followed either. Every request has a
 deadline, every response a maximum size. A request is retried only where its caller allows that, and only while there
 is no response.
 """
@@ -30,12 +30,12 @@ from serving.errors import SilentError, UnavailableError, in_words
 from serving.server_address import server_address
 
 MOST_ANSWER_BYTES = 256 << 20
-"""Far more than the decisions and pools of the largest system; who sends more is something else."""
+"""Far more than the decisions and pools of the largest system; a larger response is not from a system of ours."""
 PATIENCE_S = 60.0
-"""How long a question is repeated. Ctrl-C ends it sooner."""
+"""How long a request is repeated. Ctrl-C stops it sooner."""
 PAUSE_S = 0.5
 SILENCE_S = 600.0
-"""How long a stream may be silent: a request may wait that long in a gateway's queue. Ctrl-C ends it sooner."""
+"""How long a stream may be silent: a request may wait that long in a gateway's queue. Ctrl-C stops it sooner."""
 _PIECE_BYTES = 1 << 16
 _MOST_EVENT_BYTES = 1 << 24
 
@@ -64,7 +64,7 @@ GATEWAY: Final = ServerKind(
 )
 DASHBOARD: Final = ServerKind(
     "dashboard",
-    12.0,  # it connects to Ray when it is first asked, which takes a moment
+    12.0,  # its first request makes it connect to Ray, which takes a moment
     "`cloudmatrix serve` prints its address, for --dashboard; it is on Ray's head, which may have to be started again",
     "it does not accept the token; `cloudmatrix serve` prints it at its start, for --token",
 )
@@ -143,7 +143,7 @@ def ask_again(question: Callable[[], Answer]) -> Answer:
 
     Args:
         question: sends the request once, with a deadline of its own; must be safe to repeat.
-    Raises: SilentError if there is no response within `PATIENCE_S`; any other error of `question` at once.
+    Raises: SilentError if there is no response within `PATIENCE_S`; any other error of `question` immediately.
     Effects: writes one line to standard error when the first response is late.
     """
     end = time.monotonic() + PATIENCE_S
@@ -179,7 +179,7 @@ def is_timeout(error: Exception) -> bool:
 
 
 class _SameOrigin(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within one server only, because the request carries its API key along."""
+    """Follows redirects within one server only, because the request includes its API key."""
 
     def redirect_request(
         self,
@@ -190,7 +190,7 @@ class _SameOrigin(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Follow a redirect as the base class does. Raises: ConnectionError where it leads to another server."""
+        """Follow a redirect as the base class does. Raises: ConnectionError if it leads to another server."""
         if _origin(newurl) != _origin(req.full_url):
             fp.close()
             raise ConnectionError(f"it points to {newurl}, and nobody else is asked")
@@ -203,7 +203,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}), _SameOrig
 def _question(
     url: str, path: str, key: str | None, method: str | None, body: dict[str, Any] | None
 ) -> urllib.request.Request:
-    """A request as `ask` describes it. Raises: argparse.ArgumentTypeError if the address names no server."""
+    """Build the request for `ask`. Raises: argparse.ArgumentTypeError for an invalid address."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
@@ -255,7 +255,7 @@ def _without_error(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: float) -> bytes:
-    """A whole body. Raises: TimeoutError when it still comes after its deadline; ValueError for one without end."""
+    """A whole body. Raises: TimeoutError if it is incomplete at its deadline; ValueError if it is too large."""
     pieces: list[bytes] = []
     size = 0
     while piece := response.read1(_PIECE_BYTES):
@@ -265,13 +265,13 @@ def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: fl
             raise ValueError(f"its answer is longer than {MOST_ANSWER_BYTES >> 20} MiB")
         if time.monotonic() > end:
             raise TimeoutError("its answer does not end")
-    if getattr(response, "length", 0):  # `read1` ends early without a word
+    if getattr(response, "length", 0):  # `read1` does not report a premature end
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(pieces)
 
 
 def _refusal(server: ServerKind, url: str, error: urllib.error.HTTPError) -> RefusedError:
-    """Advice about an answer that is none: the server's own words, if it is such a server."""
+    """The error for an unsuccessful response, with the server's own message if it is one of ours."""
     told: dict[str, Any] = {}
     with error:
         try:

@@ -1,4 +1,4 @@
-"""Names of the things that cross a boundary; distinct types so that they are never swapped."""
+"""Types of names that are used across modules; distinct, so that they cannot be confused."""
 
 from typing import NewType
 
@@ -6,7 +6,7 @@ RequestId = NewType("RequestId", str)
 """One HTTP request; its `n` sequences are `<request id>/<choice index>`."""
 
 SequenceId = NewType("SequenceId", str)
-"""One generated sequence: what engines schedule. A request with `n = 3` has three."""
+"""One generated sequence, the unit that engines schedule. A request with `n = 3` has three."""
 
 BlockId = NewType("BlockId", int)
 """Index of a KV block inside one instance's KV arena."""

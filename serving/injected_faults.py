@@ -1,11 +1,12 @@
-"""Faults that `cloudmatrix chaos` asks replicas to have: one small file in shared memory, read by who it concerns.
+"""Faults that `cloudmatrix chaos` makes replicas inject: one small file in shared memory, read by the affected
+processes.
 
     cloudmatrix chaos ── writes rows (atomically, by rename) ──► <shared memory>/cloudmatrix-faults-<session>
-                                                                      ▲ looked at, at most every 20 ms
+                                                                      ▲ polled, at most every 20 ms
                       instances (slow links, wrong bytes), memory servers (full disk, flipped bits)
 
-Only systems with `[chaos] enabled = true` look; a row has an end, so that a tester that dies leaves nothing behind that
-lasts. Times are those of CLOCK_MONOTONIC, which all processes of a machine share.
+Only systems with `[chaos] enabled = true` poll it; a row has an end time, so that a crashed tester leaves no permanent
+fault. Times are those of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 import os
@@ -31,12 +32,12 @@ class InjectedFault(msgspec.Struct, frozen=True):
     """One row.
 
     Args:
-        serial: tells apart one tester's faults that are to happen once.
+        serial: distinguishes one-time faults of a tester.
         kind: `slow_link` = moves of KV take `delay_s` longer; `wrong_bytes` = the next handoff that arrives has a wrong
-            bit; `full_disk` = writes to the SSD tier fail; `bit_flip` = one bit of a stored block is turned over.
+            bit; `full_disk` = writes to the SSD tier fail; `bit_flip` = one bit of a stored block is flipped.
         target: replica, or memory server, by its name in `GET /cluster`.
         until_s: end of the fault, monotonic clock [s].
-        draw: from 0 to below 1; which block, for `bit_flip`.
+        draw: from 0 to below 1; selects the block for `bit_flip`.
     """
 
     serial: int
@@ -51,21 +52,21 @@ _decoder = msgspec.json.Decoder(list[InjectedFault])
 
 
 def faults_path(shared_memory: Path, session: str) -> Path:
-    """Where the faults of one start of the system are."""
+    """Path of the faults of one start of the system."""
     return shared_memory / f"{FILE_PREFIX}{session}"
 
 
 def session_of(segment: str) -> str:
-    """The start of the system that a UB segment belongs to, by the segment's file name.
+    """The session of a UB segment, by the segment's file name.
 
-    Returns: the session's name; empty if that is no segment of a replica.
+    Returns: the session's name; empty if it is not a replica's segment.
     """
     found = re.match(r"cloudmatrix-ub-([0-9a-f]+)-", segment)
     return "" if found is None else found[1]
 
 
 class FaultWriter:
-    """The tester's end: keeps the rows that are in force."""
+    """The tester's side: stores the rows of active faults."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -73,16 +74,16 @@ class FaultWriter:
         self._rows: list[InjectedFault] = []
 
     def add(self, fault: InjectedFault) -> None:
-        """Put a fault into force.
+        """Activate a fault.
 
         Raises: ConfigError if the file cannot be written.
-        Effects: replaces the file; rows whose time is over go.
+        Effects: replaces the file; drops expired rows.
         """
         now = self._clock()
         self._write([*(row for row in self._rows if row.until_s > now), fault])
 
     def clear(self) -> None:
-        """End all faults. Effects: the file is gone."""
+        """End all faults. Effects: removes the file."""
         self._rows = []
         self._path.unlink(missing_ok=True)
 
@@ -102,7 +103,7 @@ class FaultWriter:
 
 
 class FaultReader:
-    """A replica's end: what is in force for it now. For one thread or several; nothing here waits."""
+    """A replica's side: its active faults. Thread-safe; never waits."""
 
     def __init__(self, path: Path, target: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = str(path)
@@ -115,14 +116,14 @@ class FaultReader:
         """Taken, and still in the file: whole rows, since every tester counts its faults from 1."""
 
     def active(self, kind: InjectedKind) -> InjectedFault | None:
-        """The newest fault of a kind that is in force for this replica.
+        """The latest active fault of a kind for this replica.
 
-        Effects: looks at the file, if the last look is a while ago.
+        Effects: reads the file again, if the last check was long enough ago.
         """
         return next(iter(self._in_force(kind)), None)
 
     def take(self, kind: InjectedKind) -> InjectedFault | None:
-        """The active fault of a kind, each given once. Effects: it is not given again."""
+        """The active fault of a kind. Effects: each fault is returned once."""
         fault = next((row for row in self._in_force(kind) if row not in self._done), None)
         if fault is not None:
             self._done.add(fault)
@@ -149,7 +150,7 @@ class FaultReader:
             self._done.intersection_update(self._rows)
 
     def _read(self, status: os.stat_result) -> list[InjectedFault]:
-        """The rows; none if the file is not a plain one of this user's, or says nothing that makes sense."""
+        """The rows; none if the file is not a regular one of this user's, or its content is invalid."""
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size > _LONGEST:
             return []
         try:

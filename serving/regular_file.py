@@ -1,6 +1,6 @@
-"""Files that somebody else may have made: read only if they are regular ones, of a size that can be meant.
+"""Files from untrusted sources: read only if they are regular files of a plausible size.
 
-A named pipe holds up whoever opens it until somebody writes, a device never ends, and to open one may do something.
+Opening a named pipe blocks until there is a writer, a device never ends, and opening one may have side effects.
 """
 
 from pathlib import Path
@@ -10,15 +10,15 @@ import hardware.regular_file
 from hardware.regular_file import IrregularFileError
 
 MOST_JSON_BYTES = 64 << 20
-"""Of a model's JSON files, other than the tokenizer: the longest, the list of tensors of DeepSeek-V3, has 9 MB."""
+"""Limit of a model's JSON files, other than the tokenizer: the longest, DeepSeek-V3's list of tensors, has 9 MB."""
 
 
 def open_regular(path: Path, *, within: Path | None = None) -> BinaryIO:
-    """Open a regular file for reading; everything else is not even opened.
+    """Open a regular file for reading; other files are not opened.
 
     Args:
-        within: the file must lie below this folder once all links are followed.
-    Raises: IrregularFileError for what is no regular file, or lies elsewhere; OSError if it cannot be read.
+        within: the file must be below this folder after following all links.
+    Raises: IrregularFileError if it is not a regular file, or outside of the folder; OSError if it cannot be read.
     """
     check_regular(path, within=within)
     return path.open("rb")
@@ -40,10 +40,9 @@ def read_regular(path: Path, *, most_bytes: int, within: Path | None = None) -> 
 
 
 def check_regular(path: Path, *, within: Path | None = None) -> int:
-    """Look where a path leads. Returns: the size in bytes.
+    """Check a file without opening it. Returns: the size in bytes.
 
     Raises: IrregularFileError, OSError, as `open_regular`.
-    Effects: opens nothing.
     """
     size = hardware.regular_file.check_regular(path)
     if within is not None and not _lies_in(path.resolve(), within.resolve()):
@@ -54,8 +53,8 @@ def check_regular(path: Path, *, within: Path | None = None) -> int:
 def _lies_in(path: Path, folder: Path) -> bool:
     """Whether a file belongs to a folder.
 
-    A snapshot in Hugging Face's cache has its files in `blobs` of its model, or of the whole cache, by their first
-    letters: CACHE/models--org--name/{snapshots/COMMIT,blobs}, CACHE/blobs/ab.
+    A snapshot in Hugging Face's cache has its files in `blobs` of its model, or of the whole cache, sorted by their
+    first letters: CACHE/models--org--name/{snapshots/COMMIT,blobs}, CACHE/blobs/ab.
     """
     if path.is_relative_to(folder):
         return True

@@ -1,4 +1,4 @@
-"""Files of a report: the folder is made before minutes are spent on what could not be written."""
+"""Files of a report: the folder is created first, so that a failure costs no minutes of computing."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from serving.errors import ConfigError
 
 
 def make_folder(path: Path) -> None:
-    """Make a report's folder.
+    """Create a report's folder.
 
-    Raises: ConfigError if there can be none.
+    Raises: ConfigError if it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,13 @@
-"""The architecture that a deployment serves: of two forms of a model with sparse attention, the one that is computed.
+"""The architecture that a deployment serves: a model with sparse attention has two forms, of which one is computed.
 
-    contexts end at `index_topk` tokens, or before     without indexers: nothing is ever chosen, and nobody pays
-    they may be longer, executor `auto` or `torch`     with them, by torch: the native step does not compute them
-    they may be longer, executor `native`, or experts on several ranks, which need the native step
+    contexts of at most `index_topk` tokens            without indexers, as nothing is ever selected
+    longer contexts, executor `auto` or `torch`        with them, by torch: the native step does not support them
+    longer contexts, executor `native`, or experts on several ranks, which need the native step
                                                        without them; contexts end at `index_topk` tokens
-    executor `simulated`                               with them: nothing is computed, and their share is priced
+    executor `simulated`                               with them: nothing is computed, and their cost is included
 
-All of a deployment find the same by its configuration alone, since cache rows have the indexer's key or not.
+All processes of a deployment derive the same form from its configuration, because it determines whether cache rows have
+the indexer's key.
 """
 
 from dataclasses import replace
@@ -18,7 +19,7 @@ from serving.model.dense_form import without_indexers
 
 
 def served_architecture(config: ServeConfig) -> Architecture:
-    """The architecture of the model to serve; where it has indexers, torch computes, or nothing does.
+    """The architecture of the model to serve; with indexers only if torch computes, or the NPUs are simulated.
 
     Raises: ModelError, as `read_architecture`.
     Effects: reads files.
@@ -31,4 +32,4 @@ def served_architecture(config: ServeConfig) -> Architecture:
         return model
     if config.engine.executor == "native" or any(pool.ep > 1 for pool in config.pools.values()):
         return plain
-    return model if longest > model.indexer.top_k else replace(plain, computed_up_to=None)  # nothing is withheld
+    return model if longest > model.indexer.top_k else replace(plain, computed_up_to=None)  # no context is too long

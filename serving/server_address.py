@@ -1,4 +1,4 @@
-"""Addresses of servers as people type them."""
+"""Addresses of servers in the form that people type."""
 
 import argparse
 from urllib.parse import urlsplit
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 def server_address(text: str) -> str:
     """An address as a URL: `127.0.0.1:8000` -> `http://127.0.0.1:8000`. A `type` for argparse.
 
-    Raises: argparse.ArgumentTypeError if it names no server.
+    Raises: argparse.ArgumentTypeError if it is not an address of a server.
     """
     url = (text if "://" in text else f"http://{text}").rstrip("/")
     try:

@@ -1,4 +1,4 @@
-"""The cost model that a configuration's simulated NPUs follow: device, model and engine of `[simulation]`."""
+"""The cost model of a configuration's simulated NPUs: device, model and engine of `[simulation]`."""
 
 from dataclasses import replace
 
@@ -17,9 +17,9 @@ from serving.config.simulation import SimulationConfig
 def simulated_cost(config: ServeConfig) -> CostModel:
     """Cost model of a configuration.
 
-    Raises: SpecError if device, model or engine cannot be read, drafts are configured of a model that has none, or
-        weights or KV have a format that the device cannot be priced with, or the work is divided as the model or
-        the device does not allow.
+    Raises: SpecError if device, model or engine cannot be read, drafts are configured for a model without a draft
+        layer, the device has no prices for the format of weights or KV, or the model or the device does not support
+        the division of the work.
     Effects: reads their files.
     """
     simulation = config.simulation
@@ -34,7 +34,7 @@ def simulated_cost(config: ServeConfig) -> CostModel:
 
 
 def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
-    """How decode and prefill instances divide their work.
+    """Division of the work in decode and in prefill instances.
 
     Raises: SpecError for a layout that contradicts a degree.
     """
@@ -63,7 +63,7 @@ def simulated_shape(config: ServeConfig, device: DeviceModel | None = None) -> M
     """Shape of a configuration's model, in the formats of `[simulation]`.
 
     Args:
-        device: of `[simulation]`; None = it is read.
+        device: of `[simulation]`; None = read it.
     Raises: SpecError as `simulated_cost`.
     Effects: reads its files.
     """

@@ -13,7 +13,7 @@ from typing import TextIO
 from rich.console import Console
 
 PLAIN_WIDTH = 120
-"""Columns, at least, where there is no terminal."""
+"""Least number of columns without a terminal."""
 COMMAND = "cloudmatrix"
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -21,8 +21,8 @@ _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) 
 def own_command() -> str:
     """Text that runs this installation's `cloudmatrix` in a shell of this folder.
 
-    Returns: the plain name where PATH leads to it; else the path it was started by, or, of `python -m`, the interpreter
-        with the module.
+    Returns: the plain name if PATH leads to it; otherwise the path by which it was started, or, for `python -m`, the
+        interpreter with the module.
     """
     started = Path(sys.argv[0])
     ours = started if started.name == COMMAND and started.is_file() else Path(sys.executable).with_name(COMMAND)
@@ -35,27 +35,27 @@ def own_command() -> str:
 
 
 def without_controls(text: str) -> str:
-    """A model's text without what would steer the terminal."""
+    """A model's text without control characters for the terminal."""
     return text.translate(_CONTROLS)
 
 
 def table_console() -> Console:
-    """A console as wide as the terminal; elsewhere a wide one: a pipe or a file must not lose columns."""
+    """A console as wide as the terminal; without one a wide console, so that pipes and files lose no columns."""
     console = Console()
     return console if console.is_terminal else Console(width=max(PLAIN_WIDTH, console.width))
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Signals that ask a command to end: Ctrl-C, SIGTERM, and a closed terminal, unless nohup says to outlive it."""
+    """Signals that end a command: Ctrl-C, SIGTERM, and a closed terminal unless it runs under nohup."""
     hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hangup)
 
 
 @contextmanager
 def endings_as_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP are as Ctrl-C, so that what was begun is cleaned up. Only in the main thread.
+    """Context in which SIGTERM and SIGHUP act like Ctrl-C, so that cleanup runs. Only in the main thread.
 
-    Effects: the handlers before them are back afterwards.
+    Effects: restores the earlier handlers afterwards.
     """
 
     def interrupt(*_: object) -> None:
@@ -71,21 +71,21 @@ def endings_as_interrupt() -> Iterator[None]:
 
 
 def leave_closed_terminal() -> None:
-    """Let output go nowhere if its terminal has been closed: a word to nobody must not keep us from cleaning up.
+    """Discard output if its terminal has been closed, because a failing write must not prevent the cleanup.
 
     Effects: `silence` of stdout and stderr then.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
-            os.write(stream.fileno(), b"")  # fails where the terminal has hung up
+            os.write(stream.fileno(), b"")  # fails if the terminal has hung up
         except OSError:
             silence(stream)
 
 
 def silence(stream: TextIO) -> None:
-    """Discard whatever is written to a stream from now on: nobody reads it any more.
+    """Discard further output to a stream without a reader.
 
-    Effects: its descriptor; what Python still holds for it would otherwise fail once more when the process ends.
+    Effects: replaces its descriptor; buffered output would otherwise fail again when the process ends.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""`cloudmatrix`: every command a module of its own, and what several of them share."""
+"""`cloudmatrix`: a module per command, and the code that several of them share."""
 
 from serving.cli.command_line import command_parser, main
 

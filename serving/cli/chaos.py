@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Hurt a system, and report.
+    """Inject faults into a system, and report.
 
     Returns: 1 if work was lost, differs or was left behind.
     Raises: ConfigError, UnavailableError in one line.
@@ -112,9 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_faults(scenario: "Scenario", arguments: argparse.Namespace) -> None:
-    """Raises: ConfigError if there is no fault, or one that the system to start cannot have.
+    """Raises: ConfigError if there is no fault, or one that the system to be started does not support.
 
-    One that runs is checked when it has reported its pools.
+    A running system is checked once it has reported its pools.
     """
     from serving.config.load import load_config
     from serving.errors import ConfigError
@@ -129,7 +129,7 @@ def _check_faults(scenario: "Scenario", arguments: argparse.Namespace) -> None:
 
 
 def _check_hosts(scenario: "Scenario", arguments: argparse.Namespace) -> None:
-    """Raises: ConfigError if a system on several hosts is meant that cannot be hurt so."""
+    """Raises: ConfigError if a system on several hosts is addressed that does not support such faults."""
     from serving.errors import ConfigError
     from serving.faults.schedule import OF_PARTS
 
@@ -143,9 +143,9 @@ def _check_hosts(scenario: "Scenario", arguments: argparse.Namespace) -> None:
 
 
 def _keys(scenario: "Scenario", arguments: argparse.Namespace) -> tuple[str | None, str | None]:
-    """API keys of load and flood: those that were given, or new ones for a system of our own that needs two.
+    """API keys of load and flood: the given ones, or new ones if the started system needs two.
 
-    Raises: ConfigError if a flood would not come from another tenant.
+    Raises: ConfigError if a flood would not be from another tenant.
     """
     import secrets
 
@@ -162,7 +162,7 @@ def _keys(scenario: "Scenario", arguments: argparse.Namespace) -> tuple[str | No
 def _carry_out(
     scenario: "Scenario", arguments: argparse.Namespace, duration_s: float, keys: tuple[str | None, str | None]
 ) -> "ChaosRun":
-    """Find or start the system, run, and end what was started."""
+    """Find or start the system, run, and stop a started one."""
     import asyncio
 
     from serving.errors import UnavailableError
@@ -196,7 +196,7 @@ def _carry_out(
 
 
 def _machines(arguments: argparse.Namespace) -> "AbstractContextManager[Callable[[dict[str, Any]], Machines]]":
-    """How the run finds where the system's processes are. Ray is imported only for one on hosts."""
+    """Locator of the system's processes for the run. Ray is imported only for a system on hosts."""
     from serving.tools.chaos.machines import ThisMachine
 
     if arguments.address is None:
@@ -214,12 +214,12 @@ def _config(scenario: "Scenario", arguments: argparse.Namespace) -> Path:
     path: Path | None = arguments.config or config_path(scenario, arguments.scenario)
     if path is None:
         raise ConfigError("the scenario names no system to start: give --config FILE, or --url of one that runs")
-    load_config(path)  # mistakes are told before anything is started
+    load_config(path)  # reports mistakes before anything is started
     return path
 
 
 def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s: float) -> int:
-    """The schedule, against the very system that would be hurt."""
+    """Print the schedule for the actual target system."""
     from loadgen.report.numbers import clock
     from serving.config.load import load_config
     from serving.faults.reach import LIVE, check_reach

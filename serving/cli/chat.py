@@ -1,4 +1,4 @@
-"""`cloudmatrix chat`: talk with a running system in the terminal."""
+"""`cloudmatrix chat`: chat with a running system in the terminal."""
 
 import argparse
 import sys
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Chat until it is left, or answer once.
+    """Chat until the user leaves, or print a single response.
 
     Raises: UnavailableError, ConfigError, in one line.
     """

@@ -1,4 +1,4 @@
-"""The terminal of `cloudmatrix chat`: questions in, answers as they come, what each took."""
+"""The terminal of `cloudmatrix chat`: messages, streamed responses, and the cost of each."""
 
 import sys
 from contextlib import closing, suppress
@@ -26,7 +26,7 @@ class ChatTerminal:
         self._err = Console(stderr=True, highlight=False)
 
     def answer_once(self, message: str) -> None:
-        """Print one answer, and its figures on standard error.
+        """Print one response, and its figures to standard error.
 
         Raises: UnavailableError, in one line.
         """
@@ -34,7 +34,7 @@ class ChatTerminal:
         self._print_figures(self._err)
 
     def chat(self) -> None:
-        """Go on until it is left."""
+        """Chat until the user leaves."""
         with suppress(ImportError):
             import readline  # noqa: F401 - gives `input` a line to edit and a history
         self._print_dim(f"{self._conversation.model} at {self._conversation.url}; /help helps, Ctrl-D leaves")

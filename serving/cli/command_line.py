@@ -1,6 +1,6 @@
 """`cloudmatrix`: finds the command, and turns errors into one line each.
 
-A command's module is imported when it is chosen, so that `--help` and every mistake answer at once.
+A command's module is imported when it is chosen, so that `--help` and every mistake respond quickly.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Command(Protocol):
         """Declare the command's arguments; without expensive imports."""
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Do it. Returns: the exit code. Raises: ServingError, HardwareError for mistakes, in one line."""
+        """Run the command. Returns: the exit code. Raises: ServingError, HardwareError for mistakes, in one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         code: int = arguments.run(arguments)
-        sys.stdout.flush()  # here, where it is known what to do if nobody reads it
+        sys.stdout.flush()  # while a missing reader can still be handled
     except (ServingError, HardwareError) as error:
         print(f"cloudmatrix: {error}", file=sys.stderr)
         return EXIT_USAGE

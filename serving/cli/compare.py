@@ -1,4 +1,4 @@
-"""`cloudmatrix compare`: two simulations, held against each other."""
+"""`cloudmatrix compare`: comparison of two simulations."""
 
 import argparse
 import sys

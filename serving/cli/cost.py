@@ -1,4 +1,4 @@
-"""`cloudmatrix cost`: what one step takes on a device, operator by operator, and how far that can be trusted."""
+"""`cloudmatrix cost`: duration of one step on a device, operator by operator, and the accuracy of the prediction."""
 
 import argparse
 from typing import get_args
@@ -179,7 +179,7 @@ def _shares(text: str) -> float | tuple[float, ...]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answer one question.
+    """Print the requested prediction.
 
     Raises: ConfigError, SpecError in one line.
     """

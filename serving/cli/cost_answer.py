@@ -1,4 +1,4 @@
-"""Answers of `cloudmatrix cost`: as tables for people, as JSON for programs."""
+"""Output of `cloudmatrix cost`: tables for people, JSON for programs."""
 
 import argparse
 import json
@@ -55,12 +55,12 @@ _SPLIT_DIES, _OTHER_DIES = 320, 144
 
 
 def answer(arguments: argparse.Namespace) -> int:
-    """Answer one question.
+    """Print the requested prediction.
 
     Args:
-        arguments: of the command line, as `serving.cli.cost` declares it.
+        arguments: of the command line, as declared in `serving.cli.cost`.
     Returns: exit code.
-    Raises: ConfigError for numbers that no step has; SpecError for unknown devices, models and layouts.
+    Raises: ConfigError for impossible numbers; SpecError for unknown devices, models and layouts.
     Effects: prints.
     """
     if arguments.list:
@@ -124,7 +124,7 @@ def _check_priced(arguments: argparse.Namespace, shape: ModelShape) -> None:
     """Check that the cost model supports the request.
 
     Raises: ConfigError, SpecError if not.
-    Effects: default of one draft per step for a model with draft layers.
+    Effects: sets the default of one draft per step for a model with draft layers.
     """
     if arguments.drafts is None:
         arguments.drafts = min(1, shape.mtp_layers)

@@ -1,4 +1,4 @@
-"""Answers of `cloudmatrix cost` where attention and experts have dies of their own."""
+"""Output of `cloudmatrix cost` if attention and experts have separate dies."""
 
 import argparse
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from serving.errors import ConfigError
 def decode_division(arguments: argparse.Namespace) -> Parallelism:
     """Division of a decode instance's work, from the flags.
 
-    Raises: ConfigError for domains without dies of experts; SpecError for degrees that cannot be.
+    Raises: ConfigError for domains without expert dies; SpecError for impossible degrees.
     """
     if arguments.domains is not None and not arguments.expert_dies:
         raise ConfigError("--domains take turns at the dies of --expert-dies; without it they would change nothing")
@@ -33,7 +33,7 @@ def decode_division(arguments: argparse.Namespace) -> Parallelism:
 
 
 def dies_text(model: CostModel, dies: int) -> str:
-    """Dies of a decode instance, for a person."""
+    """Dies of a decode instance, as text."""
     division = model.decode.parallelism
     if not division.expert_dies:
         return f"{dies} dies"
@@ -42,7 +42,7 @@ def dies_text(model: CostModel, dies: int) -> str:
 
 
 def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str, Any]:
-    """Stages, what sets the pace, and what a die of experts holds, as plain values; empty where all dies do both."""
+    """Stages, bottleneck and contents of an expert die, as plain values; empty if all dies do both."""
     step, die = model.decode, plan.expert_die
     if not isinstance(step, ApartDecodeStep) or die is None:
         return {}
@@ -50,7 +50,7 @@ def stages_values(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> dict[str
 
 
 def pace_text(model: CostModel, load: DecodeLoad, plan: HbmPlan) -> str | None:
-    """Pace and memory of each kind of die, for a person; None where all dies do both."""
+    """Pace and memory of each kind of die, as text; None if all dies do both."""
     step, die = model.decode, plan.expert_die
     if not isinstance(step, ApartDecodeStep) or die is None:
         return None

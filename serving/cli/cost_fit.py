@@ -21,7 +21,7 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     """Fit, print, and write the profile if requested.
 
     Args:
-        cost: of the device and model that the rows are of.
+        cost: of the device and model of the rows.
     Returns: exit code.
     Raises: ConfigError, SpecError; a bad row gives one line.
     Effects: reads the rows, prints, writes the profile.

@@ -20,7 +20,7 @@ def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
     """Predict each row and print the error and the predicted error bound.
 
     Args:
-        cost: of the device and model that the rows are of, with the engine that is judged.
+        cost: of the device and model of the rows, with the engine to judge.
     Returns: exit code.
     Raises: ConfigError, SpecError; a bad row gives one line.
     Effects: reads the rows, prints.
@@ -55,7 +55,7 @@ def _place(one: JudgedRow) -> str:
 
 
 def _quantities(one: JudgedRow) -> tuple[str, str]:
-    """Measured and predicted value in the row's own unit; a rate is off by the inverse of a time's error."""
+    """Measured and predicted value in the row's own unit; the error of a rate is the inverse of a time's."""
     name = next(key for key in ("tpot_ms", "step_ms", "tokens_per_s_per_npu") if key in one.row.values)
     text, power = _QUANTITIES.get(name, _RATE)
     value = one.row.values[name]

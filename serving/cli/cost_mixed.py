@@ -1,4 +1,4 @@
-"""Answer of `cloudmatrix cost --aggregated`: a mixed step of prompts and decodes, against two separate steps."""
+"""Output of `cloudmatrix cost --aggregated`: a mixed step of prompts and decodes, against two separate steps."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, pro
     Args:
         arguments: of the command line, checked.
     Returns: exit code.
-    Raises: SpecError for what cannot be priced, or does not fit.
+    Raises: SpecError for a step that cannot be priced, or does not fit.
     Effects: prints.
     """
     batch, context, drafts = arguments.batch, arguments.context, arguments.drafts

@@ -50,7 +50,7 @@ def line(entry: dict[str, Any]) -> str:
 
 
 def starts_text(starts: dict[str, dict[str, float]], pool: str | None) -> str:
-    """A table of what starts cost, and how to simulate with it."""
+    """A table of the costs of starts, and the settings to simulate with them."""
     rows = {name: phases for name, phases in starts.items() if pool in (None, name) and TOTAL in phases}
     if not rows:
         return "no replica has started since the scaling board began"
@@ -102,10 +102,10 @@ class _Feed:
         self._system = system
         self._pool = pool
         self._decisions = self._events = 0
-        """Ids of the last ones that were read."""
+        """Ids of the last entries read."""
 
     def first(self) -> list[dict[str, Any]]:
-        """All that the board keeps, up to its limit for one answer."""
+        """All stored entries, up to the board's limit per response."""
         decisions = self._system.decisions(ReadDecisions(self._pool, self._decisions))
         events = self._system.events(ReadEvents(self._pool, self._events))
         self._decisions = max(self._decisions, *(one["id"] for one in decisions), 0)
@@ -113,7 +113,7 @@ class _Feed:
         return sorted([*decisions, *events], key=lambda entry: float(entry["at"]))
 
     def newer(self) -> list[dict[str, Any]]:
-        """Entries added since the last call; none while the board is started again, which takes a second.
+        """Entries added since the last call; none while the board restarts, which takes a second.
 
         Raises: UnavailableError after the system has ended.
         """

@@ -1,4 +1,4 @@
-"""`cloudmatrix demo`: the six things of the README by one command, on a system of its own, with a report."""
+"""`cloudmatrix demo`: the six steps of the README in one command, on a system of its own, with a report."""
 
 import argparse
 from pathlib import Path
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it, and write the report.
+    """Run the demo, and write the report.
 
     Raises: ConfigError, UnavailableError in one line.
     """

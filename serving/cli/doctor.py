@@ -1,4 +1,4 @@
-"""`cloudmatrix doctor`: a row for each host of a Ray, and a line for all that is wrong there."""
+"""`cloudmatrix doctor`: a row for each host of a Ray, and a line for each problem."""
 
 import argparse
 from pathlib import Path
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and print what was found. Raises: ConfigError if there is no such Ray, or the file cannot be read."""
+    """Examine and print the hosts. Raises: ConfigError if there is no such Ray, or the file cannot be read."""
     from serving.config.load import read_config
     from serving.config.ports import ANY_PORT
     from serving.errors import ConfigError

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Take it away. Raises: ConfigError if there is no such Ray."""
+    """Remove the deployment. Raises: ConfigError if there is no such Ray."""
     address = address_of(arguments) or "auto"
     from serving.launch.existing import take_down
 

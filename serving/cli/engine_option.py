@@ -1,13 +1,13 @@
-"""`--engine NAME|FILE`: whose steps are predicted, in every command that predicts some."""
+"""`--engine NAME|FILE`: the engine whose steps are predicted, in every command that predicts some."""
 
 import argparse
 from pathlib import Path
 
 
 def add_engine(parser: argparse._ActionsContainer) -> None:
-    """The option.
+    """Add the option.
 
-    Effects: `arguments.engine` is what was given, None without.
+    Effects: `arguments.engine` is the given text, or None.
     """
     parser.add_argument(
         "--engine",
@@ -18,7 +18,7 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
 
 
 def engine_setting(arguments: argparse.Namespace) -> list[str]:
-    """The option as a setting of `[simulation] engine`; a file is meant from the current folder."""
+    """The option as a setting of `[simulation] engine`; a file is relative to the current folder."""
     name: str | None = getattr(arguments, "engine", None)
     if not name:
         return []

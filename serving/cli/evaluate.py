@@ -1,4 +1,4 @@
-"""`cloudmatrix evaluate`: how good a model is, and how far from a reference, on held-out text and on local tasks."""
+"""`cloudmatrix evaluate`: quality of a model, and its distance from a reference, on held-out text and local tasks."""
 
 import argparse
 from pathlib import Path

@@ -52,7 +52,7 @@ _MOVE = "bring a copy of an expert to a rank, into a slot that can be spared"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, and the actions with theirs."""
+    """Declare the arguments, and the actions with their arguments."""
     add_gateway_options(parser)
     parser.set_defaults(action="load")
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the load")

@@ -1,4 +1,4 @@
-"""`cloudmatrix experts record` and `trial`: a running group's routing, kept in a file, and what policies make of it."""
+"""`cloudmatrix experts record` and `trial`: a running group's routing in a file, and policies' placements for it."""
 
 import json
 import time
@@ -16,19 +16,19 @@ from serving.group.core.routing_trace import RoutingTrace, TraceHead, read_trace
 from serving.terminal import table_console
 
 MOST_BYTES = 256 << 20
-"""Size of a file at which recording ends."""
+"""Size of a file at which recording stops."""
 AGAIN_S = 60.0
-"""How long a group may not answer, as while its shell is replaced, before recording ends."""
+"""How long a group may not respond, as while its shell is replaced, before recording stops."""
 
 Ask = Callable[[int | None], dict[str, Any]]
-"""Rows of slices after one, as `POST /experts/load` answers."""
+"""Rows of the slices after a given one, as in the response to `POST /experts/load`."""
 
 
 class _Recording:
-    """Slices that have come, and when asking is due.
+    """Received slices, and the time of the next poll.
 
     Args:
-        ask: raises UnavailableError.
+        ask: may raise UnavailableError.
         clock, sleep: of the caller.
     """
 
@@ -40,9 +40,9 @@ class _Recording:
         self._last: int = first["last"]
 
     def batches(self, until: float) -> Iterator[list[dict[str, Any]]]:
-        """Slices that have come, once in each slice, until that time of the clock.
+        """Received slices, polled once per slice, until this time of the clock.
 
-        Raises: UnavailableError if the group does not answer for too long.
+        Raises: UnavailableError if the group does not respond for too long.
         """
         silent_since: float | None = None
         while (now := self._clock()) < until:
@@ -75,10 +75,10 @@ def record(
     Args:
         group: None = the only one.
         duration_s: None = until Ctrl-C.
-    Returns: what was recorded, in words.
-    Raises: UnavailableError if there is no group, or it does not answer any more; ConfigError if the file cannot be
+    Returns: a description of the recording.
+    Raises: UnavailableError if there is no group, or it no longer responds; ConfigError if the file cannot be
         written.
-    Effects: writes the file, replacing one that is there.
+    Effects: writes the file, replacing an existing one.
     """
     recording = _Recording(
         lambda after: order_experts(url, api_key, "load", {"group": group, "after": after}), clock, sleep

@@ -13,10 +13,10 @@ from serving.terminal import table_console
 
 SHADES = " .:-=+*#%@"
 ORDER_DEADLINE_S = 20.0
-"""A gateway waits for 10 s for the group."""
+"""A gateway waits up to 10 s for the group."""
 MOST_MOVES = 40
 MOST_COLUMNS = 64
-"""Of a heat map; with more experts a column is the busiest one of several neighbours."""
+"""Columns of a heat map; with more experts a column shows the busiest of several neighbours."""
 
 
 def fetch_experts(url: str, api_key: str | None) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def fetch_experts(url: str, api_key: str | None) -> dict[str, Any]:
 
 
 def order_experts(url: str, api_key: str | None, order: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Give an order to a group of ranks.
+    """Send a command to a group of ranks.
 
     Args:
-        fields: of the body; None is left out.
+        fields: of the body; None is omitted.
     Raises: UnavailableError, in one line, also if the order is refused.
     """
     body = {name: value for name, value in fields.items() if value is not None}
@@ -135,7 +135,7 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
     )
     for one in group["ranks"]:
         rows, rank = group["rank_rows"], one["rank"]
-        computed = rows[rank] if rank < len(rows) else 0  # it leaves, and takes no more
+        computed = rows[rank] if rank < len(rows) else 0  # it leaves, and gets no more
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
         cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], rank)
         table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells), _pace(group, rank))
@@ -160,7 +160,7 @@ def _pace(group: dict[str, Any], rank: int) -> str:
 
 
 def _waits(exchange: dict[str, Any], rank: int) -> tuple[str, str]:
-    """Share of its time that a rank waited, and the peer that most of it was for."""
+    """Share of its time that a rank waited, and the peer for which it waited most."""
     waited: list[float] = exchange["waited_s"][rank]
     total = sum(waited)
     if not total:

@@ -1,4 +1,4 @@
-"""`cloudmatrix explain`: where the time of past requests went."""
+"""`cloudmatrix explain`: timelines of past requests."""
 
 import argparse
 from pathlib import Path
@@ -84,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
-    """Time lines of the requests that are meant. Raises: UnavailableError."""
+    """Timelines of the requested requests. Raises: UnavailableError."""
     import msgspec
 
     from serving.errors import UnavailableError
@@ -100,7 +100,7 @@ def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
         try:
             found.append(msgspec.convert(_ask(arguments, _path(row["names"][0])), RequestTimes))
         except RefusedError:
-            continue  # forgotten between the two questions
+            continue  # dropped between the two queries
         except (msgspec.ValidationError, LookupError) as error:
             raise UnavailableError(f"the gateway at {arguments.url} is of another version: {error}") from error
     return found

@@ -1,4 +1,4 @@
-"""Time lines of requests as a page: one chart of bars for each request, and its parts as a table."""
+"""Timelines of requests as a page: a bar chart for each request, and its parts as a table."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ GROUPS: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
     ("network and frames", "grey", 0.5, (t.NETWORK, t.NO_NEWS)),
     ("resumed", "red", 1.0, (t.RESUMING,)),
 )
-"""Kinds of parts that have a colour in common: name, colour, opacity."""
+"""Kinds of parts with a common colour: name, colour, opacity."""
 _KEY = {kind: number for number, (_, _, _, kinds) in enumerate(GROUPS) for kind in kinds}
 _LANE_PX = 26
 

@@ -1,4 +1,4 @@
-"""Time lines of requests in a terminal, and the words that the page uses, too."""
+"""Timelines of requests in a terminal, and the texts that the page also uses."""
 
 import time
 
@@ -9,7 +9,7 @@ from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
 from serving.terminal import table_console
 
 MOST_ROWS = 60
-"""Parts of a choice that are listed one by one; with more they are summed by kind."""
+"""Parts of a choice that are listed individually; beyond that they are summed by kind."""
 _SHOWN_S = 1e-6
 """Shorter parts are noise of the clocks; the sum counts them."""
 
@@ -31,7 +31,7 @@ def head_line(times: RequestTimes) -> str:
 
 
 def details(part: TimePart) -> str:
-    """Remarks on a part: where, how much, how fast, and what real NPUs would take."""
+    """Remarks on a part: place, amount, rate, and duration on real NPUs."""
     found = []
     if part.source and part.nbytes:
         found.append(f"{part.source} → {part.host}")
@@ -52,7 +52,7 @@ def details(part: TimePart) -> str:
 
 
 def choice_table(choice: ChoiceLine, total_s: float) -> Table:
-    """Parts of a choice in their order; of very many, their sums by kind."""
+    """Parts of a choice in order; if there are very many, their sums by kind."""
     note = f"{len(choice.parts)} parts; their sum is {numbers.duration(sum(part.seconds for part in choice.parts))}."
     if len(choice.parts) <= MOST_ROWS:
         rows = [

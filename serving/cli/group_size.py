@@ -8,13 +8,13 @@ from serving.errors import ScaleError
 from serving.http_client import RefusedError, ask_again, ask_gateway
 
 DEADLINE_S = 20.0
-"""Longer than a gateway waits for a group's shell."""
+"""Longer than a gateway's wait for a group's shell."""
 WAIT_S = 300.0
 LOOK_S = 0.5
 
 
 def resize_groups(url: str, api_key: str | None, pool: str, ranks: int) -> dict[str, Any]:
-    """Give each group of a pool so many ranks.
+    """Set the number of ranks of each group of a pool.
 
     Raises: UnavailableError, in one line; ScaleError if they do not fit.
     """
@@ -40,7 +40,7 @@ def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s:
 
     Args:
         answer: of `resize_groups`.
-    Returns: how long it took [s].
+    Returns: duration of the wait [s].
     Raises: ScaleError if it takes too long; UnavailableError.
     """
     wanted = {one["group"]: one["ranks"] for one in answer["groups"]}
@@ -53,7 +53,7 @@ def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s:
 
 
 def process_of(url: str, api_key: str | None, rank: str) -> int | None:
-    """Process of a rank; None if there is none of that name. Raises: UnavailableError, in one line."""
+    """Process id of a rank; None if there is no rank of that name. Raises: UnavailableError, in one line."""
     return next(
         (one["pid"] for group in _groups(url, api_key) for one in group["ranks"] if one["replica"] == rank), None
     )
@@ -62,11 +62,11 @@ def process_of(url: str, api_key: str | None, rank: str) -> int | None:
 def wait_for_replacement(
     url: str, api_key: str | None, rank: str, drained: int | None, wait_s: float = WAIT_S
 ) -> float:
-    """Wait until another process computes with its group in the place of a rank that drains.
+    """Wait until another process has replaced a draining rank in its group.
 
     Args:
-        drained: process of the rank before, see `process_of`.
-    Returns: how long it took [s].
+        drained: process id of the drained rank, see `process_of`.
+    Returns: duration of the wait [s].
     Raises: ScaleError if it takes too long; UnavailableError.
     """
 

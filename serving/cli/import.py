@@ -1,4 +1,4 @@
-"""`cloudmatrix import`: a checkpoint folder of a GGUF file."""
+"""`cloudmatrix import`: a checkpoint folder from a GGUF file."""
 
 import argparse
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""The one environment variable of this project: API keys, as orchestrators hand secrets to a container.
+"""The one environment variable of this project: API keys, in the way that orchestrators pass secrets to a container.
 
-Read at the edge, once, and taken out: no process that is started later inherits it.
+Read once and removed, so that child processes do not inherit it.
 """
 
 import os
@@ -9,5 +9,5 @@ from serving.config.key_file import VARIABLE
 
 
 def take_keys() -> str | None:
-    """Value of the variable, or None if it is not set. Effects: removes it from this process's environment."""
+    """Value of the variable, or None if unset. Effects: removes it from this process's environment."""
     return os.environ.pop(VARIABLE, None)

@@ -1,7 +1,7 @@
-"""Rows for `cost --fit` and `cost --judge` from runs of `loadgen`: one of decode a run, one of prefill where it shows.
+"""Rows for `cost --fit` and `cost --judge` from runs of `loadgen`: one of decode per run, and one of prefill if usable.
 
 Client-side measurements of an engine: the time per token of sequences that decode together, and the time to first token
-of requests without a queue. The latter holds gateway and handoff too: they come out as fixed time a step.
+of requests without a queue. The latter includes gateway and handoff, which become a fixed time per step.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,11 +37,11 @@ class MeasuredRequest(msgspec.Struct, frozen=True):
 
 
 def measured_rows(path: Path, dies: int | None, per_npu: float, *, flag: str) -> MeasuredFile:
-    """Rows of a file, or of runs where the path is a folder.
+    """Rows of a file, or of runs if the path is a folder.
 
     Args:
         dies: as of `rows_of_runs`; None for a file, whose rows include it.
-        flag: that named the path, for messages.
+        flag: the path's flag, for messages.
     Raises: ConfigError, SpecError; a bad row gives one line.
     Effects: reads the file or the runs.
     """
@@ -55,12 +55,12 @@ def measured_rows(path: Path, dies: int | None, per_npu: float, *, flag: str) ->
 
 
 def rows_of_runs(path: Path, dies: int, per_npu: float, *, flag: str = "--fit") -> MeasuredFile:
-    """Rows of a run's folder, or of all runs right below a folder.
+    """Rows of a run's folder, or of all runs directly below a folder.
 
     Args:
-        dies: of the instance that decodes, and of the one that takes prompts.
+        dies: of the decoding instance, and of the one that computes prompts.
         per_npu: dies of an NPU.
-        flag: that named the path, for messages.
+        flag: the path's flag, for messages.
     Raises: ConfigError if there is no run, or none has usable data.
     Effects: reads the runs.
     """
@@ -100,7 +100,7 @@ def _tells(record: MeasuredRequest) -> bool:
 
 
 def _decode_row(folder: Path, records: Sequence[MeasuredRequest], dies: int, per_npu: float) -> list[MeasuredRow]:
-    """Time per token and the batch that a token had around it, mean over the run's tokens."""
+    """Time per token and the batch size around each token, averaged over the run's tokens."""
     spans, contexts, tokens = [], [], 0
     for record in records:
         chunks, answer = record.chunk_times_s, record.output_tokens or 0
@@ -123,7 +123,7 @@ def _decode_row(folder: Path, records: Sequence[MeasuredRequest], dies: int, per
 
 
 def _together(spans: Iterable[tuple[float, float]]) -> float:
-    """Spans open at once, as seen from within a span: mean over all their moments."""
+    """Mean number of simultaneously open spans, averaged over the time within spans."""
     changes = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     seen = weight = 0.0
     count, before = 0, changes[0][0]
@@ -135,7 +135,7 @@ def _together(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def _prefill_row(folder: Path, records: Sequence[MeasuredRequest], dies: int) -> list[MeasuredRow]:
-    """Time to first token of requests that had the instance for themselves until then."""
+    """Time to first token of requests that had the instance to themselves until then."""
     alone, latest = [], float("-inf")
     ordered = sorted(records, key=lambda record: record.started_s or 0.0)
     for at, record in enumerate(ordered):

@@ -1,4 +1,4 @@
-"""Models that a command line names: folders, or models of the Hugging Face Hub, which are fetched first."""
+"""Models on a command line: folders, or models of the Hugging Face Hub, which are downloaded first."""
 
 import sys
 from functools import partial
@@ -19,7 +19,7 @@ def folder_of(text: str, part: Literal["config", "all"] = "all") -> Path:
     """The model's folder.
 
     Args:
-        part: what of a model of the Hub is needed.
+        part: required part of a Hub model.
     Raises, Effects: as `model_folder`; SIGTERM ends a download as Ctrl-C does.
     """
     from serving.model.hub_model import model_folder
@@ -33,7 +33,7 @@ def with_folder(config: "ServeConfig", command: "Command") -> "ServeConfig":
     """The configuration with its model's folder.
 
     Args:
-        command: that reads it; only those that serve need the weights.
+        command: the command that reads it; only those that serve need the weights.
     Raises, Effects: as `with_model_folder`; SIGTERM ends a download as Ctrl-C does.
     """
     if config.model.hub is None:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them. Raises: ConfigError if the file cannot be read."""
+    """Print the lines. Raises: ConfigError if the file cannot be read."""
     from serving.cluster.host_environment import (
         AUTHENTICATION,
         DASHBOARD_SITE,
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         health = read_config(arguments.config, own_nodes=False).config.health
     variables = host_environment(health)
     if arguments.no_token:
-        variables[AUTHENTICATION] = "disabled"  # else the head takes the token of its user, if there is one
+        variables[AUTHENTICATION] = "disabled"  # otherwise the head uses its user's token, if there is one
     else:
         variables |= {AUTHENTICATION: "token", TOKEN_FILE: str(arguments.token_file.expanduser())}
     variables["PYTHONPATH"] = f"{DASHBOARD_SITE}${{PYTHONPATH:+:$PYTHONPATH}}"

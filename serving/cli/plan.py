@@ -1,4 +1,4 @@
-"""`cloudmatrix plan`: how many NPUs of which pool a trace needs, found by simulation."""
+"""`cloudmatrix plan`: NPUs per pool that a trace needs, found by simulation."""
 
 import argparse
 import sys
@@ -165,7 +165,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan and show it.
+    """Compute and show the plan.
 
     Returns: exit code.
     Raises: ConfigError, TraceError: in one line.
@@ -301,7 +301,7 @@ def _seeded(config: "ServeConfig", seed: int) -> "ServeConfig":
 
 
 def _with_progress(answer: "_Answer", processes: int, *, quiet: bool) -> "CapacityPlan":
-    """Answer, and show what was tried last."""
+    """Compute the answer, showing the latest probe."""
     from loadgen.progress_bar import ProgressBar
     from loadgen.report import numbers
 

@@ -1,4 +1,4 @@
-"""`cloudmatrix pool`: the KV-cache pool of a running system, shown, proved, emptied, shared out."""
+"""`cloudmatrix pool`: the KV-cache pool of a running system: show, audit, delete, quotas."""
 
 import argparse
 from collections.abc import Callable
@@ -24,7 +24,7 @@ EXIT_PROBLEM = 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments, and the actions with theirs."""
+    """Declare the arguments, and the actions with their arguments."""
     add_gateway_options(parser)
     parser.set_defaults(action="show")
     actions = parser.add_subparsers(metavar="ACTION", title="actions", description="without one: show the pool")
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do one action.
+    """Run one action.
 
     Returns: 1 if an audit has findings.
     Raises: UnavailableError, in one line.

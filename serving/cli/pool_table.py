@@ -14,7 +14,7 @@ from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 AUDIT_DEADLINE_S = 330.0
-"""A little more than the gateway gives its servers, so that its answer arrives."""
+"""A little more than the gateway's deadline for its servers, so that its response arrives."""
 
 FORGET_DEADLINE_S = 60.0
 
@@ -22,13 +22,13 @@ FORGET_DEADLINE_S = 60.0
 def fetch_pool(url: str, api_key: str | None) -> dict[str, Any]:
     """Query a gateway's pool, with retries while it is too busy.
 
-    Raises: UnavailableError, in one line; also when that system runs without a pool.
+    Raises: UnavailableError, in one line; also if the system has no pool.
     """
     return ask_again(lambda: ask_gateway(url, "/pool", api_key, deadline_s=10.0))
 
 
 def audit_pool(url: str, api_key: str | None, *, repair: bool) -> dict[str, Any]:
-    """Let every memory server prove that it is sound.
+    """Audit every memory server.
 
     Raises: UnavailableError.
     """
@@ -39,14 +39,14 @@ def audit_pool(url: str, api_key: str | None, *, repair: bool) -> dict[str, Any]
 def forget_namespace(url: str, api_key: str | None, name: str) -> dict[str, Any]:
     """Delete a namespace's cache.
 
-    Raises: UnavailableError; also when not every server could do it.
+    Raises: UnavailableError; also if a server failed.
     """
     path = f"/pool/namespaces/{quote(name, safe='')}"
     return ask_gateway(url, path, api_key, method="DELETE", deadline_s=FORGET_DEADLINE_S)
 
 
 def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, weight: float | None) -> dict[str, Any]:
-    """Change a namespace's quota and weight; None = as it is.
+    """Change a namespace's quota and weight; None = unchanged.
 
     Raises: UnavailableError.
     """
@@ -56,7 +56,7 @@ def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, w
 
 
 def print_quota(answer: dict[str, Any]) -> None:
-    """Print what holds from now on."""
+    """Print the present quota."""
     quota = f"{answer['quota_bytes'] / MIB:.0f} MiB" if answer["quota_bytes"] else "no limit"
     print(f"{answer['namespace']}: quota {quota}, weight {answer['weight']:g}, until the configuration says otherwise")
 
@@ -85,7 +85,7 @@ def print_pool(pool: dict[str, Any]) -> None:
 
 
 def print_audit(audit: dict[str, Any]) -> None:
-    """Print what an audit found."""
+    """Print an audit's findings."""
     for name, server in audit["servers"].items():
         print(f"{name}: " + ("sound" if server["ok"] else f"{len(server['problems'])} problems"))
         for problem in server["problems"]:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    """The settings of the options.
+    """The settings from the options.
 
     Raises: ConfigError without calibration data, or for an invalid seed.
     """

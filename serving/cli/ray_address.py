@@ -1,16 +1,16 @@
-"""`--address`: a Ray that is there, for every command that reaches one."""
+"""`--address`: an existing Ray, for every command that connects to one."""
 
 import argparse
 
 OWN = "local"
-"""Means a Ray of one's own, as for Ray itself."""
+"""A Ray of one's own, as for Ray itself."""
 
 
 def add_address(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """The option.
+    """Add the option.
 
     Args:
-        required: without it, and without RAY_ADDRESS, the Ray of this host is meant.
+        required: if false, the default is RAY_ADDRESS, or no address.
     """
     default = "RAY_ADDRESS, else that of this host" if required else "RAY_ADDRESS, else a Ray of its own"
     parser.add_argument(
@@ -22,7 +22,7 @@ def add_address(parser: argparse.ArgumentParser, *, required: bool = False) -> N
 
 
 def address_of(arguments: argparse.Namespace) -> str | None:
-    """The address that was given, or that is in Ray's own variable; None for a Ray of one's own."""
+    """The given address, or that of Ray's own variable; None for a Ray of one's own."""
     from serving.cluster.host_environment import ADDRESS, value_here
 
     address: str = arguments.address or value_here(ADDRESS)

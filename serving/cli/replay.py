@@ -1,4 +1,4 @@
-"""`cloudmatrix replay`: prove that recorded decisions follow from what was recorded."""
+"""`cloudmatrix replay`: check that recorded decisions follow from the recorded inputs."""
 
 import argparse
 import json
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in find_logs(arguments.logs):
         try:
             results.append(_row(path, replay(path)))
-        except DecisionLogError as error:  # the others are still worth a look
+        except DecisionLogError as error:  # continue with the other logs
             results.append({**_row(path, None), "error": str(error)})
         if not arguments.json:
             _show(results[-1])
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _row(path: Path, result: "ReplayResult | None") -> dict[str, Any]:
-    """One log in the JSON answer; None = it could not be replayed."""
+    """One log in the JSON output; None = it could not be replayed."""
     difference = result.difference if result is not None else None
     return {
         "log": str(path),
@@ -81,9 +81,9 @@ def _row(path: Path, result: "ReplayResult | None") -> dict[str, Any]:
 
 
 def find_logs(given: list[Path]) -> list[Path]:
-    """The logs that are meant: files as they are, of folders what they hold.
+    """The given log files, and those in the given folders.
 
-    Raises: DecisionLogError if a folder holds none, or a file does not exist.
+    Raises: DecisionLogError if a folder has none, or a file does not exist.
     """
     found: list[Path] = []
     for path in given:

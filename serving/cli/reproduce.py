@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Regenerate the chosen experiments.
 
-    Returns: 1 if a row misses by more than is explained.
+    Returns: 1 if a row deviates by more than is explained.
     Raises: ConfigError in one line.
     """
     prefer_compiled()

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rotate. Raises: ConfigError if there is no such Ray, or no system on it; SilentError."""
+    """Rotate the secret. Raises: ConfigError if there is no such Ray, or no system on it; SilentError."""
     address = address_of(arguments) or "auto"
     from serving.launch.rotation import rotate_secret
 

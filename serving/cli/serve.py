@@ -1,4 +1,4 @@
-"""`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C, or on a Ray that is there."""
+"""`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C, or on an existing Ray."""
 
 import argparse
 import logging
@@ -68,9 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until Ctrl-C or SIGTERM, or deploy on a Ray that is there.
+    """Serve until Ctrl-C or SIGTERM, or deploy on an existing Ray.
 
-    Raises: ConfigError, or what keeps the system from starting, in one line.
+    Raises: ConfigError, or the error that prevents the start, in one line.
     """
     from serving.cli.key_environment import take_keys
     from serving.config.load import with_overrides
@@ -102,11 +102,11 @@ def run(arguments: argparse.Namespace) -> int:
     with reserved_port(config.gateway.host, config.gateway.port, GATEWAY_PORT):
         from serving.cluster.session import enter
 
-        session = enter()  # before Ray is imported, which reads the environment
+        session = enter()  # before the import of Ray, which reads the environment
         try:
             with endings_as_interrupt():
                 from serving.launch.launch import serve_forever
-        except BaseException:  # Ctrl-C, mostly: Ray takes seconds to import
+        except BaseException:  # mostly Ctrl-C: the import of Ray takes seconds
             session.remove()
             raise
         return serve_forever(config, session)
@@ -116,7 +116,7 @@ def _require_places(arguments: argparse.Namespace) -> None:
     """Check that ports and the folder are available and warn about missing resources, before a model is fetched or
     expensive modules are imported.
 
-    Raises: ConfigError if they cannot, or the file or a setting is wrong.
+    Raises: ConfigError if they are not, or the file or a setting is invalid.
     """
     from serving.cli.engine_option import engine_setting
     from serving.config.load import read_config

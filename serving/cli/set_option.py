@@ -1,4 +1,4 @@
-"""`--set SECTION.KEY=VALUE`, and the topology file with it, for every command that reads one."""
+"""`--set SECTION.KEY=VALUE`, and the topology file, for every command that reads one."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def add_set(parser: argparse._ActionsContainer, example: str) -> None:
-    """The option, any number of times.
+    """Add the option, which may be repeated.
 
     Args:
         example: a setting with an effect in this command.
-    Effects: `arguments.set` is what was given, for `configured`.
+    Effects: `arguments.set` has the given texts, for `configured`.
     """
     parser.add_argument(
         "--set",
@@ -33,9 +33,9 @@ def configured(arguments: argparse.Namespace, command: "Command", model: str | N
 
     Args:
         model: as `load_config`.
-    Raises: ConfigError, as `load_config` and `check_settings`; what `with_folder` raises.
-    Effects: reads the file; lists keys that were set without effect in this command on standard error; fetches a model
-        of the Hugging Face Hub, its weights too where the command is to serve it.
+    Raises: ConfigError, as `load_config` and `check_settings`; errors of `with_folder`.
+    Effects: reads the file; lists keys that were set without effect in this command on standard error; downloads a
+        model of the Hugging Face Hub, including its weights if the command serves it.
     """
     from serving.config.effects import check_settings, idle_lines
     from serving.config.load import read_config

@@ -53,7 +53,7 @@ _TRACE_FLAGS = {
     "columns": None,
 }
 _POISSON_FLAGS = {"prompt": 4096, "output": 256, "reuse": 0.0}
-"""Flags that only one kind of load has, with their defaults."""
+"""Flags of only one kind of load, with their defaults."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_speed(result, told)
     if arguments.out:
         told.print(f"wrote {folder / 'report.html'} and result.json", highlight=False, soft_wrap=True)
-    atexit.register(gc.freeze)  # else the process would end with a search for cycles, as long as a twentieth of the run
+    atexit.register(gc.freeze)  # otherwise the process would end with a search for cycles, up to 5 % of the run time
     return 0
 
 
@@ -180,7 +180,7 @@ def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeC
 
 
 def open_shard(flags: dict[str, object], seed: int, block_tokens: int, number: int, count: int) -> "RequestStream":
-    """The workload of one supernode, as the flags describe it; called in the process that simulates it.
+    """The workload of one supernode from the flags; called in the process that simulates it.
 
     Raises: TraceError for a bad trace, ConfigError for impossible numbers.
     """
@@ -255,7 +255,7 @@ def _faults(
 
 
 def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult") -> "PredictedStep | None":
-    """A decode step as it was in the middle of the run, for the drawing of its two streams."""
+    """A decode step from the middle of the run, for the chart of its two streams."""
     from hardware.cost import DecodeLoad
 
     dies = config.decode.dies_per_instance

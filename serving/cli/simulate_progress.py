@@ -10,11 +10,11 @@ _EVERY_S = 0.2
 
 
 class SimulationProgress:
-    """A bar over the requests that have arrived, or over virtual time where their number is not known.
+    """A bar over the requests that have arrived, or over virtual time if their number is unknown.
 
     Args:
-        count: requests in all; None = not known. duration_s: last arrival [s]; None = not known.
-        supernodes: that report.
+        count: total requests; None = unknown. duration_s: last arrival [s]; None = unknown.
+        supernodes: number of reporting supernodes.
         quiet: show no bar.
     """
 
@@ -39,7 +39,7 @@ class SimulationProgress:
         self._bar.__exit__(kind, error, trace)
 
     def tell(self, supernode: int, at_s: float, arrived: int) -> None:
-        """One supernode has come so far."""
+        """Update the progress of one supernode."""
         self._times[supernode] = at_s
         self._arrived[supernode] = arrived
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""`cloudmatrix status`: what a running system has, as a table."""
+"""`cloudmatrix status`: the state of a running system, as a table."""
 
 import argparse
 

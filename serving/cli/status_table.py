@@ -1,4 +1,4 @@
-"""`cloudmatrix status`: a gateway's numbers as tables, with the parts that `cloudmatrix pool` uses too."""
+"""`cloudmatrix status`: a gateway's state as tables, with functions that `cloudmatrix pool` uses too."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from serving.values.replica_rows import whole_replicas
 
 NAME_WIDTH = 14
 SILENT_S = 10.0
-"""Longer than the restart of a board takes."""
+"""Longer than a board's restart."""
 
 _LOST = ("dead", "frozen")
 
@@ -63,7 +63,7 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
 
 
 def pids_of(status: dict[str, Any], pool: str) -> list[int]:
-    """Process ids of a pool's replicas that live; of a group, of its ranks.
+    """Process ids of a pool's live replicas; for a group, of its ranks.
 
     Raises: ConfigError if there is no such pool.
     """
@@ -179,7 +179,7 @@ def _fill(tier: dict[str, int]) -> str:
 
 
 def _state(server: dict[str, Any]) -> str:
-    """A young server takes its part of the ring step by step: its weight is shown until it has all of it."""
+    """The state; while the ring is still raising a young server's weight step by step, the weight too."""
     return f"{server['state']} {server['weight']:.2f}" if 0 < server["weight"] < 1 else str(server["state"])
 
 

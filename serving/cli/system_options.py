@@ -16,7 +16,7 @@ def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = Fa
     """Options for the gateway's address and the output format.
 
     Args:
-        inherited: the parser above has these too; only what is given here may override what was given there.
+        inherited: the parent parser has these options too; a value given here overrides one given there.
     """
     add_gateway_address(parser, inherited=inherited)
     json_help = "print the raw numbers instead of a table"
@@ -24,7 +24,7 @@ def add_gateway_options(parser: argparse.ArgumentParser, *, inherited: bool = Fa
 
 
 def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = False) -> None:
-    """Where the gateway is.
+    """Options for the gateway's address.
 
     Args:
         inherited: as for `add_gateway_options`.
@@ -38,7 +38,7 @@ def add_gateway_address(parser: argparse.ArgumentParser, *, inherited: bool = Fa
 
 
 def choose_gateway(arguments: argparse.Namespace) -> None:
-    """Take the gateway of the system whose dashboard `system_of` would take, unless `--url` names another.
+    """Select the gateway of the system that `system_of` would select, unless `--url` names another.
 
     Raises: UnavailableError if several systems of this user run on this machine.
     Effects: sets `arguments.url`.
@@ -56,7 +56,7 @@ def _default(value: object, *, inherited: bool) -> object:
 
 
 def add_dashboard_options(parser: argparse.ArgumentParser) -> None:
-    """Where the system's dashboard is."""
+    """Options for the address of the system's dashboard."""
     dashboard_help = (
         "Ray's dashboard (default: of your start on this machine, else $RAY_DASHBOARD_ADDRESS, else port 8265)"
     )

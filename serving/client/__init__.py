@@ -1,1 +1,1 @@
-"""Clients of a running system, which know no terminal: a conversation with its gateway, its pools at the dashboard."""
+"""Clients of a running system, without terminal code: a conversation with its gateway, its pools at the dashboard."""

@@ -1,4 +1,4 @@
-"""A conversation with a gateway: its turns, and what each answer took. Knows no terminal."""
+"""A conversation with a gateway: its turns, and each response's cost. Independent of a terminal."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -14,7 +14,7 @@ from serving.http_client import ask_again, ask_gateway, gateway_events
 def served_model(url: str, api_key: str | None) -> str:
     """Name of the model that a gateway serves.
 
-    Raises: UnavailableError, in one line, when it cannot be reached, wants another key, or is no gateway.
+    Raises: UnavailableError, in one line, if it cannot be reached, requires another key, or is not a gateway.
     """
     try:
         return str(ask_again(lambda: ask_gateway(url, "/v1/models", api_key))["data"][0]["id"])
@@ -24,7 +24,7 @@ def served_model(url: str, api_key: str | None) -> str:
 
 @dataclass(slots=True)
 class ChatReply:
-    """An answer as far as it has come. Times are of the caller's clock [s]; None until it happened."""
+    """A response received so far. Times are of the caller's clock [s]; None until the event has happened."""
 
     asked: float
     first: float | None = None
@@ -36,9 +36,9 @@ class ChatReply:
     placeholder: bool = False
 
     def take(self, event: Mapping[str, Any], now: float) -> str:
-        """Take one event of the stream. Returns: the text that it adds.
+        """Process one event of the stream. Returns: the text that it adds.
 
-        Raises: LookupError, TypeError, AttributeError when it is no chunk of a chat.
+        Raises: LookupError, TypeError, AttributeError if it is not a chunk of a chat.
         """
         added = ""
         for choice in event["choices"]:
@@ -54,7 +54,7 @@ class ChatReply:
         return added
 
     def figures(self) -> str:
-        """Tokens, times and replicas in one line; empty when it was stopped before they were told."""
+        """Tokens, times and replicas in one line; empty if the stream was stopped before its usage arrived."""
         if not self.usage:
             return ""
         details = self.usage.get("prompt_tokens_details") or {}
@@ -79,11 +79,11 @@ class ChatReply:
 
 
 class ChatConversation:
-    """Turns so far. A question that fails leaves no turn; an answer that is stopped is kept as far as it has come.
+    """Turns so far. A failed message leaves no turn; a response that is stopped is kept as received so far.
 
     Args:
-        system: what the model is told first.
-        wishes: further fields of each request; None = left out.
+        system: system message.
+        wishes: further fields of each request; None = omitted.
         clock: monotonic [s].
     """
 
@@ -107,11 +107,11 @@ class ChatConversation:
         """The newest one."""
 
     def clear(self) -> None:
-        """Forget all turns."""
+        """Remove all turns."""
         self._turns.clear()
 
     def ask(self, message: str) -> Generator[str]:
-        """Ask, and give the answer piece by piece; `reply` has its figures afterwards. To close it is to stop.
+        """Send a message, and yield the response piece by piece; `reply` has its figures afterwards. Closing stops it.
 
         Raises: UnavailableError, in one line.
         """

@@ -18,7 +18,7 @@ from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
 
 POLL_S = 0.1
 RAY_DASHBOARD_HERE = "http://127.0.0.1:8265"
-"""Where Ray's dashboard listens unless it is told otherwise."""
+"""Default address of Ray's dashboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class PoolsClient:
     token: str
 
     def state(self) -> dict[str, Any]:
-        """Answer of `ReadPools`.
+        """Response to `ReadPools`.
 
         Raises: UnavailableError, ScaleError in one line.
         """
         return self._ask("/api/pools")
 
     def scale(self, wish: ScalePool) -> dict[str, Any]:
-        """Answer of `ScalePool`, as it came.
+        """Response to `ScalePool`, unchanged.
 
         Raises: UnavailableError, ScaleError in one line.
         """
@@ -44,24 +44,24 @@ class PoolsClient:
         return self._ask(f"/api/pools/{urllib.parse.quote(body.pop('pool'), safe='')}/scale", body)
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
-        """Answer of `ReadDecisions`.
+        """Response to `ReadDecisions`.
 
         Raises: UnavailableError, ScaleError in one line.
         """
         return self._list("decisions", question)
 
     def events(self, question: ReadEvents) -> list[dict[str, Any]]:
-        """Answer of `ReadEvents`.
+        """Response to `ReadEvents`.
 
         Raises: UnavailableError, ScaleError in one line.
         """
         return self._list("events", question)
 
     def wait(self, pool: str, deadline_s: float, replicas: int | None = None) -> bool:
-        """Wait until as many replicas of a pool serve as were asked for. Returns: whether they do.
+        """Wait until as many replicas of a pool serve as requested. Returns: whether they do.
 
         Args:
-            replicas: as many as that; if the target is taken back meanwhile, nobody waits any longer.
+            replicas: expected target; if the target differs from it, do not wait any longer.
 
         Raises: UnavailableError, ScaleError in one line.
         """
@@ -81,7 +81,8 @@ class PoolsClient:
         return answer
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask, again while the board is silent: it restarts, or the machine is loaded. Any question may be repeated."""
+        """Send a request, repeatedly while the board does not respond (restart, load). Every request may be
+        repeated."""
         return ask_again(lambda: self._ask_once(path, body))
 
     def _ask_once(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
@@ -97,9 +98,9 @@ class PoolsClient:
 
 
 def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
-    """The start that a command without an address means, whichever of its two addresses it needs; None = there is none.
+    """The start to use for a command without an address, of either kind; None = there is none.
 
-    Raises: UnavailableError, in one line, when there are several.
+    Raises: UnavailableError, in one line, if there are several.
     """
     if len(starts) > 1:
         both = ", ".join(f"{start.gateway_url} (dashboard {start.dashboard_url})" for start in starts)
@@ -110,12 +111,12 @@ def only_start(starts: Sequence[RunningStart]) -> RunningStart | None:
 
 
 def find_system(url: str | None, token: str | None) -> PoolsClient:
-    """The system that a command means.
+    """The system for a command.
 
     Args:
-        url, token: as given on the command line; without an address the one start of this user on this machine, else
-            the dashboard of a Ray started by hand, found as Ray's own `serve deploy` finds it.
-    Raises: UnavailableError, in one line, when there is none, or more than one.
+        url, token: as given on the command line; without an address the only start of this user on this machine, or
+            else the dashboard of a Ray started by hand, found like Ray's own `serve deploy` finds it.
+    Raises: UnavailableError, in one line, if there is none, or more than one.
     """
     starts = running_starts()
     if url is None and (start := only_start(starts)) is not None:
@@ -132,7 +133,7 @@ def find_system(url: str | None, token: str | None) -> PoolsClient:
 
 
 def _ray_token() -> str | None:
-    """The token of this user's Ray, where Ray's own commands find it; None without one."""
+    """The token of this user's Ray, where Ray's own commands look for it; None without one."""
     if token := value_here(TOKEN).strip():
         return token
     try:

@@ -1,1 +1,1 @@
-"""Ray for the actors of every party: the parts that all of them need."""
+"""Ray support shared by all actors of the system."""

@@ -14,7 +14,7 @@ from hardware.units import MIB
 from loadgen.report import numbers
 
 LEAST_BYTES = 32 * MIB
-"""With less the disk counts as full: a dozen starting replicas write that much within a minute."""
+"""Free space below which the disk counts as full: a dozen starting replicas write this much within a minute."""
 LEAST_FILES = 100
 PERIOD_S = 5.0
 SAY_AGAIN_S = 60.0
@@ -66,7 +66,7 @@ def full_disk(folder: Path) -> str | None:
 
 
 def own_full_disk() -> str:
-    """Line about the disk on which the Ray of this process has its session folder; empty if it is not full."""
+    """Message about the disk of this process's Ray session folder; empty if it is not full."""
     from ray._private.worker import global_worker  # Ray has no public API for it
 
     node = global_worker.node
@@ -78,7 +78,7 @@ class DiskWatch:
 
     Args:
         folder: of the session.
-        say: receives the line.
+        say: receives the message.
         look: as `disk_room`.
         clock: monotonic [s].
     """
@@ -95,7 +95,7 @@ class DiskWatch:
         self._full = False
 
     def tend(self) -> None:
-        """Check the disk if due. Effects: may report a line."""
+        """Check the disk if due. Effects: may report a message."""
         now = self._clock()
         if now < self._look_at:
             return

@@ -3,7 +3,7 @@
     session, secrets, pool salt     `serving/cluster/identity.py`
     others                          each under a prefix of its own
 
-The GCS may be away for minutes. A call then ends at its deadline; at most one thread per store waits for it.
+The GCS may be unavailable for minutes. A call then fails at its deadline; at most one thread per store waits for it.
 """
 
 import threading
@@ -22,11 +22,11 @@ SPACE = b"cloudmatrix"
 """Namespace of the keys in the GCS."""
 CALL_DEADLINE_S = 5.0
 LARGEST_VALUE_BYTES = 4 << 20
-"""The GCS keeps every value in memory, and in its Redis."""
+"""The GCS stores every value in memory, and in its Redis."""
 
 
 class KeyValues(Protocol):
-    """Ray's client of the GCS, as far as it is used here. Deadlines are in seconds."""
+    """The methods of Ray's GCS client that are used. Deadlines are in seconds."""
 
     def internal_kv_get(self, key: bytes, space: bytes, timeout: float, /) -> bytes | None: ...
 
@@ -38,14 +38,14 @@ class KeyValues(Protocol):
 
 
 class GcsStore:
-    """Values by key, shared by every process of a Ray cluster. Safe on several threads; calls block.
+    """Values by key, shared by all processes of a Ray cluster. Thread-safe; calls block.
 
     In an event loop: `await asyncio.to_thread(store.get, key)`.
 
     Args:
-        client: finds the client; by default that of this process, which is connected to Ray.
+        client: returns the client; by default this process's, which must be connected to Ray.
         deadline_s: of each call.
-    Raises: every call raises SilentError if the GCS gives no answer in time.
+    Raises: every call raises SilentError if the GCS does not respond in time.
     """
 
     def __init__(self, client: Callable[[], KeyValues] | None = None, deadline_s: float = CALL_DEADLINE_S) -> None:
@@ -62,7 +62,7 @@ class GcsStore:
         self._put(key, value, overwrite=True)
 
     def put_if_absent(self, key: str, value: bytes) -> bytes:
-        """Set a key unless it is there. Returns: its value now. Raises: as `put`."""
+        """Set a key unless it exists. Returns: its present value. Raises: as `put`."""
         while True:
             if self._put(key, value, overwrite=False):
                 return value
@@ -71,7 +71,7 @@ class GcsStore:
                 return there
 
     def delete(self, key: str) -> bool:
-        """Remove a key. Returns: whether it was there."""
+        """Remove a key. Returns: whether it existed."""
         return self._ask(lambda client: client.internal_kv_del(key.encode(), False, SPACE, self._deadline_s)) > 0
 
     def keys(self, prefix: str = "") -> list[str]:
@@ -80,7 +80,7 @@ class GcsStore:
         return sorted(key.decode() for key in found)
 
     def _put(self, key: str, value: bytes, *, overwrite: bool) -> bool:
-        """Returns: whether the key was not there before."""
+        """Returns: whether the key was new."""
         if len(value) > LARGEST_VALUE_BYTES:
             raise ValueError(f"{key} has {len(value)} bytes; the control store takes {LARGEST_VALUE_BYTES}")
         return bool(

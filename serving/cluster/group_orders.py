@@ -1,4 +1,4 @@
-"""Operators' orders from gateways to the shell of a group, by way of one of its ranks, see `Mailbox` there."""
+"""Operators' commands from gateways to the shell of a group, through one of its ranks, see `Mailbox` there."""
 
 import uuid
 from functools import partial
@@ -14,7 +14,7 @@ from serving.values.operator_order import OperatorOrder, OrderAnswer, PostedOrde
 
 LOOKUP_DEADLINE_S = 3.0
 MARGIN_S = 3.0
-"""Beyond the deadline that the rank itself keeps."""
+"""Margin beyond the deadline of the rank itself."""
 
 
 async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: float) -> OrderAnswer:

@@ -1,7 +1,7 @@
-"""Environment variables that a host's Ray must be started with, so that the system runs there as it is meant to.
+"""Environment variables that a host's Ray must be started with.
 
-Ray reads them in each of its processes: they have to be set before `ray start` on every host. A local start sets them
-itself. Imports no Ray.
+Ray reads them in each of its processes, so they must be set before `ray start` on every host. A local start sets them
+itself. Does not import Ray.
 """
 
 import os
@@ -11,23 +11,23 @@ from pathlib import Path
 from serving.config.health import HealthConfig
 
 DASHBOARD_SITE = Path(__file__).resolve().parent.parent / "scaling" / "dashboard" / "site"
-"""Where Ray's dashboard finds the page `/pools`; see sitecustomize.py there."""
+"""Path by which Ray's dashboard finds the page `/pools`; see sitecustomize.py there."""
 
 EVERY_HOST = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # An unhealthy replica is one that does not move: to wait for it would keep its NPUs from its replacement.
+    # An unhealthy replica does not make progress: waiting for it would withhold its NPUs from its replacement.
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
-    # A proxy that does not answer is replaced after three misses; by default that takes half a minute.
+    # A proxy that does not respond is replaced after three misses; by default that takes half a minute.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "3",
-    # Ray runs workers at niceness 15, behind every other process of the machine; these ones serve.
+    # Ray runs workers at niceness 15, after every other process of the machine; these workers serve requests.
     "RAY_worker_niceness": "0",
-    # OpenMP workers may spin some microseconds within a step, but not between steps: they would take the cores from
-    # the gateway and from each other.
+    # OpenMP workers may spin some microseconds within a step, but not between steps: they would take CPU time from the
+    # gateway and from each other.
     "GOMP_SPINCOUNT": "2000",
 }
-"""For replicas, wherever they are."""
+"""Variables for replicas on any host."""
 
 MANY_HOSTS = {
     # How long a host continues without Ray's head; then its Ray stops, and with it every replica on the host.
@@ -51,7 +51,7 @@ def health_settings(health: HealthConfig) -> dict[str, int]:
 
 
 def host_environment(health: HealthConfig) -> dict[str, str]:
-    """All that a host of a cluster needs, but for the way to the dashboard's page and secrets."""
+    """All variables that a host of a cluster needs, except for the dashboard page's path and secrets."""
     return {
         **EVERY_HOST,
         **MANY_HOSTS,
@@ -60,12 +60,12 @@ def host_environment(health: HealthConfig) -> dict[str, str]:
 
 
 def value_here(name: str) -> str:
-    """A variable of this process; empty if it is not set."""
+    """A variable of this process; empty if unset."""
     return os.environ.get(name, "")
 
 
 def differing_here(wanted: dict[str, str]) -> tuple[str, ...]:
-    """Variables of this process that are not as wanted, as `NAME=value` to be set."""
+    """Variables that differ in this process, as `NAME=value` to set."""
     return tuple(f"{name}={value}" for name, value in wanted.items() if os.environ.get(name) != value)
 
 
@@ -76,7 +76,7 @@ def storage_here() -> str:
 
 
 def export_lines(variables: Iterable[tuple[str, str]]) -> str:
-    """Lines for a shell, one a variable."""
+    """Shell lines, one per variable."""
     return "".join(f"export {name}={_quoted(value)}\n" for name, value in variables)
 
 

@@ -1,7 +1,7 @@
 """Identity of one system on a Ray cluster: its session, its secrets, its pool's salt.
 
-It is made once and kept in Ray's control store, so that a second deployment, a rebuilt application after the head's
-loss, or another host's builder finds the same. None of it is in a configuration file.
+It is generated once and stored in Ray's control store, so that a second deployment, an application rebuilt after the
+head's loss, or a builder on another host finds the same. None of it is in a configuration file.
 """
 
 import secrets
@@ -21,10 +21,10 @@ class SystemIdentity:
     """Identity of one system.
 
     Args:
-        session: names its folders and its segments of shared memory on every host.
-        secrets: prove to each other that parties belong to the system: the current one first, then older ones that
-            are still accepted.
-        pool_salt: from which namespaces get their salts.
+        session: name of its folders and its segments of shared memory on every host.
+        secrets: by which its processes prove that they belong to the system: the current one first, then earlier ones
+            that are still accepted.
+        pool_salt: namespaces' salts are derived from it.
     """
 
     session: str
@@ -33,12 +33,12 @@ class SystemIdentity:
 
 
 def found_identity(store: GcsStore, session: str | None = None, salt: bytes | None = None) -> SystemIdentity:
-    """The identity of the system on this cluster; what is not there yet is made. Safe if several do it at once.
+    """The identity of the system on this cluster; missing parts are generated. Safe for concurrent callers.
 
     Args:
         session: for a system that has none yet; by default a random name.
-        salt: of the configuration, which comes before the one that is kept; None if it names none.
-    Raises: SilentError if the control store does not answer.
+        salt: of the configuration, which overrides the stored one; None if it has none.
+    Raises: SilentError if the control store does not respond.
     """
     kept_session = store.put_if_absent(SESSION_KEY, (session or secrets.token_hex(3)).encode())
     store.put_if_absent(SECRETS_KEY, msgspec.json.encode((secrets.token_hex(32),)))

@@ -1,4 +1,4 @@
-"""An instance's announced facts as numbers for metrics: a number of the engine or its process has one name in both."""
+"""An instance's announced facts as metrics: a value of the engine or its process has the same name in both."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -14,14 +14,14 @@ from serving.values.expert_facts import ExpertFacts
 
 _APART = ("replica", "pool", "npus", "pool_use", "rank", "experts", "paths", "lost_paths", "slow_paths")
 _TOLD = tuple(one.name for one in fields(InstanceStats) if one.name not in _APART)
-"""What an instance announces as metrics show it."""
+"""Announced facts that are exported as metrics."""
 
 
 def instance_stats(member: Member, hosts: Mapping[str, str]) -> InstanceStats:
     """One announcement as metrics.
 
     Args:
-        hosts: labels of nodes; a node without one is called by its id.
+        hosts: labels of nodes; a node without a label is named by its id.
     """
     facts = member.facts
     pool = facts.get("pool")

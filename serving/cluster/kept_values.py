@@ -1,7 +1,7 @@
-"""Small values that must outlive a process and the head's disk: kept in Ray's control store, written asynchronously.
+"""Small values that must survive a process and the head's disk: stored in Ray's control store, written asynchronously.
 
-Setting a value returns at once; a thread writes the latest value of each key to the store, and retries while the store
-is unavailable. A store is up to date one second after it recovers.
+Setting a value returns immediately; a thread writes the latest value of each key to the store, and retries while the
+store is unavailable. A store is up to date one second after it recovers.
 """
 
 import logging
@@ -16,7 +16,7 @@ RETRY_PAUSE_S = 1.0
 
 
 class ValueStore(Protocol):
-    """Part of `GcsStore` that is needed here."""
+    """The methods of `GcsStore` that are used."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -28,13 +28,13 @@ class ValueStore(Protocol):
 
 
 class KeptValues:
-    """Values under one prefix. Belongs to one process; two that write the same keys would overwrite each other.
+    """Values under one prefix. For one process only; two that write the same keys would overwrite each other.
 
     Args:
         store: None = memory only.
         prefix: of the keys in the store.
     Raises: SilentError if the store does not respond to the initial read.
-    Effects: reads everything under the prefix; a thread from the first change on.
+    Effects: reads all values under the prefix; starts a thread at the first change.
     """
 
     def __init__(self, store: ValueStore | None = None, prefix: str = "", retry_s: float = RETRY_PAUSE_S) -> None:
@@ -59,7 +59,7 @@ class KeptValues:
         return sorted(key for key in self._values if key.startswith(prefix))
 
     def set(self, key: str, value: bytes | None) -> None:
-        """Set a key, or with None remove it. Effects: the store has it soon."""
+        """Set a key, or remove it with None. Effects: the store is updated soon."""
         with self._lock:
             if value is None:
                 self._values.pop(key, None)
@@ -74,7 +74,7 @@ class KeptValues:
             self._lock.notify_all()
 
     def settled(self, deadline_s: float) -> bool:
-        """Wait until all values are stored. Returns: whether it has in time."""
+        """Wait until all values are stored. Returns: whether that was in time."""
         with self._lock:
             return self._lock.wait_for(lambda: not self._changed, deadline_s)
 
@@ -97,7 +97,7 @@ class KeptValues:
                 away = True
                 threading.Event().wait(self._retry_s)
                 continue
-            except ValueError as error:  # too large: the next one may be smaller
+            except ValueError as error:  # too large: a later value may be smaller
                 logger.warning("%s", error)
             away = False
             with self._lock:

@@ -10,7 +10,7 @@ def log_beside_serve(form: LogForm = "text") -> None:
     """Send all logs of `serving` and `hardware` to Serve's log of this replica.
 
     Args:
-        form: `json` = to standard error instead, one object a line: Serve's own lines have another form.
+        form: `json` = to standard error instead, one object per line, because Serve's own lines have another format.
     Effects: changes logging of this process.
     """
     if form == "json":
@@ -20,7 +20,7 @@ def log_beside_serve(form: LogForm = "text") -> None:
 
 
 def log_to_stderr(form: LogForm = "text") -> None:
-    """Send all logs of `serving` and `hardware` to standard error, which Ray keeps in a file per process.
+    """Send all logs of `serving` and `hardware` to standard error, which Ray writes to a file per process.
 
     Effects: changes logging of this process.
     """

@@ -1,4 +1,4 @@
-"""Calls to Ray's control store (GCS), which block without end while it is unavailable.
+"""Calls to Ray's control store (GCS), which block indefinitely while it is unavailable.
 
 Each call runs on its own daemon thread; callers wait until their deadline only, and process exit does not wait.
 """
@@ -13,7 +13,7 @@ from serving.deadline import within
 
 
 class ActorLookup:
-    """Finds an actor, or makes another call that Ray may not answer, without blocking the event loop.
+    """Finds an actor, or makes another call that Ray may not respond to, without blocking the event loop.
 
     Concurrent callers share one pending call, so at most one thread is used.
 
@@ -27,11 +27,11 @@ class ActorLookup:
         self._asked: Future[Any] | None = None
 
     async def answer(self, deadline_s: float) -> Any:
-        """For event loops. Raises: TimeoutError if there is no answer in time, and as `find`."""
+        """Response for event loops. Raises: TimeoutError if there is none in time, and as `find`."""
         return await within(asyncio.wrap_future(self._question()), deadline_s)
 
     def wait(self, deadline_s: float) -> Any:
-        """For threads. Raises: as `answer`."""
+        """Response for threads. Raises: as `answer`."""
         return self._question().result(deadline_s)
 
     def _question(self) -> Future[Any]:

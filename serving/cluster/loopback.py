@@ -1,4 +1,4 @@
-"""Ray Serve's own listener in each replica, kept on loopback where the node's address is loopback."""
+"""Ray Serve's own listener in each replica, restricted to loopback if the node's address is loopback."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ EVERY_INTERFACE = "[::]:"
 
 
 def keep_on_loopback() -> None:
-    """Have this replica's gRPC server, which Serve opens after the constructor, listen on loopback only.
+    """Make this replica's gRPC server, which Serve opens after the constructor, listen on loopback only.
 
-    It unpickles what it receives, and Serve binds it to every interface, without a setting. With `RAY_AUTH_MODE=token`,
-    which a start of ours sets, Ray 2.60 has it refuse calls without the token; on a Ray started without that mode it
-    accepts them from any client. This system does not use it: calls between deployments go through Ray. On a node with
-    another address it stays as it is.
+    The server unpickles its input, and Serve binds it to every interface, without a setting. With
+    `RAY_AUTH_MODE=token`, which our own start sets, it refuses calls without the token in Ray 2.60; on a Ray started
+    without that mode it accepts them from any client. This system does not use it: calls between deployments go through
+    Ray. On a node with another address nothing changes.
 
     Effects: on Serve's replica module in this process; a second call changes nothing.
     """

@@ -1,4 +1,5 @@
-"""Nodes that Ray has declared dead. Processes that still report from them are cut off or about to end, and are ignored.
+"""Nodes that Ray has declared dead. Processes that still report from them are isolated or about to end, and are
+ignored.
 
 A dead node never returns under the same id: its machine joins again as a new node.
 """
@@ -15,7 +16,7 @@ from serving.ids import NodeId
 logger = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 1.0
-"""Ray takes longer than that to give a node up."""
+"""Shorter than the time in which Ray declares a node dead."""
 
 
 class LostNodeWatch:
@@ -40,7 +41,7 @@ class LostNodeWatch:
         self._thread = threading.Thread(target=self._watch, name="lost-nodes", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on, until `stop` or the end of the process."""
+        """Start watching, until `stop` or the end of the process."""
         self._thread.start()
 
     def stop(self) -> None:

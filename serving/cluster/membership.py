@@ -1,11 +1,11 @@
 """Membership: instances announce themselves to one small named actor, gateways read it.
 
-Everything in it expires: an instance that stops announcing vanishes, and after the actor's own death the next
-announcements rebuild it. It holds addresses only; load travels over the links. An instance on a node that Ray declared
-dead is not listed: its replacement may have its NPUs already.
+All its data expire: an instance that stops announcing is dropped, and after the actor's own death the next
+announcements rebuild it. It stores addresses only; load is sent over the links. An instance on a node that Ray declared
+dead is not listed: its replacement may already have its NPUs.
 
-Long polling: a request returns at once if a member has joined, left or moved since the reader's last response,
-otherwise after a timeout with the latest facts. Every gateway learns of a replacement within milliseconds.
+Long polling: a request returns immediately if a member has joined, left or moved since the reader's last response,
+otherwise after a timeout with the latest facts. Every gateway receives a replacement's address within milliseconds.
 """
 
 import asyncio
@@ -48,16 +48,16 @@ class Member:
     port: int
     incarnation: str
     facts: dict[str, Any]
-    """What status pages show: NPUs, HBM, blocks, counters. Refreshed with each announcement."""
+    """Data for status pages: NPUs, HBM, blocks, counters. Refreshed with each announcement."""
 
 
 def with_disk(member: Member, look: Callable[[], str] = own_full_disk) -> Member:
-    """The member with `disk_full` among its facts: a line about its host's disk, empty if that is not full."""
+    """The member with `disk_full` among its facts: a message about its host's disk, empty if that is not full."""
     return replace(member, facts={**member.facts, DISK_FULL: look()})
 
 
 class Roster:
-    """Members with their expiry. Time is passed in, so it can be tested without waiting."""
+    """Members with their expiry. Time is an argument, so that tests need not wait."""
 
     def __init__(self, expiry_s: float = EXPIRY_S) -> None:
         self._expiry_s = expiry_s
@@ -87,7 +87,7 @@ class Roster:
             self.withdraw(replica)
 
     def members(self, now: float) -> list[Member]:
-        """Members that announced themselves lately, by pool and name."""
+        """Members that announced themselves recently, by pool and name."""
         self._members = {r: (m, t) for r, (m, t) in self._members.items() if t > now}
         return sorted((m for m, _ in self._members.values()), key=lambda m: (m.pool, m.replica))
 
@@ -131,7 +131,7 @@ class MembershipActor:
         self._tell(before)
 
     async def members(self) -> list[Member]:
-        """Members alive now."""
+        """Live members."""
         return self._roster.members(time.monotonic())
 
     async def listing(self, known: str, patience_s: float) -> Listing:
@@ -173,7 +173,7 @@ class Announcer:
         self._replica: ReplicaId | None = None
 
     def start(self, describe: Any) -> None:
-        """Announce `describe()` every second from now on."""
+        """Start to announce `describe()` every second."""
         self._task = asyncio.create_task(self._forever(describe))
 
     async def _forever(self, describe: Any) -> None:
@@ -200,7 +200,7 @@ class Announcer:
 
 
 async def read_members(actor: Any) -> list[Member]:
-    """Members alive now.
+    """Live members.
 
     Raises: TimeoutError, ray.exceptions.RayError.
     """
@@ -209,7 +209,7 @@ async def read_members(actor: Any) -> list[Member]:
 
 
 class MemberReader:
-    """Reads membership again and again, for one gateway."""
+    """Reads membership repeatedly, for one gateway."""
 
     def __init__(self) -> None:
         self._lookup = ActorLookup(membership)
@@ -217,9 +217,9 @@ class MemberReader:
         self._version = ""
 
     async def read(self, patience_s: float) -> list[Member]:
-        """Members alive: at once if they have changed since the last call, else after `patience_s`.
+        """Live members: immediately if they have changed since the last call, otherwise after `patience_s`.
 
-        Raises: TimeoutError, ray.exceptions.RayError, ValueError when membership does not answer; the next call may.
+        Raises: TimeoutError, ray.exceptions.RayError, ValueError if membership does not respond; call it again.
         """
         self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
         try:

@@ -1,4 +1,4 @@
-"""Model folders that are not on every host: their small files travel through Ray's control store."""
+"""Model folders that are not on every host: their small files are distributed through Ray's control store."""
 
 import logging
 import socket
@@ -23,15 +23,15 @@ _LIST = f"{PREFIX}list"
 
 
 class ParcelList(msgspec.Struct, frozen=True):
-    """The folders that travel: for each one, by its path, the parcel's name and its number of parts."""
+    """The distributed folders: for each path, the parcel's name and its number of parts."""
 
     folders: dict[str, tuple[str, int]]
 
 
 def publish_model(store: GcsStore, model: ModelConfig) -> None:
-    """Keep the folders of a model, but for its weights, for hosts that do not have them.
+    """Store the folders of a model, except for its weights, for hosts that do not have them.
 
-    Raises: ModelError if they cannot be read, or are too large to travel; SilentError.
+    Raises: ModelError if they cannot be read, or are too large; SilentError.
     Effects: replaces those of an earlier deployment.
     """
     listed: dict[str, tuple[str, int]] = {}
@@ -51,10 +51,10 @@ def publish_model(store: GcsStore, model: ModelConfig) -> None:
 
 
 def with_model_here(config: ServeConfig, store: GcsStore | None = None) -> ServeConfig:
-    """The configuration with model folders that are on this host, made from what travels where they are not.
+    """The configuration with model folders that exist on this host, created from the stored parcels if missing.
 
-    Raises: ModelError, with the host's name, if a folder is neither here nor travels; SilentError.
-    Effects: may make folders in the system's own folder on this host.
+    Raises: ModelError, with the host's name, if a folder is neither on this host nor stored; SilentError.
+    Effects: may create folders in the system's own folder on this host.
     """
     model = config.model
     path, words = _here(model.path, store), _here(model.tokenizer_folder, store)

@@ -12,25 +12,25 @@ from serving.cluster.nodes import ON_HEAD_NODE
 from serving.errors import SilentError
 
 TAKEN_S = 10.0
-"""How long the name of a killed actor may stay taken [s]."""
+"""How long the name of a killed actor may stay in use [s]."""
 QUIET_S = 3.0
 """Three times the time in which a memory server detects the end of the pool's controller [s]."""
 _PAUSE_S = 0.05
 
 
 def renew_actor(actor_class: Any, name: str, *arguments: Any) -> Any:
-    """Make a detached actor on the head's node; one that an earlier deployment has left under its name ends first.
+    """Create a detached actor on the head's node, after stopping one of an earlier deployment with the same name.
 
-    Raises: SilentError if the name stays taken. Blocks.
+    Raises: SilentError if the name stays in use. Blocks.
     """
     options = actor_class.options(name=name, namespace=NAMESPACE, lifetime="detached", resources=ON_HEAD_NODE)
     end = time.monotonic() + TAKEN_S
     while True:
-        with contextlib.suppress(ValueError):  # there is none
+        with contextlib.suppress(ValueError):  # no such actor
             ray.kill(ray.get_actor(name, NAMESPACE))
         try:
             return options.remote(*arguments)
-        except ValueError as error:  # still there, or an old replica was faster
+        except ValueError as error:  # it still exists, or an earlier replica recreated it
             if time.monotonic() > end:
                 raise SilentError(f"{name} of an earlier deployment does not end; try again") from error
             time.sleep(_PAUSE_S)
@@ -42,7 +42,7 @@ def _named_actors() -> list[str]:
 
 
 def _kill(name: str) -> None:
-    with contextlib.suppress(ValueError):  # already gone
+    with contextlib.suppress(ValueError):  # already stopped
         ray.kill(ray.get_actor(name, NAMESPACE))
 
 
@@ -52,17 +52,17 @@ def end_actors(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], object] = time.sleep,
 ) -> list[str]:
-    """End every actor of the system that has a name, until Ray has listed none for `QUIET_S`.
+    """Stop every named actor of the system, until Ray has listed none for `QUIET_S`.
 
-    `ray.kill` returns before Ray has acted on it, and a memory server that is still stopping may find the pool's
-    controller gone and recreate it.
+    `ray.kill` returns before Ray has acted on it, and a memory server that is still stopping may notice the loss of the
+    pool's controller and recreate it.
 
     Args:
         listed: names of live actors. kill: requests the end of one.
         clock, pause: for tests.
 
     Returns: their names.
-    Raises: SilentError if one still or again exists after `TAKEN_S`; Ray's errors. Blocks.
+    Raises: SilentError if an actor still or again exists after `TAKEN_S`; Ray's errors. Blocks.
     """
     ended: set[str] = set()
     last_seen = begun = clock()

@@ -1,7 +1,7 @@
 """Table of host numbers of a Ray cluster, in its control store; each process without a number extends it.
 
 Each version of the table has a key of its own, set only if absent: of two concurrent writers, one fails and retries on
-top of the other's version. So no two nodes get the same number, and numbers survive a restart of everything but the
+top of the other's version. So no two nodes get the same number, and numbers survive a restart of all parts except the
 control store.
 """
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "nodes/"
 KEPT_VERSIONS = 4
-"""Older versions are deleted; a reader whose version was deleted meanwhile reads again."""
+"""Older versions are deleted; a reader whose version was deleted in the meantime reads again."""
 LIST_DEADLINE_S = 5.0
 SERVER_NAME = "kvcache-"
-"""Memory servers are called `kvcache-<number>-<index>`, and so are their folders on disk."""
+"""Memory servers, and their folders on disk, are named `kvcache-<number>-<index>`."""
 
 
 class TableStore(Protocol):
-    """Part of `GcsStore` that the table needs."""
+    """The methods of `GcsStore` that the table needs."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -45,9 +45,9 @@ class TableStore(Protocol):
 
 
 class NodeNumbers:
-    """The table as the store has it. Calls block; safe on several threads.
+    """The table in the store. Calls block; thread-safe.
 
-    Raises: every call raises SilentError if the store gives no answer in time.
+    Raises: every call raises SilentError if the store does not respond in time.
     """
 
     def __init__(self, store: TableStore | None = None) -> None:
@@ -58,10 +58,10 @@ class NodeNumbers:
         return self._newest()[1]
 
     def add(self, claims: Iterable[NodeClaim], alive: Collection[NodeId], equal: Collection[int] = ()) -> NodeTable:
-        """Give numbers to those that have none, see `numbered`. Returns: the table then.
+        """Assign numbers to nodes that have none, see `numbered`. Returns: the resulting table.
 
         Raises: LedgerError if there are no numbers left.
-        Effects: a new version in the store, if anybody lacked a number.
+        Effects: adds a version to the store, if any node lacked a number.
         """
         claims = tuple(claims)
         while True:
@@ -72,7 +72,7 @@ class NodeNumbers:
             own, value = _key(version + 1), msgspec.json.encode(wanted)
             if self._store.put_if_absent(own, value) != value:
                 continue  # another process was first
-            if self._newest()[0] > version + 1:  # the version was deleted already: too late to count
+            if self._newest()[0] > version + 1:  # the version had been deleted already: this write does not count
                 continue
             self._forget(version + 1 - KEPT_VERSIONS)
             return wanted
@@ -93,12 +93,12 @@ class NodeNumbers:
 
 
 def own_number(marks: Sequence[int] = (), numbers: NodeNumbers | None = None) -> int:
-    """The number of this process's Ray node, given to it now if it has none. Blocks; for processes that Ray started.
+    """The number of this process's Ray node, assigned if it has none. Blocks; for processes that Ray started.
 
     Args:
         marks: numbers recorded on this node's disk, see `disk_marks`.
     Raises: SilentError if Ray's control store does not respond; UnavailableError if Ray has declared this node dead.
-    Effects: nodes that carry a label of their own get their numbers, too.
+    Effects: also assigns numbers to nodes with a label of their own.
     """
     node = NodeId(ray.get_runtime_context().get_node_id())
     numbers = numbers or NodeNumbers()
@@ -116,14 +116,14 @@ def own_number(marks: Sequence[int] = (), numbers: NodeNumbers | None = None) ->
 def number_nodes(
     numbers: NodeNumbers, listed: Iterable[dict[str, Any]], asking: Collection[NodeId], marks: Sequence[int] = ()
 ) -> NodeTable:
-    """Give numbers to some nodes, and to all that carry a label of their own. Returns: the table then.
+    """Assign numbers to some nodes, and to all with a label of their own. Returns: the resulting table.
 
     Args:
         listed: all nodes, as `ray.nodes` lists them.
         asking: nodes that get a number even without a label, if alive.
         marks: numbers recorded on their disk.
     Raises: SilentError; LedgerError if there are no numbers left.
-    Effects: a new version of the table, if any of these nodes lacked a number.
+    Effects: adds a version of the table, if any of these nodes lacked a number.
     """
     claims = {claim.node: claim for claim in map(claim_of, (one for one in listed if one["Alive"]))}
     equal = equal_labels(claims.values())
@@ -142,7 +142,7 @@ def number_nodes(
 
 
 def claim_of(node: dict[str, Any]) -> NodeClaim:
-    """The claim of a living node, as `ray.nodes` lists it."""
+    """The claim of a live node, from its entry in `ray.nodes`."""
     label = str(node.get("Labels", {}).get(NODE_LABEL, ""))
     npus = int(node["Resources"].get(NPU, 0))
     machine = f"{node['NodeManagerHostname']} {node['NodeManagerAddress']}"
@@ -151,13 +151,13 @@ def claim_of(node: dict[str, Any]) -> NodeClaim:
 
 
 def disk_marks(ssd_path: str) -> list[int]:
-    """Numbers under which memory servers have left folders here, in order.
+    """Numbers of the memory servers that left folders on this disk, in order.
 
     Args:
-        ssd_path: of the configuration; empty = there is no such folder.
+        ssd_path: of the configuration; empty = no such folder.
     """
     found = set()
-    with contextlib.suppress(OSError):  # not there yet
+    with contextlib.suppress(OSError):  # not created yet
         for path in Path(ssd_path).iterdir() if ssd_path else ():
             number = path.name.removeprefix(SERVER_NAME).partition("-")[0]
             if path.name.startswith(SERVER_NAME) and number.isdecimal():

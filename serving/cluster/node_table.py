@@ -1,9 +1,9 @@
-"""Numbers of hosts: each Ray node gets the number of its first host once, unique while the node lives.
+"""Numbers of hosts: each Ray node gets the number of its first host once, unique while the node is alive. Precedence:
 
-    label, unless other living nodes have the same one  >  marks that it left on its disk
-    >  a label that others have too  >  number of a node that died on the same machine  >  the first free range
+    label, unless other live nodes have the same one  >  marks on its disk
+    >  a label that other nodes have too  >  number of a node that died on the same machine  >  the first free range
 
-A Ray node may present the NPUs of several hosts and then has as many numbers. Pure; the table is one value.
+A Ray node may represent the NPUs of several hosts and then has as many numbers. Pure; the table is one value.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -14,9 +14,9 @@ from serving.errors import LedgerError
 from serving.ids import NodeId
 
 MOST_HOSTS = 4096
-"""Numbers end here: 85 supernodes of 48 hosts. A label beyond is no wish."""
+"""Limit of the numbers: 85 supernodes of 48 hosts. A larger label is ignored."""
 MOST_GONE = 64
-"""Dead nodes whose numbers are kept for their return; those that were numbered first are forgotten first."""
+"""Dead nodes whose numbers are kept for their return; those numbered first are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class NumberedNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """All nodes that have numbers, dead ones included, in the order in which they got them."""
+    """All nodes that have numbers, including dead ones, in the order of assignment."""
 
     nodes: tuple[NumberedNode, ...] = ()
 
@@ -62,7 +62,7 @@ class NodeTable:
         return next((one.first for one in self.nodes if one.node == node), None)
 
     def check(self) -> None:
-        """Raises: LedgerError if two nodes share a number, or one is there twice."""
+        """Raises: LedgerError if two nodes share a number, or one occurs twice."""
         for index, one in enumerate(self.nodes):
             for other in self.nodes[:index]:
                 if one.node == other.node or one.overlaps(other.first, other.hosts):
@@ -72,12 +72,12 @@ class NodeTable:
 def numbered(
     table: NodeTable, claims: Iterable[NodeClaim], alive: Collection[NodeId], equal: Collection[int] = ()
 ) -> NodeTable:
-    """The table with the claims that it lacks; those first whose label no other node has.
+    """The table extended by the missing claims; claims with a unique label first.
 
     Args:
-        claims: of living nodes.
-        alive: all living nodes.
-        equal: labels that several living nodes have, whether these claim or not.
+        claims: of live nodes.
+        alive: all live nodes.
+        equal: labels that several live nodes have, whether these claim or not.
     Raises: LedgerError if there is no number left.
     """
     asked = [claim for claim in claims if table.number(claim.node) is None]

@@ -1,4 +1,4 @@
-"""The Ray node of a replica: what a replica must know about it, and does for it."""
+"""The Ray node of a replica: data and tasks of the replica that depend on it."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ all, or before a frozen replica dies.
 
 
 def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
-    """Where a replica on this node makes its UB segment.
+    """Path of a replica's UB segment on this node.
 
-    Each replica has one of its own, exactly as large as the `UB_MEMORY` that it took from Ray allows, so that together
-    they never exceed what the node offers.
+    Each replica has its own, exactly as large as the `UB_MEMORY` that it requested from Ray, so that together they
+    never exceed what the node offers.
 
     Args:
-        owner: names the replica within the node.
-    Effects: removes what dead replicas of this start left on this machine.
+        owner: name of the replica within the node.
+    Effects: removes segments of this start's dead replicas on this machine.
     """
     sweep(session)
     return SHARED_MEMORY / f"{SEGMENT_PREFIX}{session}-{node[:12]}-{owner}"
@@ -43,7 +43,7 @@ def new_segment_path(session: str, node: NodeId, owner: str) -> Path:
 def sweep(session: str) -> None:
     """Free UB segments of dead replicas of this start on this machine.
 
-    Raises: OSError, UbMissingError if the folder cannot be looked through.
+    Raises: OSError, UbMissingError if the folder cannot be read.
     """
     for path in remove_stale(SHARED_MEMORY, f"{SEGMENT_PREFIX}{session}-"):
         logger.info("removed %s, which a dead replica left", path)
@@ -60,7 +60,7 @@ async def sweep_forever(session: str) -> None:
 
 
 def own_npu_share() -> float:
-    """Fraction of the cluster's NPUs in this machine; 1 where there are none. Queries Ray and blocks."""
+    """Fraction of the cluster's NPUs in this machine; 1 if there are none. Queries Ray and blocks."""
     own = ray.util.get_node_ip_address()
     alive = [(node["NodeManagerAddress"], node["Resources"].get(NPU, 0.0)) for node in ray.nodes() if node["Alive"]]
     here, everywhere = sum(npus for address, npus in alive if address == own), sum(npus for _, npus in alive)

@@ -23,7 +23,7 @@ from serving.telemetry.ray_board import REQUESTS, ServePlace, instance_series
 logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
-"""Ray exports every 10 s, and drops a gauge that is not set in 20 s."""
+"""Ray exports every 10 s, and drops a gauge that was not set for 20 s."""
 
 
 def serve_place() -> ServePlace:
@@ -38,22 +38,22 @@ def rank_place(pool: str, replica: str) -> ServePlace:
 
 
 def relay_instance(describe: Callable[[], Member], model_name: str, place: ServePlace) -> asyncio.Task[None]:
-    """Show an instance's series, made of what it announces. Returns: the task, which never ends."""
+    """Export an instance's metrics, from its announcements. Returns: the task, which never ends."""
     return asyncio.create_task(RayMetrics(partial(announced_series, describe, model_name, place)).run())
 
 
 def announced_series(describe: Callable[[], Member], model_name: str, place: ServePlace) -> Iterator[Metric]:
-    """Series of an instance by its announcement."""
+    """Metrics of an instance from its announcement."""
     member = describe()
     return instance_series(model_name, instance_stats(member, {}), member.facts["taken_total"], place)
 
 
 class RayMetrics:
-    """Writes what `collect` gives.
+    """Writes the metrics that `collect` returns.
 
     Args:
-        collect: families of series; called on the event loop.
-        instruments: has `Counter` and `Gauge` as Ray makes them.
+        collect: returns families of metrics; called on the event loop.
+        instruments: has `Counter` and `Gauge`, as in Ray.
     """
 
     def __init__(self, collect: Callable[[], Iterable[Metric]], instruments: Any = ray_metrics) -> None:
@@ -63,14 +63,14 @@ class RayMetrics:
         self._counted: dict[tuple[str, ...], float] = {}
 
     async def run(self) -> None:
-        """Write periodically without end. Errors do not stop it; the first is logged."""
+        """Write periodically, forever. Errors do not stop it; the first is logged."""
         failed = False
         while True:
             await asyncio.sleep(PERIOD_S)
             try:
                 families = list(self._collect())
                 await asyncio.to_thread(self.write, families)
-            except Exception as error:  # a series is never worth a replica
+            except Exception as error:  # failed metrics must not affect the replica
                 if not failed:
                     logger.warning("series for Ray's metrics port are not written: %r", error)
                 failed = True

@@ -12,12 +12,12 @@ logger = logging.getLogger("ray.serve")
 
 
 def scale_down(controller: Any, deployment: Any, replicas: int, leaving: Sequence[str]) -> tuple[str, ...]:
-    """Set a target and stop replicas, as Serve stops those that it chooses: they drain.
+    """Set a target and stop replicas in Serve's way, so that they drain.
 
     Args:
         controller: Serve's, which runs this.
         deployment: Serve's id of it.
-        leaving: names of replicas; no more of them leave than are too many.
+        leaving: names of replicas; only as many of them are stopped as exceed the target.
     Returns: names of the leaving replicas.
     Raises: Serve's error if it rejects the target.
     """

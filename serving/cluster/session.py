@@ -1,6 +1,6 @@
 """One start of the system on this machine: its name, its private folder, the environment that Ray reads.
 
-Imports no Ray: Ray reads the environment when it is imported, so `enter` has to come first.
+Does not import Ray: Ray reads the environment when it is imported, so `enter` must be called before.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class SystemSession:
 
     @property
     def ray_folder(self) -> Path:
-        """Where Ray keeps sessions, sockets and logs; short, because socket paths have a limit of 107 bytes."""
+        """Folder of Ray's sessions, sockets and logs; short, because socket paths are limited to 107 bytes."""
         return self.folder / "ray"
 
     @property
@@ -39,7 +39,7 @@ class SystemSession:
 
     @property
     def pool_folder(self) -> Path:
-        """Where memory servers of this start keep their names, and their SSD tier unless it has its own folder."""
+        """Folder for the names of this start's memory servers, and for their SSD tier unless it has its own folder."""
         return self.folder / _POOL
 
     def note_addresses(self, dashboard_url: str, gateway_url: str) -> None:
@@ -50,7 +50,7 @@ class SystemSession:
 
     @staticmethod
     def set_environment(more: Mapping[str, str]) -> None:
-        """Set what Ray reads when its processes start. Effects: this process's environment, which they inherit."""
+        """Set variables that Ray reads when its processes start. Effects: on this environment, which they inherit."""
         os.environ.update(more)
 
     def remove(self) -> None:
@@ -66,7 +66,7 @@ class SystemSession:
 
 
 _LAST_WORDS_S = 5.0
-"""Time within which Ray's workers detect the end of their raylet and end too [s]; until then they write logs."""
+"""Time within which Ray's workers detect the end of their raylet and exit too [s]; until then they write logs."""
 _POOL = "kvcache"
 _ALIVE = "alive"
 _ADDRESSES = "addresses"
@@ -74,20 +74,20 @@ _DASHBOARD_TOKEN = "dashboard-token"
 
 
 def folder_of(name: str) -> Path:
-    """Where a start of this user with this name has its folder."""
+    """Folder of a start of this user with this name."""
     return _temporary() / f"cloudmatrix-{name}"
 
 
 def deployed_session(name: str) -> SystemSession:
-    """Session of a system on an existing Ray: its folder has this path on every host and is created where needed.
+    """Session of a system on an existing Ray: its folder has the same path on every host and is created when needed.
 
-    It is none of the folders that a local start looks through for what crashed.
+    It is not among the folders that a local start searches for crashed starts.
     """
     return SystemSession(name, Path("/tmp") / f"cloudmatrix.{name}", "")
 
 
 def enter() -> SystemSession:
-    """Make a private folder and set what Ray reads from the environment.
+    """Create a private folder and set the environment that Ray reads.
 
     Effects: creates the folder; deletes the SSD tiers of starts that crashed, and after a week their logs; changes this
         process's environment, which every Ray process inherits.
@@ -109,10 +109,10 @@ def enter() -> SystemSession:
         RAY_TMPDIR=str(session.folder),
         PYTHONPATH=os.pathsep.join(filter(None, (str(DASHBOARD_SITE), os.environ.get("PYTHONPATH")))),
         TMPDIR=str(session.folder),  # leftovers of killed processes are removed with the folder
-        # All nodes are in this machine: with this, Ray's way for laptops, a node's address is 127.0.0.1, and Ray's own
-        # processes listen there, not on every interface; `_node_ip_address` would turn it into the LAN's.
+        # All nodes are on this machine: with this, Ray's mode for laptops, a node's address is 127.0.0.1, and Ray's own
+        # processes listen on it, not on every interface; `_node_ip_address` would change it to the LAN address.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        # A dashboard that dies is noticed at once; one that a busy machine starts late is waited for.
+        # A dashboard that dies is detected immediately; one that starts late on a busy machine is waited for.
         RAY_DASHBOARD_STARTUP_TIMEOUT_S="300",
         # Serve's message about slow replicas ("waiting for the cluster to auto-scale") is wrong on a local cluster; the
         # launcher reports what is missing.
@@ -124,7 +124,7 @@ def enter() -> SystemSession:
 
 @dataclass(frozen=True, slots=True)
 class RunningStart:
-    """A start of the system that lives on this machine: where its dashboard and its gateway are, and the dashboard's
+    """A running start of the system on this machine: addresses of its dashboard and gateway, and the dashboard's
     token."""
 
     name: str
@@ -134,13 +134,10 @@ class RunningStart:
 
 
 def running_starts() -> list[RunningStart]:
-    """Starts of this user that live now, by name.
-
-    Effects: none; folders of other users, and of starts that crashed, are passed over.
-    """
+    """Running starts of this user, by name. Folders of other users, and of crashed starts, are skipped."""
     found = []
     for folder in sorted(_own_folders(_temporary())):
-        with contextlib.suppress(OSError):  # already gone, or not up yet
+        with contextlib.suppress(OSError):  # already stopped, or not up yet
             if _held(folder / _POOL / _ALIVE):
                 dashboard, gateway = (folder / _ADDRESSES).read_text().splitlines()
                 token = (folder / _DASHBOARD_TOKEN).read_text()
@@ -149,9 +146,9 @@ def running_starts() -> list[RunningStart]:
 
 
 def _own_folders(parent: Path) -> Iterator[Path]:
-    """Folders of this user's starts. Other users can create entries in a shared folder, including links to ours."""
+    """Folders of this user's starts. Other users can create entries in a shared folder, including links to these."""
     for folder in parent.glob("cloudmatrix-*"):
-        with contextlib.suppress(OSError):  # gone meanwhile
+        with contextlib.suppress(OSError):  # removed in the meantime
             facts = folder.lstat()
             if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid():
                 yield folder
@@ -160,16 +157,16 @@ def _own_folders(parent: Path) -> Iterator[Path]:
 def _held(mark: Path) -> bool:
     with mark.open("r+b") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not mistake each other for an owner
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers must not mistake each other for an owner
         except BlockingIOError:
             return True
     return False
 
 
 def _hold(folder: Path) -> None:
-    """Mark a folder as in use until this process ends, however it ends: the kernel then gives the lock back.
+    """Mark a folder as in use until this process ends in any way: the kernel then releases the lock.
 
-    The mark gets its name when it is locked: one that is not would look like that of a start that crashed.
+    The mark is renamed after it is locked: an unlocked mark would look like that of a crashed start.
     """
     unnamed = folder / f"{_ALIVE}.new"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -178,10 +175,10 @@ def _hold(folder: Path) -> None:
 
 
 def _remove_dead_pools(parent: Path) -> None:
-    """Delete SSD tiers whose start was killed: they can be large and are unreadable."""
+    """Delete SSD tiers whose start was killed: they can be large and cannot be read any more."""
     for folder in _own_folders(parent):
         pool = folder / _POOL
-        with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a living start
+        with contextlib.suppress(OSError), (pool / _ALIVE).open("r+b") as file:  # none, or held by a running start
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(pool, ignore_errors=True)
 
@@ -202,17 +199,17 @@ def _last_change(folder: Path) -> float:
 
 
 KEPT_LOGS_S = 7 * 24 * 3600.0
-"""How long logs of a start that failed or was killed stay."""
+"""How long logs of a failed or killed start are kept."""
 LONGEST_PARENT = 13
-"""Ray's longest socket path below a session is 94 bytes; the kernel takes 107."""
+"""Ray's longest socket path below a session is 94 bytes; the kernel's limit is 107."""
 
 
 def temporary_folder() -> Path:
-    """Where the folders of this user's starts are."""
+    """Parent of the folders of this user's starts."""
     return _temporary()
 
 
 def _temporary() -> Path:
-    """The user's temporary folder, or /tmp when sockets below it would have too long a path."""
+    """The user's temporary folder, or /tmp if sockets below it would have too long a path."""
     own = tempfile.gettempdir()
     return Path(own if len(own) <= LONGEST_PARENT else "/tmp")

@@ -1,8 +1,8 @@
 """Graceful shutdown: every gateway drains its requests within a deadline.
 
-Running requests may continue for `[gateway] drain_s`; new requests are refused at once. After that, or on a second stop
-request, the remaining clients receive an error that the server stops. A gateway or controller that does not respond
-delays nothing.
+Running requests may continue for `[gateway] drain_s`; new requests are refused immediately. After that, or on a second
+stop request, the remaining clients receive an error that the server stops. A gateway or controller that does not
+respond delays nothing.
 """
 
 import logging
@@ -19,7 +19,7 @@ FAREWELL_S = 2.0
 """Time for clients to receive the final error of their requests, and for gateways to report it [s]."""
 LOOK_S = 0.05
 REACH_S = 3.0
-"""How long it may take to reach the gateways at all: the launcher has to connect to Ray first."""
+"""Time to reach the gateways: the launcher has to connect to Ray first."""
 SILENT_S = 1.0
 """Drains that take no longer [s] are not reported."""
 
@@ -76,7 +76,7 @@ def close_logs(tell: Tell, say: Callable[[str], None]) -> None:
 
 
 class _Question:
-    """One call on a daemon thread; callers bound their wait, and process exit does not wait for it."""
+    """One call on a daemon thread; callers wait with a timeout, and process exit does not wait for it."""
 
     def __init__(self, tell: Tell, seconds: float) -> None:
         self.answer = 0
@@ -87,7 +87,7 @@ class _Question:
         threading.Thread(target=self._ask, args=(tell, seconds), name="farewell", daemon=True).start()
 
     def over(self, seconds: float) -> bool:
-        """Wait for the answer for so long. Returns: whether it is there."""
+        """Wait for the response for `seconds`. Returns: whether it arrived."""
         try:
             self.answer = self._answer.get(timeout=seconds)
         except Empty:
@@ -98,7 +98,7 @@ class _Question:
         answer = 0
         try:
             answer = tell(seconds)
-        except Exception:  # any error of Ray: a half-stopped system is stopped too
+        except Exception:  # any error of Ray: a half-stopped system must be stopped too
             self.failed = True
             logger.info("the replicas could not be told that the system stops", exc_info=True)
         finally:

@@ -1,7 +1,7 @@
 """Keeps a process's sockets current: the valid secrets, and the address at which others reach it.
 
-Both may change while it runs: secrets are rotated in Ray's control store, and a cluster of one host may grow, whose
-first replicas listen on loopback. While the control store is unavailable nothing changes.
+Both may change while it runs: secrets are rotated in Ray's control store, and a cluster of one host, whose first
+replicas listen on loopback, may grow. While the control store is unavailable nothing changes.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from serving.sockets.secrets import ClusterSecrets
 logger = logging.getLogger(__name__)
 
 KEEP_PERIOD_S = 5.0
-"""How soon a rotated secret counts everywhere, and a cluster that grew reaches its first replicas."""
+"""Delay after which a rotated secret is valid everywhere, and a cluster that grew reaches its first replicas."""
 LISTING_S = 5.0
 
 
@@ -40,7 +40,7 @@ class SocketKeeper:
     async def refresh(self) -> None:
         """Read the current secrets. Call it before the first connection.
 
-        Effects: none if the control store does not respond or has none.
+        Effects: does nothing if the control store does not respond or has none.
         """
         try:
             kept = await asyncio.to_thread(read_secrets, self._store)
@@ -51,7 +51,7 @@ class SocketKeeper:
             logger.info("the secrets of this system are those of its control store now, %d are accepted", len(kept))
 
     def start(self, move: Callable[[str], object], period_s: float = KEEP_PERIOD_S) -> None:
-        """Start to follow both.
+        """Start to follow changes of both.
 
         Args:
             move: called with the address of this host once another host needs it; raises as `Listener.move`.
@@ -59,7 +59,7 @@ class SocketKeeper:
         self._task = asyncio.create_task(self._follow(move, period_s))
 
     def stop(self) -> None:
-        """End that."""
+        """Stop following changes."""
         if self._task is not None:
             self._task.cancel()
 
@@ -69,9 +69,9 @@ class SocketKeeper:
             await self.refresh()
             try:
                 host = await self._host.answer(LISTING_S)
-                if host != LOOPBACK:  # what listens there already stays as it is
+                if host != LOOPBACK:  # existing listeners stay as they are
                     move(host)
             except (OSError, ConfigError) as error:
                 logger.warning("other hosts cannot reach this process: %s", error)
-            except Exception as error:  # Ray raises many kinds when its control store is away
+            except Exception as error:  # Ray raises many kinds of errors when its control store is unavailable
                 logger.debug("the hosts of the cluster are not known now: %s", error)

@@ -7,7 +7,7 @@ from hardware.ub.process import ProcessStamp
 from serving.values.system_tally import IMPORTS, PROCESS, WEIGHTS
 
 UNPICKLED_S = 5.0
-"""A replica is made this soon after its code was imported, or the process had the code from an earlier use."""
+"""Most time between the import of a replica's code and its construction, unless the process had imported it before."""
 
 
 class StartClock:
@@ -31,7 +31,7 @@ class StartClock:
         }
 
     def serves(self, now: float | None = None) -> dict[str, float]:
-        """End the measurement: the replica serves now. Returns: seconds by phase: the process before it imported our
+        """Finish the measurement: the replica serves now. Returns: seconds by phase: the process before it imported our
         code, imports, and the rest (model, memory, threads).
         """
         now = time.monotonic() if now is None else now

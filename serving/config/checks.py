@@ -22,18 +22,18 @@ _RESPONSES = re.compile(r"auto|memory|(redis|rediss|unix)://.+")
 
 
 def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = True) -> None:
-    """Checks across values that the topology can run.
+    """Check across values that the topology can run.
 
     Args:
         source: the file's name, with which each message starts.
         own_nodes: whether the nodes are those of the file; if not, call `check_nodes` once they are known.
-    Raises: ConfigError if two nodes share a name, or two servers a port, a pool starts empty without an autoscaler to
-        start replicas, the autoscaler's least is above its most, its budget below what there is, or its parts make no
-        instance, a step cannot feed the sequences that it may hold, an instance or memory server is larger than a node,
-        all of them together are larger than the cluster, tenants are not distinct, no browser can send an allowed
-        origin or host, no proxy can show the root path, settings of health or of the KV-cache pool contradict each
-        other, stored responses have no location, settings contradict the simulated device, or an instance of several
-        ranks has an executor or a device that does not support them.
+    Raises: ConfigError if two nodes share a name, two servers share a port, a pool starts empty without an autoscaler
+        to start replicas, the autoscaler's minimum exceeds its maximum, its budget is below the existing resources,
+        its parts form no instance, a step cannot feed the sequences that it may hold, an instance or memory server is
+        larger than a node, all of them together are larger than the cluster, tenants are not distinct, no browser can
+        send an allowed origin or host, no proxy can use the root path, settings of health or of the KV-cache pool
+        contradict each other, stored responses have no location, settings contradict the simulated device, or an
+        instance of several ranks has an executor or a device that does not support them.
     """
     try:
         _check_names(config.cluster.nodes)
@@ -61,7 +61,7 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
 
 
 def check_nodes(config: ServeConfig) -> None:
-    """Checks that the nodes can hold what is to run on them at the start.
+    """Check that the nodes can hold everything that starts on them.
 
     Raises: ConfigError if an instance or memory server is larger than a node, or all of them together are larger than
         the cluster.
@@ -80,10 +80,10 @@ def check_nodes(config: ServeConfig) -> None:
 
 
 def check_model_folder(model: ModelConfig) -> None:
-    """Checks that the model folder looks like a checkpoint; the loader reads it.
+    """Check that the model folder looks like a checkpoint; the loader reads it.
 
-    Raises: ConfigError if there is no such folder or it holds no config.json.
-    Effects: looks at the folder.
+    Raises: ConfigError if the folder does not exist or holds no config.json.
+    Effects: reads the folder's entries.
     """
     if not model.path.is_dir():
         raise ConfigError(f"no model folder {model.path}: name one with --model or [model] path")
@@ -94,26 +94,26 @@ def check_model_folder(model: ModelConfig) -> None:
 
 
 def check_tokenizer_folder(model: ModelConfig) -> None:
-    """Checks that a tokenizer folder of its own, if there is one, holds a tokenizer.
+    """Check that a separate tokenizer folder, if configured, holds a tokenizer.
 
     Raises: ConfigError if it does not.
-    Effects: looks at the folder.
+    Effects: reads the folder's entries.
     """
     if model.tokenizer and not (model.tokenizer_folder / "tokenizer.json").is_file():
         raise ConfigError(f"{model.tokenizer} holds no tokenizer.json: correct [model] tokenizer, or leave it out")
 
 
 def check_gcs_storage(kind: str) -> None:
-    """Checks `[cluster] gcs_storage`.
+    """Check `[cluster] gcs_storage`.
 
-    Raises: ConfigError if it is none of the kinds there are.
+    Raises: ConfigError if it is not a supported kind.
     """
     if not _GCS_STORAGE.fullmatch(kind) or ("://" in kind and not _has_host(kind)):
         raise ConfigError('[cluster] gcs_storage must be "embedded", "memory" or "redis://[user:password@]host:port"')
 
 
 def check_ports(config: ServeConfig) -> None:
-    """Checks that the gateway and Ray's dashboard do not listen on one port.
+    """Check that the gateway and Ray's dashboard do not listen on the same port.
 
     Raises: ConfigError if they do.
     """
@@ -127,7 +127,7 @@ def _has_host(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+    except ValueError:  # not a valid port
         return False
 
 
@@ -156,7 +156,7 @@ def _check_bounds(config: ServeConfig) -> None:
         if low > high:
             raise ConfigError(f"[autoscaler] min_{pool} = {low} is above max_{pool} = {high}: lower it")
     begin = {name: section.replicas for name, section in config.pools.items()}
-    if config.kvcache.replicas:  # 0 = there is no such pool
+    if config.kvcache.replicas:  # 0 = no such pool
         begin["kvcache"] = config.kvcache.replicas
     for name, replicas in begin.items() if settings.policy != "none" else ():
         low, high = settings.bounds(name)
@@ -188,8 +188,8 @@ def _check_parts(config: ServeConfig) -> None:
 
 
 def _check_step(name: str, pool: PoolConfig) -> None:
-    # A running sequence feeds one token per step, so that more sequences than tokens would starve. A prefill instance
-    # runs its sequences one after the other, in chunks.
+    # A running sequence feeds one token per step, so with more sequences than tokens some would starve. A prefill
+    # instance runs its sequences one after the other, in chunks.
     if name != "prefill" and pool.max_sequences > pool.max_step_tokens:
         raise ConfigError(
             f"[{name}] a step of {pool.max_step_tokens} tokens cannot feed {pool.max_sequences} running sequences:"
@@ -214,7 +214,7 @@ def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) 
 
 
 def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
-    """Ranks compute their experts for each other in native code, on CPUs."""
+    """Check a group's executor and device, since ranks need native code on CPUs, and its number of ranks."""
     executor, device = config.engine.executor, config.model.device
     if pool.ep > 1 and executor in ("torch", "simulated"):
         raise ConfigError(
@@ -233,7 +233,7 @@ def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
 
 
 def _check_simulation(config: ServeConfig) -> None:
-    """Refuse settings that contradict the simulated device, which decides them, or that divide no instance."""
+    """Refuse settings that the simulated device determines itself, or that do not divide an instance."""
     check_division(config)
     check_acceptance(config)
     if config.engine.executor != "simulated":
@@ -306,7 +306,7 @@ def _check_reuse(config: ServeConfig) -> None:
 
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
-    """Needs of all replicas towards the nodes, by deployment. A group is placed on one node, as an instance is,
+    """Resources that all initial replicas need, by deployment. A group is placed on one node like an instance,
     together with its spares.
     """
     needs = [
@@ -338,7 +338,7 @@ def _check_totals(config: ServeConfig) -> None:
 
 
 def _check_packing(config: ServeConfig) -> None:
-    """Enough in total is not enough: each replica must find its NPUs and its UB memory on one node."""
+    """Check that each replica finds its NPUs and its UB memory on one node; a sufficient total is not enough."""
     needs = replicas_at_start(config)
     if not can_pack(needs, config.cluster.nodes):
         wanted = ", ".join(

@@ -7,6 +7,7 @@ from hardware.spec.catalog import CLOUDMATRIX384, CLOUDMATRIX_NODE
 from hardware.units import MIB, Bytes
 from serving.config.key import key
 from serving.config.ports import PortRange
+from serving.config.upgrade_rules import AUTOSCALER, BEFORE_RAY_STARTS, ENGINES, GATEWAY, KVCACHE, restarts, upgrades
 
 DIES_PER_NPU = CLOUDMATRIX_NODE.npu.dies
 
@@ -18,56 +19,67 @@ LogForm = Literal["text", "json"]
 class NodeConfig:
     """`[[cluster.nodes]]`: one Ray node that presents virtual NPUs and UB memory."""
 
-    name: str = key("what to call it; empty = `node-0`, `node-1` ...", default="")
+    UPGRADE = upgrades(BEFORE_RAY_STARTS)
+    LIVE_ONLY = "cpus"
+
+    name: str = key("name of the node; empty = `node-0`, `node-1` ...", default="")
     npus: int = key(
-        "virtual NPUs, as Ray resource `NPU`; more than 8 stand for several hosts",
+        "virtual NPUs, as Ray resource `NPU`; more than 8 represent several hosts",
         default=CLOUDMATRIX_NODE.npus,
         low=1,
         high=CLOUDMATRIX384.npus,
     )
     ub_memory_mib: int = key(
-        "UB memory [MiB]: real shared memory, of which each replica takes its part; Ray resource `UB_MEMORY`",
+        "UB memory [MiB]: real shared memory, divided among the replicas; Ray resource `UB_MEMORY`",
         default=1024,
         low=1,
     )
-    cpus: int = key("CPUs offered to Ray; 0 = the machine's cores", default=0, low=0)
+    cpus: int = key("CPUs offered to Ray; 0 = all cores of the machine", default=0, low=0)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """`[cluster]`"""
 
+    UPGRADE = upgrades(
+        BEFORE_RAY_STARTS,
+        (restarts(GATEWAY, *ENGINES, KVCACHE), "port_range"),
+        (restarts(GATEWAY, *ENGINES, KVCACHE, AUTOSCALER), "log_format"),
+        (restarts(GATEWAY, *ENGINES), "ray_metrics"),
+    )
+    LIVE_ONLY = "dashboard_host dashboard_port gcs_storage port_range log_format ray_metrics restart_nodes"
+
     dashboard_host: str = key("address of Ray's dashboard", default="127.0.0.1", low=1)
     dashboard_port: int = key("port of Ray's dashboard; 0 = any free one", default=8265, low=0, high=65535)
     gcs_storage: str = key(
-        "where Ray's control plane keeps its state: `embedded` = on disk beside the logs, so that a GCS that died is "
-        "started again and knows everything; `redis://host:port` = in a Redis; `memory` = nowhere: when the GCS dies, "
-        "the system ends",
+        "where Ray's control plane (GCS) stores its state: `embedded` = on disk next to the logs, so that a "
+        "restarted GCS recovers it; `redis://host:port` = in Redis; `memory` = not at all: if the GCS dies, the "
+        "system ends",
         default="embedded",
         low=1,
         secret=True,
     )
     port_range: str = key(
-        "ports for everything of ours that listens beside the gateway's HTTP port (links, memory servers, segments, "
-        "gateways among each other), as `30000-30100`; empty = any free ones",
+        "ports for all our listeners other than the gateway's HTTP port (links, memory servers, segments, gateway to "
+        "gateway), e.g. `30000-30100`; empty = any free ones",
         default="",
     )
     log_format: LogForm = key(
-        "form of our log lines: `text`, in Serve's logs; or `json`, one object a line with time, host, pid and "
+        "format of our log lines: `text`, in Serve's logs; or `json`, one object per line with time, host, pid and "
         "request, in Ray's `worker-*.err` of each process",
         default="text",
     )
     ray_metrics: bool = key(
-        "show the series that Ray's board for Serve LLM asks for, as `ray_vllm_*` on Ray's own metrics ports",
+        "export the series that Ray's Serve LLM dashboard queries, as `ray_vllm_*` on Ray's own metrics ports",
         default=False,
     )
-    restart_nodes: bool = key("start a local Ray node anew that has died (not the first one)", default=True)
+    restart_nodes: bool = key("restart a local Ray node that has died (except the first)", default=True)
     nodes: tuple[NodeConfig, ...] = key(
-        "the Ray nodes, started in this machine", default=(NodeConfig(name="node-0"),), low=1
+        "the Ray nodes to start on this machine", default=(NodeConfig(name="node-0"),), low=1
     )
 
     def __post_init__(self) -> None:
-        """Raises: ConfigError for a range that is none."""
+        """Raises: ConfigError for an invalid range."""
         PortRange.parse(self.port_range)
 
     @property
@@ -84,6 +96,9 @@ class ClusterConfig:
 @dataclass(frozen=True, slots=True)
 class HardwareConfig:
     """`[hardware]`: how far the virtual NPUs are scaled down."""
+
+    UPGRADE = upgrades(restarts(*ENGINES))
+    LIVE_ONLY = "workspace_share"
 
     hbm_per_die_mib: int = key("memory of one virtual die [MiB]; 0 = the real 910C's 64 GiB (65536)", default=64, low=0)
     workspace_share: float = key("share of HBM kept for activations", default=0.1, low=0.0, high=0.9)

@@ -1,4 +1,4 @@
-"""Rules of how simulated instances divide their work, and of drafts: what contradicts itself is refused."""
+"""Rules for how simulated instances divide their work, and for drafts; contradictions are refused."""
 
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
@@ -36,7 +36,7 @@ def check_division(config: ServeConfig) -> None:
 
 
 def _check_experts_apart(config: ServeConfig) -> None:
-    """Refuse expert dies that leave none for attention, or that the cost model does not cover."""
+    """Refuse a number of expert dies that leaves none for attention, or that the cost model does not cover."""
     simulation, dies, scaler = config.simulation, config.decode.dies_per_instance, config.autoscaler
     name, attention = f"[simulation] expert_dies = {simulation.expert_dies}", dies - simulation.expert_dies
     if attention < 1:
@@ -61,7 +61,7 @@ def _check_experts_apart(config: ServeConfig) -> None:
 
 
 def check_acceptance(config: ServeConfig) -> None:
-    """Refuse fewer positions with an acceptance than there are drafts.
+    """Refuse acceptance rates for fewer positions than there are drafts.
 
     Raises: ConfigError.
     """

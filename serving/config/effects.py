@@ -1,18 +1,19 @@
-"""Keys without effect in a configuration, and where they would have one.
+"""Keys without effect in a configuration, and where they would have an effect.
 
-A key that was set without effect is a silent misunderstanding, so each command that reads a topology file reports such
-keys before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode;
-this module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
+A key set without effect is a silent misunderstanding, so each command that reads a topology file reports such keys
+before it starts, and simulation commands refuse them as settings. `checks` refuses keys that contradict the mode; this
+module handles the rest. The rules are in `inert_rules`; a test changes every key and expects either an effect or a
 rule.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from serving.config.cluster import ClusterConfig, NodeConfig
 from serving.config.inert_rule import VIRTUAL, Command, Rule
-from serving.config.inert_rules import RULES
+from serving.config.inert_rules import LIVE_ONLY, RULES
 from serving.config.load import Loaded
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
@@ -21,20 +22,20 @@ _LISTS = {"namespaces": "[[namespaces]]", "cluster.nodes": "[[cluster.nodes]]"}
 
 
 def idle_lines(loaded: Loaded, command: Command) -> list[str]:
-    """Lines for people about keys that were set and have no effect.
+    """Messages about keys that were set and have no effect.
 
     Args:
         command: what the configuration was loaded for.
-    Returns: one line for all keys with the same reason; none if every key that was set does something.
+    Returns: one line for all keys with the same reason; empty if every key that was set has an effect.
     """
     return _lines(loaded, command, loaded.given)
 
 
 def check_settings(loaded: Loaded, command: Command) -> None:
-    """Refuses a `--set` without effect where a configuration is only computed with.
+    """Refuse a `--set` without effect for commands in virtual time.
 
-    A file may be one of a system that runs; a setting is meant for this very command. What runs is not refused for
-    it: `idle_lines` names the key.
+    A file may also describe a running system, but a setting is meant for this very command. Commands that start a
+    system do not refuse it: `idle_lines` reports the key.
 
     Args:
         command: what the configuration was loaded for.
@@ -57,9 +58,9 @@ def _lines(loaded: Loaded, command: Command, keys: Iterable[str]) -> list[str]:
 def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
     """Every key that has no effect, set or not.
 
-    Returns: for "section.key", the first rule that says so.
+    Returns: for "section.key", the first rule that matches.
     """
-    found: dict[str, Rule] = {}
+    found = dict.fromkeys(live_only_keys(), LIVE_ONLY) if command in VIRTUAL else {}
     for rule in RULES:
         if command in rule.commands and rule.when(config):
             for key in expand(rule.keys):
@@ -67,10 +68,18 @@ def idle_keys(config: ServeConfig, command: Command) -> Mapping[str, Rule]:
     return found
 
 
-def expand(patterns: Iterable[str]) -> list[str]:
-    """The keys that some patterns name: "section.key", or "section.*".
+def live_only_keys() -> list[str]:
+    """Keys that their sections' `LIVE_ONLY` names: without effect in virtual time, whatever else is configured."""
+    named = {kind: getattr(kind, "LIVE_ONLY", "") for kind in all_keys().values()}
+    return [
+        key for key, kind in all_keys().items() if named[kind] == "*" or key.rpartition(".")[2] in named[kind].split()
+    ]
 
-    Raises: KeyError for a pattern that names none.
+
+def expand(patterns: Iterable[str]) -> list[str]:
+    """The keys that match the patterns "section.key" or "section.*".
+
+    Raises: KeyError for a pattern that matches none.
     """
     known, keys = all_keys(), []
     for pattern in patterns:
@@ -82,16 +91,17 @@ def expand(patterns: Iterable[str]) -> list[str]:
     return keys
 
 
-def all_keys() -> dict[str, None]:
-    """Every key, as "section.key", in the order of the documentation."""
-    keys: dict[str, None] = {}
+@cache
+def all_keys() -> Mapping[str, Any]:
+    """Every key, as "section.key", with the class of its section, in the order of the documentation."""
+    keys: dict[str, Any] = {}
     for section, hint in get_type_hints(ServeConfig).items():
         kind: Any = get_args(hint)[0] if get_origin(hint) is tuple else hint
         for declared in fields(kind):
             if kind is ClusterConfig and declared.name == "nodes":
-                keys |= {f"cluster.nodes.{one.name}": None for one in fields(NodeConfig)}
+                keys |= {f"cluster.nodes.{one.name}": NodeConfig for one in fields(NodeConfig)}
             else:
-                keys[f"{section}.{declared.name}"] = None
+                keys[f"{section}.{declared.name}"] = kind
     return keys
 
 

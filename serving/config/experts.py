@@ -4,70 +4,74 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serving.config.key import key
+from serving.config.upgrade_rules import ENGINES, restarts, upgrades
 
 _MOST_RANKS = 64
-"""Of any group: a set of ranks is one word of 64 bits, see `hardware.ub.exchange_layout`."""
+"""Limit for any group: a set of ranks is one 64-bit word, see `hardware.ub.exchange_layout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
     """`[experts]`, of every pool whose `ep` is above 1; in virtual time with `[simulation] routing`, of decode."""
 
+    UPGRADE = upgrades(restarts(*ENGINES))
+    LIVE_ONLY = "most_ranks spares slots deadline_s"
+
     redundant: int = key(
-        "expert slots of a rank in each layer, beside its even share of the experts: for second copies of busy ones",
+        "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",
         default=0,
         low=0,
         high=1024,
     )
     most_ranks: int = key(
-        "ranks that a group can grow to while it runs (`cloudmatrix experts resize`); each one takes 8 bytes x"
-        " `max_step_tokens` x experts of a token in every rank's window, 32 KiB with 512 and 8; 0 = 8, or twice `ep`"
-        " where that is more; `ep` where it is less",
+        "ranks to which a group can grow while running (`cloudmatrix experts resize`); each takes 8 bytes x "
+        "`max_step_tokens` x experts per token in every rank's window, 32 KiB with 512 and 8; 0 = 8, or twice `ep` "
+        "if that is more; `ep` if less",
         default=0,
         low=0,
         high=_MOST_RANKS,
     )
     spares: int = key(
-        "ranks of each group that wait, loaded, to take the place of one that is lost: then nobody waits for a process"
-        " to start; each takes dies and UB memory as any other rank does; at most what `most_ranks` leaves room for",
+        "spare ranks per group, started and loaded, that replace a lost rank without waiting for a process to start; "
+        "each takes dies and UB memory like any other rank; at most what `most_ranks` leaves room for",
         default=0,
         low=0,
         high=_MOST_RANKS - 1,
     )
     policy: Literal["none", "static", "time_sliced", "hierarchical", "global"] = key(
-        "when experts move and where to: `time_sliced` = copies of experts that are hot at some time (xDeepServe),"
-        " `global`, `hierarchical` = as DeepSeek's EPLB packs them, `static` = back to where they began, `none` = only"
-        " when an operator says so; each needs slots to spare: `redundant`, or ranks that have joined",
+        "when and where experts move: `time_sliced` = copies of experts that are hot at some time (xDeepServe), "
+        "`global`, `hierarchical` = packed as by DeepSeek's EPLB, `static` = back to their initial placement, `none` "
+        "= only on an operator's command; each needs spare slots: `redundant`, or ranks that have joined",
         default="time_sliced",
     )
     window_s: float = key(
-        "time over which the load of experts is counted; after a rebalance there is a pause of the same length [s]",
+        "time over which expert load is counted; a rebalance is followed by a pause of the same length [s]",
         default=10.0,
         low=0.5,
         high=86400.0,
     )
     slices: int = key(
-        "slices of that time: experts are placed by every other one, and the placement is judged by the rest",
+        "slices of that time: every second one determines the placement, the others validate it",
         default=5,
         low=2,
         high=100,
     )
     min_gain: float = key(
-        "least share of a layer's expert time that a move must save, the time of moving deducted",
+        "least share of a layer's expert time that a move must save, after the cost of moving",
         default=0.05,
         low=0.001,
         high=1.0,
     )
     straggler: Literal["off", "balance", "drain"] = key(
-        "what is done about a rank whose experts take longer for the same work than those of other ranks, and which"
-        " keeps those waiting: `off` = it is only shown; `balance` = it gets less of the experts' rows, as far as they"
-        " have copies elsewhere (`redundant`), and if that does not help, fewer sequences; `drain` = if that does not"
-        " help either, another process takes its place; only in groups of three ranks and more",
+        "what to do about a rank whose experts take longer than those of other ranks for the same work and delay "
+        "them: `off` = report only; `balance` = assign it fewer of the experts' rows, as far as copies exist "
+        "elsewhere (`redundant`), and if that does not help, fewer sequences; `drain` = if that does not help "
+        "either, replace its process; only in groups of three or more ranks",
         default="off",
     )
     slots: Literal["copied", "mapped"] = key(
-        "memory of expert slots: `copied` = each rank holds its own experts and no others; `mapped` = slots point into"
-        " the whole model, which the ranks of a node share where the KV-cache pool keeps its image",
+        "memory of expert slots: `copied` = each rank holds only its own experts; `mapped` = slots point into the "
+        "whole model, shared by the ranks of a node where the KV-cache pool holds its image",
         default="copied",
     )
     move_mib_per_s: float = key(
@@ -77,8 +81,8 @@ class ExpertsConfig:
         high=1e6,
     )
     deadline_s: float = key(
-        "longest wait of a rank for another one within a step, if no shell has put that one out of the group before;"
-        " then the group is begun anew [s]",
+        "longest wait of a rank for another within a step, unless the failed rank was removed from the group before; "
+        "then the group is re-formed [s]",
         default=30.0,
         low=0.1,
         high=600.0,

@@ -1,22 +1,31 @@
-"""Failure detection: which party monitors which, how often, and when one counts as lost.
+"""Failure detection: which component monitors which, how often, and when one counts as lost.
 
     Ray ── node_* ──► nodes          control plane ── shell_* ──► replica ── step_* ──► engine        (two tiers)
     gateway ◄── link_* ── instance   decode ── probe_* ──► prefill                                    (data paths)
 
-Too short a limit treats a slow machine as broken, and work is repeated; too long a limit is a pause visible to clients.
+Too short a limit treats a slow machine as failed and repeats work; too long a limit is a pause visible to clients.
 """
 
 from dataclasses import dataclass
 
 from serving.config.key import key
+from serving.config.upgrade_rules import BEFORE_RAY_STARTS, ENGINES, GATEWAY, SERVE, in_place, restarts, upgrades
 
 SHELL_MISSES = 3
-"""Answers that a replica may owe in a row; Serve's own limit."""
+"""Consecutive health checks that a replica may miss; Serve's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthConfig:
     """`[health]`. Each key documents its cost."""
+
+    UPGRADE = upgrades(
+        restarts(*ENGINES),
+        (BEFORE_RAY_STARTS, "node_period_s node_timeout_s node_misses"),
+        (restarts(GATEWAY, *ENGINES), "link_period_s link_misses"),
+        (in_place(SERVE), "shell_period_s shell_timeout_s"),
+    )
+    LIVE_ONLY = "*"
 
     link_period_s: float = key(
         "how often an instance reports to each gateway [s]; cost: one message of about 60 bytes each",
@@ -25,65 +34,67 @@ class HealthConfig:
         high=10,
     )
     link_misses: int = key(
-        "reports that may be missing in a row: an instance that is silent for longer is frozen, its streams go on "
-        "elsewhere; too few take a busy machine for a frozen one, and what is under way is computed twice",
+        "consecutive reports that may be missing: an instance silent for longer is considered frozen, and its "
+        "streams continue elsewhere; too few mistake a busy machine for a frozen one, and running work is computed "
+        "twice",
         default=10,
         low=2,
         high=1000,
     )
     step_stall_s: float = key(
-        "a step may always take this long [s]; the least time in which a hanging engine is noticed",
+        "time that any step may take [s]; the least time after which a hanging engine is detected",
         default=2.5,
         low=0.1,
     )
     step_factor: float = key(
-        "beyond that, a step may take this many times as long as the longest of its size that was seen lately; more "
-        "forgives a slow machine more and notices a hang later",
+        "beyond that, how many times as long as the longest recent step of its size a step may take; a larger factor "
+        "tolerates a slow machine and detects a hang later",
         default=4.0,
         low=1.5,
         high=100,
     )
     shell_period_s: float = key(
-        "how often Ray Serve asks each replica for its health [s]; cost: one call a replica; a killed replica's "
-        "replacement is started so much later at worst",
+        "how often Ray Serve checks each replica's health [s]; cost: one call per replica; delays the replacement of "
+        "a killed replica by at most this",
         default=0.5,
         low=0.1,
         high=60,
     )
     shell_timeout_s: float = key(
-        "how long Serve waits for that answer [s]; the third miss in a row replaces the replica and frees its NPUs; "
-        "shorter ones mistake a machine that is short of CPU for a frozen replica",
+        "how long Serve waits for the health check [s]; the third consecutive miss replaces the replica and frees "
+        "its NPUs; a shorter time mistakes a machine short of CPU for a frozen replica",
         default=5.0,
         low=0.5,
         high=120,
     )
     node_period_s: float = key(
-        "how often Ray asks each node for its health [s]; cost: one call a node", default=0.5, low=0.1, high=60
+        "how often Ray checks each node's health [s]; cost: one call per node", default=0.5, low=0.1, high=60
     )
-    node_timeout_s: float = key("how long Ray waits for that answer [s]", default=1.0, low=0.1, high=60)
+    node_timeout_s: float = key("how long Ray waits for a node's health check [s]", default=1.0, low=0.1, high=60)
     node_misses: int = key(
-        "misses in a row after which a node is dead, and all replicas on it; a dead node cannot come back, only join "
-        "anew",
+        "consecutive misses after which a node and all its replicas are considered dead; a dead node cannot return, "
+        "only join as a new one",
         default=5,
         low=1,
         high=100,
     )
     probe_period_s: float = key(
-        "how often a decode instance reads a dummy block from each prefill instance that has sent nothing meanwhile "
+        "how often a decode instance reads a dummy block from each prefill instance that has sent nothing in between "
         "[s]; 0 = never; cost: one small read each",
         default=0.5,
         low=0.0,
         high=60,
     )
     probe_late_s: float = key(
-        "a dummy that takes longer, three times in a row, tells a saturated path: handoffs go elsewhere if they can "
+        "three consecutive dummy blocks slower than this indicate a saturated path: handoffs avoid it where possible "
         "[s]",
         default=0.25,
         low=0.001,
         high=60,
     )
     probe_lost_s: float = key(
-        "what does not arrive within this time is lost [s]; three in a row: the pair is isolated until dummies pass",
+        "a dummy block that has not arrived by then is lost [s]; after three in a row the pair is isolated until "
+        "dummy blocks arrive again",
         default=1.0,
         low=0.01,
         high=60,
@@ -96,5 +107,5 @@ class HealthConfig:
 
     @property
     def silence_s(self) -> float:
-        """How long an instance may be silent towards a gateway."""
+        """How long an instance may send nothing to a gateway."""
         return self.link_period_s * self.link_misses

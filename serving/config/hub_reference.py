@@ -1,7 +1,7 @@
 """Names of models on the Hugging Face Hub, and how they differ from folders.
 
-A text names a folder if there is one of that name, or if it has another form than `org/name` or `org/name@revision`:
-`./org/name` and `/org/name` are always folders.
+A text is a folder if that folder exists, or if its form is not `org/name` or `org/name@revision`: `./org/name` and
+`/org/name` are always folders.
 """
 
 import re
@@ -26,7 +26,7 @@ class HubReference:
 
     @classmethod
     def parse(cls, text: str) -> "HubReference | None":
-        """The model that a text of this form names; None for any other text."""
+        """Parse a text; None if it does not have the form of a Hub name."""
         found = _FORM.fullmatch(text)
         return cls(found["repository"], found["revision"]) if found else None
 
@@ -35,18 +35,18 @@ class HubReference:
 
 
 def hub_reference(text: str, base: Path) -> HubReference | None:
-    """The model of the Hub that a text names; None if it names a folder.
+    """The model on the Hub that a text names; None if it names a folder.
 
     Args:
         base: folder that relative paths start from.
-    Effects: looks whether there is such a folder.
+    Effects: checks whether that folder exists.
     """
     reference = HubReference.parse(text)
     return None if reference is None or (base / text).exists() else reference
 
 
 def folder_name(folder: Path) -> str:
-    """Name of a model's folder: "org/name" for a commit in Hugging Face's cache."""
+    """Name of a model's folder; "org/name" for a commit in Hugging Face's cache."""
     model = folder.parent.parent.name
     if folder.parent.name == "snapshots" and model.startswith("models--"):
         return model.removeprefix("models--").replace("--", "/", 1)

@@ -1,4 +1,4 @@
-"""A rule about keys without effect: in which commands, under which condition."""
+"""A rule about keys without effect: for which commands and under which condition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 from serving.config.serve import ServeConfig
 
 Command = Literal["serve", "deploy", "simulate", "plan"]
-"""`deploy`: `serve` on a Ray that is there."""
+"""`deploy` is `serve` on an existing Ray cluster."""
 
 SERVE: tuple[Command, ...] = ("serve", "deploy")
 VIRTUAL: tuple[Command, ...] = ("simulate", "plan")
@@ -20,11 +20,11 @@ class Rule:
     """Some keys without effect.
 
     Args:
-        commands: where. when: under which further condition.
-        keys: "section.key", or "section.*" for all of a section.
-        why: the condition and the way out, to follow "has no effect".
-        only_settings: keys of a file are no mistake, since the file describes the system for other commands, too; only
-            `--set` is.
+        commands: for which commands. when: under which additional condition.
+        keys: "section.key", or "section.*" for a whole section.
+        why: the condition and the remedy, to follow "has no effect".
+        only_settings: apply to `--set` only; a file may contain the keys, since it describes the system for other
+            commands too.
     """
 
     commands: tuple[Command, ...]

@@ -1,4 +1,4 @@
-"""Table of keys without effect: in which command, under which condition, and where they would have one.
+"""Table of keys without effect: for which command, under which condition, and where they would have an effect.
 
 The first matching rule is reported, so more specific rules precede general ones.
 """
@@ -22,7 +22,7 @@ def _no_pool(config: ServeConfig) -> bool:
 
 
 def _never_empty(config: ServeConfig) -> bool:
-    """Whether no pool may go to zero."""
+    """Whether no pool may scale to zero."""
     scaler = config.autoscaler
     least = [scaler.bounds(pool)[0] for pool in config.pools]
     if scaler.policy == "slo" and not _no_pool(config):
@@ -34,7 +34,8 @@ def _asks_reasoning(config: ServeConfig) -> bool:
     return config.engine.prefix_reuse and config.kvcache.store_decoded == "auto"
 
 
-_LIVE_ONLY = "in virtual time, only in a system that runs (`cloudmatrix serve`)"
+LIVE_ONLY = Rule(VIRTUAL, (), "in virtual time, only in a system that runs (`cloudmatrix serve`)")
+"""Of the keys that their sections list as `LIVE_ONLY`."""
 _SCALER_KEYS = (
     "period_s utilisation hold_s manual_hold_s idle_to_zero_s npu_budget requests_per_instance"
     " decode_step_npus min_decode_npus max_decode_npus"
@@ -85,29 +86,6 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
-        (
-            *keys_of("model", "tokenizer tools most_calls dtype device short_weights expert_results version"),
-            *keys_of("gateway", "host port server max_body_bytes max_head_bytes head_timeout_s"),
-            *keys_of("gateway", "body_timeout_s max_connections address_share max_n max_request_sequences"),
-            *keys_of("gateway", "max_logprob_entries allowed_origins allowed_hosts api_key_file drain_s"),
-            *keys_of("gateway", "response_store kept_responses kept_responses_mib kept_response_s root_path"),
-            *keys_of("gateway", "timelines trace_endpoint trace_share"),
-            *keys_of("cluster", "dashboard_host dashboard_port gcs_storage port_range restart_nodes nodes.cpus"),
-            *keys_of("cluster", "log_format ray_metrics"),
-            *keys_of("hardware", "workspace_share"),
-            *keys_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
-            *keys_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
-            *keys_of("simulation", "time_scale kv_shrink output_tokens"),
-            *keys_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
-            *keys_of("experts", "most_ranks spares slots deadline_s"),
-            "health.*",
-            "chaos.*",
-            "namespaces.*",
-        ),
-        _LIVE_ONLY,
-    ),
-    Rule(
-        VIRTUAL,
         ("experts.*",),
         "in virtual time without [simulation] routing: there experts are as unequal as the device was fitted",
         when=lambda config: not config.simulation.routing,
@@ -122,7 +100,7 @@ _IN_VIRTUAL_TIME = (
 
 _STARTS = ("simulation.model_load", "simulation.start_s", "simulation.warm_npus", "simulation.graphs_s")
 _KEPT_SIZES = ("engine.drain_s", "kvcache.drain_s", *_STARTS)
-"""In virtual time they are about instances that come or go because a pool changes its size."""
+"""In virtual time these apply to instances that start or stop because a pool is resized."""
 
 _IN_PLANS = (
     Rule(

@@ -1,7 +1,10 @@
-"""One configuration key: its default, its range and the sentence that documents it, kept in one place.
+"""One configuration key: its default, its range and the sentence that documents it, in one place.
 
 A section is a frozen dataclass whose every field is made by `key`. The loader takes the range from here and
-docs/reference/configuration.md is made of it, so that neither can disagree with the code.
+docs/reference/configuration.md is made of it, so that neither can disagree with the code. A section also declares:
+
+    UPGRADE     how a change takes effect in a running system, see `upgrade_rules`
+    LIVE_ONLY   names of the keys without effect in virtual time, separated by spaces; "*" = all; see `effects`
 """
 
 from dataclasses import MISSING, Field, dataclass, field
@@ -28,10 +31,10 @@ class KeySpec:
 def key(
     doc: str, *, default: object = MISSING, low: float | None = None, high: float | None = None, secret: bool = False
 ) -> Any:  # noqa: ANN401 - like dataclasses.field, stands where a value of the field's type is expected
-    """Declares one key of a section.
+    """Declare one key of a section.
 
     Args:
-        default: value of a file that does not name the key; without one the key is required.
+        default: value if the file does not name the key; without a default the key is required.
         secret: keep the value out of `repr`, hence out of logs.
     Returns: a dataclass field.
     """
@@ -47,5 +50,5 @@ def key_spec(declared: Field[Any]) -> KeySpec:
 
 
 def keys_of(section: str, names: str) -> tuple[str, ...]:
-    """Keys of a section as rules name them: "section.name" for each of `names`, which spaces part."""
+    """Keys of a section as rules name them: "section.name" for each of `names`, separated by spaces."""
     return tuple(f"{section}.{name}" for name in names.split())

@@ -18,13 +18,13 @@ _FOR_OTHERS = stat.S_IRGRP | stat.S_IROTH
 
 
 def _read_key_file(where: str, path: Path) -> tuple[str, ...]:
-    """The keys of a file: one per line; empty lines and those that start with `#` are ignored.
+    """The keys in a file: one per line; empty lines and lines that start with `#` are ignored.
 
     Args:
-        where: the flag or key that names the file, for messages; they never show a key.
-    Raises: ConfigError if it cannot be read, is no regular file, is no text, or holds no key, which would leave the
-    endpoint open.
-    Effects: reads the file; logs a warning if others than its owner may read it.
+        where: the flag or key that names the file, for messages, which never contain a key.
+    Raises: ConfigError if it cannot be read, is not a regular file, is not text, or holds no key, which would leave the
+        endpoint open.
+    Effects: reads the file; logs a warning if users other than its owner may read it.
     """
     try:
         text = read_regular(path, most_bytes=_MOST_BYTES).decode()
@@ -45,7 +45,7 @@ def _read_key_file(where: str, path: Path) -> tuple[str, ...]:
 
 
 def _keys_of_text(text: str) -> tuple[str, ...]:
-    """The keys of one text, apart by commas or white space. Raises: ConfigError if there is none."""
+    """Keys separated by commas or white space. Raises: ConfigError if there is none."""
     keys = tuple(filter(None, re.split(r"[,\s]+", text)))
     if not keys:
         raise ConfigError(f"{VARIABLE} is set but holds no key: give it one, or unset it")
@@ -55,13 +55,13 @@ def _keys_of_text(text: str) -> tuple[str, ...]:
 def with_keys(
     gateway: GatewayConfig, flags: tuple[str, ...] | None, file_flag: Path | None, environment: str | None
 ) -> GatewayConfig:
-    """The keys of `[gateway]`, wherever they come from: flags go before the environment, that before the configuration.
+    """The keys of `[gateway]` from any source: flags override the environment, which overrides the configuration.
 
     Args:
-        flags, file_flag: of the command line, together.
+        flags, file_flag: from the command line; both may be given.
         environment: text of the environment variable; None = not set.
-    Raises: ConfigError for a file or a text that cannot be used.
-    Effects: reads the file of keys, if there is one.
+    Raises: ConfigError for an unusable file or text.
+    Effects: reads the key file, if there is one.
     """
     if flags is not None or file_flag is not None:
         file = "" if file_flag is None else str(file_flag)

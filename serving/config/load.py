@@ -5,7 +5,7 @@
                   --model, then --set
 
 The sections and their keys are the dataclasses of this package; nothing is listed twice. The model folder is checked
-only in `with_overrides`: a simulation needs none.
+only in `with_overrides`, because a simulation needs none.
 """
 
 import difflib
@@ -30,7 +30,7 @@ from serving.errors import ConfigError
 Section = TypeVar("Section")
 Root = TypeVar("Root")
 Reader = Callable[[object, str], Any]
-"""Reads one parsed table; the text says where it comes from, for messages."""
+"""Reads one parsed table; the second argument is its origin, for messages."""
 
 _OF_THE_MACHINE = ("device", "short_weights")
 """Keys of `[model]` that apply to any model; all others describe the named one."""
@@ -38,7 +38,7 @@ _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s"
 
 _SHIPPED = Path(__file__).resolve().parents[2] / "deploy"
 _MOST_NAMED = 8
-"""Of files, where one is missing."""
+"""Files listed in the message about a missing one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class Loaded:
     """A configuration, and which of its keys were set.
 
     Args:
-        given: "section.key" of the file and of settings; keys of list sections under the list's name.
-        by_setting: those of settings.
+        given: "section.key" of those in the file and in settings; keys of list sections under the list's name.
+        by_setting: the ones from settings.
     """
 
     config: ServeConfig
@@ -56,25 +56,25 @@ class Loaded:
 
 
 def load_config(path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = ()) -> ServeConfig:
-    """Reads a topology file, as `read_config` does, for callers that need not know which keys were set."""
+    """Read a topology file like `read_config`, for callers that do not need the set of given keys."""
     return read_config(path, model=model, settings=settings).config
 
 
 def read_config(
     path: str | Path, *, model: str | Path | None = None, settings: Sequence[str] = (), own_nodes: bool = True
 ) -> Loaded:
-    """Reads a topology file.
+    """Read a topology file.
 
     Args:
         path: the TOML file; `[model] path` is relative to its folder.
         model: another checkpoint folder, relative to the current one, or a model of the Hugging Face Hub. It is served
             under its own name, in its own type and with its own tokenizer.
         settings: "section.key=value", each overriding the file; the value in TOML syntax, or bare text.
-        own_nodes: as `check_consistency`.
-    Returns: the configuration, consistent in itself. Whether the model folder exists is left to `with_overrides`; a
-        model of the Hub is not fetched.
+        own_nodes: as for `check_consistency`.
+    Returns: the configuration, consistent in itself. `with_overrides` checks that the model folder exists; a model of
+        the Hub is not fetched.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, holds a value of the
-        wrong type or out of range, or describes a topology that cannot run; if a setting does.
+        wrong type or out of range, or describes a topology that cannot run; likewise for a setting.
     Effects: reads the file.
     """
     file = Path(path)
@@ -90,14 +90,14 @@ def read_config(
 
 
 def load_sections(file: Path, kind: type[Root], flag: str, others: Mapping[str, Reader] | None = None) -> Root:
-    """Reads a TOML file into a dataclass whose every field is a section, or a list of sections.
+    """Read a TOML file into a dataclass in which each field is a section, or a list of sections.
 
-    A name that ends in `.json` is read as JSON with the same tables.
+    A file with the suffix `.json` is read as JSON with the same tables.
 
     Args:
         kind: its fields are dataclasses of `key` fields, or tuples of such; missing sections have the field's default.
-        flag: of the command line, that names such a file.
-        others: readers of the fields that are no such sections, by name.
+        flag: the command-line flag that names such a file.
+        others: readers for fields of another kind, by name.
     Returns: the value; only the type and range of each key are checked.
     Raises: ConfigError if the file cannot be read, is not TOML, names an unknown section or key, or holds a value of
         the wrong type or out of range.
@@ -119,17 +119,17 @@ def with_overrides(
     environment_keys: str | None = None,
     drain_s: float | None = None,
 ) -> ServeConfig:
-    """Applies the command line to a loaded file; the last step before serving, also when no flag was given.
+    """Apply the command line to a loaded file; the last step before serving, also without any flag.
 
     Args:
-        host, port: where to listen.
+        host, port: address to listen on.
         api_keys, api_key_file: keys, and a file of them, that replace those of the file and of the environment.
         environment_keys: text of the environment variable for keys, if it is set; they replace those of the file.
         drain_s: how long requests may continue at shutdown.
     Returns: the configuration to serve.
-    Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, a
-        file of keys cannot be used, or the model folder holds no checkpoint.
-    Effects: looks at the model folder; reads the file of keys.
+    Raises: ConfigError if a value is out of range, the port is the dashboard's, an API key is also a tenant's, the key
+        file is unusable, or the model folder holds no checkpoint.
+    Effects: checks the model folder; reads the key file.
     """
     keys = None if api_keys is None else list(api_keys)
     given = {"host": host, "port": port, "api_keys": keys, "drain_s": drain_s}
@@ -195,7 +195,8 @@ def _replace_model(tables: dict[str, Any], name: str) -> None:
 
 
 def _place_model(tables: dict[str, Any], base: Path) -> None:
-    """Make the path of a model folder absolute, from the text as it was given: a path object forgets a leading `./`."""
+    """Make a model folder's path absolute, starting from the original text, since a path object drops a leading
+    `./`."""
     model = tables.get("model")
     text = model.get("path") if isinstance(model, dict) else None
     if isinstance(text, str) and text and hub_reference(text, base) is None:
@@ -203,7 +204,7 @@ def _place_model(tables: dict[str, Any], base: Path) -> None:
 
 
 def _given(tables: Mapping[str, Any]) -> Iterator[str]:
-    """Every key of tables that have been read without a mistake."""
+    """Every key of valid tables."""
     for section, table in tables.items():
         for one in table if isinstance(table, list) else [table]:
             for key, value in one.items():
@@ -214,7 +215,7 @@ def _given(tables: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
-    """Puts one "section.key=value" into the file's tables, checked by itself, so that a mistake is not the file's.
+    """Put one "section.key=value" into the file's tables, checked separately, so that an error names the setting.
 
     Returns: "section.key".
     """
@@ -231,7 +232,7 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
         value = parse_toml(f"value = {text}")["value"]
     except NestedTooDeeply as error:
         raise ConfigError(f"--set {section}.{key}: {error}") from None
-    except ValueError:  # text without its quotes, which the shell took
+    except ValueError:  # text whose quotes the shell removed
         value = text
     _read_keys(f"--set [{section}]", kind, {key: value})
     table = tables.setdefault(section, {})
@@ -241,7 +242,7 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
 
 
 def _section(file: Path, name: str, kind: type[Any], declared: Field[Any], table: object) -> Any:  # noqa: ANN401
-    """One section of the root: the file's keys over the section's own defaults; or a list of sections."""
+    """One section of the root: the file's keys over the section's defaults; or a list of sections."""
     if get_origin(kind) is tuple:
         return () if table is None else _read_tables(f"{file}: [[{name}]]", f"[[{name}]]", get_args(kind)[0], table)
     default = None if declared.default_factory is MISSING else declared.default_factory()
@@ -295,7 +296,7 @@ def _reject_unknown(
 
 
 def _settle(config: ServeConfig, file: Path) -> ServeConfig:
-    """Fills in what follows from the file's place: absolute folders, and the model's name where none is given."""
+    """Fill in what depends on the file's location: absolute folders, and a default for the model's name."""
     hub, words = config.model.hub, config.model.tokenizer
     tokenizer = str((file.parent / Path(words).expanduser()).resolve()) if words else ""
     own_name = hub.repository if hub else config.model.path.name

@@ -11,12 +11,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def check_namespaces(namespaces: tuple[NamespaceConfig, ...], gateway: GatewayConfig) -> None:
-    """Checks names and API keys; a message never shows a key.
+    """Check names and API keys; messages never contain a key.
 
-    A key of `[gateway] admin_keys` may be a tenant's too: that tenant then administers.
+    A key in `[gateway] admin_keys` may also be a tenant's, which makes that tenant an administrator.
 
-    Raises: ConfigError if a name cannot be part of a path and a metric's label, two namespaces share a name, or an API
-    key has two roles.
+    Raises: ConfigError if a name cannot be part of a path and of a metric's label, two namespaces share a name, or an
+        API key has two roles.
     """
     for namespace in namespaces:
         # A name becomes a folder of the SSD tier: it must not start with a dot or contain a slash.

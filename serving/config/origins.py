@@ -1,6 +1,6 @@
-"""Whether allowed origins and hosts are such as browsers send them, and whether a proxy can show a path.
+"""Checks that allowed origins and hosts have the form that browsers send, and that a proxy can use a root path.
 
-One that is spelled otherwise allows nobody.
+An origin or host in another form would never match.
 """
 
 import re
@@ -16,7 +16,7 @@ _DEFAULT_PORT = {"http": "80", "https": "443"}
 
 
 def check_origins(origins: tuple[str, ...]) -> None:
-    """Checks `[gateway] allowed_origins`.
+    """Check `[gateway] allowed_origins`.
 
     Raises: ConfigError if one is neither `*` nor scheme, host and port in the form that browsers send.
     """
@@ -31,7 +31,7 @@ def check_origins(origins: tuple[str, ...]) -> None:
 
 
 def check_hosts(hosts: tuple[str, ...]) -> None:
-    """Checks `[gateway] allowed_hosts`.
+    """Check `[gateway] allowed_hosts`.
 
     Raises: ConfigError if one is neither `*` nor a name or address alone, without scheme, port or path.
     """
@@ -44,9 +44,9 @@ def check_hosts(hosts: tuple[str, ...]) -> None:
 
 
 def check_root_path(path: str) -> None:
-    """Checks `[gateway] root_path`.
+    """Check `[gateway] root_path`.
 
-    Raises: ConfigError if it is no path, or one that the endpoint has itself.
+    Raises: ConfigError if it is not a path, or begins like one of the endpoint's own paths.
     """
     if not _ROOT.fullmatch(path):
         raise ConfigError(f'[gateway] root_path = {path!r} must begin with a slash and not end with one, as "/llm"')

@@ -1,4 +1,4 @@
-"""Whether the nodes can hold all replicas, each whole on one node."""
+"""Whether the nodes can hold all replicas, with each replica on one node."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Room left on a node."""
+    """Free capacity of a node."""
 
     npus: int
     memory_mib: int
@@ -30,15 +30,15 @@ class _Room:
         return min(by_npus, self.memory_mib // need.memory_mib, need.replicas)
 
     def less(self, need: Need, replicas: int) -> "_Room":
-        """The room after that many replicas."""
+        """The remaining capacity after that many replicas."""
         return _Room(self.npus - replicas * need.npus, self.memory_mib - replicas * need.memory_mib)
 
 
 def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
-    """Whether some placement holds every replica: enough in total is not enough.
+    """Whether some placement holds every replica; a sufficient total is not enough.
 
-    Exact. A greedy placement answers most cases; where it fails, all that matter are tried: node by node, for every
-    number of placed replicas of all deployments but the last, the most replicas of the last one that fit beside them.
+    Exact. A greedy placement settles most cases. If it fails, all relevant placements are tried: node by node, for
+    every number of replicas of all deployments but the last, the most replicas of the last that also fit.
     """
     needs = [need for need in needs if need.replicas]
     if not needs or not _greedy(needs, nodes)[1]:
@@ -57,9 +57,9 @@ def can_pack(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> bool:
 
 
 def place(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> list[NodeConfig]:
-    """Place replicas, largest first, each on the first node with room; what finds none is left out.
+    """Place replicas, largest first, each on the first node with enough capacity; those that do not fit are omitted.
 
-    Returns: the nodes with what is left of them.
+    Returns: the nodes with their remaining capacity.
     """
     rooms, _ = _greedy(needs, nodes)
     return [
@@ -68,7 +68,7 @@ def place(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> list[NodeConfig
 
 
 def _greedy(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> tuple[list[_Room], int]:
-    """Largest first, each on the first node with room. Returns: what is left, and how many replicas found no place."""
+    """Largest first, each on the first node that fits. Returns: the remaining capacity, and the unplaced replicas."""
     rooms = [_Room(node.npus, node.ub_memory_mib) for node in nodes]
     placeless = 0
     for need in sorted(needs, key=lambda need: (need.npus, need.memory_mib), reverse=True):
@@ -82,7 +82,7 @@ def _greedy(needs: Sequence[Need], nodes: Sequence[NodeConfig]) -> tuple[list[_R
 
 
 def _loads(firsts: Sequence[Need], last: Need, room: _Room) -> Iterator[tuple[tuple[int, ...], int]]:
-    """Every way to load one node: replicas of `firsts`, and the most of `last` that then fit."""
+    """Every way to load one node: numbers of replicas of `firsts`, and the most of `last` that still fit."""
     if not firsts:
         yield (), room.holds(last)
         return

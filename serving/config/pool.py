@@ -1,34 +1,46 @@
-"""One pool of equal instances: how many, how large, and what one step of theirs may hold."""
+"""One pool of equal instances: their number, their size, and the limits of one step."""
 
 from dataclasses import dataclass
 
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.key import key
+from serving.config.upgrade_rules import GATEWAY, OWN_POOL, SERVE, in_place, restarts, upgrades
 
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
     """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node.
 
-    With `ep` above 1 a replica is a group of that many ranks, each an instance of its own for gateways; all other keys
+    With `ep` above 1 a replica is a group of that many ranks, each a separate instance for gateways; all other keys
     then apply to one rank.
     """
 
+    UPGRADE = upgrades(
+        restarts(OWN_POOL),
+        (restarts(GATEWAY, OWN_POOL), "npus_per_instance ep"),
+        (in_place(SERVE), "replicas"),
+    )
+
     replicas: int = key(
-        "instances at the start; 0 where an autoscaler wakes the pool and its least is 0", default=1, low=0, high=384
+        "instances at the start; 0 where an autoscaler starts the pool on demand and its minimum is 0",
+        default=1,
+        low=0,
+        high=384,
     )
     npus_per_instance: int = key("NPUs of one instance (two dies each), or of each of its ranks", default=2, low=1)
     ub_memory_mib: int = key(
-        "most that one instance takes of its node's UB memory for KV blocks [MiB]; its HBM bounds them too",
+        "most of its node's UB memory that one instance takes for KV blocks [MiB]; also bounded by its HBM",
         default=256,
         low=1,
     )
-    max_step_tokens: int = key("tokens of one step: prompt chunks plus one per running sequence", default=512, low=1)
+    max_step_tokens: int = key("tokens per step: prompt chunks plus one per running sequence", default=512, low=1)
     max_sequences: int = key("sequences running at once in one instance", default=64, low=1)
-    max_waiting: int = key("sequences waiting in one instance; beyond it others are tried", default=256, low=1)
+    max_waiting: int = key(
+        "sequences waiting in one instance; when it is full, other instances are tried", default=256, low=1
+    )
     ep: int = key(
-        "ranks of one instance, each a process with NPUs, UB memory, KV blocks and sequences of its own, all on one "
-        "node; above 1 every other key of this section but `replicas` is about one rank",
+        "ranks of one instance, each a process with its own NPUs, UB memory, KV blocks and sequences, all on one "
+        "node; above 1 every other key of this section except `replicas` applies to one rank",
         default=1,
         low=1,
         high=64,
@@ -36,15 +48,15 @@ class PoolConfig:
 
     @property
     def dies_per_instance(self) -> int:
-        """Dies of one instance, or of one of its ranks."""
+        """Dies of one instance; with `ep` above 1, of one rank."""
         return self.npus_per_instance * DIES_PER_NPU
 
     @property
     def npus_per_replica(self) -> int:
-        """NPUs of one replica: of all its ranks."""
+        """NPUs of one replica with all its ranks."""
         return self.ep * self.npus_per_instance
 
     @property
     def ub_memory_per_replica_mib(self) -> int:
-        """UB memory that one replica takes of its node: all its ranks together [MiB]."""
+        """UB memory of one replica with all its ranks [MiB]."""
         return self.ep * self.ub_memory_mib

@@ -9,16 +9,16 @@ PORT_RANGE_KEY = "[cluster] port_range"
 
 @dataclass(frozen=True, slots=True)
 class PortRange:
-    """Ports from `first` to `last`, both included; (0, 0) = any that is free."""
+    """Ports from `first` to `last`, both included; (0, 0) = any free port."""
 
     first: int = 0
     last: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "PortRange":
-        """`"30000-30100"`, one port, or nothing.
+        """Parse `"30000-30100"`, one port, or an empty text.
 
-        Raises: ConfigError if it is none of these.
+        Raises: ConfigError for any other text.
         """
         if not text:
             return cls()

@@ -1,67 +1,81 @@
-"""SLOs of the service, and whether pools change their size to keep them."""
+"""SLOs of the service, and whether pools are resized to meet them."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from serving.config.key import key
+from serving.config.upgrade_rules import AUTOSCALER, BOARD, GATEWAY, in_place, upgrades
 
 ScalingPolicy = Literal["none", "requests", "slo"]
 
 
 @dataclass(frozen=True, slots=True)
 class SloConfig:
-    """`[slo]`: what a request must get to count as good."""
+    """`[slo]`: limits within which a request counts as good."""
+
+    UPGRADE = upgrades(in_place(GATEWAY, AUTOSCALER, BOARD))
 
     ttft_s: float = key("time to first token [s]", default=2.0, low=0.001)
-    tpot_s: float = key("time per further token [s]", default=0.05, low=0.0001)
-    attainment: float = key("share of requests that must get both", default=0.99, low=0.5, high=0.9999)
+    tpot_s: float = key("time per output token after the first [s]", default=0.05, low=0.0001)
+    attainment: float = key("share of requests that must meet both", default=0.99, low=0.5, high=0.9999)
 
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerConfig:
-    """`[autoscaler]`: `replicas` of the pools are what it starts with. The same policy live and in virtual time."""
+    """`[autoscaler]`; the pools' `replicas` are its initial sizes. The policy is the same live and in virtual time."""
+
+    UPGRADE = upgrades(
+        in_place(AUTOSCALER, BOARD),
+        (in_place(GATEWAY, AUTOSCALER, BOARD), "policy"),
+    )
+    LIVE_ONLY = "manual_hold_s nodes node_wait_s spread_after_s"
 
     policy: ScalingPolicy = key(
-        "`none` = pools stay as they are; `slo` = all pools are planned together to keep `[slo]`; `requests` = "
-        "replicas follow the number of requests under way (the baseline)",
+        "`none` = pools keep their size; `slo` = all pools are planned together to meet `[slo]`; `requests` = "
+        "replicas follow the number of requests in flight (the baseline)",
         default="none",
     )
-    period_s: float = key("between two looks [s]", default=1.0, low=0.1, high=3600)
+    period_s: float = key("time between two decisions [s]", default=1.0, low=0.1, high=3600)
     utilisation: float = key(
-        "load of an instance that is aimed at first; promises move it", default=0.7, low=0.05, high=1.0
+        "initial target load of an instance; SLO misses and slack adjust it", default=0.7, low=0.05, high=1.0
     )
-    hold_s: float = key("load must have been lower for this long before an instance leaves [s]", default=120.0, low=0.0)
+    hold_s: float = key(
+        "how long the load must have been lower before an instance is removed [s]", default=120.0, low=0.0
+    )
     manual_hold_s: float = key(
-        "how long a target set by hand stands against the policy, unless it says otherwise [s]", default=600.0, low=0.0
+        "how long a target set by hand overrides the policy, unless the request gives another time [s]",
+        default=600.0,
+        low=0.0,
     )
     idle_to_zero_s: float = key(
-        "a pool whose least is 0 goes there after this long without a request [s]", default=300.0, low=1.0
+        "a pool whose minimum is 0 scales to zero after this long without a request [s]", default=300.0, low=1.0
     )
     nodes: Literal["fixed", "ray"] = key(
-        "`fixed` = a target that does not fit on the nodes there are is refused; `ray` = up to the pool's most it is "
-        "set, and Ray's own autoscaler is expected to add a node",
+        "`fixed` = a target that does not fit on the existing nodes is refused; `ray` = targets up to the pool's "
+        "maximum are accepted, and Ray's own autoscaler is expected to add nodes",
         default="fixed",
     )
     node_wait_s: float = key(
-        "`ray` only: a target is taken back when no node has come for this long [s]", default=300.0, low=1.0
+        "`ray` only: a target is withdrawn if no node has joined for this long [s]", default=300.0, low=1.0
     )
     spread_after_s: float = key(
-        "`fixed` only: a pool, or the gateways, of which one host has had two more than another with room, for this "
-        "long [s], starts one more, and one leaves the fuller host; 0 = replicas stay where they started",
+        "`fixed` only: if one host has run at least two more replicas of a pool (or gateways) than another host with "
+        "room for this long, one replica is started there and one on the fuller host is removed [s]; 0 = replicas "
+        "stay where they started",
         default=0.0,
         low=0.0,
     )
-    npu_budget: int = key("NPUs that the engine pools may have together; 0 = all there are", default=0, low=0)
+    npu_budget: int = key("NPUs that the engine pools may use together; 0 = all", default=0, low=0)
     decode_step_npus: int = key(
-        "virtual time: NPUs by which decode instances, as many as `[decode] replicas`, grow and shrink while they "
-        "serve; 0 = whole instances come and go",
+        "virtual time: NPUs by which decode instances, `[decode] replicas` of them, grow and shrink while they "
+        "serve; 0 = whole instances start and stop",
         default=0,
         low=0,
         high=384,
     )
-    min_decode_npus: int = key("of one decode instance that changes its size: fewest NPUs", default=40, low=1, high=384)
-    max_decode_npus: int = key("of one decode instance that changes its size: most NPUs", default=160, low=1, high=384)
-    requests_per_instance: float = key("`requests` only: requests under way per instance", default=16.0, low=0.1)
+    min_decode_npus: int = key("fewest NPUs of a decode instance that is resized", default=40, low=1, high=384)
+    max_decode_npus: int = key("most NPUs of a decode instance that is resized", default=160, low=1, high=384)
+    requests_per_instance: float = key("`requests` only: requests in flight per instance", default=16.0, low=0.1)
     min_prefill: int = key("fewest prefill instances", default=1, low=0, high=384)
     max_prefill: int = key("most prefill instances", default=24, low=1, high=384)
     min_decode: int = key("fewest decode (or aggregated) instances", default=1, low=0, high=384)
@@ -70,7 +84,7 @@ class AutoscalerConfig:
     max_kvcache: int = key("most memory servers", default=8, low=1, high=384)
 
     def bounds(self, pool: str) -> tuple[int, int]:
-        """Least and most replicas of a pool.
+        """Minimum and maximum number of a pool's replicas.
 
         Args:
             pool: a deployment's name.

@@ -1,4 +1,4 @@
-"""The whole configuration: one value, made of sections. A component is given its section, never the root."""
+"""The whole configuration, made of sections. A component receives its section, never the root."""
 
 import math
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from serving.config.simulation import SimulationConfig
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """One TOML file, read. A section that the file leaves out has the value given here."""
+    """One TOML file after reading. A section missing from the file has the value given here."""
 
     model: ModelConfig
     gateway: GatewayConfig = field(default_factory=GatewayConfig)
@@ -53,7 +53,7 @@ class ServeConfig:
 
     @property
     def time_scale(self) -> float:
-        """Seconds of the instances' time in one real second; 1 unless their devices are simulated."""
+        """Seconds of the instances' time per real second; 1 unless their devices are simulated."""
         return self.simulation.time_scale if self.engine.executor == "simulated" else 1.0
 
     @property
@@ -67,8 +67,8 @@ class ServeConfig:
 
         Args:
             cores: cores that the instances of a machine share.
-            share: of the cluster's NPUs that are in this machine: so large a part of the instances is expected here.
-        Returns: `[engine] threads`, or the cores less one shared out evenly; at least 1. The one is for the gateway and
-            Ray: compute threads that wait for each other lose more by sharing a core than they gain by having it.
+            share: this machine's part of the cluster's NPUs; it is expected to run the same part of the instances.
+        Returns: `[engine] threads`, or an even share of the cores less one; at least 1. The one core is left for the
+            gateway and Ray: compute threads that wait for each other lose more by sharing a core than they gain.
         """
         return self.engine.threads or max(1, (cores - 1) // max(1, math.ceil(self.instances * share - 1e-9)))

@@ -1,17 +1,17 @@
 """Changes of a running system's configuration: which parties update in place, which are replaced, and for which keys.
 
-Pure. A configuration is compared key by key, as flat values, so that one written by an older version of this package
-can be compared, too: a key present in only one counts as changed.
+Pure. Configurations are compared key by key as flat values, so that one written by an older version of this package can
+be compared too: a key present in only one counts as changed.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from serving.config.effects import all_keys, expand
+from serving.config.effects import all_keys
 from serving.config.kvcache import NamespaceConfig
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import (
@@ -21,17 +21,18 @@ from serving.config.upgrade_rules import (
     KVCACHE,
     NO_DEPLOYMENTS,
     OF_SIMULATED_MEMORY,
-    UPGRADE_RULES,
+    OWN_POOL,
     UpgradeRule,
+    Upgrades,
 )
 
 Values = Mapping[str, Any]
-"""By "section.key". Of lists of tables, such as `[[namespaces]]`, a list with the key of each."""
+"""By "section.key". For lists of tables, such as `[[namespaces]]`, a list of each key's values."""
 Section = TypeVar("Section")
 
 NEW_CODE = "new code"
 WEIGHTS = "model.weights"
-"""A value that no file has: name of the content of the model's weights, which may change in place."""
+"""A value that is in no file: identifies the content of the model's weights, which may change in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class UpgradePlan:
     idle: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """The plan as text for people."""
         lines = [f"{party} restarts: {', '.join(why)}" for party, why in self.restarts.items()]
         lines += [f"{party} goes on, and is told: {', '.join(keys)}" for party, keys in self.in_place.items()]
         lines += [f"without effect but {BEFORE_RAY}: {', '.join(self.idle)}"] if self.idle else []
@@ -57,11 +58,11 @@ class UpgradePlan:
 
 
 def upgrade_plan(before: Values, after: Values, parties: Sequence[str], *, new_code: bool = False) -> UpgradePlan:
-    """Compare what runs with what is to run.
+    """Compare the running configuration with the intended one.
 
     Args:
         parties: deployments of the system, in the order in which they are upgraded.
-        new_code: the package itself is another one.
+        new_code: the package itself has changed.
     """
     changed = [key for key in {**before, **after} if _missing(key, before, after) or before[key] != after[key]]
     restarts: dict[str, tuple[str, ...]] = {}
@@ -103,15 +104,15 @@ def other_weights(before: Values, after: Values) -> bool:
 
 
 def essence(party: str, values: Values) -> dict[str, Any]:
-    """Everything of a configuration for which a party's replicas are replaced if it changes."""
+    """The part of a configuration that requires replacing a party's replicas if it changes."""
     found = {key: _essence(party, key, values) for key in values}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any key's value
-    """A key's value as far as it matters for a restart; None if it does not."""
+    """The part of a key's value that matters for a restart; None if nothing does."""
     rule, value = rules_by_key().get(key), values[key]
-    if key == "kvcache.replicas":  # whether there is a pool
+    if key == "kvcache.replicas":  # only whether the pool exists
         return [bool(value)] if party != KVCACHE else None
     if key == "gateway.replicas":  # a single gateway is placed on the head
         return [value == 1] if party == GATEWAY else None
@@ -124,10 +125,10 @@ def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any
 
 
 def version_of(party: str, values: Values, code: str) -> str:
-    """Name of what a party's replicas are made of: as long as it is equal, none has to be replaced.
+    """Digest of everything that a party's replicas depend on; while it is equal, none has to be replaced.
 
     Args:
-        code: names the package's files.
+        code: identifies the package's files.
     """
     text = repr((code, sorted(essence(party, values).items())))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -136,12 +137,18 @@ def version_of(party: str, values: Values, code: str) -> str:
 @cache
 def rules_by_key() -> Mapping[str, UpgradeRule]:
     """The rule of each key, and of the weights, for which the same are replaced as for their folder."""
-    found = {key: rule for rule in UPGRADE_RULES for key in expand(rule.keys)}
+    found = {key: _rule(kind.UPGRADE, *key.rsplit(".", 1)) for key, kind in all_keys().items()}
     return found | {WEIGHTS: found["model.path"]}
 
 
+def _rule(section_rules: Upgrades, section: str, name: str) -> UpgradeRule:
+    """A key's rule; that of a pool's key names the pool."""
+    rule = section_rules.of(name)
+    return UpgradeRule(*(tuple(section if one == OWN_POOL else one for one in part) for part in astuple(rule)))
+
+
 def values_of(config: ServeConfig) -> dict[str, Any]:
-    """A configuration as flat values that JSON can hold; of secrets, digests."""
+    """A configuration as flat JSON values; secrets are replaced with digests."""
     found: dict[str, Any] = {}
     for key in all_keys():
         section, _, name = key.rpartition(".")
@@ -164,17 +171,17 @@ def _plain(section: Any, name: str) -> Any:  # noqa: ANN401 - any section, any k
 
 
 def live_values(party: str, config: ServeConfig) -> dict[str, Any]:
-    """The keys that a party takes in place, as JSON can hold them.
+    """The keys that a party applies in place, as JSON values.
 
     Args:
-        config: sealed, since Serve shows it.
+        config: sealed, since Serve displays it.
     """
     values = values_of(config)
     return {key: values[key] for key, rule in rules_by_key().items() if party in rule.in_place}
 
 
 def with_live(config: ServeConfig, live: Values) -> ServeConfig:
-    """The configuration with these keys instead of its own; those that this version does not know are left out."""
+    """The configuration with its keys replaced with these; keys unknown to this version are ignored."""
     sections: dict[str, dict[str, Any]] = {}
     for key in live.keys() & all_keys().keys():
         section, _, name = key.rpartition(".")

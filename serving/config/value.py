@@ -1,8 +1,8 @@
-"""Turns one TOML value into the type that a key declares, or reports precisely why it cannot.
+"""Converts one TOML value to the type that a key declares, or reports precisely why it cannot.
 
 TOML already distinguishes integers, floats, booleans, strings and lists, so no type is guessed: `port = "8000"` and
-`replicas = true` are mistakes, while a whole number is accepted where a float is expected. A key whose name ends in a
-unit takes a text with a unit, too: `drain_s = "1min"`, `ub_memory_mib = "2GiB"`.
+`replicas = true` are mistakes, while an integer is accepted as a float. A key with a unit as suffix also accepts a text
+with a unit: `drain_s = "1min"`, `ub_memory_mib = "2GiB"`.
 """
 
 import math
@@ -26,19 +26,19 @@ _WANTED: dict[object, str] = {
 }
 
 _SHARES = float | tuple[float, ...]
-"""A number, or a list of such numbers that is not empty."""
+"""A number, or a nonempty list of numbers."""
 _DURATION_NAME = re.compile(r"(.*(?<!per)_)?s")
 _SIZE_NAME = re.compile(r"(?:.*_)?(kib|mib|gib|bytes)")
 _SIZE_UNITS = {"kib": "KiB", "mib": "MiB", "gib": "GiB", "bytes": "B"}
 
 
 def with_unit(where: str, name: str, value: object) -> object:
-    """A text with a unit as the number that its key counts in; any other value unchanged.
+    """Convert a text with a unit to the number in the key's unit; return any other value unchanged.
 
     Args:
-        where: as `convert`.
-        name: of the key; its suffix is the unit: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
-    Raises: ConfigError if it is no duration, or no size, that such a key can have.
+        where: as for `convert`.
+        name: the key's name; its suffix is the unit: `_s`, `_kib`, `_mib`, `_gib`, `_bytes`.
+    Raises: ConfigError if it is not a duration or size that such a key accepts.
     """
     size = _SIZE_NAME.fullmatch(name)
     if not isinstance(value, str) or not (size or _DURATION_NAME.fullmatch(name)):
@@ -52,7 +52,7 @@ def with_unit(where: str, name: str, value: object) -> object:
 
 
 def convert(where: str, value: object, hint: Any, spec: KeySpec) -> Any:  # noqa: ANN401 - the type is a value here
-    """Checks and converts one value.
+    """Check and convert one value.
 
     Args:
         where: file, section and key, for the message: "small.toml: [gateway] port".
@@ -100,7 +100,7 @@ _MATCHES: dict[object, Callable[[object], bool]] = {
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - narrowed by _is_text_list
-    """An empty text in a list is always a slip; as an API key it would open the door."""
+    """Refuse an empty text in a list: it is always a mistake, and as an API key it would admit every client."""
     if "" in value:
         raise ConfigError(f"{where} holds an empty text: remove it")
     return tuple(value)
@@ -118,7 +118,7 @@ def _check_range(where: str, value: object, spec: KeySpec) -> None:
 
 
 def describe_range(spec: KeySpec) -> str:
-    """The allowed numbers in words: "between 1 and 65535", "at least 1"."""
+    """The allowed numbers as text: "between 1 and 65535", "at least 1"."""
     if spec.low is not None and spec.high is not None:
         return f"between {spec.low:g} and {spec.high:g}"
     if spec.low is not None:
@@ -129,7 +129,7 @@ def describe_range(spec: KeySpec) -> str:
 
 
 def _show(value: object) -> str:
-    """A value as TOML writes it, cut to one short line."""
+    """A value in TOML, cut to one short line."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)

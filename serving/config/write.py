@@ -1,6 +1,6 @@
-"""A configuration as the text of a file: what `read_config` reads back as the same value.
+"""A configuration as the text of a file that `read_config` reads back as the same value.
 
-Keys that have their default are left out, and so are secrets: a file that was written for people holds none.
+Keys with their default value are left out, and so are secrets.
 """
 
 import json
@@ -15,7 +15,7 @@ from serving.config.serve import ServeConfig
 
 
 def config_text(config: ServeConfig) -> str:
-    """TOML of a configuration. Paths in it are absolute."""
+    """TOML of a configuration, with absolute paths."""
     blocks: list[list[str]] = []
     for declared in fields(config):
         section = getattr(config, declared.name)
@@ -40,7 +40,7 @@ def _keys(section: Any, default: Any) -> Iterator[str]:  # noqa: ANN401 - any se
 
 
 def _is_table_list(value: object) -> bool:
-    """Whether a value is a list of sections, which is written under its own headers."""
+    """Whether a value is a list of sections, which are written under their own headers."""
     return isinstance(value, tuple) and any(is_dataclass(one) for one in value)
 
 
@@ -49,7 +49,7 @@ def _default(declared: Field[Any], section: Any) -> Any:  # noqa: ANN401 - any v
 
 
 def _value(value: object) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

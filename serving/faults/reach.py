@@ -1,7 +1,7 @@
-"""Which kinds of faults there are, which processes each can hit, and which of the two commands can do it.
+"""Kinds of faults, the processes that each can hit, and the command that supports it.
 
-`cloudmatrix chaos` injures processes of a live system; `cloudmatrix simulate --faults` injures a supernode in virtual
-time. A scenario with a fault that a command cannot do is refused by name before anything starts.
+`cloudmatrix chaos` injects faults into processes of a live system; `cloudmatrix simulate --faults` into a supernode in
+virtual time. A scenario with a fault that a command does not support is refused by name before the start.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from serving.errors import ConfigError
 from serving.faults.scenario import ONLY_IF_NAMED, POOLS_OF, Scenario
 
 Reach = Mapping[FaultKind, tuple[str, ...]]
-"""Kinds that a command can do, each with the pools that it can hit."""
+"""Kinds that a command supports, each with the pools that it can hit."""
 
 _HARDWARE = frozenset(
     {
@@ -26,7 +26,7 @@ _HARDWARE = frozenset(
         FaultKind.LAUNCH_JITTER,
     }
 )
-"""Faults of parts that a laptop does not have."""
+"""Faults of hardware that a laptop does not have."""
 _LIVE_ONLY = frozenset({FaultKind.BIT_FLIP, FaultKind.FULL_DISK, FaultKind.CANCEL_BURST, FaultKind.FLOOD})
 _IN_VIRTUAL_TIME = {FaultKind.KILL_PART: ("node", "gateway"), FaultKind.FREEZE: POOLS_OF[FaultKind.SLOW_LINK]}
 
@@ -35,12 +35,12 @@ VIRTUAL: Reach = {kind: _IN_VIRTUAL_TIME.get(kind, pools) for kind, pools in POO
 
 
 def check_reach(scenario: Scenario, reach: Reach, command: str, pools: tuple[str, ...]) -> None:
-    """Refuse a scenario with a fault that a command cannot do.
+    """Refuse a scenario with a fault that a command does not support.
 
     Args:
         command: for the message.
-        pools: that the system has; a pool that it does not have is never hit.
-    Raises: ConfigError naming each such fault, and everything that the command can do.
+        pools: pools of the system; other pools are never hit.
+    Raises: ConfigError naming each such fault, and all supported ones.
     """
     refused: list[str] = []
     for index, table in enumerate(scenario.faults):
@@ -77,7 +77,7 @@ def _listed(reach: Reach) -> str:
 
 
 def reach_table() -> str:
-    """The kinds and where each works, as a Markdown table for the documentation."""
+    """The kinds and the commands that support each, as a Markdown table for the documentation."""
     lines = ["| kind | target or pools | `chaos` | `simulate --faults` |", "| --- | --- | --- | --- |"]
     for kind, pools in POOLS_OF.items():
         lines.append(

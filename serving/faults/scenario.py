@@ -1,9 +1,9 @@
-"""A scenario: which faults, when, at which targets, under which load. One TOML file; each key says what it means.
+"""A scenario: faults, their times and targets, and the load. One TOML file; each key has a help text.
 
 [scenario] how long, how often   [pools] what may be hit   [load] the requests of `cloudmatrix chaos`
 [[faults]] drawn, one every so often: one table per kind   [[fault]] at a fixed time   [rates] drawn, per unit and hour
 
-`cloudmatrix chaos --scenario` and `cloudmatrix simulate --faults` read it; `reach` says which of them can do what.
+`cloudmatrix chaos --scenario` and `cloudmatrix simulate --faults` read it; `reach` lists the faults that each supports.
 """
 
 import math
@@ -23,13 +23,13 @@ PARTS = (
     "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
     "reaper", "shell",
 )  # fmt: skip
-"""What stands beside the pools; `serving.tools.chaos.parts` finds their processes."""
+"""Processes outside the pools; `serving.tools.chaos.parts` finds them."""
 ONLY_IF_NAMED = ("node", "shell")
-"""Parts that a fault hits only if its `pools` name them: with a node goes everything on it, for as long as a start, and
-shells are only where instances have ranks."""
+"""Parts that a fault hits only if its `pools` name them: a node takes down all processes on it, for as long as a start,
+and shells exist only if instances have ranks."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     FaultKind.KILL: (*ENGINES, "kvcache"),
-    FaultKind.KILL_PART: PARTS,  # but for `ONLY_IF_NAMED`
+    FaultKind.KILL_PART: PARTS,  # except for `ONLY_IF_NAMED`
     FaultKind.FREEZE: (*ENGINES, "kvcache"),
     FaultKind.BIT_FLIP: ("decode", "kvcache"),
     FaultKind.SLOW_LINK: ENGINES,
@@ -49,7 +49,7 @@ POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
     FaultKind.NETWORK_GLITCH: (),
     FaultKind.LAUNCH_JITTER: (),
 }
-"""Pools whose processes a fault can hit; the others hit a unit of the hardware, or only clients."""
+"""Pools whose processes a fault can hit; other faults hit a unit of the hardware, or only clients."""
 LASTING = frozenset(
     {
         FaultKind.FREEZE,
@@ -66,7 +66,7 @@ LASTING = frozenset(
 )
 """Kinds whose duration is drawn between `least_s` and `most_s`; the others last as long as recovery takes."""
 FROM_INSIDE: frozenset[FaultKind] = frozenset({FaultKind.BIT_FLIP, FaultKind.SLOW_LINK, FaultKind.FULL_DISK})
-"""Faults that replicas have to do to themselves: they need `[chaos] enabled` in the system's configuration."""
+"""Faults that replicas inject into themselves: they need `[chaos] enabled` in the system's configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class LoadConfig:
 
 @dataclass(frozen=True, slots=True)
 class PoolsConfig:
-    """`[pools]`: how often each is hit, compared with the others; 0 = never."""
+    """`[pools]`: weights of the pools as targets; 0 = never."""
 
     prefill: float = key("weight of prefill instances", default=1.0, low=0.0, high=1e6)
     decode: float = key("weight of decode instances", default=1.0, low=0.0, high=1e6)
@@ -149,7 +149,7 @@ class FaultConfig:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One file, read."""
+    """A parsed scenario file."""
 
     scenario: TimesConfig = field(default_factory=TimesConfig)
     load: LoadConfig = field(default_factory=LoadConfig)
@@ -160,29 +160,28 @@ class Scenario:
 
     @property
     def kinds(self) -> frozenset[FaultKind]:
-        """Kinds of all faults that may come."""
+        """Kinds of all faults that may occur."""
         drawn = {FaultKind(table.kind) for table in self.faults if table.weight}
         rated = {kind for kind in FaultKind if self.rates.of(kind)}
         return frozenset(drawn | {fault.kind for fault in self.fault} | rated)
 
     @property
     def needs_hooks(self) -> bool:
-        """Whether replicas must do something to themselves."""
+        """Whether replicas must inject faults into themselves."""
         return bool(self.kinds & FROM_INSIDE)
 
     @property
     def has_flood(self) -> bool:
-        """Whether a second tenant takes part."""
+        """Whether there is a second tenant."""
         return FaultKind.FLOOD in self.kinds
 
 
 def load_scenario(path: Path, flag: str = "--scenario") -> Scenario:
-    """Reads a scenario.
+    """Read a scenario.
 
     Args:
-        flag: of the command line, that names such a file.
-    Raises: ConfigError if the file cannot be read, or describes what no run can do.
-    Effects: reads the file.
+        flag: command line flag of the file.
+    Raises: ConfigError if the file cannot be read, or is invalid.
     """
     seconds = partial(parse_duration, plain=None)
     others: dict[str, Reader] = {"fault": partial(faults_from, duration=seconds), "rates": rates_from}
@@ -220,7 +219,7 @@ def check_scenario(scenario: Scenario) -> None:
 
 
 def check_flood_keys(scenario: Scenario, api_key: str | None, flood_api_key: str | None) -> None:
-    """Raises: ConfigError if a flood would not come from another tenant than the load."""
+    """Raises: ConfigError if a flood would not be from another tenant than the load."""
     if not scenario.has_flood:
         return
     if not (api_key and flood_api_key):
@@ -230,9 +229,9 @@ def check_flood_keys(scenario: Scenario, api_key: str | None, flood_api_key: str
 
 
 def config_path(scenario: Scenario, file: Path) -> Path | None:
-    """The system's configuration that a scenario brings along; None if it brings none.
+    """The system configuration that a scenario names; None if it names none.
 
-    Raises: ConfigError if it is no name of a file.
+    Raises: ConfigError if it is not a file name.
     """
     named = scenario.scenario.config
     try:

@@ -1,8 +1,8 @@
-"""When what happens: a pure function of scenario, seed and size of the system, for live systems and virtual time alike.
+"""Schedule of faults: a pure function of scenario, seed and size of the system, for live systems and virtual time.
 
-A drawn fault carries all its draws with it: an order of pools, a number that picks among what is up, a duration. So the
-same seed tries the same things at the same moments, whatever the system has become until then. `choose` picks the
-target when the time has come.
+A drawn fault contains all its random draws: an order of pools, a number that selects among the live processes, a
+duration. So the same seed tries the same faults at the same times, whatever the system's state. `choose` selects the
+target at the time of the fault.
 """
 
 import math
@@ -29,9 +29,9 @@ GRAVE = frozenset(
         FaultKind.NODE,
     }
 )
-"""Faults that take a process away."""
+"""Faults that stop a process."""
 OF_PARTS = frozenset({FaultKind.KILL_PART, FaultKind.GATEWAY, FaultKind.NODE})
-"""Faults of processes beside the pools."""
+"""Faults of processes outside the pools."""
 
 
 def units_of(config: ServeConfig) -> FaultUnits:
@@ -51,13 +51,13 @@ def units_with(sizes: Mapping[str, int], gateways: int) -> FaultUnits:
 
 
 def plan_faults(scenario: Scenario, seed: int, duration_s: float, units: FaultUnits) -> tuple[Fault, ...]:
-    """Schedule of a run: `[[fault]]` tables, and what `[[faults]]` and `[rates]` draw by seed.
+    """Schedule of a run: `[[fault]]` tables, and the faults drawn from `[[faults]]` and `[rates]` by seed.
 
     Args:
-        duration_s: of what is drawn [s]; a `[[fault]]` may come later.
-        units: what the system has.
+        duration_s: period of drawn faults [s]; a `[[fault]]` may be later.
+        units: units of the system.
     Returns: faults in order of time; `[[faults]]` draws none in the scenario's first and last, quiet, part.
-    Raises: ConfigError if a `[[fault]]` hits what does not exist.
+    Raises: ConfigError if the target of a `[[fault]]` does not exist.
     """
     try:
         for fault in scenario.fault:
@@ -71,8 +71,8 @@ def plan_faults(scenario: Scenario, seed: int, duration_s: float, units: FaultUn
 
 
 def _drawn(scenario: Scenario, seed: int, duration_s: float, units: FaultUnits) -> list[Fault]:
-    """One fault in each stretch of `every_s`."""
-    rng = random.Random(f"chaos-{seed}")  # its value does not depend on the process, unlike that of hash()
+    """One fault in each period of `every_s`."""
+    rng = random.Random(f"chaos-{seed}")  # the same in every process, unlike hash()
     times, tables = scenario.scenario, [one for one in scenario.faults if one.weight]
     drawn: list[Fault] = []
     left: list[FaultConfig] = []
@@ -115,7 +115,7 @@ def _fault(
 def _order_of_pools(
     scenario: Scenario, fault: FaultConfig, pools: Sequence[str], rng: random.Random
 ) -> tuple[str, ...]:
-    """Pools that a fault may hit, drawn one after the other by their weights."""
+    """Pools that a fault may hit, in an order drawn by their weights."""
     named = fault.kind == FaultKind.NODE
     allowed = fault.pools or [pool for pool in POOLS_OF[fault.kind] if named or pool not in ONLY_IF_NAMED]
     left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools or pool in PARTS}
@@ -132,9 +132,8 @@ def choose(fault: Fault, healthy: Mapping[str, Sequence[str]]) -> tuple[str, str
     """Choose the process that a fault hits.
 
     Args:
-        healthy: names of the processes that are up, and neither dead nor frozen, by pool; the first in their order has
-            number 0.
-    Returns: pool and name; None if there is nothing that it may hit now.
+        healthy: names of live processes, neither dead nor frozen, by pool; the first in their order has number 0.
+    Returns: pool and name; None if there is no possible target now.
     """
     if (named := fault.process) is not None:
         pool, number = named

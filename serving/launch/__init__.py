@@ -1,1 +1,1 @@
-"""Starting a system on Ray, and ending it."""
+"""Start and stop of a system on Ray."""

@@ -1,8 +1,7 @@
-"""A small process between Ray's raylet and one of its agents: an agent that dies is started again.
+"""A small process between Ray's raylet and one of its agents, which restarts an agent that dies.
 
-The raylet ends itself, and with it every replica of its node, when an agent that it has started ends, and no setting of
-Ray's changes that. So it starts this program instead, which only the standard library is needed for and which lives as
-long as the raylet does.
+A raylet exits, and with it every replica of its node, when an agent that it started exits; Ray has no setting for that.
+So the raylet starts this program instead, which needs only the standard library and runs as long as the raylet does.
 """
 
 import contextlib
@@ -16,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WATCH_PERIOD_S = 0.25
-"""How soon the end of agent or raylet is seen."""
+"""Polling period, and so the delay in detecting the end of agent or raylet."""
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 SOUND_S = 10.0
@@ -27,12 +26,12 @@ PORT_FILES = {
     "--listen-port": "dashboard_agent_listen_port",
     "--runtime-env-agent-port": "runtime_env_agent_port",
 }
-"""Options of the agents, and the file in which Ray notes what a port of 0 has become."""
+"""Options of the agents, and the file in which Ray writes the port chosen for 0."""
 _PR_SET_PDEATHSIG = 1
 
 
 def keep(command: Sequence[str], raylet: int) -> None:
-    """Run an agent, restarting it whenever it ends, until the raylet has ended. Effects: the agent ends with this
+    """Run an agent, restarting it whenever it exits, until the raylet has ended. Effects: the agent ends with this
     process.
     """
     environment = {**os.environ, "RAY_RAYLET_PID": str(os.getpid())}  # the agent detects this process's end by it
@@ -40,7 +39,7 @@ def keep(command: Sequence[str], raylet: int) -> None:
     pause_s = 0.0
     while os.getppid() == raylet:
         begun = time.monotonic()
-        with contextlib.suppress(OSError):  # no process can be made now
+        with contextlib.suppress(OSError):  # no process can be created now
             agent = subprocess.Popen(
                 with_known_ports(command),
                 env=environment,
@@ -58,8 +57,8 @@ def keep(command: Sequence[str], raylet: int) -> None:
 
 
 def next_pause_s(last_s: float, lived_s: float) -> float:
-    """Time to wait before an agent that has lived so long is started again: none at first, ever longer if it does not
-    stay [s]."""
+    """Delay before the restart of an agent that ran for `lived_s` [s]: none at first, then doubling while it keeps
+    failing."""
     if lived_s >= SOUND_S:
         return 0.0
     return min(max(FIRST_PAUSE_S, 2 * last_s), LONGEST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""The Serve application: which deployments there are, what each replica takes from Ray, how they are bound together."""
+"""The Serve application: its deployments, the resources of each replica, and the bindings between them."""
 
 import time
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ APP_NAME = "cloudmatrix"
 
 LEAST_CPUS = 0.001
 MANY_REQUESTS = 100_000
-"""Serve must not queue or refuse: admission is the gateway's and the engines' business."""
+"""Serve must not queue or refuse: the gateway and the engines do admission."""
 
 
 def build(
@@ -42,9 +42,9 @@ def build(
 
     Args:
         secret: shared by gateways, instances and memory servers; any unguessable text.
-        session: names this start of the system.
+        session: name of this start of the system.
         pool_salt: source of the namespaces' salts; given to gateways only.
-        pool_folder: where memory servers keep their names, and their SSD tier if it has no folder of its own.
+        pool_folder: folder of the memory servers' names, and of their SSD tier if it has no folder of its own.
         dashboard_url: of Ray's dashboard, for links.
         orders: target state of each deployment; by default that of the configuration.
     """
@@ -77,7 +77,7 @@ def _gateway_place(config: ServeConfig) -> dict[str, Any]:
     """Ray's placement options for gateways: a single gateway on the head node, several on different nodes, because
     client streams end on them.
 
-    Ray spreads only actors that request resources; actors without a request may share a node.
+    Ray spreads only actors that request resources; others may share a node.
     """
     if config.gateway.replicas == 1:
         return {"num_cpus": 0, "resources": ON_HEAD_NODE}
@@ -112,7 +112,7 @@ def _autoscaler(config: ServeConfig) -> Any:
     return deployment.options(
         name=AUTOSCALER,
         num_replicas=1,
-        # On another node it would hold a host that Ray could release.
+        # On another node it would occupy a host that Ray could otherwise release.
         ray_actor_options={"num_cpus": 0, "resources": ON_HEAD_NODE if config.autoscaler.nodes == "ray" else {}},
         graceful_shutdown_timeout_s=1.0,
         **_common(config),

@@ -1,4 +1,4 @@
-"""Text for people at the start of a system: addresses, keys, commands to paste."""
+"""Text for people at the start of a system: addresses, keys, commands to copy."""
 
 import sys
 import time
@@ -15,11 +15,11 @@ from serving.terminal import own_command, silence
 
 
 def banner(config: ServeConfig, cluster: Cluster, url: str | None = None, computing: str = "") -> str:
-    """Text for a newcomer after the start: addresses, the token, a command to paste.
+    """Text printed after the start: addresses, the token, a command to copy.
 
     Args:
-        url: of a gateway; by default the one at which this machine reaches it.
-        computing: what computes, and how fast; empty = not known.
+        url: of a gateway; by default its address on this machine.
+        computing: name and speed of the compute device; empty = unknown.
     """
     key = ' \\\n  -H "Authorization: Bearer $API_KEY"' if config.api_keys_required else ""
     name = config.model.name or Path(config.model.path).name
@@ -40,7 +40,7 @@ curl {url}/v1/chat/completions{key} \\
 
 
 def one_more(config: ServeConfig) -> str:
-    """A pool and a number of replicas to try: one more of the last pool that has NPUs and UB memory for it, if any."""
+    """Example arguments for scaling: one more replica of the last pool that has NPUs and UB memory for it, if any."""
     pools, at_start = config.pools, replicas_at_start(config)
 
     def grows(name: str) -> bool:
@@ -64,7 +64,7 @@ def _pool_line(config: ServeConfig) -> str:
 
 
 def _pools_page_lines(cluster: Cluster) -> str:
-    """The page of the pools, with a link that opens it once where the token is this start's own."""
+    """Lines for the pools' page, with a one-time link if the token belongs to this start."""
     page, token = f"  pools page       {cluster.dashboard_url}/pools", cluster.session.token
     if token:
         return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n"
@@ -72,12 +72,12 @@ def _pools_page_lines(cluster: Cluster) -> str:
 
 
 def _where(cluster: Cluster) -> str:
-    """Follows an address of the dashboard that only another host reaches; a comment, since commands are pasted."""
+    """Comment after a dashboard address that only another host reaches; a comment, since commands are copied."""
     return f"  # on {cluster.dashboard_place} only" if cluster.dashboard_place else ""
 
 
 def _page_line(config: ServeConfig, url: str) -> str:
-    """Where to chat; a browser has no key to send."""
+    """Line about chatting; a browser has no API key to send."""
     command = f"{own_command()} chat --url {url}"
     if config.api_keys_required:
         return f"  chat             {command} --api-key $API_KEY\n"
@@ -97,7 +97,7 @@ def _placeholder_line(config: ServeConfig) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line about what happens."""
+    """Print a progress line."""
     print_text(f"cloudmatrix: {text}")
 
 

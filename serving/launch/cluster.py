@@ -1,4 +1,4 @@
-"""A local Ray cluster that presents virtual NPUs: one node, or several Ray nodes in this machine."""
+"""A local Ray cluster with virtual NPUs: one node, or several Ray nodes on this machine."""
 
 import contextlib
 import logging
@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 
 OBJECT_STORE_BYTES = 256 << 20
-"""Per node. Only handoffs between nodes pass through it, in chunks."""
+"""Per node. Only handoffs between nodes use it, in chunks."""
 WATCH_PERIOD_S = 1.0
 """Interval at which the launcher queries Ray for dead nodes [s]."""
 
 
 class LocalCluster:
-    """Starts Ray for one configuration, keeps its parts alive, and ends everything that it started.
+    """Starts Ray for one configuration, keeps its processes running, and stops all that it started.
 
     Args:
         asked: whether a stop was requested, which ends a wait for Ray.
@@ -79,9 +79,9 @@ class LocalCluster:
     def start(self) -> None:
         """Start the nodes and connect this process.
 
-        Raises: RuntimeError, OSError from Ray when a port is taken or a process does not come up.
-        Effects: removes segments that a crashed start left behind; changes this process's environment, which Ray's
-            processes inherit.
+        Raises: RuntimeError, OSError from Ray if a port is in use or a process fails to start.
+        Effects: removes segments of a crashed start; changes this process's environment, which Ray's processes
+            inherit.
         """
         for path in remove_stale(SHARED_MEMORY, SEGMENT_PREFIX):
             logger.info("removed %s, left behind by a crash", path)
@@ -114,15 +114,15 @@ class LocalCluster:
         threading.Thread(target=self._watch_nodes, args=(self._nodes,), name="nodes", daemon=True).start()
 
     def _dashboard_port(self) -> int:
-        """Where it can be started again when it has died.
+        """A fixed port, so that the dashboard can be restarted at the same one.
 
-        Ray's own choice is the first that is free from 8265 on: the place of a dashboard that has just died would go to
-        the next cluster that starts on this machine.
+        Ray's own choice is the first free port from 8265 on: the next cluster started on this machine would get the
+        port of a dashboard that has just died.
         """
         return self._config.dashboard_port or any_free_port(self._config.dashboard_host)
 
     def abandon(self) -> None:
-        """Stop what a failed `start` has started, so that it can be called again."""
+        """Stop the processes of a failed `start`, so that it can be called again."""
         leave_ray()
         end_started()
         self._nodes = None
@@ -130,7 +130,7 @@ class LocalCluster:
         self._storage.forget()
 
     def connect(self) -> None:
-        """Connect this process to Ray, if it is not. Safe on several threads at once. Raises: what Ray raises."""
+        """Connect this process to Ray, if it is not connected. Thread-safe. Raises: Ray's errors."""
         with self._connecting:
             if not ray.is_initialized():
                 ray.init(address=self._nodes.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -138,32 +138,32 @@ class LocalCluster:
     def let_go(self) -> None:
         """Disconnect this process from Ray but keep supervising Ray's processes.
 
-        A process that is connected through the first node ends, by Ray's C++ code, when that node dies.
+        Ray's C++ code ends a process that is connected through the first node when that node dies.
         """
         leave_ray()
 
     @property
     def dashboard_url(self) -> str:
-        """Where Ray's dashboard listens, for example `http://127.0.0.1:8265`."""
+        """URL of Ray's dashboard, for example `http://127.0.0.1:8265`."""
         return f"http://{self._nodes.head_node.webui_url}"
 
     @property
     def dashboard_place(self) -> str:
-        """Implements `Cluster`: it is started here."""
+        """Empty: the dashboard is on this host."""
         return ""
 
     @property
     def token_flag(self) -> str:
-        """Implements `Cluster`: a command of the same user on this machine finds the token."""
+        """Empty: a command of the same user on this machine finds the token."""
         return ""
 
     @property
     def logs(self) -> str:
-        """Implements `Cluster`."""
+        """Folder of the session's logs."""
         return str(self.session.logs)
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
-        """Implements `Cluster`."""
+        """The gateway's URL if it is ready."""
         url = endpoint(config)
         return [url] if is_ready(url) else []
 
@@ -171,14 +171,14 @@ class LocalCluster:
         """Restart dead processes that Ray does not restart itself: the GCS, nodes other than the first, the dashboard
         and monitors, and the reaper. Free the memory of dead replicas. Report a full disk.
 
-        Returns: why the system cannot go on, or None. Call it twice a second, from the thread that called `start`: the
-            kernel ends what a thread started when that thread ends.
-        Raises: RuntimeError, OSError from Ray when something does not come up; to be tried again.
+        Returns: why the system cannot continue, or None. Call it twice a second, from the thread that called `start`:
+            the kernel kills a thread's child processes when the thread ends.
+        Raises: RuntimeError, OSError from Ray if a process fails to start; retry then.
         """
         self._tend_reaper()
         self._disk.tend()
         head = self._nodes.head_node
-        if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or it did not come up again
+        if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or its restart failed
             if not self._storage.survives:
                 return 'Ray\'s GCS has died; with [cluster] gcs_storage = "embedded" it would have been started again'
             logger.warning("Ray's GCS has died; starting it again, it knows what it knew")
@@ -196,7 +196,7 @@ class LocalCluster:
                     self._workers[index] = (self._nodes.add_node(**arguments), arguments)
                 else:
                     del self._workers[index]
-                break  # one at a time; the others at the next call
+                break  # one per call
         self._helpers.tend(head)
         self._sweep()
         return None
@@ -205,20 +205,20 @@ class LocalCluster:
         try:
             if self._reaper is not None and self._reaper.tend():
                 logger.warning("what cleans up after a launcher that is killed has died; another one is there")
-        except OSError as error:  # no process, no memory: the rest is to be tended nevertheless
+        except OSError as error:  # no process or memory available: the other parts must be tended nevertheless
             logger.warning("what cleans up after a launcher that is killed cannot be started again (%s)", error)
 
     def _sweep(self) -> None:
-        """Sweep what earlier starts left, as replicas do, since there may be none."""
+        """Remove segments of earlier starts, as replicas do, because there may be no replica."""
         if time.monotonic() < self._sweep_at:
             return
         self._sweep_at = time.monotonic() + SWEEP_PERIOD_S
         sweep(self.session.name)
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """End Ray and remove what this start left on the machine. Safe to call twice, or after a failed start.
+        """Stop Ray and remove all that this start left on the machine. Safe to call twice, or after a failed start.
 
-        Raises: Ray's errors when it cannot end a process; all other steps are still done.
+        Raises: Ray's errors if it cannot stop a process; all other steps are still done.
         """
         with contextlib.ExitStack() as last_first:
             last_first.callback(self._remove_system_files, keep_logs=keep_logs)
@@ -237,9 +237,9 @@ class LocalCluster:
             self.session.remove()
 
     def _watch_nodes(self, nodes: Any) -> None:
-        """Update the dead nodes until `stop`. Runs on its own thread because Ray's call may block without end."""
+        """Update the dead nodes until `stop`. Runs on its own thread because Ray's call may block indefinitely."""
         while self._nodes is nodes:
-            with contextlib.suppress(Exception):  # any error of Ray without its GCS or at its end
+            with contextlib.suppress(Exception):  # any error of Ray without its GCS or during its shutdown
                 table = nodes.global_state.node_table()
                 self._lost_nodes = frozenset(node["NodeID"] for node in table if not node["Alive"])
             time.sleep(WATCH_PERIOD_S)

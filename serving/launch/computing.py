@@ -1,4 +1,4 @@
-"""Names and speeds of what computes in a system's instances, for the text that a start prints."""
+"""Names and speeds of the compute devices of a system's instances, for the text printed at a start."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
-    """Name of what computes, with the speed of the slowest instance that has it; empty if no instance announces it.
+    """Name of the compute device, with the speed of its slowest instance; empty if no instance announces it.
 
     Args:
-        facts: of instances, as they announce them.
+        facts: announced by instances.
     """
     speeds: dict[str, list[float]] = {}
     for one in facts:

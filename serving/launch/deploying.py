@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 READY_DEADLINE_S = 120.0
 BOARD_S = 20.0
-"""For a board that is just being started, on a busy machine."""
+"""Deadline for a board that is still starting, on a busy machine."""
 TELL_PERIOD_S = 30.0
 """Interval at which a slow start reports what it waits for [s]."""
 _LAST_WORD_S = 5.0
@@ -50,27 +50,27 @@ class StartError(ServingError):
 
 
 class Cluster(Protocol):
-    """A Ray that is up and that this process is connected to, as far as a deployment needs it."""
+    """A running Ray to which this process is connected, with what a deployment needs."""
 
     @property
     def session(self) -> SystemSession:
-        """Name and folder of the system; the token is empty where the dashboard's is not this start's own."""
+        """Name and folder of the system; the token is empty if the dashboard's token is not this start's own."""
 
     @property
     def dashboard_url(self) -> str:
-        """Where Ray's dashboard listens."""
+        """URL of Ray's dashboard."""
 
     @property
     def dashboard_place(self) -> str:
-        """The host that alone reaches the dashboard's address, which is not this one; empty if this one does."""
+        """The only host that reaches the dashboard's address, if it is not this one; otherwise empty."""
 
     @property
     def token_flag(self) -> str:
-        """The rest of a command that reaches the dashboard by its address."""
+        """Flags with the token for a command that uses the dashboard's address."""
 
     @property
     def logs(self) -> str:
-        """Where Ray's logs are, for a message."""
+        """Location of Ray's logs, for messages."""
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
         """Base URLs of gateways that report ready."""
@@ -84,7 +84,7 @@ def deploy_and_wait(
     Args:
         say, prepare: see `deploy`.
     Returns: base URL of a gateway.
-    Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
+    Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
     with _telling_what_is_missing(say, cluster.session.folder):
         deploy(config, cluster, say, prepare)
@@ -112,7 +112,7 @@ def _telling_what_is_missing(say: Callable[[str], None], folder: Path | None = N
         yield
     finally:
         over.set()
-        teller.join(_LAST_WORD_S)  # this process may leave Ray next
+        teller.join(_LAST_WORD_S)  # this process may disconnect from Ray next
 
 
 def missing_replicas() -> list[str]:
@@ -132,8 +132,8 @@ def missing_replicas() -> list[str]:
 
 
 def without_alarm(message: str) -> str:
-    """Serve's words about a deployment, but for its alarm that replicas take longer than usual: on a busy machine they
-    do, and no cluster has to grow for it. What they need and what there is stays.
+    """Serve's message about a deployment, without its warning that replicas take longer than usual: on a busy machine
+    they do, and the cluster need not grow for it. Required and available resources are kept.
     """
     if (facts := _NOT_PLACED.search(message)) is not None:
         return f"each takes {facts['takes']}, and there is {facts['there']}"
@@ -141,24 +141,24 @@ def without_alarm(message: str) -> str:
 
 
 def replica_counts(states: Mapping[Any, int]) -> dict[str, int]:
-    """Replicas by state, as Serve's status has them, in lower case and sorted."""
+    """Replicas by state, from Serve's status, in lower case and sorted."""
     return dict(sorted((str(getattr(state, "value", state)).lower(), count) for state, count in states.items()))
 
 
 def in_words(counts: Mapping[str, int]) -> str:
-    """Replicas by state in words: `1 running, 2 starting`."""
+    """Replicas by state as text: `1 running, 2 starting`."""
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def deploy(
     config: ServeConfig, cluster: Cluster, say: Callable[[str], None], prepare: Callable[[], object] = lambda: None
 ) -> None:
-    """Deploy the application on a started cluster and wait until its replicas run; what runs already is upgraded.
+    """Deploy the application on a running cluster and wait until its replicas run; a running application is upgraded.
 
     Args:
         say: receives progress lines.
         prepare: called once no other deployment is in progress, before this one starts.
-    Raises: StartError with the first cause that a replica gave; SilentError if the control store does not answer.
+    Raises: StartError with the first cause that a replica reported; SilentError if the control store does not respond.
     """
     with_proxy = config.gateway.server == "serve"
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -204,7 +204,7 @@ class DeploymentTurn:
         """Start a stage, see `rollout.Begin`.
 
         Args:
-            runs: the application was already deployed, so the board may hold targets.
+            runs: whether the application was already deployed, so that the board may hold targets.
         Returns: no targets if the board does not respond; Serve's targets then apply.
         Raises: StartError if another deployment has taken over; SilentError.
         """
@@ -239,14 +239,14 @@ class DeploymentTurn:
 
 @contextlib.contextmanager
 def _turn(config: ServeConfig, say: Callable[[str], None]) -> Iterator[DeploymentTurn]:
-    """Wait for other deployments to end, then hold the turn of this configuration. Raises: SilentError."""
+    """Wait for other deployments to end, then hold the lease for this configuration. Raises: SilentError."""
     configuration = configuration_digest(sealed(config))
     with DeploymentLease(GcsStore(), f"deploys configuration {configuration}", say) as lease:
         yield DeploymentTurn(lease, configuration)
 
 
 def planned(config: ServeConfig) -> list[str]:
-    """Lines for people: what deploying this configuration would do. Raises: SilentError."""
+    """Lines for people about what deploying this configuration would do. Raises: SilentError."""
     rollout = Rollout(sealed(config), APP_NAME, GcsStore())
     plan = rollout.plan()
     if plan is None:
@@ -260,14 +260,14 @@ def planned(config: ServeConfig) -> list[str]:
 def application(
     config: ServeConfig, session: SystemSession, dashboard_url: str, prepare: Callable[[], object] = lambda: None
 ) -> Application:
-    """The application, ready to run, and its detached actors, started with this configuration.
+    """The application, ready to run, after its detached actors were started with this configuration.
 
     Args:
         config: not sealed.
-        session: of the system; its name is that of the control store, if there is one already.
+        session: of the system; a name in the control store overrides its name.
         prepare: see `deploy`.
-    Raises: SilentError if the control store does not answer.
-    Effects: identity of the system in the control store; detached actors, recreated if an earlier deployment left them.
+    Raises: SilentError if the control store does not respond.
+    Effects: writes the system's identity to the control store; recreates detached actors of an earlier deployment.
     """
     with _turn(config, logger.warning) as turn:  # Serve deploys it later: the board expects its targets until then
         rollout = Rollout(sealed(config), APP_NAME, GcsStore())
@@ -292,7 +292,7 @@ def _parts(config: ServeConfig, session: SystemSession, dashboard_url: str) -> d
 
 
 def _cause(failure: str) -> str:
-    """The line of a failed deployment that a person needs: the exception that a replica's constructor raised."""
+    """The line of a failed deployment that explains it: the exception that a replica's constructor raised."""
     application = serve.status().applications.get(APP_NAME)
     messages = [deployment.message for deployment in application.deployments.values()] if application else []
     for message in messages:
@@ -308,7 +308,7 @@ def wait_ready(
     deadline_s: float = READY_DEADLINE_S,
     say: Callable[[str], object] = lambda _: None,
 ) -> str:
-    """Wait until a gateway reports ready. Returns: its base URL. Raises: StartError if none does in time."""
+    """Wait until a gateway reports ready. Returns: its base URL. Raises: StartError if none is ready in time."""
     deadline = time.monotonic() + deadline_s
     patience = StartWait("a gateway that can serve", time.monotonic())
     while True:
@@ -335,7 +335,7 @@ def is_ready(url: str) -> bool:
 
 
 def endpoint(config: ServeConfig) -> str:
-    """Base URL of the endpoint as the gateway's machine reaches it."""
+    """Base URL of the endpoint on the gateway's machine."""
     host = "127.0.0.1" if config.gateway.host in ("0.0.0.0", "::") else config.gateway.host
     return base_url(host, config.gateway.port)
 

@@ -1,10 +1,10 @@
-"""One deployment at a time: a lease in Ray's control store, which outlives its deployer by `LEASE_S` at most.
+"""One deployment at a time: a lease in Ray's control store, which expires at most `LEASE_S` after its deployer's death.
 
     deployments/000000007    claim of the 7th deployment: author, configuration, stage, whether it has ended
 
 The claim with the highest number holds the lease. The control store gives a number to one deployer only; the next
-number may be claimed when the claim before has ended, or has not been renewed for `LEASE_S`. Each reader measures that
-with its own clock, because clocks of hosts differ.
+number may be claimed when the previous claim has ended, or has not been renewed for `LEASE_S`. Each reader measures
+that time on its own clock, because clocks of hosts differ.
 """
 
 import getpass
@@ -25,10 +25,10 @@ from serving.errors import UNREADABLE, SilentError
 PREFIX = "deployments/"
 LEASE_S = 30.0
 RENEW_S = 5.0
-"""Five renewals may be late on a busy machine."""
+"""Renewal interval; on a busy machine up to five renewals may be late."""
 LOOK_S = 0.5
 TELL_S = 30.0
-"""How often the same wait is reported."""
+"""Interval of lines about the same wait."""
 
 
 class DeploymentClaim(msgspec.Struct, frozen=True):
@@ -37,9 +37,9 @@ class DeploymentClaim(msgspec.Struct, frozen=True):
     Args:
         owner: unique to this deployment.
         author: user, host and process.
-        work: what it does, such as "deploys configuration 3fa9c12ab901".
-        stage: how far it is.
-        renewals: counts up while the deployer lives.
+        work: description, such as "deploys configuration 3fa9c12ab901".
+        stage: its progress.
+        renewals: increases while the deployer is alive.
     """
 
     owner: str
@@ -54,7 +54,7 @@ class DeploymentClaim(msgspec.Struct, frozen=True):
 
 
 class LeaseWatch:
-    """Decides when a waiting deployer may claim the lease, and what it reports. Pure; time is passed in [s]."""
+    """Decides when a waiting deployer may claim the lease, and what it reports. Pure; time is an argument [s]."""
 
     def __init__(self) -> None:
         self._seen: DeploymentClaim | None = None
@@ -63,7 +63,7 @@ class LeaseWatch:
         self._said_at = 0.0
 
     def free(self, claim: DeploymentClaim | None, now: float) -> bool:
-        """Whether the lease may be claimed, judged by the claim that was read now; None = there is none."""
+        """Whether the lease may be claimed, judged by the claim just read; None = there is none."""
         if claim is None or claim.ended:
             return True
         if claim != self._seen or self._since is None:
@@ -71,7 +71,7 @@ class LeaseWatch:
         return now - self._since >= LEASE_S
 
     def silent(self) -> None:
-        """The control store did not answer: a holder could not renew its claim either."""
+        """Note that the control store did not respond: a holder could not renew its claim either."""
         self._since = None
 
     def line(self, now: float) -> str | None:
@@ -82,14 +82,14 @@ class LeaseWatch:
         return f"waiting for another deployment to end: {self._seen}"
 
     def lapsed(self) -> str | None:
-        """A line about a holder that stopped without ending its claim; None = there was none."""
+        """Line about a holder that stopped without ending its claim; None = there was none."""
         if self._seen is None or self._since is None:
             return None
         return f"taking over: {self._seen} has not been heard of for {LEASE_S:.0f} s"
 
 
 class LeaseStore(Protocol):
-    """Part of `GcsStore` that is needed here."""
+    """The methods of `GcsStore` that are used."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -103,7 +103,7 @@ class LeaseStore(Protocol):
 
 
 class DeploymentLease:
-    """Held within a `with` block, which waits for its turn first and renews the claim on a thread of its own.
+    """Held within a `with` block, which first waits for the lease and renews its claim on a thread of its own.
 
     Args:
         work: see `DeploymentClaim`.
@@ -157,7 +157,7 @@ class DeploymentLease:
         self._over.set()
         try:
             self._write(ended=True)
-        except SilentError:  # it ends by itself
+        except SilentError:  # the claim expires
             pass
 
     def advance(self, stage: str) -> bool:
@@ -186,14 +186,14 @@ class DeploymentLease:
         kept = self._store.get(key) if key else None
         try:
             return key, msgspec.convert(parse_json(kept), DeploymentClaim) if kept is not None else None
-        except (*UNREADABLE, ValueError):  # of another version of this package; it may be long over
+        except (*UNREADABLE, ValueError):  # of another version of this package; it may have ended long ago
             return key, None
 
     def _claimed(self, before: str) -> bool:
-        """Claim the number after that of a key. The highest existing number counts, since others may have been used and
-        removed.
+        """Claim the number after that of a key. The highest existing number counts, because others may have been used
+        and removed.
 
-        Effects: claims before it are removed.
+        Effects: removes earlier claims.
         """
         number = int(before.removeprefix(PREFIX)) + 1 if before else 1
         key, mine = f"{PREFIX}{number:09d}", msgspec.json.encode(self._claim)

@@ -1,5 +1,5 @@
-"""`cloudmatrix doctor`: queries an actor on every host of a Ray cluster for its facts, and checks that hosts reach each
-other.
+"""`cloudmatrix doctor`: collects facts from an actor on every host of a Ray cluster, and checks the network between
+hosts.
 """
 
 import socket
@@ -38,13 +38,13 @@ class HostExaminer:
         return facts_here(model)
 
     def listen(self, ports: PortRange) -> tuple[str, int]:
-        """Listen where the system's own sockets would. Returns: address and port."""
+        """Listen as the system's own sockets would. Returns: address and port."""
         self._socket = listen(str(ray.util.get_node_ip_address()), ports)
         address: tuple[str, int] = self._socket.getsockname()[:2]
         return address
 
     def unreached(self, others: Mapping[str, tuple[str, int]]) -> list[str]:
-        """Names of hosts to whose address there is no way."""
+        """Names of hosts whose address is unreachable."""
         return [name for name, address in others.items() if not _reaches(address)]
 
 
@@ -52,8 +52,8 @@ def examine(address: str, model: Path | None, ports: PortRange, *, pool: bool = 
     """Examine every host; print one row per host and one line per problem.
 
     Args:
-        pool: the system will have a KV-cache pool, which supplies weights to hosts that lack them.
-    Returns: the exit code: 1 if something is wrong.
+        pool: whether the system will have a KV-cache pool, which supplies weights to hosts that lack them.
+    Returns: the exit code: 1 if there are problems.
     Raises: ConfigError if there is no such Ray.
     """
     try:
@@ -109,11 +109,11 @@ def _examiner(host: Host) -> Any:
 
 
 def _offset(actor: Any) -> float:
-    """By how much the host's clock is ahead, but for what the question took [s]; unknown counts as right."""
+    """How far the host's clock is ahead, less the time of the request [s]; 0 if unknown."""
     before = time.time()
     try:
         there: HostFacts = ray.get(actor.facts.remote(None), timeout=ANSWER_S)
-    except ray.exceptions.RayError:  # the next call reports that it does not respond
+    except ray.exceptions.RayError:  # the next call reports the missing response
         return 0.0
     after = time.time()
     if before <= there.clock <= after:

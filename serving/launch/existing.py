@@ -1,6 +1,6 @@
 """Deploys on an existing Ray cluster, reports what was found, and removes the deployment again.
 
-Ray itself keeps running. The local start does the same after it has started Ray: `serving/launch/deploying.py`.
+Ray itself keeps running. After starting Ray, the local start uses the same code: `serving/launch/deploying.py`.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 THIS_HOST = "auto"
 REACH_S = 5.0
 ANSWER_S = 10.0
-"""A head that accepts connections and does not answer is frozen."""
+"""Response timeout; a head that accepts connections and exceeds it is frozen."""
 DELETE_S = 900.0
-"""For replicas to leave: requests that run may end first, for as long as `[gateway] request_timeout_s` lets them."""
+"""Time for replicas to exit: running requests may finish first, up to `[gateway] request_timeout_s`."""
 DELETE_LOOK_S = 0.2
 STILL_S = 15.0
 """Interval of status lines during a long removal [s]."""
@@ -67,7 +67,7 @@ class ExistingCluster:
         _require_head(address)
         try:
             context = ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # Ray raises many kinds, of many lines
+        except Exception as error:  # Ray raises many kinds of errors, with many lines
             raise StartError(_why_not(address, error)) from error
         self.address = address
         self._dashboard = str(context.dashboard_url or "")
@@ -76,29 +76,29 @@ class ExistingCluster:
 
     @property
     def session(self) -> SystemSession:
-        """Implements `Cluster`. Raises: SilentError."""
+        """The deployed system's session. Raises: SilentError."""
         return deployed_session(read_session(self.store) or found_identity(self.store).session)
 
     @property
     def dashboard_url(self) -> str:
-        """Implements `Cluster`; empty if Ray has no dashboard."""
+        """URL of Ray's dashboard; empty if Ray has none."""
         return f"http://{self._dashboard}" if self._dashboard else ""
 
     @property
     def dashboard_place(self) -> str:
-        """Implements `Cluster`."""
+        """The head, if only it reaches the dashboard's address; otherwise empty."""
         return str(dashboard_elsewhere(self) or "")
 
     @property
     def token_flag(self) -> str:
-        """Implements `Cluster`: the file is that of this user's environment."""
+        """Flags with the token file of this user's environment."""
         if value_here(AUTHENTICATION) != "token":
             return " --token none"
         return f" --token-file {value_here(TOKEN_FILE) or '~/.ray/auth_token'}" if not value_here(TOKEN) else ""
 
     @property
     def logs(self) -> str:
-        """Implements `Cluster`."""
+        """Location of Ray's logs."""
         return "/tmp/ray/session_latest/logs on each host"
 
     def ready_gateways(self, config: ServeConfig) -> list[str]:
@@ -119,11 +119,11 @@ def gateway_here(host: str, port: int) -> bool:
 
 
 def serve_on(config: ServeConfig, address: str) -> int:
-    """Deploy or redeploy on an existing Ray, and return when it serves. Returns: the exit code."""
+    """Deploy or redeploy on an existing Ray, and return when the system serves. Returns: the exit code."""
     try:
         cluster = ExistingCluster(address)
         config = on_nodes(config, cluster.hosts)
-        found_identity(cluster.store)  # a salt of the file is written when it is this deployment's turn
+        found_identity(cluster.store)  # a configured salt is written once this deployment holds the lease
         for line in findings(config, cluster):
             say(line)
         url = deploy_and_wait(config, cluster, say, partial(publish_if_needed, cluster.store, config, cluster.hosts))
@@ -141,7 +141,7 @@ def serve_on(config: ServeConfig, address: str) -> int:
 
 
 def dry_run(config: ServeConfig, address: str) -> int:
-    """Print what `serve_on` would do, without doing it. Returns: the exit code."""
+    """Print the changes that `serve_on` would make. Returns: the exit code."""
     try:
         cluster = ExistingCluster(address)
         for line in planned(on_nodes(config, cluster.hosts)):
@@ -154,7 +154,7 @@ def dry_run(config: ServeConfig, address: str) -> int:
 
 
 def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
-    """Lines about the Ray that was found, and about what will not work there. Raises: what Ray raises."""
+    """Lines about the Ray that was found, and about its restrictions. Raises: Ray's errors."""
     hosts = cluster.hosts
     plural = "s" * (len(hosts) > 1)
     npus, memory = sum(host.npus for host in hosts), sum(host.ub_memory_mib for host in hosts)
@@ -193,14 +193,14 @@ def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
 
 
 def dashboard_elsewhere(cluster: ExistingCluster) -> Host | None:
-    """The head, if its dashboard can be reached on that host only, and this is another one."""
+    """The head, if its dashboard can be reached only from that host, and this is another one."""
     name = urllib.parse.urlsplit(cluster.dashboard_url).hostname
     here = ray.util.get_node_ip_address()
     return next((host for host in cluster.hosts if host.head and host.address != here and name in _LOOPBACK), None)
 
 
 def take_down(address: str) -> int:
-    """Remove the application, its named actors and what it left on every host. Returns: the exit code."""
+    """Remove the application, its named actors and its files on every host. Returns: the exit code."""
     try:
         cluster = ExistingCluster(address)
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
@@ -227,10 +227,10 @@ def take_down(address: str) -> int:
 
 
 def _delete_application() -> list[str]:
-    """Delete ours and wait until its replicas have left, which may let their requests end.
+    """Delete the application and wait until its replicas have exited; running requests may finish first.
 
     Returns: names of other applications.
-    Raises: StartError if it is still there after `DELETE_S`.
+    Raises: StartError if it still exists after `DELETE_S`.
     """
     applications = list(serve.status().applications)
     if APP_NAME in applications:
@@ -250,14 +250,14 @@ def _delete_application() -> list[str]:
 
 
 def _still_there() -> str:
-    """Deployments of ours with the replicas that have not left, such as `decode: 1; gateway: 1`."""
+    """The application's remaining replicas, such as `decode: 1; gateway: 1`."""
     found = [one.deployment_id for one in replicas_among(ray.util.list_named_actors(all_namespaces=True))]
     left = Counter(one.name for one in found if one.app_name == APP_NAME)
     return "; ".join(f"{name}: {count}" for name, count in sorted(left.items())) or APP_NAME
 
 
 def _require_head(address: str) -> None:
-    """Raises: StartError if no head answers there: Ray would go on trying for many minutes, and might abort then."""
+    """Raises: StartError if no head responds, because Ray would retry for many minutes, and might then abort."""
     head = _head_of(address)
     host, _, port = head.rpartition(":")
     try:
@@ -272,7 +272,7 @@ def _require_head(address: str) -> None:
 
 
 def _head_of(address: str) -> str:
-    """`HOST:PORT` that is meant. Raises: StartError if that cannot be known."""
+    """`HOST:PORT` of the head. Raises: StartError if it is unknown."""
     if address == THIS_HOST:
         try:
             return str(services.canonicalize_bootstrap_address_or_die(address))
@@ -290,7 +290,7 @@ def _ask_head(head: str) -> None:
         ActorLookup(lambda: GcsClient(address=head)).wait(ANSWER_S)
     except TimeoutError:
         raise
-    except Exception as error:  # Ray raises many kinds
+    except Exception as error:  # Ray raises many kinds of errors
         logger.debug("%s", error)
 
 

@@ -1,4 +1,4 @@
-"""Facts about one host that decide whether the system can run there, and lines about what is wrong. Pure but for
+"""Facts about one host that determine whether the system can run on it, and messages about problems. Pure except for
 `facts_here`, which runs on the host."""
 
 import platform
@@ -18,7 +18,7 @@ from serving.regular_file import read_regular
 from serving.version import VERSION
 
 MOST_BYTES = 64 << 20
-"""Of a small file of a model folder."""
+"""Limit of a small file of a model folder."""
 CLOCK_S = 1.0
 """Clock difference [s] above which log timestamps and the expiry of one-time login links become misleading."""
 _PARTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
@@ -30,12 +30,12 @@ class HostFacts:
     """Facts about one host.
 
     Args:
-        version, python: of this package and of Python there.
-        model: digest of the model folder's small files and of the weights' content; empty = not there.
-        memory_free, memory_total: of /dev/shm [bytes]; what our own segments hold counts as free.
-        environment: variables that Ray's processes there lack, as NAME=value.
-        tls: whether Ray's TLS is on. tls_missing: files of it that cannot be read.
-        clock: Unix time there [s].
+        version, python: of this package and of Python.
+        model: digest of the model folder's small files and of the weights' content; empty = missing.
+        memory_free, memory_total: of /dev/shm [bytes]; our own segments count as free.
+        environment: variables that Ray's processes lack, as NAME=value.
+        tls: whether Ray's TLS is on. tls_missing: unreadable TLS files.
+        clock: Unix time of the host [s].
     """
 
     version: str
@@ -50,15 +50,15 @@ class HostFacts:
 
 
 def segment_bytes(folder: Path) -> int:
-    """Bytes that our own segments take in that folder: a new deployment may have them."""
+    """Bytes of our own segments in a folder, which a new deployment may reuse."""
     return sum(path.stat().st_blocks * 512 for path in folder.glob(f"{SEGMENT_PREFIX}*"))
 
 
 def facts_here(model: Path | None) -> HostFacts:
-    """Facts about the host of this process, which Ray has started.
+    """Facts about the host of this process, which must have been started by Ray.
 
     Args:
-        model: folder to look for; None = none.
+        model: folder to check; None = none.
     """
     usage = shutil.disk_usage(SHARED_MEMORY)
     lacking = {name: value for name, value in MANY_HOSTS.items() if not value_here(name)}
@@ -100,9 +100,9 @@ def problems(
 
     Args:
         own: of the requesting machine.
-        offsets: by how much each host's clock is ahead of the requesting machine [s], less the uncertainty.
+        offsets: how far each host's clock is ahead of the requesting machine [s], less the uncertainty.
         model: the model's folder.
-        supplied: hosts without it receive it from the control store and the KV-cache pool, if any host has it.
+        supplied: whether hosts without it receive it from the control store and the KV-cache pool, if any host has it.
     """
     lines = []
     digests = [one.model for one in (own, *facts.values()) if one.model]
@@ -161,7 +161,7 @@ def _of_memory(host: Host, here: HostFacts) -> Iterable[str]:
 def rows(
     facts: Mapping[Host, HostFacts], offsets: Mapping[Host, float], deaf: Mapping[Host, Sequence[str]]
 ) -> list[tuple[str, ...]]:
-    """A row a host: name, version, Python, model, /dev/shm, clock, environment, TLS, hosts that it does not reach."""
+    """A row per host: name, version, Python, model, /dev/shm, clock, environment, TLS, unreachable hosts."""
     return [
         (
             str(host),

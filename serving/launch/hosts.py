@@ -17,14 +17,14 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 
 ANSWER_S = 60.0
-"""A task on a host that has none yet starts a process there, which takes seconds on a busy machine."""
+"""Response timeout; the first task on a host starts a process there, which takes seconds on a busy machine."""
 _HEAD = next(iter(ON_HEAD_NODE))
 _NOT_THERE = ("ModuleNotFoundError", "ImportError")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Host:
-    """A node of a cluster, as Ray lists it."""
+    """A node of a cluster, from Ray's list."""
 
     name: str
     address: str
@@ -46,7 +46,7 @@ class Answers:
 
 
 def living_hosts() -> list[Host]:
-    """Hosts of the cluster that Ray calls alive, by name. Raises: what Ray raises."""
+    """Hosts of the cluster that are alive according to Ray, by name. Raises: Ray's errors."""
     return sorted(
         Host(
             node["NodeManagerHostname"],
@@ -62,9 +62,9 @@ def living_hosts() -> list[Host]:
 
 
 def on_nodes(config: ServeConfig, hosts: list[Host]) -> ServeConfig:
-    """The configuration with the cluster's nodes in place of the file's.
+    """The configuration with the cluster's nodes instead of the file's.
 
-    Raises: ConfigError if they cannot hold what is to run at the start; not if Ray may add nodes, even to none.
+    Raises: ConfigError if they cannot hold the initial replicas; not if Ray may add nodes.
     """
     nodes = tuple(
         NodeConfig(host.name, host.npus, host.ub_memory_mib) for host in hosts if host.npus or host.ub_memory_mib
@@ -87,17 +87,17 @@ def may_have_more(config: ServeConfig, hosts: list[Host]) -> bool:
 
 
 def publish_if_needed(store: GcsStore, config: ServeConfig, hosts: list[Host]) -> None:
-    """Keep the model's small files for hosts that may not have them. Raises, Effects: as `publish_model`."""
+    """Store the model's small files for hosts that may not have them. Raises, Effects: as `publish_model`."""
     if may_have_more(config, hosts):
         publish_model(store, config.model)
 
 
 def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float = ANSWER_S) -> Answers:
-    """Call a function on every living host at once.
+    """Call a function on every live host concurrently.
 
     Args:
-        question: of this package, so that hosts find it by its name.
-    Raises: what Ray raises if it does not list its nodes.
+        question: a function of this package, which hosts find by its name.
+    Raises: Ray's errors if it does not list its nodes.
     """
     task: Any = ray.remote(num_cpus=0, max_retries=0)(question)
     asked = {
@@ -117,7 +117,7 @@ def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float =
 
 
 def reason_of(error: Exception) -> str:
-    """A line about a question that a host could not answer."""
+    """Message about a host's failed call."""
     text = str(error)
     if any(sign in text for sign in _NOT_THERE) and "serving" in text:
         return "has no cloudmatrix-infer, or another version, in the Python that Ray runs: install it there"

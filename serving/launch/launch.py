@@ -34,9 +34,9 @@ RETRY_PAUSE_S = 5.0
 
 
 def serve_forever(config: ServeConfig, session: SystemSession) -> int:
-    """Serve until SIGINT, SIGTERM or SIGHUP, then let requests end. `preflight` comes first. Returns: the exit code.
+    """Serve until SIGINT, SIGTERM or SIGHUP, then let requests finish. Call `preflight` first. Returns: the exit code.
 
-    Effects: everything that was started is stopped in all cases. Logs are kept unless the stop was requested.
+    Effects: all started processes are stopped in all cases. Logs are kept unless the stop was requested.
     """
     interrupt = Interrupt()
     cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
@@ -102,31 +102,31 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupt:
-    """SIGINT, SIGTERM, SIGHUP: raise KeyboardInterrupt while the pools start; later end `wait`.
+    """Handler of SIGINT, SIGTERM, SIGHUP: raises KeyboardInterrupt while the pools start; later ends `wait`.
 
-    While Ray itself starts they are only recorded, because a half-started Ray cannot be stopped.
+    While Ray itself starts, signals are only recorded, because a half-started Ray cannot be stopped.
     """
 
     def __init__(self) -> None:
         self._asked = False
         self._raises = False
         self._hurried = False
-        # Not an Event: a handler that interrupts the holder of its lock would deadlock.
+        # Not an Event: a signal handler that interrupts the holder of its lock would deadlock.
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def install(self) -> None:
-        """Take the signals over. Again after Ray has started, which takes SIGTERM for itself."""
+        """Install the handlers. Call it again after Ray has started, which installs its own for SIGTERM."""
         for kind in ending_signals():
             signal.signal(kind, self._handle)
 
     def raise_now(self) -> None:
-        """Raise KeyboardInterrupt on a stop request from now on, and at once if one is pending."""
+        """Raise KeyboardInterrupt on later stop requests, and immediately if one is pending."""
         self._raises = True
         if self._asked:
             raise Interrupted
 
     def raise_no_more(self) -> None:
-        """Only record stop requests from now on."""
+        """Only record later stop requests."""
         self._raises = False
 
     def wait(self, seconds: float | None = None) -> bool:
@@ -172,7 +172,7 @@ def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
 
 
 def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> str:
-    """Start Ray, deploy, and wait until a gateway can serve. Returns: name of what computes, for people."""
+    """Start Ray, deploy, and wait until a gateway can serve. Returns: name of the compute device, for people."""
     begun = time.monotonic()
     nodes = len(config.cluster.nodes)
     say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
@@ -188,11 +188,11 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
 
 
 def _start_ray(cluster: LocalCluster, interrupt: Interrupt) -> None:
-    """Start it, on a machine that is too busy at the second try. Raises: StartError; Interrupted between the two."""
+    """Start Ray; on a machine that is too busy, retry once. Raises: StartError; Interrupted between the attempts."""
     for tries_left in (1, 0):
         try:
             return cluster.start()
-        except Exception as error:  # Ray raises bare Exception, of many lines
+        except Exception as error:  # Ray raises bare Exception, with many lines
             if tries_left and too_slow(error):
                 say(
                     f"Ray did not start in time: is the machine busy? Trying once again in"

@@ -1,4 +1,4 @@
-"""Checks for free memory and a compiler on this machine, before anything heavy starts."""
+"""Checks for free memory and a compiler on this machine, before any expensive start."""
 
 import contextlib
 import logging
@@ -23,7 +23,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def warn_of_machine(config: ServeConfig) -> None:
-    """Log what this machine lacks to be fast or to start at all, regardless of the model's weights.
+    """Log what this machine lacks for speed or for a start at all, regardless of the model's weights.
 
     Raises: ConfigError if the configuration requires the native step and no compiler is installed.
     """
@@ -36,7 +36,7 @@ def warn_of_machine(config: ServeConfig) -> None:
 
 
 def warn_of_weights(config: ServeConfig, weights: int) -> None:
-    """Log that memory is short with the weights, unless it is short without them, which was already logged."""
+    """Log that memory is short with the weights, unless it is short without them, which has been logged already."""
     free = free_memory()
     if not tight_lines(config, 0, free):
         for line in tight_lines(config, weights, free):
@@ -45,14 +45,14 @@ def warn_of_weights(config: ServeConfig, weights: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Memory of this machine that is free [bytes]: in all, and in /dev/shm."""
+    """Free memory of this machine [bytes]: in total, and in /dev/shm."""
 
     total: int
     shared: int
 
 
 def free_memory() -> FreeMemory:
-    """Free memory here, by the kernel's count, and by the container's limit where that is less."""
+    """Free memory of this machine, by the kernel's count, or by the container's limit if that is less."""
     available = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
     total = machine_bytes() if available is None else int(available[1]) << 10
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
@@ -62,10 +62,10 @@ def free_memory() -> FreeMemory:
 
 
 def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str]:
-    """Lines about memory that a start on this machine is short of, with the way out.
+    """Lines about memory that a start on this machine lacks, with the remedy.
 
     Args:
-        weights: bytes of the model's weights; 0 where none are computed with.
+        weights: bytes of the model's weights; 0 without real weights.
     """
     shared = sum(need.replicas * need.memory_mib for need in replicas_at_start(config)) * MIB
     wanted = _PROCESSES_BYTES + shared + weights
@@ -86,7 +86,7 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
 
 
 def compiler_line(config: ServeConfig) -> str | None:
-    """Remedy for a C++ compiler that is missing; None if none is needed, or there is one."""
+    """Remedy for a missing C++ compiler; None if none is needed, or one is installed."""
     if config.engine.executor in ("simulated", "torch") or config.model.device not in ("auto", "cpu"):
         return None
     if packaged_library().exists() or (config.model.device == "auto" and Path("/dev/nvidiactl").exists()):

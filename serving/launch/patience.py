@@ -1,8 +1,8 @@
-"""How long a start waits for Ray: as long as it makes progress, on a busy machine too, and until there is a reason to
-stop.
+"""Time limit of a start's wait for Ray: as long as it makes progress, also on a busy machine, and until there is a
+reason to stop.
 
 Ray itself uses fixed timeouts (30 s for a node, for the GCS's port, for the client table), which an overloaded machine
-exceeds without any fault. Reasons to stop: one of Ray's processes has ended; none of them has used processor time for a
+exceeds without any fault. Reasons to stop: one of Ray's processes has ended; none of them has used CPU time for a
 while; or the limit for any start has passed.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 STILL_S = 90.0
-"""Without a tick of processor time in any of the processes: on a busy machine each gets some within seconds."""
+"""Time without a tick of CPU time in any of the processes: on a busy machine each gets some within seconds."""
 LONGEST_S = 1200.0
 SAY_EVERY_S = 15.0
 PAUSE_S = 0.2
@@ -20,10 +20,10 @@ _PROC = Path("/proc")
 
 
 class StartWait:
-    """One wait. Time is passed in.
+    """One wait. Time is an argument.
 
     Args:
-        what: is awaited, in words.
+        what: description of what is awaited.
         now: monotonic [s].
     """
 
@@ -36,7 +36,7 @@ class StartWait:
         """Reason to stop waiting; empty = continue.
 
         Args:
-            moved: a number that changes with progress, such as ticks of processor time.
+            moved: a number that changes with progress, such as ticks of CPU time.
             ended: description of a process that ended unexpectedly; empty = none.
         """
         if moved != self._moved:
@@ -58,13 +58,13 @@ class StartWait:
 
 
 def load_words(load: float, cores: int) -> str:
-    """The machine's load, in words."""
+    """Text about the machine's load."""
     plural = "s" * (cores != 1)
     return f"load {load:.0f} on {cores} core{plural}{', so everything takes longer' if load > 2 * cores else ''}"
 
 
 def load_and_cores() -> tuple[float, int]:
-    """The load of the last minute, and cores of this machine."""
+    """The machine's load average of the last minute, and its number of cores."""
     return os.getloadavg()[0], os.cpu_count() or 1
 
 
@@ -74,12 +74,12 @@ def load_here() -> str:
 
 
 def slowness(load: float, cores: int) -> float:
-    """How many times longer things may take than alone; at least once."""
+    """Factor by which things may take longer than on an idle machine; at least 1."""
     return max(1.0, load / cores)
 
 
 def processor_ticks(pids: Iterable[int]) -> int:
-    """Processor time of processes and of their ended children, in kernel ticks; ended processes count 0."""
+    """CPU time of processes and of their ended children, in kernel ticks; ended processes count 0."""
     total = 0
     for pid in pids:
         try:

@@ -1,4 +1,4 @@
-"""Ports of this machine that a system is going to listen on. Imports no Ray."""
+"""Ports of this machine that a system will listen on. Does not import Ray."""
 
 import errno
 import os
@@ -12,30 +12,30 @@ from serving.config.cluster import ClusterConfig
 from serving.errors import ConfigError
 
 GATEWAY_PORT = "[gateway] port or --port"
-"""What a user would change."""
+"""Setting named in the error."""
 _ANY_DASHBOARD_PORT = "[cluster] dashboard_port (any free one: --set cluster.dashboard_port=0)"
 
 
 def require_free(host: str, port: int, setting: str) -> None:
-    """Look whether a port could be listened on now.
+    """Check that a port is free now.
 
     Args:
-        setting: what the user would change, for the error.
+        setting: the user's setting, for the error.
 
-    Raises: ConfigError if it is taken, or this machine has no such address.
+    Raises: ConfigError if it is in use, or this machine has no such address.
     """
     with _bound(host, port, setting):
         pass
 
 
 def require_places(host: str, port: int, setting: str, cluster: ClusterConfig) -> None:
-    """See that a start on this machine can have its ports, the dashboard's included, and its folder.
+    """Check the ports, including the dashboard's, and the folder that a start on this machine needs.
 
     Args:
         setting: as `require_free`.
-    Raises: ConfigError if a port is taken, the folder of starts cannot be written, or its disk is full.
+    Raises: ConfigError if a port is in use, the folder of starts is not writable, or its disk is full.
     """
-    if 0 < port < 1 << 16:  # else its range is what is wrong with it
+    if 0 < port < 1 << 16:  # otherwise its range is the error
         require_free(host, port, setting)
     if cluster.dashboard_port:
         require_free(cluster.dashboard_host, cluster.dashboard_port, _ANY_DASHBOARD_PORT)
@@ -59,15 +59,15 @@ def any_free_port(host: str) -> int:
 
 @contextmanager
 def reserved_port(host: str, port: int, setting: str) -> Iterator[None]:
-    """Keep a port for this user's processes that share it (SO_REUSEPORT), as gateways and Serve's proxy do.
+    """Reserve a port for this user's processes that share it (SO_REUSEPORT), as gateways and Serve's proxy do.
 
-    Ray's processes take dozens of free ports while the gateway has not started or has died. The kernel does not hand
-    out a bound port; connections reach only listening sockets, and this one does not listen.
+    Ray's processes take dozens of free ports while no gateway listens, before its start or after its death. The kernel
+    does not hand out a bound port; connections reach only listening sockets, and this one does not listen.
 
     Raises: ConfigError as `require_free`.
     """
     with _bound(host, port, setting) as sock:
-        # Only now: bound as shared, it would not have found another system that shares its own port in this way.
+        # Not before: bound as shared, it would not have detected another system that shares its port in the same way.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         yield
@@ -76,7 +76,7 @@ def reserved_port(host: str, port: int, setting: str) -> Iterator[None]:
 @contextmanager
 def _bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections of an earlier one do not count
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections of an earlier listener
         try:
             sock.bind((host, port))
         except OSError as error:

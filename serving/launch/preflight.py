@@ -1,4 +1,4 @@
-"""Checks before anything is started. Imports no Ray, so that a mistake costs a moment and one line."""
+"""Checks before the start. Does not import Ray, so that a mistake costs a moment and one line."""
 
 import asyncio
 import logging
@@ -28,16 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
-    """Check configuration, model and machine before anything runs.
+    """Check configuration, model and machine.
 
     Args:
-        own_ray: Ray will be started, and the gateway listen, on this machine.
+        own_ray: whether Ray will be started, and the gateway listen, on this machine.
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
-        draft), ConfigError (a port is taken, a block is larger than a memory server, contexts are to be longer than is
-        computed, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of the
-        SSD tier cannot be written, the disk is full, the Redis does not answer), ModelError (the
-        model folder or the tokenizer's cannot be served, or they do not belong together).
-    Effects: makes the folder of the SSD tier.
+        draft), ConfigError (a port is in use, a block is larger than a memory server, contexts are longer than
+        supported, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of
+        the SSD tier is not writable, the disk is full, the Redis does not respond), ModelError (the model folder or
+        the tokenizer's cannot be served, or they do not belong together).
+    Effects: creates the folder of the SSD tier.
     """
     if own_ray:
         require_places(config.gateway.host, config.gateway.port, GATEWAY_PORT, config.cluster)
@@ -64,7 +64,7 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:
-    """Whether all contexts end before the model would do what is not computed."""
+    """Require that contexts are within the length that is implemented for the model."""
     limit, asked = model.computed_up_to, config.engine.max_model_len
     if limit is not None and asked > limit.tokens:
         raise ConfigError(
@@ -123,7 +123,7 @@ def _block_bytes(config: ServeConfig, model: Architecture) -> int:
 
 
 def _require_hbm(config: ServeConfig, model: Architecture, *, here: bool) -> None:
-    """Whether the dies of each pool's instances hold the weights and a KV block each; if not, what would do."""
+    """Require that the dies of each pool's instances hold the weights and one KV block; the error has the remedy."""
     require_room(config, _weights(config, model), _block_bytes(config, model), here=here)
 
 
@@ -144,7 +144,7 @@ def check_before_fetch(config: ServeConfig, folder: Path | None, stored: int, *,
     Raises: ConfigError, ModelError, as `preflight`.
     """
     if folder is None:
-        if config.model.dtype != "bfloat16":  # float32 files would take half of it
+        if config.model.dtype != "bfloat16":  # float32 files would need half of it
             require_room(config, stored, 0, here=own_ray)
         return
     config = replace(config, model=replace(config.model, path=folder))

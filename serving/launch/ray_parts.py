@@ -18,9 +18,9 @@ from serving.terminal import ending_signals
 logger = logging.getLogger(__name__)
 
 HELPERS = ("dashboard", "log_monitor", "monitor")
-"""Processes of a node, by Ray's names. Without the dashboard there is no scaling by page, REST or command line."""
+"""Processes of a node, by Ray's names. Without the dashboard, scaling by page, REST or command line is unavailable."""
 RETRY_S = 5.0
-"""Time between two tries to start what does not come up."""
+"""Time between two attempts to start a failing process."""
 RAYLET_DEADLINE_S = 30
 _TOO_SLOW = ("timed out", "overloaded", "took too long")
 """Fragments of Ray's error messages after which a retried start may succeed."""
@@ -29,7 +29,7 @@ _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 
 
 class _Started:
-    """Ray's processes that this process has started and that may still run."""
+    """Ray processes started by this process that may still run."""
 
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -58,7 +58,7 @@ def end_started() -> None:
     registered nowhere.
     """
     for process in _started.processes:
-        process.kill()  # no effect if it has ended
+        process.kill()  # no effect on an ended process
     for process in _started.processes:
         process.wait()
 
@@ -144,12 +144,12 @@ def be_patient(say: Callable[[str], object], asked: Callable[[], bool]) -> None:
 
 
 def patiently(what: str, attempt: Callable[[], Any], say: Callable[[str], object], asked: Callable[[], bool]) -> Any:
-    """Try until it succeeds. Returns: its answer.
+    """Retry an attempt until it succeeds. Returns: its result.
 
     Args:
-        what: is awaited, in words.
-        attempt: raises TimeoutError or RuntimeError as long as it is not there.
-    Raises: RuntimeError with the cause to wait no longer.
+        what: description of what is awaited.
+        attempt: raises TimeoutError or RuntimeError until it succeeds.
+    Raises: RuntimeError with the reason to stop waiting.
     """
     answers: list[Any] = []
 
@@ -184,7 +184,7 @@ def hide_command_line() -> None:
 
 
 def kept(command: list[str]) -> list[str]:
-    """A raylet's command line with a keeper before each of its agents; any other command as it is."""
+    """A raylet's command line with a keeper before each of its agents; any other command unchanged."""
     keeper = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(agent_keeper.__file__))])
     return [
         f"{option}{keeper} {part.removeprefix(option)}"
@@ -218,15 +218,15 @@ def start_raylet_again(node: Any) -> None:
 
 
 class HelperTender:
-    """Starts the first node's dashboard and monitors again when they die."""
+    """Restarts the first node's dashboard and monitors when they die."""
 
     def __init__(self) -> None:
         self._missing: set[str] = set()
-        """Dead, and not yet started again."""
+        """Dead processes that have not been restarted yet."""
         self._not_before = 0.0
 
     def tend(self, node: Any) -> None:
-        """Look once. Raises: what Ray raises if one does not come up; it is tried again after `RETRY_S`."""
+        """Check once. Raises: Ray's errors if one fails to start; it is retried after `RETRY_S`."""
         for kind in HELPERS:
             if dead(node, kind):
                 logger.warning("Ray's %s has died; starting it again", kind)

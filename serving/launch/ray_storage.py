@@ -2,9 +2,9 @@
 
     embedded    RocksDB in the session's folder: a restarted GCS recovers everything; no other service needed
     redis://…   a Redis that outlives this machine; for clusters whose head node may move
-    memory      nowhere: when the GCS dies, Ray dies with it a minute later
+    memory      none: when the GCS dies, Ray dies with it a minute later
 
-Imports no Ray.
+Does not import Ray.
 """
 
 import shutil
@@ -23,8 +23,8 @@ class RayStorage:
     """Storage settings for the start of Ray.
 
     Args:
-        environment: for this process and all that it starts; see `SystemSession.set_environment`.
-        arguments: of `ray.init` (with an underscore before each) and of a `Node`.
+        environment: for this process and its children; see `SystemSession.set_environment`.
+        arguments: of `ray.init` (each with a leading underscore) and of a `Node`.
         survives: whether a restarted GCS recovers everything.
         folder: location of the storage, if on this machine.
     """
@@ -35,17 +35,17 @@ class RayStorage:
     folder: Path | None = None
 
     def forget(self) -> None:
-        """Delete what a GCS that did not come up has left in its folder, if it has one."""
+        """Delete the folder of a GCS that failed to start, if it has one."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def ray_storage(kind: str, session: SystemSession) -> RayStorage:
-    """Reads `[cluster] gcs_storage`.
+    """The storage for `[cluster] gcs_storage`.
 
     Args:
         kind: `embedded`, `memory` or `redis://[user:password@]host:port`, `rediss://` for TLS.
-    Raises: ConfigError for anything else.
+    Raises: ConfigError for any other value.
     """
     if kind == MEMORY:
         return RayStorage({}, survives=False)

@@ -15,7 +15,7 @@ LAST_WORDS_S = 8.0
 """Time within which replicas detect the end of their node and end too [s]; until then they may still create files."""
 PERIOD_S = 0.5
 DISMISS_S = 2.0
-"""For a process that has only to read four bytes and end."""
+"""Deadline for a process that only has to read four bytes and exit."""
 _DONE = b"done"
 
 
@@ -24,7 +24,7 @@ class Reaper:
 
     Args:
         prefixes: of files that belong to this start only, including their folders.
-        folder: removed too.
+        folder: folder to remove as well.
     Effects: starts a process in a session of its own, which a terminal's signals do not reach.
     """
 
@@ -60,14 +60,14 @@ class Reaper:
         if pipe is None or pipe.closed:
             return
         try:
-            self._process.communicate(_DONE, timeout=DISMISS_S)  # passes over a pipe whose reader was killed
+            self._process.communicate(_DONE, timeout=DISMISS_S)  # ignores a broken pipe, as of a killed reader
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
 
 
 def remove(folder: Path, prefixes: Sequence[Path]) -> None:
-    """Remove what is there now."""
+    """Remove the files and the folder that exist now."""
     for prefix in prefixes:
         for path in prefix.parent.glob(f"{prefix.name}*"):
             path.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def remove(folder: Path, prefixes: Sequence[Path]) -> None:
 
 
 def main(folder: Path, prefixes: Sequence[Path]) -> None:
-    """Wait for the launcher's end, which the kernel shows by closing the pipe, and remove what it cannot any more."""
+    """Wait for the launcher's end, at which the kernel closes the pipe, and remove the files that it left."""
     if sys.stdin.buffer.read() == _DONE:
         return
     end = time.monotonic() + LAST_WORDS_S

@@ -1,12 +1,12 @@
-"""Upgrade of a running application, one deployment after another: what each is made of, and in which order they change.
+"""Upgrade of a running application, one deployment after another: the versions of each, and the order of the changes.
 
     record of what is deployed (in Ray's control store) ── compared with ──► the new configuration and code
                                    │
-          orders, one for each deployment:  version · keys in place · whether the new replica may come first
+          orders, one for each deployment:  version · live keys · whether the new replica may start first
 
 Serve replaces replicas when a deployment's version changes and calls `reconfigure` when only `user_config` does. So
-the version is made of what needs a restart, and `user_config` is what does not. The options `version` and `_internal`
-and `get_serve_details` are Serve's own, not promised to stay, and used here only.
+the version contains all that needs a restart, and `user_config` the rest. The options `version` and `_internal` and
+`get_serve_details` are internal to Serve and may change; only this module uses them.
 """
 
 import contextlib
@@ -32,25 +32,25 @@ from serving.wire.messages import PROTOCOL as LINK_PROTOCOL
 
 RECORD_KEY = "deployed"
 SURGE_PERCENT = 20
-"""New replicas beyond the target while old ones serve, at least one: each loads the model, on cores that serve."""
+"""New replicas beyond the target while old ones serve, at least one: each loads the model, on cores that are in use."""
 Begin = Callable[[str, Mapping[str, int]], Mapping[str, int]]
 """Called at the start of a stage with its name and the targets that the configuration changes. Returns: the targets in
 effect, by deployment. Raises: any error that prevents the stage.
 """
 Details = Mapping[str, Any]
-"""Deployments by name, as Serve describes them."""
+"""Deployments by name, in Serve's description."""
 PROTOCOLS = {"link": LINK_PROTOCOL, "pool": POOL_PROTOCOL}
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """State that one deployment is to reach, or to keep for now.
+    """State that one deployment must reach, or keep for now.
 
     Args:
         version: of everything that requires new replicas.
         live: keys that running replicas apply in place.
-        replicas: target now; 0 is possible.
-        surge: capacity exists for a new replica in addition to the old ones.
+        replicas: present target; 0 is possible.
+        surge: whether there is capacity for a new replica in addition to the old ones.
         held: Ray's options of the running version, while this deployment waits for its turn.
     """
 
@@ -80,8 +80,8 @@ class Record:
     """The last deployment.
 
     Args:
-        values: of the configuration; of secrets, digests.
-        versions, live: of each deployment, as its order had them.
+        values: of the configuration; digests of secrets.
+        versions, live: of each deployment, as in its order.
     """
 
     code: str
@@ -97,7 +97,7 @@ class Rollout:
     Args:
         config: sealed.
         app: name of the application.
-        listing: of its deployments; queries Serve by default.
+        listing: lists its deployments; queries Serve by default.
         room: see `has_room`.
     Raises: SilentError if the control store does not respond.
     """
@@ -135,7 +135,7 @@ class Rollout:
 
     @property
     def at_once(self) -> bool:
-        """Whether all change together: what is new does not speak with what is old, or other pools are there."""
+        """Whether all change together: the new version is incompatible with the old one, or the pools differ."""
         before = self._before
         return (
             before is None
@@ -146,7 +146,7 @@ class Rollout:
 
     @property
     def runs(self) -> bool:
-        """Whether the application was there before."""
+        """Whether the application was deployed before."""
         return bool(self._running)
 
     def stages(self, begin: Begin) -> Iterator[dict[str, Order]]:
@@ -172,7 +172,7 @@ class Rollout:
             yield {one: self._order(one, done, held=one in later) for one in self.names}
 
     def all(self, begin: Begin) -> dict[str, Order]:
-        """Orders by which everything changes together. Effects: the record."""
+        """Orders with which all deployments change together. Effects: writes the record."""
         self._begin(begin, f"{', '.join(self.names)} at once", self._wanted())
         self._write(self._after)
         return {name: self._order(name, self._after, held=False) for name in self.names}
@@ -188,7 +188,7 @@ class Rollout:
         )
 
     def _wanted(self) -> dict[str, int]:
-        """Targets of the file where they changed; other pools keep the size they were scaled to."""
+        """The file's targets where they changed; other pools keep the size to which they were scaled."""
         if self._before is None:
             return self._file()
         before, after = self._before.values, self._after.values
@@ -197,7 +197,7 @@ class Rollout:
         return {name: target for name, target in self._file().items() if name in changed or name not in self._running}
 
     def _begin(self, begin: Begin, stage: str, wanted: Mapping[str, int]) -> None:
-        """Effects: targets are those of this moment, which may have changed since the stage before."""
+        """Effects: updates the targets, which may have changed since the previous stage."""
         told = begin(stage, wanted)
         self._running = self._listing(self._app)
         there = {name: int(one["target_num_replicas"]) for name, one in self._running.items()}
@@ -223,7 +223,7 @@ def deployments(config: ServeConfig) -> list[str]:
 
 
 def weights_of(config: ServeConfig) -> str:
-    """Name of the weights that instances will load: as the file has it, else of their content; empty if unknown here.
+    """Version of the weights that instances will load: of the file, or else of their content; empty if unknown.
 
     Effects: reads files.
     """
@@ -234,7 +234,7 @@ def weights_of(config: ServeConfig) -> str:
 
 
 def read_record(store: GcsStore) -> Record | None:
-    """The last deployment; None if there was none, or by a version that kept another record. Raises: SilentError."""
+    """The last deployment; None if there was none, or if its record has another format. Raises: SilentError."""
     kept = store.get(RECORD_KEY)
     if kept is None:
         return None
@@ -244,7 +244,7 @@ def read_record(store: GcsStore) -> Record | None:
 
 
 def has_room(config: ServeConfig, name: str) -> bool:
-    """Whether one more replica finds its NPUs and its UB memory on one node now."""
+    """Whether one node has free NPUs and UB memory for one more replica."""
     if name == KVCACHE:
         npus, memory = 0, config.kvcache.ub_memory_mib
     else:
@@ -255,7 +255,7 @@ def has_room(config: ServeConfig, name: str) -> bool:
 
 
 def _running(app: str) -> Details:
-    """Deployments of the application as Serve describes them; none if it does not run."""
+    """Deployments of the application in Serve's description; empty if it does not run."""
     from ray.serve.context import _get_global_client
 
     if app not in serve.status().applications:

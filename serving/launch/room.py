@@ -1,4 +1,4 @@
-"""Whether a model's weights fit: on the dies of each pool's instances, and into this machine's memory."""
+"""Checks whether a model's weights fit: on the dies of each pool's instances, and in this machine's memory."""
 
 import math
 import os
@@ -11,13 +11,13 @@ _HBM_STEP_MIB = 64
 
 
 def require_room(config: ServeConfig, weights: int, block: int, *, here: bool) -> None:
-    """Look whether the dies of each pool's instances hold the weights and a KV block each.
+    """Require that the dies of each pool's instances hold the weights and one KV block.
 
     Args:
-        weights: bytes of all weights, in the type that they are computed in.
+        weights: bytes of all weights, in the type used for computing.
         block: bytes of a KV block.
-        here: the dies' memory is this machine's.
-    Raises: ConfigError if they do not, with the size of die that would do; if this machine cannot hold the weights.
+        here: whether the dies' memory is this machine's.
+    Raises: ConfigError if they do not, with a sufficient die size; if this machine cannot hold the weights.
     """
     hardware, name = config.hardware, config.model.served_name
     enough = _enough_mib(config, weights)
@@ -44,7 +44,7 @@ def machine_bytes() -> int:
 
 
 def _enough_mib(config: ServeConfig, weights: int) -> int:
-    """A size of die with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
+    """A die size with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
     wanted = max(
         (weights / MIB + pool.ub_memory_mib) / pool.dies_per_instance / (1 - config.hardware.workspace_share)
         for pool in config.pools.values()

@@ -1,4 +1,4 @@
-"""New secrets for a system that runs on a Ray: written to the control store, where its processes look for them."""
+"""Rotation of a running system's secret: the new one is written to Ray's control store, which its processes poll."""
 
 import secrets
 
@@ -16,9 +16,9 @@ _TAKEN_S = 2 * KEEP_PERIOD_S
 
 
 def rotate_secret(address: str, *, forget_old: bool = False) -> int:
-    """Rotate the secret of the system at an address, or forget the one before. Returns: the exit code.
+    """Rotate the secret of the system at an address, or drop the previous one. Returns: the exit code.
 
-    Raises: ConfigError if there is no such Ray, or no system on it; SilentError if its control store does not answer.
+    Raises: ConfigError if there is no such Ray, or no system on it; SilentError if its control store does not respond.
     """
     try:
         count = rotated(ExistingCluster(address).store, forget_old=forget_old)
@@ -35,11 +35,11 @@ def rotate_secret(address: str, *, forget_old: bool = False) -> int:
 
 
 def rotated(store: GcsStore, *, forget_old: bool = False) -> int:
-    """Write the new list: a new secret and the one before, or the current one alone. Returns: how many are accepted.
+    """Write the new list: a new and the present secret, or the present one alone. Returns: number of accepted secrets.
 
     Raises: ConfigError if no system was deployed; SilentError.
     """
-    with DeploymentLease(store, "rotates the secret", say):  # of two at once, one would be forgotten at once
+    with DeploymentLease(store, "rotates the secret", say):  # two concurrent rotations would drop one new secret
         kept = read_secrets(store)
         if not kept:
             raise ConfigError("no system runs on this Ray, so there is no secret to rotate: deploy one first")

@@ -33,11 +33,11 @@ def app(args: dict[str, Any]) -> Application:
 
     Args:
         args: `config`, a topology file, relative to this repository; `set`, a list of "section.key=value";
-            `secret_file`, a file with the system's secrets, the current one first, one a line, if the cluster is to
-            have these and none of its own. Files have to be on every host.
-    Raises: ConfigError, ModelError if that cannot be served; Serve shows the line as the application's message.
-    Effects: detached actors; identity of the system in Ray's control store; fetches a model of the Hugging Face Hub to
-        this host.
+            `secret_file`, a file with the system's secrets, one per line, the current one first, to be used instead of
+            the cluster's own. The files must exist on every host.
+    Raises: ConfigError, ModelError if this cannot be served; Serve shows the line as the application's message.
+    Effects: starts detached actors; writes the system's identity to Ray's control store; downloads a model of the
+        Hugging Face Hub to this host.
     """
     unknown = [name for name in args if name not in _KNOWN]
     if unknown:

@@ -1,4 +1,4 @@
-"""Files of a system outside the processes that made them, on one host; runs where they are."""
+"""Files of a system outside its processes' own folders, on one host; must run on that host."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from serving.launch.reaper import remove
 
 
 def system_file_prefixes(session: str) -> tuple[Path, ...]:
-    """Beginnings of the names of a system's files outside its folder; faults are of a tester that was killed."""
+    """Name prefixes of a system's files outside its folder; files of faults remain only if their tester was killed."""
     return (SHARED_MEMORY / f"{SEGMENT_PREFIX}{session}-", faults_path(SHARED_MEMORY, session))
 
 
 def remove_system_files(session: str) -> int:
-    """Delete what a system that was deployed has left on this host. Returns: files and folders that went."""
+    """Delete the files of a deployed system on this host. Returns: number of removed files and folders."""
     folder, prefixes = deployed_session(session).folder, system_file_prefixes(session)
     found = sum(len(list(prefix.parent.glob(f"{prefix.name}*"))) for prefix in prefixes) + folder.exists()
     remove(folder, prefixes)

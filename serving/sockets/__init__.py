@@ -1,1 +1,1 @@
-"""Parts that every socket between our processes shares: proof of the secret, TLS, ports, and bytes in bulk."""
+"""Code shared by all sockets between our processes: proof of the secret, TLS, ports, and bulk transfers."""

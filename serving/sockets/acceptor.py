@@ -1,7 +1,7 @@
-"""Accepts connections on a thread, and serves each on one of its own: a bounded number, strangers apart.
+"""Accepts connections on a thread, and serves each on its own thread: a bounded number, unproved clients separately.
 
-A stranger has not proved the secret yet. With too many of them the oldest is closed, so that those who know it always
-get in; those who have proved it are refused only when there are as many as there may be.
+A stranger is a client that has not proved the secret yet. If there are too many, the oldest is closed, so that clients
+that know the secret can always connect; these are refused only at the limit of proved connections.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ class Acceptor:
     Args:
         name: of its threads.
         limit: connections that have proved the secret.
-        serve: serves one connection to its end, on a thread of its own; closes what it is given.
-        on_closed_stranger: called when a stranger has to go for another one.
+        serve: serves one connection to its end, on its own thread; closes the socket.
+        on_closed_stranger: called when a stranger is closed in favour of another.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class Acceptor:
 
     @property
     def count(self) -> int:
-        """Connections open now, strangers included."""
+        """Open connections, including strangers."""
         return len(self._open)
 
     @property
     def deaf(self) -> bool:
-        """Whether no thread accepts any more, although nothing stopped it."""
+        """Whether an accepting thread has died, although `stop` was not called."""
         return not self._stopping and any(not thread.is_alive() for thread in self._threads)
 
     @property
@@ -80,7 +80,7 @@ class Acceptor:
         return self.address
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, at the same port if it is free there, and name that one.
+        """Also listen on another address of this host, at the same port if it is free there, and announce that one.
 
         Raises: as `start`.
         """
@@ -88,7 +88,7 @@ class Acceptor:
             self._listen(host, self.address[1])
 
     def stop(self, timeout_s: float) -> None:
-        """End every connection, and wait for its thread."""
+        """Close every connection, and wait for its thread."""
         self._stopping = True
         end = time.monotonic() + timeout_s
         for listener in self._listeners:
@@ -106,7 +106,7 @@ class Acceptor:
 
     @contextlib.contextmanager
     def watched(self, accepted: socket.socket, used: socket.socket) -> Iterator[None]:
-        """Have `used` closed if `accepted` is to end: TLS takes another socket in its place."""
+        """Close `used` when `accepted` must be closed: TLS replaces the accepted socket by another."""
         with self._lock:
             self._used[accepted] = used
         try:
@@ -116,7 +116,7 @@ class Acceptor:
                 self._used.pop(accepted, None)
 
     def accepted(self, sock: socket.socket) -> bool:
-        """The client of this connection has proved the secret. Returns: whether there is room for it."""
+        """Note that the client of this connection has proved the secret. Returns: whether it is within the limit."""
         with self._lock:
             if len(self._open) - len(self._strangers) >= self._limit:
                 return False
@@ -154,7 +154,7 @@ class Acceptor:
                 self._strangers[sock] = None
             try:
                 thread.start()
-            except RuntimeError:  # no more threads
+            except RuntimeError:  # no more threads available
                 self._forget(sock)
                 sock.close()
 
@@ -171,6 +171,6 @@ class Acceptor:
             self._strangers.pop(sock, None)
 
     def _shut(self, sock: socket.socket) -> None:
-        """End a connection; its own thread notices that. The lock is held."""
+        """Shut a connection down; its own thread then ends. The caller holds the lock."""
         with contextlib.suppress(OSError):
             self._used.get(sock, sock).shutdown(socket.SHUT_RDWR)

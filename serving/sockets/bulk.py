@@ -1,4 +1,4 @@
-"""Many buffers over one blocking socket: straight out of shared memory, and straight into it.
+"""Transfer of many buffers over one blocking socket, directly from and to shared memory.
 
 Plain sockets take several buffers with one system call; TLS sockets take one at a time.
 """
@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 
 AT_ONCE = 64
-"""Buffers of one system call; the kernel would take 1024, of which few are filled by one."""
+"""Buffers per system call; the kernel accepts 1024, but one call fills only a few."""
 NOTHING = memoryview(b"")
 PIECE_BYTES = 1 << 20
-"""Read at a time of a plain socket: what is hashed afterwards is still in the cache."""
+"""Bytes read from a plain socket at a time, so that they are still in the cache when they are hashed."""
 
 
 def send_views(sock: socket.socket, views: Sequence[memoryview], deadline: float) -> None:
@@ -48,10 +48,10 @@ def receive_views(
 
     Args:
         views: of bytes, writable, contiguous.
-        on_filled: called with the place of each buffer when it is full.
-        ahead: what has been read already of these bytes; not more than all of them.
+        on_filled: called with the index of each buffer when it is full.
+        ahead: leading bytes that were read before; at most all of them.
     Raises: TimeoutError, OSError as sockets do; ConnectionError if the stream ends before.
-    Effects: as said; buffers hold anything when it raises.
+    Effects: fills the buffers; their contents are undefined if it raises.
     """
     tls = isinstance(sock, ssl.SSLSocket)
     first, at = _position(views, 0, _filled(views, ahead))
@@ -74,9 +74,9 @@ def receive_views(
 
 
 def tune_bulk(sock: socket.socket) -> None:
-    """Give a socket large buffers, and have a dead host noticed.
+    """Set large buffers, and keep-alive to detect a dead host.
 
-    Raises: OSError if the socket is gone.
+    Raises: OSError if the socket is closed.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -86,7 +86,7 @@ def tune_bulk(sock: socket.socket) -> None:
 
 
 def _next(views: Sequence[memoryview], first: int, at: int) -> list[memoryview]:
-    """Buffers of the next piece."""
+    """Buffers of the next system call."""
     piece = [views[first][at : at + PIECE_BYTES]]
     left = PIECE_BYTES - len(piece[0])
     following = first + 1
@@ -100,7 +100,7 @@ def _next(views: Sequence[memoryview], first: int, at: int) -> list[memoryview]:
 
 
 def _filled(views: Sequence[memoryview], ahead: memoryview) -> int:
-    """Put bytes into the first buffers. Returns: how many they are."""
+    """Copy bytes to the first buffers. Returns: their number."""
     nbytes = len(ahead)
     for view in views:
         if not ahead:
@@ -112,7 +112,7 @@ def _filled(views: Sequence[memoryview], ahead: memoryview) -> int:
 
 
 def _position(views: Sequence[memoryview], first: int, at: int) -> tuple[int, int]:
-    """Normal form of a position: buffer, and bytes of it that are done."""
+    """Normalize a position: buffer, and bytes of it that are done."""
     while first < len(views) and at >= len(views[first]):
         at -= len(views[first])
         first += 1

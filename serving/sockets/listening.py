@@ -1,4 +1,4 @@
-"""Sockets that listen: at any free port, or within `[cluster] port_range`."""
+"""Listening sockets: at any free port, or within `[cluster] port_range`."""
 
 import errno
 import socket
@@ -8,11 +8,11 @@ from serving.errors import ConfigError
 
 
 def listen(host: str, ports: PortRange = ANY_PORT, backlog: int = 128, wish: int = 0) -> socket.socket:
-    """A socket that listens on `host`.
+    """A socket listening on `host`.
 
     Args:
         wish: port to try first, if it is allowed; 0 = none.
-    Raises: ConfigError if every port of the range is taken; OSError if the host cannot be bound.
+    Raises: ConfigError if every port of the range is in use; OSError if the host cannot be bound.
     """
     allowed = [0] if ports == ANY_PORT else [*range(ports.first, ports.last + 1)]
     if wish and (wish in allowed or ports == ANY_PORT):

@@ -1,4 +1,4 @@
-"""Blocking sockets of ours, opened and accepted: TLS if it is on, then the proof of the secret."""
+"""Blocking sockets between our processes, opened and accepted: TLS if it is on, then the proof of the secret."""
 
 import socket
 import ssl
@@ -11,15 +11,15 @@ from serving.sockets.tls import binding_of, tls_ends
 
 
 def connected(address: tuple[str, int], timeout_s: float) -> tuple[socket.socket, bytes]:
-    """A connection, with TLS if that is on, whose secret is still to be proved.
+    """Connect, with TLS if it is on; the secret is still to be proved.
 
     Returns: the socket, and the binding for the proof.
-    Raises: TimeoutError, OSError; ProofError if TLS does not come about.
+    Raises: TimeoutError, OSError; ProofError if the TLS handshake fails.
     """
     end = time.monotonic() + timeout_s
     ends = tls_ends()
     sock = socket.create_connection(address, timeout_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a proof waits for an acknowledgement, 40 ms
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise a proof waits 40 ms for an acknowledgement
     if ends is None:
         return sock, b""
     try:
@@ -37,9 +37,9 @@ def connected(address: tuple[str, int], timeout_s: float) -> tuple[socket.socket
 def open_proved(
     address: tuple[str, int], channel: Channel, role: str, secrets: ClusterSecrets, timeout_s: float
 ) -> socket.socket:
-    """A connection on which both ends have proved the secret.
+    """Connect, and prove the secret in both directions.
 
-    Raises: TimeoutError, OSError if there is none in time; ProofError if one end does not take the other.
+    Raises: TimeoutError, OSError if there is no connection in time; ProofError if one end refuses the other.
     """
     end = time.monotonic() + timeout_s
     sock, binding = connected(address, timeout_s)
@@ -48,7 +48,7 @@ def open_proved(
         sock.settimeout(max(0.001, end - time.monotonic()))
         sock.sendall(framed(prover.opening))
         sock.sendall(framed(prover.answer(read_frame(sock, end))))
-    except ssl.SSLError as error:  # TLS 1.3 tells a client of its bad certificate after the handshake
+    except ssl.SSLError as error:  # TLS 1.3 reports a bad client certificate after the handshake
         sock.close()
         raise ProofError(f"no TLS with {address[0]}:{address[1]}: {_said(error)}") from error
     except BaseException:
@@ -58,9 +58,9 @@ def open_proved(
 
 
 def secured(sock: socket.socket) -> tuple[socket.socket, bytes]:
-    """The server's end of an accepted connection, before anything is said on it: `handshake` begins TLS.
+    """The server's end of an accepted connection, before any data: `handshake` starts TLS.
 
-    Returns: the socket that takes the place of `sock`, and the binding for the proof.
+    Returns: the socket that replaces `sock`, and the binding for the proof.
     """
     ends = tls_ends()
     if ends is None:
@@ -71,7 +71,7 @@ def secured(sock: socket.socket) -> tuple[socket.socket, bytes]:
 def accept_proved(sock: socket.socket, verifier: Verifier, deadline: float) -> None:
     """Have the client of an accepted connection prove the secret.
 
-    Raises: TimeoutError, OSError; ProofError if it is not to be taken, which it has been told.
+    Raises: TimeoutError, OSError; ProofError if it was refused, after the reason was sent to it.
     Effects: sets the socket's timeout.
     """
     sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -87,9 +87,9 @@ def accept_proved(sock: socket.socket, verifier: Verifier, deadline: float) -> N
 
 
 def handshake(sock: socket.socket) -> None:
-    """Begin TLS on an accepted socket, if it is on.
+    """Do the TLS handshake on an accepted socket, if TLS is on.
 
-    Raises: TimeoutError, OSError; ProofError if it does not come about.
+    Raises: TimeoutError, OSError; ProofError if the handshake fails.
     """
     if isinstance(sock, ssl.SSLSocket):
         try:
@@ -99,9 +99,9 @@ def handshake(sock: socket.socket) -> None:
 
 
 def read_frame(sock: socket.socket, deadline: float) -> bytes:
-    """Body of one frame of the handshake; nothing behind it is read.
+    """Body of one frame of the handshake; nothing after it is read.
 
-    Raises: TimeoutError; OSError, also if the other side hangs up; ProofError if it is too large.
+    Raises: TimeoutError; OSError, also if the peer closes the connection; ProofError if it is too large.
     """
     size = int.from_bytes(_exactly(sock, 4, deadline), "big")
     if size > MAX_PROOF_BYTES:

@@ -1,4 +1,4 @@
-"""Proof that both ends of a connection know the secret, which is never sent. No sockets here: bodies of frames in, out.
+"""Proof that both ends of a connection know the secret, which is never sent. Without sockets: frame bodies in, out.
 
     client ── Opening: channel, version, role, nonce, names of secrets ──► server
            ◄── Challenge: nonce, name of the secret, server's proof ──────
@@ -21,7 +21,7 @@ from serving.errors import UNREADABLE, ProofError
 from serving.sockets.secrets import MOST_SECRETS, ClusterSecrets
 
 MAX_PROOF_BYTES = 4 << 10
-"""Largest frame of a stranger."""
+"""Largest frame of a client that has not proved the secret."""
 _NONCE_BYTES = 32
 _MAGIC = "cloudmatrix/1"
 
@@ -56,7 +56,7 @@ class Proof(_Spoken, frozen=True):
 
 
 class ProofRefusal(_Spoken, frozen=True):
-    """The server does not take the client, and why."""
+    """The server's refusal of the client, with the reason."""
 
     reason: str
 
@@ -73,7 +73,7 @@ class Channel:
 
     Args:
         name: for messages.
-        version: of the frames that follow the proof; both ends must speak the same.
+        version: of the frames that follow the proof; both ends must have the same.
         roles: parties that may connect.
     """
 
@@ -86,7 +86,7 @@ class Prover:
     """The client's side of one connection.
 
     Args:
-        binding: digest of the certificate that the server showed; empty without TLS.
+        binding: digest of the server's certificate; empty without TLS.
     """
 
     def __init__(self, channel: Channel, role: str, secrets: ClusterSecrets, binding: bytes = b"") -> None:
@@ -99,7 +99,7 @@ class Prover:
         return _encode(self._opening)
 
     def answer(self, body: bytes | memoryview) -> bytes:
-        """Body of the frame that answers the server's first.
+        """Body of the frame that responds to the server's first.
 
         Raises: ProofError if the server refuses, or has not proved the secret.
         """

@@ -1,7 +1,7 @@
-"""Secrets of one system, as its processes hold them: the current one, and older ones that are accepted for a while.
+"""Secrets of one system, as its processes store them: the current one, and earlier ones accepted for a while.
 
-A holder is shared by everything in a process that listens or connects, so that one `replace` rotates the secret for all
-of it. Connections that exist have proved theirs and stay.
+All code of a process that listens or connects shares one holder, so that one `replace` rotates the secret for all of
+it. Existing connections have proved the secret and stay open.
 """
 
 import hashlib
@@ -9,12 +9,12 @@ import hmac
 from collections.abc import Sequence
 
 MOST_SECRETS = 4
-"""Accepted at once; a rotation needs two."""
+"""Secrets accepted concurrently; a rotation needs two."""
 _ID_BYTES = 8
 
 
 class ClusterSecrets:
-    """Secrets that count now. Safe for threads: the list is replaced whole.
+    """Secrets valid at present. Thread-safe: the list is replaced as a whole.
 
     Args:
         secrets: the current one first.
@@ -26,7 +26,7 @@ class ClusterSecrets:
 
     @classmethod
     def of(cls, secret: "str | ClusterSecrets") -> "ClusterSecrets":
-        """The holder, also of a single secret that never changes."""
+        """The holder itself, or one of a single secret that never changes."""
         return secret if isinstance(secret, ClusterSecrets) else cls((secret,))
 
     def __repr__(self) -> str:
@@ -34,19 +34,19 @@ class ClusterSecrets:
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """Names of the secrets, the current one first; they tell nothing about a secret that was drawn at random."""
+        """Names of the secrets, the current one first; they reveal nothing about a randomly drawn secret."""
         return tuple(name for name, _ in self._keys)
 
     def find(self, ids: Sequence[bytes]) -> tuple[bytes, bytes] | None:
-        """The first of our secrets that the other side names too, with its name; None if there is none."""
+        """The first of our secrets that the peer names too, with its name; None if there is none."""
         return next(((name, key) for name, key in self._keys if name in ids), None)
 
     def replace(self, secrets: Sequence[str]) -> bool:
-        """Accept these from now on.
+        """Replace the accepted secrets.
 
         Args:
             secrets: the current one first; those beyond `MOST_SECRETS` are ignored. Not empty.
-        Returns: whether anything changed.
+        Returns: whether they changed.
         Effects: new connections prove the first.
         """
         keys = tuple((_id_of(secret.encode()), secret.encode()) for secret in secrets[:MOST_SECRETS])

@@ -1,7 +1,8 @@
-"""Mutual TLS for our own sockets, with the files that Ray's own use: `RAY_USE_TLS` and what belongs to it.
+"""Mutual TLS for our own sockets, with the files of Ray's own TLS: `RAY_USE_TLS` and related variables.
 
-Certificates are read anew when their files change, so that renewed ones need no restart. Names in certificates are not
-compared: pods have none that stay. The proof of the secret covers the server's certificate instead (`proof.py`).
+Certificates are reloaded when their files change, so that renewed ones need no restart. Names in certificates are not
+compared, because pods have no fixed names. The proof of the secret covers the server's certificate instead
+(`proof.py`).
 """
 
 import hashlib
@@ -27,7 +28,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsEnds:
-    """Contexts of both ends, made of the files as they are now. `binding`: digest of the own certificate."""
+    """Contexts of both ends, made from the present files. `binding`: digest of this host's certificate."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
@@ -51,22 +52,21 @@ def tls_files(environment: Mapping[str, str] | None = None) -> TlsFiles | None:
 
 
 def tls_ends() -> TlsEnds | None:
-    """Contexts for connections that begin now; None = plain TCP.
+    """Contexts for new connections; None = plain TCP. They are cached until a file changes.
 
     Raises: ConfigError if a file cannot be read or used.
-    Effects: none; the contexts are kept until a file changes.
     """
     files = tls_files()
     return None if files is None else _kept.ends(files)
 
 
 def binding_of(certificate: bytes | None) -> bytes:
-    """Digest of the certificate (DER) that a peer showed, for the proof; empty without one."""
+    """Digest of a peer's certificate (DER), for the proof; empty without one."""
     return hashlib.sha256(certificate).digest() if certificate else b""
 
 
 class _Kept:
-    """The contexts that were made last, and of what."""
+    """Cache of the latest contexts."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ def _paths(files: TlsFiles) -> tuple[str, str, str]:
 
 def _make(files: TlsFiles) -> TlsEnds:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.num_tickets = 0  # they would come as bytes that nobody asked for
+    server.num_tickets = 0  # they would arrive as unexpected bytes
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     for context in (server, client):

@@ -19,9 +19,9 @@ from serving.values.decision_log import SUFFIX, End, LogEncoder
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 50_000
-"""Calls waiting to be written; at the rates of a busy instance many seconds."""
+"""Calls waiting to be written; many seconds at the rates of a busy instance."""
 GATHER_S = 0.05
-"""Interval between batch writes [s]; bounds what a killed process loses."""
+"""Interval between batch writes [s]; limits the loss when the process is killed."""
 BATCH = 256
 """Calls written at a time."""
 STOP_DEADLINE_S = 5.0
@@ -67,7 +67,7 @@ class DecisionWriter:
             self._news.set()
 
     def close(self) -> None:
-        """Write what was noted, and the end. Idempotent."""
+        """Write queued calls, and the end. Idempotent."""
         if self._stopping:
             return
         self._stopping = True
@@ -84,7 +84,7 @@ class DecisionWriter:
                 self._write_queued()
             self._write_queued()
             self._write(self._encoder.pair(End(self._broken), None))
-        except Exception as error:  # a log is never worth a request
+        except Exception as error:  # a failed log must not affect requests
             self._break(f"{type(error).__name__}: {error}")
         finally:
             self._queue.clear()
@@ -119,7 +119,7 @@ def writer_in(folder: str, kind: str, name: str, header: object) -> DecisionWrit
 
 
 def _create(folder: Path, stem: str) -> tuple[Path, int]:
-    """A new file; a replica that is started again gets another one, logs are never overwritten."""
+    """Create a new file; a restarted replica gets another one, logs are never overwritten."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
     number = 1

@@ -9,7 +9,7 @@ Bucket = tuple[str, float, Exemplar | None]
 
 
 class Exemplars:
-    """At most one a bucket. Not thread-safe.
+    """At most one exemplar per bucket. Not thread-safe.
 
     Args:
         bounds: of the histogram.
@@ -20,11 +20,11 @@ class Exemplars:
         self._newest: dict[int, Exemplar] = {}
 
     def note(self, value: float, trace_id: str, at: float) -> None:
-        """An observation has a trace.
+        """Note a traced observation.
 
         Args:
             trace_id: hexadecimal.
-            at: when it was made, in seconds since 1970.
+            at: time of the observation, in seconds since 1970.
         """
         self._newest[bisect_left(self._bounds, value)] = Exemplar({"trace_id": trace_id}, value, at)
 

@@ -1,4 +1,4 @@
-"""Series of ranks that compute together: rows to experts by layer, exchange with peers, epoch, map, members."""
+"""Metrics of ranks that compute together: rows to experts by layer, exchange with peers, epoch, map, members."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ RankRows = Sequence[tuple[tuple[str, ...], int, ExpertFacts]]
 """Label values of a rank (model_name, engine, pool), its number, and its facts."""
 
 MOST_PEERS = 16
-"""Peers of a rank that have a series each. With more of them they are one, `all`."""
+"""Peers of a rank with a series each. Beyond this number they share one, `all`."""
 ALL = "all"
 
 _LABELS = ("model_name", "engine", "pool", "rank")
@@ -23,7 +23,7 @@ _GAUGES = (
 
 
 def expert_series(rows: RankRows) -> Iterable[Metric]:
-    """All series; of a rank at most one by layer, three by peer, and six."""
+    """All metrics; per rank at most one series per layer, three per peer, and six."""
     sent = CounterMetricFamily(
         "cloudmatrix:expert_rows",
         "Rows that the rank routed to experts, once per chosen expert, by layer with experts; one series (all) "

@@ -1,4 +1,4 @@
-"""Pages of series as scrapers read them: Prometheus' text format, or OpenMetrics, which has exemplars."""
+"""Pages of metrics for scrapers: Prometheus' text format, or OpenMetrics, which has exemplars."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,16 +18,16 @@ class _Together(Collector):
         self._pages = pages
 
     def collect(self) -> Iterable[Metric]:
-        """All of them, one after the other."""
+        """The metrics of all pages, in order."""
         return (metric for page in self._pages for metric in page.collect())
 
 
 def exposed(pages: Sequence[Page], *, openmetrics: bool = False) -> bytes:
-    """Pages as one text. Effects: none but what collecting has."""
+    """Pages as one text."""
     together = _Together(pages)
     if not openmetrics:
         return generate_latest(together)
-    # Its default makes `_` of the `:` in names, where it is allowed; this leaves all names as they are.
+    # Its default replaces the `:` in names by `_`, although it is allowed; this leaves all names unchanged.
     text: bytes = openmetrics_format.generate_latest(together, openmetrics_format.ALLOWUTF8)  # type: ignore[no-untyped-call]
     return text
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 MOST_LAYERS = 16
-"""Layers that have a series each. With more of them only the worst ones have."""
+"""Layers with a series each. Beyond this number only the worst layers have one."""
 WORST_LAYERS = 4
 
 _LABELS = ("model_name", "pool", "group")
@@ -22,7 +22,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
             speculative decoding.
         moves, rebalances, losses: since the group's shell started: experts moved, rebalances by outcome, lost ranks by
             reason.
-        rebalancing: whether a rebalance is under way.
+        rebalancing: whether a rebalance is in progress.
         not_grown: since then: grow commands that were abandoned.
         paces: time of each rank's experts for the same work over the median rank's, by rank.
         measures: applied against slow ranks or reverted, by measure.
@@ -44,23 +44,23 @@ class GroupStats(Struct, frozen=True, array_like=True):
 
 
 class GroupBoard(Collector):
-    """Latest statistics of every group; the series of a group end with it."""
+    """Latest statistics of every group; a group's series end with it."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._groups: list[GroupStats] = []
 
     def publish(self, groups: Iterable[GroupStats]) -> None:
-        """Replace all."""
+        """Replace the statistics of all groups."""
         self._groups = sorted(groups, key=lambda one: one.group)
 
     @property
     def groups(self) -> tuple[GroupStats, ...]:
-        """All of them, by name."""
+        """Statistics of all groups, by name."""
         return tuple(self._groups)
 
     def collect(self) -> Iterable[Metric]:
-        """All series of groups; called by the registry. Without a group there is none."""
+        """All metrics of groups, for the registry. Empty without groups."""
         return (family for family in self._families() if family.samples)
 
     def _families(self) -> Iterable[Metric]:
@@ -118,7 +118,7 @@ class GroupBoard(Collector):
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:
-    """Layers that are shown, with their balancedness."""
+    """Layers to export, with their balancedness."""
     known = {layer: value for layer, value in enumerate(balance) if value is not None}
     if not known:
         return

@@ -1,4 +1,4 @@
-"""Series of the paths that KV takes between nodes: handoffs by pair of nodes, and paths that are in trouble."""
+"""Metrics of KV transfer paths between nodes: handoffs by pair of nodes, and impaired paths."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,10 +12,10 @@ _PAIR = (*_LABELS, "source", "target")
 
 
 def path_series(rows: Sequence[tuple[tuple[str, ...], InstanceStats]]) -> Iterable[Metric]:
-    """Series by pair of nodes and by kind of trouble.
+    """Metrics by pair of nodes and by kind of impairment.
 
     Args:
-        rows: label values of an instance (model_name, engine, pool) with its numbers.
+        rows: label values of an instance (model_name, engine, pool) with its statistics.
     """
     seconds = HistogramMetricFamily(
         "cloudmatrix:handoff_path_seconds",

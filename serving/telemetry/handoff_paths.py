@@ -11,7 +11,7 @@ from serving.telemetry.pool_stats import OperationLatencies
 BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """From a few blocks through shared memory to a pull that outlasts its ticket."""
 MOST_SOURCES = 32
-"""Source nodes that have a row each; further ones share one, `OTHER`."""
+"""Source nodes with a row each; further ones share one, `OTHER`."""
 OTHER = "other"
 
 
@@ -46,7 +46,7 @@ def handoff_paths(facts: Mapping[str, Sequence[float]], target: str) -> tuple[Ha
 
 
 def between_hosts(paths: Iterable[HandoffPath], hosts: Mapping[str, str]) -> tuple[HandoffPath, ...]:
-    """The same, nodes by the names that people know; a node without one keeps its own."""
+    """The same with the nodes' display names; a node without one keeps its id."""
     return tuple(
         replace(path, source=hosts.get(path.source, path.source), target=hosts.get(path.target, path.target))
         for path in paths

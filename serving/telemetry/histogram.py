@@ -38,7 +38,7 @@ class BucketHistogram:
     __slots__ = ("bounds", "counts", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds`: upper limits, inclusive, rising; one more bucket takes the rest."""
+        """`bounds`: upper limits, inclusive, increasing; one more bucket counts larger values."""
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(self.bounds) + 1)
         self.total = 0.0

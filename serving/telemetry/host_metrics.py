@@ -1,4 +1,4 @@
-"""Series of the cluster's hosts: what each offers, what is taken of it, whether it lives."""
+"""Metrics of the cluster's hosts: offered and used resources, and whether they are alive."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,7 +19,7 @@ class HostBoard(Collector):
         self.hosts: tuple[HostRow, ...] = ()
 
     def publish(self, hosts: Sequence[HostRow]) -> None:
-        """Replace all."""
+        """Replace all rows."""
         self.hosts = tuple(hosts)
 
     def collect(self) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Instance metrics, taken from the latest snapshots; the series of an instance end with it."""
+"""Instance metrics, from the latest snapshots; an instance's series end with it."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,7 +21,7 @@ def _waiting(stats: InstanceStats) -> int:
 
 
 def _deferred(stats: InstanceStats) -> int:
-    """Sequences that are neither queued nor computing, because their KV blocks are on their way."""
+    """Sequences that are neither queued nor computing, because their KV blocks are in transit."""
     return stats.pulling + stats.fetching
 
 
@@ -139,7 +139,7 @@ class InstanceBoard(Collector):
         self._stats[stats.replica] = stats
 
     def retain(self, alive: Iterable[str]) -> None:
-        """Forget instances whose replica id is not in `alive`."""
+        """Drop instances whose replica id is not in `alive`."""
         keep = set(alive)
         self._stats = {replica: stats for replica, stats in self._stats.items() if replica in keep}
 
@@ -172,7 +172,7 @@ class InstanceBoard(Collector):
         yield self._cache_config()
 
     def _waiting_by_reason(self) -> Metric:
-        """vLLM's name and reasons."""
+        """Waiting sequences under vLLM's name and reasons."""
         name, text = (
             "vllm:num_requests_waiting_by_reason",
             "Waiting sequences: for a slot in the batch (capacity) or for their KV blocks (deferred)",
@@ -184,7 +184,7 @@ class InstanceBoard(Collector):
         return family
 
     def _accepted_by_position(self) -> Metric:
-        """vLLM's name; position 0 is the first guess of a step."""
+        """Accepted draft tokens under vLLM's name; position 0 is the first draft token of a step."""
         name, text = (
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Draft tokens accepted, by position from 0",
@@ -206,7 +206,7 @@ class InstanceBoard(Collector):
         return family
 
     def _cache_config(self) -> Metric:
-        """Always 1; the labels carry the size of the KV cache, which routers read."""
+        """Always 1; the labels have the size of the KV cache, which routers read."""
         labels = (*_LABELS, "block_size", "num_gpu_blocks")
         family = GaugeMetricFamily(
             "vllm:cache_config_info",

@@ -1,4 +1,4 @@
-"""Log lines as JSON objects, one a line, for collectors that index fields."""
+"""Log lines as JSON objects, one per line, for collectors that index fields."""
 
 import json
 import logging
@@ -8,13 +8,13 @@ import time
 from contextvars import ContextVar
 
 REQUEST: ContextVar[str] = ContextVar("request", default="")
-"""Id of the request that the present task works for; empty where it works for none, or for many."""
+"""Id of the request that the present task works for; empty if it works for none, or for many."""
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as one object; every one has the same keys, `exception` alone is there when there is one.
+    """Formats each record as one object, always with the same keys; `exception` only if there is one.
 
-    The request is the one that the line names (`extra={"request_id": ...}`), else the one of the task that logs.
+    The request is that of the log call (`extra={"request_id": ...}`), otherwise that of the logging task.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
         self._pid = os.getpid()
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Format one line."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         row = {
             "time": f"{seconds}.{int(record.msecs):03d}Z",

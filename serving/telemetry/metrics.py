@@ -1,9 +1,9 @@
 """Metrics of a gateway's requests, under vLLM's names so that existing dashboards work.
 
-Request-level series (tokens, latencies, outcomes) come from the gateway, which handles each request exactly once;
-instance-level series come from snapshots, see `instance_metrics`. No quantity is counted in both, so sums over `engine`
-are right. `engine` is the gateway's id in this module and the replica's id in `instance_metrics`. Series that name
-tenants are in `namespace_metrics`, because not every scraper may see them. Where several gateways share a port, each
+Request-level series (tokens, latencies, outcomes) are from the gateway, which handles each request exactly once;
+instance-level series are from snapshots, see `instance_metrics`. No quantity is counted in both, so sums over `engine`
+are correct. `engine` is the gateway's id in this module and the replica's id in `instance_metrics`. Series that name
+tenants are in `namespace_metrics`, because not every scraper may see them. If several gateways share a port, each
 exports the series of all, see `shared_metrics`.
 """
 
@@ -105,11 +105,11 @@ _HISTOGRAMS = (
     ("vllm:request_params_max_tokens", "params_max_tokens", f"Requested limit of output tokens, {_WHOLE}"),
     ("http_request_duration_seconds", "http_seconds", "From request to the end of the response, all exchanges [s]"),
 )
-"""Name, attribute, and what is counted."""
+"""Name, attribute, and help text."""
 
 
 class AdmissionLine(Protocol):
-    """Requests that wait at the gateway for their turn."""
+    """Requests waiting in the gateway's queue."""
 
     def __len__(self) -> int: ...
 
@@ -120,7 +120,7 @@ class AdmissionLine(Protocol):
 
 
 class GatewayMetrics(Collector):
-    """All series of one gateway process. Not thread-safe: it belongs to the event loop."""
+    """All metrics of one gateway process. Not thread-safe: used from its event loop."""
 
     def __init__(
         self,
@@ -183,7 +183,8 @@ class GatewayMetrics(Collector):
         self._tenants_only.register(self.namespaces)
 
     def expect(self, namespaces: Iterable[str], exchanges: Iterable[tuple[str, str, int]]) -> None:
-        """Have series of these tenants and HTTP exchanges from the start, so that their first event is an increase."""
+        """Export series of these tenants and HTTP exchanges from the start, so that their first event is an
+        increase."""
         self.namespaces.expect(namespaces)
         self.http.update(dict.fromkeys(exchanges, 0))
 
@@ -195,12 +196,12 @@ class GatewayMetrics(Collector):
         arrived: float,
         namespace: str = "default",
     ) -> RequestTimeline:
-        """A request that arrived at `arrived` (this object's clock) was accepted by the backend."""
+        """Count an accepted request that arrived at `arrived` (this object's clock). Returns: its timeline."""
         self.in_flight += 1
         return RequestTimeline(self, prompt_lengths, n, max_tokens, arrived, namespace)
 
     def rejected(self, reason: str) -> None:
-        """Admission refused a request: `overloaded` or `unavailable`."""
+        """Count a request that admission refused: `overloaded` or `unavailable`."""
         self.rejections[reason] += 1
 
     def audited(self, *, sound: bool) -> None:
@@ -208,7 +209,7 @@ class GatewayMetrics(Collector):
         self.audits["sound" if sound else "unsound"] += 1
 
     def http_request(self, method: str, handler: str, status: int, seconds: float) -> None:
-        """One HTTP exchange is over. `handler` is a route's pattern, never a raw path."""
+        """Count a finished HTTP exchange. `handler` is a route's pattern, never a raw path."""
         self.http[(method, handler, status)] += 1
         self.http_seconds.observe(seconds)
 
@@ -221,7 +222,7 @@ class GatewayMetrics(Collector):
         return dict(found)
 
     def traced(self, first_token_s: float, trace_id: str, at: float) -> None:
-        """A choice's first token belongs to a trace that is kept, see `Exemplars.note`."""
+        """Note a choice's first token in a trace that is exported, see `Exemplars.note`."""
         self._traced.note(first_token_s, trace_id, at)
 
     def publish_instance(self, stats: InstanceStats) -> None:
@@ -229,7 +230,7 @@ class GatewayMetrics(Collector):
         self.instances.publish(stats)
 
     def retain_instances(self, alive: Iterable[str]) -> None:
-        """Forget instances that are not among `alive` (replica ids); their series disappear."""
+        """Drop instances that are not among `alive` (replica ids), with their series."""
         self.instances.retain(alive)
 
     def publish_groups(self, groups: Iterable[GroupStats]) -> None:
@@ -250,17 +251,17 @@ class GatewayMetrics(Collector):
         """The Prometheus text.
 
         Args:
-            namespaces: with the series that name tenants.
-            openmetrics: in the OpenMetrics format, which has exemplars.
+            namespaces: include the series that name tenants.
+            openmetrics: use the OpenMetrics format, which has exemplars.
         """
         self.refresh()
         return exposed([self.registry, *([self._tenants_only] if namespaces else [])], openmetrics=openmetrics)
 
     async def render_own(self, *, namespaces: bool = False, openmetrics: bool = False) -> bytes:
-        """Render the series of this gateway alone, for scrapers that find each gateway by itself.
+        """Render the series of this gateway alone, for scrapers that discover each gateway.
 
-        Series of instances, groups, memory servers and the system are on the page of one gateway only, the first by
-        name of those that live: a sum over the pages of all gateways has each of them once.
+        Series of instances, groups, memory servers and the system are only on the page of the first live gateway by
+        name: a sum over the pages of all gateways contains each of them once.
         """
         await self.ask()
         if self.others is None or await self.others.first(self._name):
@@ -311,7 +312,7 @@ class GatewayMetrics(Collector):
         )
 
     def collect(self) -> Iterable[Metric]:
-        """All series of this gateway; called by the registry."""
+        """All metrics of this gateway, for the registry."""
         own = (self.model_name, self.engine)
         for key, (name, text) in _COUNTERS.items():
             yield _counter(name, text, LABELS, {own: self.counts[key]})

@@ -1,4 +1,4 @@
-"""Metrics that name tenants, kept apart from all others because `/metrics` needs no API key.
+"""Metrics that name tenants, separate from all others because `/metrics` needs no API key.
 
 Tenant names and their usage are confidential: a response contains these series only if the scraper has administrator
 rights (an admin key, or a server without keys). Their number is bounded because namespaces come from the configuration,
@@ -26,16 +26,16 @@ class NamespaceBoard(Collector):
         self._holdings: Mapping[str, Mapping[str, Mapping[str, int]]] = {}
 
     def expect(self, namespaces: Iterable[str]) -> None:
-        """Have series of these from the start."""
+        """Export series of these namespaces from the start."""
         for counts in (self.prompt_tokens, self.cached_tokens):
             counts.update(dict.fromkeys(namespaces, 0))
 
     def publish_servers(self, holdings: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
-        """Replace what each memory server's namespaces hold, by tier [bytes]."""
+        """Replace the holdings of namespaces on each memory server, by tier [bytes]."""
         self._holdings = holdings
 
     def collect(self) -> Iterable[Metric]:
-        """All series of tenants; called by the registry."""
+        """All metrics of tenants, for the registry."""
         for name, text, counts in (
             ("cloudmatrix:namespace_prompt_tokens", f"Tokens {_BEGUN}", self.prompt_tokens),
             (

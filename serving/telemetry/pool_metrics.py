@@ -13,7 +13,7 @@ from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
 
 ClientRows = Sequence[tuple[tuple[str, ...], PoolClientStats]]
-"""Label values of an instance (model_name, engine, pool) with its numbers."""
+"""Label values of an instance (model_name, engine, pool) with its statistics."""
 
 _CLIENT_LABELS = ("model_name", "engine", "pool")
 
@@ -90,7 +90,7 @@ _SERVER_COUNTERS_BY: tuple[tuple[str, str, str, Callable[[MemoryServerStats], Ma
 
 
 def client_series(rows: ClientRows) -> Iterable[Metric]:
-    """The series of instances that use the pool."""
+    """Metrics of instances that use the pool."""
     for name, text, value in _CLIENT_COUNTERS:
         counter = CounterMetricFamily(name, text, labels=_CLIENT_LABELS)
         for labels, stats in rows:
@@ -120,12 +120,12 @@ class MemoryServerBoard(Collector):
         self._servers: list[MemoryServerStats] = []
 
     def publish(self, servers: Iterable[MemoryServerStats]) -> None:
-        """Replace all."""
+        """Replace the statistics of all servers."""
         self._servers = sorted(servers, key=lambda stats: stats.server)
 
     @property
     def servers(self) -> tuple[MemoryServerStats, ...]:
-        """All of them, by name."""
+        """Statistics of all servers, by name."""
         return tuple(self._servers)
 
     def collect(self) -> Iterable[Metric]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class OperationLatencies:
-    """How long an operation took.
+    """Durations of an operation.
 
     Args:
-        bounds_s: upper ends of the buckets, inclusive, rising [s].
-        counts: per bucket, not cumulative, and one more for what is above.
+        bounds_s: upper bounds of the buckets, inclusive, increasing [s].
+        counts: per bucket, not cumulative, and one more for larger values.
     """
 
     bounds_s: tuple[float, ...]
@@ -25,7 +25,7 @@ class PoolClientStats:
     Args:
         blocks: blocks looked up, by result: `dram`, `ssd` (where they were found), `absent`, `lost`.
         lost: blocks that should have been found but were not, by reason.
-        stored: blocks that this instance published first; `present` were there already.
+        stored: blocks that this instance published first; `present` were in the pool already.
         dropped: blocks not published, by reason.
         moved_bytes: by direction, `get` and `put`.
         latencies: of `lookup`, `get` and `put`.
@@ -43,7 +43,7 @@ class PoolClientStats:
 
 @dataclass(frozen=True, slots=True)
 class MemoryServerStats:
-    """One memory server. Gauges are of now, counters since it started.
+    """One memory server. Gauges are present values, counters since it started.
 
     Args:
         weight: share of its part of the ring that is in use; 0 = draining.
@@ -51,12 +51,12 @@ class MemoryServerStats:
         hits: entries found by lookups, by tier. A lookup queries two servers per block, so a miss at one server is not
             a miss of the pool.
         evictions: entries that left a tier for lack of capacity, by kind: `to_ssd`, `dropped`, `quota`, `from_ssd`.
-        refused: entries that were not taken, by reason.
+        refused: rejected entries, by reason.
         moved_bytes: by operation: `found_dram`, `written`, `sent`, `received`, `ssd_read`, ...
         damaged: entries that failed their integrity check, by tier; removed, never served.
         latencies: by operation.
         namespaces: bytes held, by tenant and tier.
-        heard: the server has reported since the pool's controller started; otherwise its numbers are unknown, not zero.
+        heard: whether it has reported since the pool's controller started; otherwise its numbers are unknown, not zero.
         told: time served at this report [s]; larger = later.
     """
 

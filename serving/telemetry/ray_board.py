@@ -1,8 +1,8 @@
-"""The metrics of Ray's Serve LLM dashboard that this system counts.
+"""The metrics of Ray's Serve LLM dashboard that this system exports.
 
 The dashboard reads Ray's metrics ports, where each process exports only its own counts: a gateway its requests, an
 instance its blocks and sequences. No event is counted twice, for any number of gateways. Handoffs use the dashboard's
-names for NIXL transfers; transfers from and to the KV-cache pool use those for offloaded KV.
+names for NIXL transfers; transfers from and to the KV-cache pool use its names for offloaded KV.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ AS_THEY_ARE = frozenset({
     "vllm:prefix_cache_queries", "vllm:prefix_cache_hits",
     "vllm:external_prefix_cache_queries", "vllm:external_prefix_cache_hits",
 })  # fmt: skip
-"""Families of our own page."""
+"""Families exported under the same names as on our own page."""
 REQUESTS = "serve_deployment_request_counter"
-"""Ray Serve's name, by which the board finds the deployment and replica of a process."""
+"""Ray Serve's name, by which the dashboard finds the deployment and replica of a process."""
 _LABELS = ("model_name", "engine", "pool")
 
 
 class ServePlace(Struct, frozen=True):
-    """Names that Ray Serve has for a process."""
+    """Ray Serve's names of a process."""
 
     deployment: str
     replica: str
@@ -40,10 +40,10 @@ class ServePlace(Struct, frozen=True):
 
 
 def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -> Iterator[Metric]:
-    """Series of one gateway's own requests.
+    """Metrics of one gateway's own requests.
 
     Args:
-        by_serve: Ray Serve carries the requests, and counts them itself.
+        by_serve: whether Ray Serve forwards the requests, and counts them itself.
     """
     yield from _asked(metrics.collect())
     if not by_serve:
@@ -51,7 +51,7 @@ def gateway_series(metrics: GatewayMetrics, place: ServePlace, by_serve: bool) -
 
 
 def instance_series(model_name: str, stats: InstanceStats, taken: int, place: ServePlace) -> Iterator[Metric]:
-    """Series of one instance.
+    """Metrics of one instance.
 
     Args:
         taken: sequences received so far.
@@ -84,7 +84,7 @@ def _handoffs(labels: Sequence[str], stats: InstanceStats) -> Iterator[Metric]:
 
 
 def _pool_moves(labels: Sequence[str], stats: InstanceStats) -> Iterator[Metric]:
-    """Moves from and to the KV-cache pool."""
+    """Transfers from and to the KV-cache pool."""
     if stats.pool_use is None:
         return
     moved, latencies = stats.pool_use.moved_bytes, stats.pool_use.latencies

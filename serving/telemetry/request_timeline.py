@@ -54,7 +54,7 @@ class RequestTimeline:
         counts with the first.
 
         Args:
-            cached_tokens: prompt tokens that were not computed; `pulled_tokens` of them came from the KV-cache pool.
+            cached_tokens: prompt tokens that were not computed; `pulled_tokens` of them were pulled from the pool.
             recomputed: prompt tokens computed although the pool should have had them, by reason.
         """
         self._queue[index] = queue_s
@@ -70,7 +70,7 @@ class RequestTimeline:
         metrics.namespaces.cached_tokens[self._namespace] += cached_tokens
 
     def preempted(self, index: int, times: int) -> None:
-        """Choice `index` had to give its blocks back, so often so far."""
+        """Record that choice `index` has been preempted `times` times so far."""
         self._preempted[index] = times
 
     def resumed(self, index: int, times: int) -> None:
@@ -79,7 +79,7 @@ class RequestTimeline:
         self._resumed[index] = times
 
     def tokens(self, index: int, count: int, now: float) -> None:
-        """`count` new tokens of choice `index` arrived at `now`."""
+        """Record `count` new tokens of choice `index`, which arrived at `now`."""
         metrics, last = self._metrics, self._last[index]
         if last:
             metrics.inter_token.observe((now - last) / count, count)

@@ -26,7 +26,7 @@ class MetricFamily(Struct, frozen=True, array_like=True):
 
     Args:
         samples: name, labels and value of each.
-        exemplars: labels, value and time of those that samples have, by the sample's place.
+        exemplars: labels, value and time of samples' exemplars, by the sample's index.
     """
 
     name: str
@@ -44,7 +44,7 @@ class GatewayNumbers(Struct, frozen=True, array_like=True):
         serial: increases with each snapshot; larger = later.
         engine: the label of its series.
         begun: wall-clock time at which its process started to serve [s].
-        load: requests under way.
+        load: requests in flight.
         tenants: families that name tenants, for administrators only.
     """
 
@@ -65,11 +65,11 @@ class Others(Protocol):
     """Peer gateways of this gateway."""
 
     async def numbers(self) -> Sequence[GatewayNumbers]:
-        """Numbers of the other gateways now, or the last known ones where no answer comes in time."""
+        """Present numbers of the other gateways, or the last known ones of those that do not respond in time."""
         ...
 
     async def first(self, name: str) -> bool:
-        """Whether the gateway of that name is the first of those that live, so that it speaks for what all see."""
+        """Whether the gateway of that name is the first live one, which exports the shared metrics."""
         ...
 
 
@@ -92,7 +92,7 @@ def families_of(collector: Collector) -> tuple[MetricFamily, ...]:
 
 
 def with_own_labels(gateways: Iterable[GatewayNumbers]) -> list[GatewayNumbers]:
-    """The same, by age, without two that share a label: the younger one's is made longer."""
+    """The same, oldest gateway first, with unique labels: of two equal ones the younger gateway's is extended."""
     result: list[GatewayNumbers] = []
     taken: set[str] = set()
     for one in sorted(gateways, key=lambda numbers: (numbers.begun, numbers.gateway)):
@@ -118,7 +118,7 @@ def newest_hosts(gateways: Iterable[GatewayNumbers]) -> tuple[HostRow, ...]:
 
 
 class Joined(Collector):
-    """Families of several gateways, each of them announced once."""
+    """Families of several gateways, each exported once."""
 
     def __init__(self, families: Iterable[Sequence[MetricFamily]]) -> None:
         self._families: dict[str, list[MetricFamily]] = {}
@@ -127,7 +127,7 @@ class Joined(Collector):
                 self._families.setdefault(family.name, []).append(family)
 
     def collect(self) -> Iterable[Metric]:
-        """All of them; called by the registry."""
+        """All metrics, for the registry."""
         for name, parts in self._families.items():
             metric = Metric(name, parts[0].text, parts[0].kind)
             seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()

@@ -1,4 +1,4 @@
-"""One instance's snapshot, as its replica reports it to a gateway."""
+"""One instance's snapshot, in its replica's report to a gateway."""
 
 from dataclasses import dataclass
 
@@ -18,10 +18,10 @@ class InstanceStats(EngineSnapshot):
 
     Args:
         pool: `prefill`, `decode` or `aggregated`.
-        busy_s: time spent in the steps that were executed [s].
-        predicted_s: what those steps would have taken on real NPUs [s]; 0 if unknown.
+        busy_s: time spent in finished steps [s].
+        predicted_s: duration of those steps on real NPUs [s]; 0 if unknown.
         pool_use: its use of the KV-cache pool; None without one.
-        rank, experts: of a rank of a group, its number and its facts about experts; else 0 and None.
+        rank, experts: of a rank of a group, its number and its facts about experts; otherwise 0 and None.
         paths: its pulls of handoffs, by the nodes of both ends.
         lost_paths, slow_paths: instances from which this one receives no KV blocks, or receives them late.
         told_s: the instance's own clock at this report [s]; larger = later.

@@ -1,4 +1,4 @@
-"""Series of the system as a whole: targets, decisions, replica starts, nodes, build. The same at every gateway."""
+"""Metrics of the system as a whole: targets, decisions, replica starts, nodes, build. The same at every gateway."""
 
 import platform
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,5 @@
-"""One vocabulary: frozen values that cross a link, that cores take and return, and that decision logs keep.
+"""Shared vocabulary: frozen values that are sent over links, that cores accept and return, and that decision logs
+store.
 
 Imports nothing but ids and errors.
 """

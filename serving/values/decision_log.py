@@ -1,13 +1,13 @@
 """Decision logs: the inputs of a state machine, in order, and their outcomes.
 
     file    MAGIC, then frames: length, number, hash of this frame and all before it, MessagePack
-    frames  header (what the machine was built with), then [call, outcome] ..., then an `End` if it was closed properly
+    frames  header (the machine's parameters), then [call, outcome] ..., then an `End` if it was closed properly
 
-A call is a value that can be carried out: `on(machine)`. Live, `perform` carries it out and the pair is written;
-in a replay the same `perform` carries it out on a fresh machine and the outcomes are compared. So both run one code,
-and any input that is not in the call (a clock, chance, the order of a set) shows as a difference.
+A call is a value that can be carried out: `on(machine)`. Live, `perform` carries it out and the pair is written; in a
+replay the same `perform` carries it out on a new machine and the outcomes are compared. So both run the same code, and
+any input that is not in the call (a clock, randomness, the order of a set) shows as a difference.
 
-Outcomes are written as plain values: short enough to keep for every step, detailed enough to show a difference.
+Outcomes are written as plain values: short enough to store for every step, detailed enough to show a difference.
 """
 
 import struct
@@ -27,7 +27,7 @@ from serving.values.sequence import HandoffTicket, SequenceSpec
 MAGIC = b"cloudmatrix decision log 3\n"
 SUFFIX = ".decisions"
 MAX_FRAME_BYTES = 64 << 20
-"""More is no frame of ours but a damaged length: a 1 M token prompt takes 5 MiB."""
+"""A larger length is damage, not a frame: a 1 M token prompt takes 5 MiB."""
 
 _HEAD = struct.Struct("<IIQ")
 _SCALARS = (int, str, bytes, float, type(None))
@@ -36,21 +36,21 @@ MachineT = TypeVar("MachineT", contravariant=True)
 
 
 Note = Callable[[object, object], None]
-"""Takes a call and what was kept of its outcome, both not to change any more."""
+"""Receives a call and its kept outcome; both no longer change."""
 
 
 class Call(Protocol[MachineT]):
     """One call into a state machine, with all inputs that its outcome depends on."""
 
-    def on(self, machine: MachineT) -> Any:  # noqa: ANN401 - what the machine's method returns
+    def on(self, machine: MachineT) -> Any:  # noqa: ANN401 - result of the machine's method
         """Carry out the call. Raises: the machine's errors."""
         ...
 
     def keep(self, output: Any) -> object:  # noqa: ANN401 - as `on`
-        """The part of an output that is to be written, copied as far as it may still change."""
+        """The part of an output to be written, copied if it may still change."""
         ...
 
-    def facts(self, kept: Any) -> object:  # noqa: ANN401 - what `keep` gave
+    def facts(self, kept: Any) -> object:  # noqa: ANN401 - result of `keep`
         """The outcome as plain values. May be called later, in another thread."""
         ...
 
@@ -63,22 +63,22 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True, tag=True):
         return output
 
     def facts(self, kept: Any) -> object:  # noqa: ANN401 - as `Call`
-        """Any value in short."""
+        """Short form of any value."""
         return plain(kept)
 
     def kind(self) -> str:
-        """By what such calls are counted."""
+        """Name by which such calls are counted."""
         return type(self).__name__
 
     def title(self) -> str:
-        """The call in a few words, for people."""
+        """A short description of the call, for people."""
         name = getattr(self, "sequence_id", None) or getattr(getattr(self, "spec", None), "sequence_id", None)
         now = getattr(self, "now", None)
         return type(self).__name__ + (f" of {name}" if name else "") + (f" at {now:.6f} s" if now is not None else "")
 
 
 class End(CallRecord, frozen=True):
-    """The recorder stopped here; without a reason, because its machine did."""
+    """End of the recording; without a reason, because the machine stopped."""
 
     reason: str = ""
 
@@ -96,7 +96,7 @@ class Raised(msgspec.Struct, frozen=True):
 def perform(call: Call[MachineT], machine: MachineT) -> tuple[Any, object, Exception | None]:
     """Carry out a call.
 
-    Returns: its output, what to write of it, and its error instead of both. The caller raises it, or does not.
+    Returns: its output, the part of it to write, and its error instead of both. The caller may raise it.
     """
     try:
         output = call.on(machine)
@@ -106,7 +106,7 @@ def perform(call: Call[MachineT], machine: MachineT) -> tuple[Any, object, Excep
 
 
 def outcome(call: Call[Any], kept: object) -> object:
-    """The form of a call's outcome that is written, and compared in a replay."""
+    """A call's outcome in the form that is written, and compared in a replay."""
     return kept if isinstance(kept, Raised) else call.facts(kept)
 
 
@@ -127,7 +127,7 @@ def plain(value: object) -> object:
     if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
         told = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
         return {"is": kind.__name__, **told}
-    return value  # an enum: msgspec writes it
+    return value  # an enum, which msgspec can write
 
 
 def _short_spec(spec: SequenceSpec) -> object:
@@ -156,19 +156,19 @@ def _fields(kind: type) -> tuple[tuple[str, object], ...]:
 
 
 class LogEncoder:
-    """The bytes of a log."""
+    """Encoder of a log's bytes."""
 
     def __init__(self) -> None:
         self._encode = msgspec.msgpack.Encoder().encode
         self._number = self._hash = 0
 
     def begin(self, header: object) -> bytes:
-        """The beginning of a file."""
+        """The start of a file."""
         self._number = self._hash = 0
         return MAGIC + self._frame(header)
 
     def pair(self, call: Call[Any], kept: object) -> bytes:
-        """A call and what was kept of its outcome."""
+        """A call and its kept outcome."""
         return self._frame((call, outcome(call, kept)))
 
     def _frame(self, value: object) -> bytes:
@@ -181,7 +181,7 @@ class LogEncoder:
 class Frames:
     """The frames of a whole file, in order.
 
-    A file whose writer was killed ends anywhere; the last, unfinished frame is left out.
+    The file of a killed writer may end anywhere; a last, unfinished frame is omitted.
     """
 
     def __init__(self, data: bytes, name: str) -> None:

@@ -1,4 +1,4 @@
-"""News of a deployment, from its deployer to the scaling board."""
+"""Progress of a deployment, from its deployer to the scaling board."""
 
 from msgspec import Struct
 
@@ -9,9 +9,9 @@ class DeploymentNotice(Struct, frozen=True):
     Args:
         author: user, host and process of the deployer.
         configuration: digest of configuration and code.
-        stage: what changes now, or how it ended.
-        targets: replicas that the configuration asks for anew, by deployment; all others keep theirs.
-        over: nothing more is deployed.
+        stage: the present change, or the result.
+        targets: replicas that the configuration newly requests, by deployment; all others keep theirs.
+        over: whether the deployment has ended.
     """
 
     author: str

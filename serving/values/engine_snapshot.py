@@ -1,32 +1,32 @@
-"""The state of an engine in numbers: what its instance announces and metrics show under the same names."""
+"""The state of an engine in numbers: announced by its instance and exported as metrics under the same names."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSnapshot:
-    """One engine in numbers. Counters (`*_total`) only grow; the rest is the state now.
+    """State of one engine. Counters (`*_total`) only increase; the rest is the present state.
 
     Args:
         at_s: engine time of this snapshot [s].
         waiting: sequences without blocks: new, preempted, or handed off and not admitted yet.
-        fetching: sequences whose beginnings are being fetched from the KV-cache pool.
+        fetching: sequences whose prefixes are being fetched from the KV-cache pool.
         storing_blocks: blocks that wait to be copied into the pool.
         queued_tokens: known tokens that are still to be computed.
         kv_blocks_cached: free blocks that a prefix could still match.
-        pulled_tokens_total, lost_tokens_total: prompt tokens that the pool gave, and that it failed to give.
-        drafts_total: steps of single sequences that verified guesses; draft_tokens_total: the guesses.
-        accepted_drafts_total: guesses that were right and used, by position; empty without speculation.
+        pulled_tokens_total, lost_tokens_total: prompt tokens read from the pool, and lost there.
+        drafts_total: steps of single sequences that verified draft tokens; draft_tokens_total: these tokens.
+        accepted_drafts_total: accepted draft tokens that were used, by position; empty without speculation.
         unstored_blocks_total: full blocks that were not offered to the pool because too many were waiting.
-        last_progress_s: engine time of the last step, or of the moment when work appeared [s].
-        steps_total: steps executed; failed ones and the one that runs are not among them.
-        steps_by_tokens: those, by the tokens that each computed from prompts and sampled: one number for each of
+        last_progress_s: engine time of the last step, or of the arrival of work at an idle engine [s].
+        steps_total: finished steps, without failed ones.
+        steps_by_tokens: steps by the tokens that each computed from prompts and sampled: one count for each of
             `ITERATION_TOKEN_BUCKETS`, not cumulative, and one more for larger steps.
-        handoffs_in_total, handoff_bytes_in_total, handoff_seconds_total: handoffs adopted, what had to be moved for
-            them, and how long that took in sum [s].
-        handoff_failures_total: pulls that failed, of sequences that were still wanted.
-        has_work: something should move without outside help; true and no progress for long = stuck.
-        tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = not known, or not any more.
+        handoffs_in_total, handoff_bytes_in_total, handoff_seconds_total: adopted handoffs, bytes moved for them, and
+            the sum of their durations [s].
+        handoff_failures_total: failed pulls of sequences that were still wanted.
+        has_work: whether the engine should make progress on its own; true without progress for long = stuck.
+        tokens_per_s: recent tokens computed per second of step time, prompt and output; 0 = unknown, or outdated.
     """
 
     at_s: float = 0.0

@@ -1,4 +1,5 @@
-"""Facts of one rank about experts: where its rows go, and what it holds. Small enough to be announced every second."""
+"""Facts of one rank about experts: destinations of its rows, and its own experts. Small enough to announce every
+second."""
 
 from msgspec import Struct
 
@@ -25,10 +26,10 @@ class ExpertWork(Struct, frozen=True, array_like=True):
 
 
 class ExchangeFacts(Struct, frozen=True):
-    """One rank's exchange with its peers since it joined. Lists are by rank; its own place is 0.
+    """One rank's exchange with its peers since it joined. Tuples are indexed by rank; its own entry is 0.
 
     Args:
-        sent_bytes: rows of this rank that each peer's experts read.
+        sent_bytes: rows of this rank read by each peer's experts.
         returned_bytes: results for them, from each peer.
         waited_s: time that it waited, by the peer that arrived last [s].
         worked_s: time of its steps without these waits, including steps that only served peers [s].
@@ -46,15 +47,15 @@ class ExpertFacts(Struct, frozen=True):
     """One rank's view. A row that chooses several experts of a layer counts for each of them.
 
     Args:
-        epoch: that it computes in. map_version: of the expert map in use.
+        epoch: in which it computes. map_version: of the expert map in use.
         members: ranks that compute together.
         ranks, experts: of the group, of a layer.
-        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them under its latest map.
-        rows: [layer][expert] the same by expert; empty where the table would be large: then `busiest` has the top.
-        held: [layer] experts in slots of its own; empty where the table would be large.
-        held_count, borrowed_count: experts over all layers, in its own slots and in place of lost ranks.
+        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them in its latest map.
+        rows: [layer][expert] the same by expert; empty if the table would be large: then `busiest` has the top.
+        held: [layer] experts in its own slots; empty if the table would be large.
+        held_count, borrowed_count: experts over all layers, in its own slots and in reserve slots for lost ranks.
         borrowed: [layer, expert] of the latter, the first ones.
-        exchange: None where it is not counted.
+        exchange: None if it is not measured.
         layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not report it.
     """
 

@@ -1,4 +1,4 @@
-"""Expert map of a group: in which slots the experts of each layer lie, and what share of their tokens each slot gets.
+"""Expert map of a group: the slots of each layer's experts, and the share of an expert's tokens for each of its slots.
 
 Shares are whole sixteenths, so that a table of 16 rows spreads an expert's tokens exactly by weight: the token at
 position p of rank r reads row r + p (mod 16). Maps are values. All ranks of a group use one version in one step.
@@ -28,7 +28,7 @@ class ExpertHome(msgspec.Struct, frozen=True):
     """Slot that holds an expert.
 
     Args:
-        weight: sixteenths of the expert's tokens that go there; 0 = it holds the expert, but gets no tokens.
+        weight: sixteenths of the expert's tokens sent to it; 0 = it holds the expert, but gets no tokens.
     """
 
     at: ExpertSlot
@@ -51,8 +51,8 @@ class ExpertMap(msgspec.Struct, frozen=True):
     """Homes of all experts.
 
     Args:
-        version: rises with every change.
-        slots: [rank] slots a layer; 0 = no longer in the group.
+        version: increases with every change.
+        slots: [rank] slots per layer; 0 = no longer in the group.
         layers: [layer], layers with routed experts only.
     """
 
@@ -61,7 +61,7 @@ class ExpertMap(msgspec.Struct, frozen=True):
     layers: tuple[LayerMap, ...]
 
     def check(self) -> None:
-        """Prove that every expert has a home or is masked, that no slot is used twice, and that weights add up.
+        """Check that every expert has a home or is masked, that no slot is used twice, and that weights add up.
 
         Raises: LedgerError with layer and expert.
         """
@@ -83,7 +83,7 @@ class ExpertMap(msgspec.Struct, frozen=True):
     def rotation(self, layer: int, rank: int) -> tuple[tuple[ExpertSlot | None, ...], ...]:
         """Slots that a rank sends its tokens to, [position mod 16][expert]; None for a masked expert.
 
-        It starts at the rank's own number, so that ranks with few tokens each do not all choose the first home.
+        The rotation starts at the rank's number, so that ranks with few tokens do not all choose the first home.
         """
         columns = [_column(homes) for homes in self.layers[layer].homes]
         return tuple(
@@ -93,7 +93,7 @@ class ExpertMap(msgspec.Struct, frozen=True):
 
 
 def _wrong(homes: Sequence[ExpertHome], masked: bool, slots: Sequence[int], used: set[ExpertSlot]) -> str | None:
-    """The first thing that is wrong with an expert's homes; None if they are right. Effects: adds them to `used`."""
+    """The first error in an expert's homes; None if they are valid. Effects: adds them to `used`."""
     if masked or not homes:
         return None if masked and not homes else "masked, but has a home" if masked else "has no home and is not masked"
     for home in homes:
@@ -112,7 +112,7 @@ def _wrong(homes: Sequence[ExpertHome], masked: bool, slots: Sequence[int], used
 
 
 def _column(homes: Sequence[ExpertHome]) -> list[ExpertSlot]:
-    """Homes by turns, each as often as its weight and as evenly spaced as whole turns allow."""
+    """Homes in rotation, each as often as its weight and spaced as evenly as possible."""
     if not homes:
         return []
     due, turns = [0] * len(homes), []

@@ -6,7 +6,7 @@ from serving.values.expert_facts import ExchangeFacts
 from serving.values.expert_map import ExpertMap, ExpertSlot
 
 Held = tuple[tuple[int | None, ...], ...]
-"""Experts in a rank's own slots, [layer][slot]; None = the slot is empty, or not to be relied on."""
+"""Experts in a rank's own slots, [layer][slot]; None = the slot is empty, or its content is undefined."""
 
 
 class ExpertMove(msgspec.Struct, frozen=True):
@@ -23,13 +23,13 @@ class ExpertMove(msgspec.Struct, frozen=True):
 
 
 class FetchExpert(msgspec.Struct, frozen=True):
-    """Effect: bring an expert's weights to the staging memory of the target's rank."""
+    """Effect: copy an expert's weights to the staging memory of the target's rank."""
 
     move: ExpertMove
 
 
 class SwitchMap(msgspec.Struct, frozen=True):
-    """Effect: let all ranks use this map from one step boundary on."""
+    """Effect: make all ranks use this map from the same step boundary on."""
 
     map: ExpertMap
 
@@ -41,10 +41,10 @@ class LoadExpert(msgspec.Struct, frozen=True):
 
 
 class MovesEnded(msgspec.Struct, frozen=True):
-    """Effect: no move is in progress any more; staged weights that were not loaded may be dropped.
+    """Effect: no move is in progress any more; staged weights that were not loaded can be dropped.
 
     Args:
-        reason: None if all rounds were completed, else why the others were not.
+        reason: None if all rounds were completed, otherwise why the others were not.
     """
 
     reason: str | None
@@ -63,7 +63,7 @@ class MoveLoaded(msgspec.Struct, frozen=True):
 
 
 class MoveFailed(msgspec.Struct, frozen=True):
-    """Event: a fetch or a load has failed for good."""
+    """Event: a fetch or a load has failed permanently."""
 
     move: ExpertMove
     reason: str
@@ -76,7 +76,7 @@ class MapSwitched(msgspec.Struct, frozen=True):
 
 
 class MovesStopped(msgspec.Struct, frozen=True):
-    """Event: a rank acknowledges the end of moves. It loads no weights any more, and its slots hold these."""
+    """Event: a rank acknowledges the end of moves. It loads no more weights, and its slots contain `held`."""
 
     rank: int
     held: Held
@@ -91,7 +91,7 @@ class RowsCounted(msgspec.Struct, frozen=True):
 
     Args:
         rows: [layer][expert]
-        exchange: of the rank with its peers; None where it is not counted.
+        exchange: of the rank with its peers; None if it is not measured.
     """
 
     rank: int
@@ -100,10 +100,10 @@ class RowsCounted(msgspec.Struct, frozen=True):
 
 
 MoveOrder = FetchExpert | SwitchMap | LoadExpert | MovesEnded
-"""What a mover asks of ranks; each is answered."""
+"""Commands of a mover to ranks; each gets a response."""
 ExpertOrder = MoveOrder | CountRows
-"""What a shell asks of a rank about experts."""
+"""Commands of a shell to a rank about experts."""
 MoveAnswer = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped
-"""Answers to that."""
+"""Responses to `MoveOrder`."""
 RankEvent = MoveAnswer | RowsCounted
-"""A rank's answers."""
+"""Responses of a rank."""

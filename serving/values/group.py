@@ -10,7 +10,7 @@ from serving.values.operator_order import PostedOrder
 
 
 class RankPhase(Enum):
-    """Where a rank is in its life; the transitions are in `serving.group.core.rank_life`."""
+    """Phase of a rank; the transitions are in `serving.group.core.rank_life`."""
 
     LOADING = "loading"
     """It builds its instance."""
@@ -20,9 +20,9 @@ class RankPhase(Enum):
     LEAVING = "leaving"
     """It drains."""
     LEFT = "left"
-    """It has drained; nothing is there any more."""
+    """It has drained and is empty."""
     FAILED = "failed"
-    """Its instance could not be built or joined; `RankReport.problem` says why."""
+    """Its instance could not be built or joined; the reason is in `RankReport.problem`."""
 
 
 class RankOffer(Struct, frozen=True):
@@ -30,13 +30,13 @@ class RankOffer(Struct, frozen=True):
 
     Args:
         rank: its number. pid: of its process.
-        window_path: UB segment with its window; empty where it computes alone.
+        window_path: UB segment with its window; empty if it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
-        instructions: instruction set of its native step: also the same for all, since others give other bits.
-        experts: of a layer. groups: of those, as the model's router has them.
+        instructions: instruction set of its native step: also the same for all, since others compute other bits.
+        experts: of a layer. groups: expert groups of the model's router.
         expert_bytes: to be copied if an expert moves, of the largest layer.
-        held: experts in slots of its own.
-        slots: where peers read them, as msgpack; empty where they find them where this rank does.
+        held: experts in its own slots.
+        slots: addresses at which peers read them, as msgpack; empty if they are at the peers' own addresses.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class RankOffer(Struct, frozen=True):
     slots: bytes = b""
 
     def is_of(self, process: "RankOffer") -> bool:
-        """Whether another offer comes from the same rank's same process: what it holds changes."""
+        """Whether another offer is from the same process of the same rank: the experts it holds may differ."""
         return (self.rank, self.pid, self.window_path) == (process.rank, process.pid, process.window_path)
 
 
@@ -60,7 +60,7 @@ class RegroupOrder(Struct, frozen=True):
 
     Args:
         epoch: higher than that of any rank.
-        map: of a higher version than any; ranks fill their reserves according to it, without computing a map.
+        map: of a higher version than any; ranks fill their reserve slots according to it, without computing a map.
         offers: of the members.
     """
 
@@ -84,9 +84,9 @@ class RankLease(Struct, frozen=True):
 
     Args:
         shell: Serve's unique name of the replica. pid: of its process.
-        term: counts the shells that the group has had, and its changes of size.
+        term: number of the group's shells and of its size changes so far.
         size: target number of ranks; 0 = the group shuts down. Ranks keep it for the next shell.
-        former: previous number of ranks, while the group grows; else 0.
+        former: previous number of ranks, while the group grows; otherwise 0.
         share: fraction of its usual sequences that gateways send to this rank: less than 1 for a slow one.
     """
 
@@ -107,7 +107,7 @@ class RankReport(Struct, frozen=True):
         members: processes that it computes with, by rank, its own included, from the last command it received.
         epoch: of that command. raised: epoch that it has started. version: of the latest map that it received.
         using: version of the map in use.
-        stalled_s: how long it has had work without a step, if that is too long; else 0.
+        stalled_s: time that it has had work without a step, if that is too long; otherwise 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
         orders: operator commands that wait for a response.

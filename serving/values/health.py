@@ -4,22 +4,22 @@ Two tiers of heartbeat: the control plane polls the replica's shell, and the she
 its progress. Long steps are the difficulty: a chunk of 30 s on a slow CPU is work, a step of 30 s on an engine whose
 steps take 30 ms is a hang. So the engine records how long its steps take, by size:
 
-    limit = max(floor, factor * longest step of this size seen lately)
+    limit = max(floor, factor * longest recent step of this size)
 
-A size that was never seen is judged by the nearest smaller one, as if time grew with tokens (it grows more slowly, so
-this errs on the patient side), else by the nearest larger one. An engine that has not made any step gets `first_s`: it
-may still be loading, compiling or touching its memory for the first time.
+A size without observations is judged by the nearest smaller one, as if time grew with tokens (it grows more slowly, so
+this errs on the long side), else by the nearest larger one. An engine that has not made any step gets `first_s`: it may
+still be loading, compiling or touching its memory for the first time.
 """
 
 from dataclasses import dataclass
 
 _FORGET = 0.98
-"""What is left of a longest time after a shorter step: one hiccup is forgotten, to a tenth, within 114 steps."""
+"""Decay of the longest time per shorter step: one outlier is forgotten, to a tenth, within 114 steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Limits of a step's duration, from which the rule is made.
+    """Limits of a step's duration.
 
     Args:
         floor_s: a step may always take this long [s].
@@ -33,24 +33,24 @@ class StepLimits:
 
 
 class StepWatch:
-    """Learns what steps take, in sizes of powers of two of their tokens."""
+    """Records durations of steps by size, in powers of two of their tokens."""
 
     def __init__(self, limits: StepLimits) -> None:
         self._limits = limits
         self._longest: dict[int, float] = {}
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """A step of so many tokens took so long.
+        """Record a step's duration.
 
-        Effects: remembers it, counted as no longer than it was allowed to take, so that one freeze does not make the
-            rule blind; shorter ones let a longer one before them be forgotten slowly.
+        Effects: updates the longest duration; a step counts at most as long as its limit, so that one freeze does not
+            disable the rule; shorter steps slowly decay an earlier longer one.
         """
         size = tokens.bit_length()
         seconds = min(seconds, self.limit_s(tokens))
         self._longest[size] = max(seconds, self._longest.get(size, 0.0) * _FORGET)
 
     def limit_s(self, tokens: int) -> float:
-        """How long a step of so many tokens may take.
+        """Limit for a step with this number of tokens.
 
         Returns: [s]; at least the floor.
         """
@@ -96,5 +96,5 @@ class Silence:
         self._looked_at = now
 
     def too_long(self, heard_at: float, now: float) -> bool:
-        """Whether a peer that was heard at `heard_at` has been silent for too long, by a watcher that was awake."""
+        """Whether a peer last heard at `heard_at` has been silent for too long, while the watcher was running."""
         return now - max(heard_at, self._awake_since) > self._limit_s

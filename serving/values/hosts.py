@@ -1,4 +1,4 @@
-"""A host of the cluster as status pages and metrics show it."""
+"""A host of the cluster in status pages and metrics."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ from msgspec import Struct
 
 
 class HostRow(Struct, frozen=True):
-    """One Ray node, which may stand for several hosts.
+    """One Ray node, which may represent several hosts.
 
     Args:
-        name: `n0` for the node whose first host has number 0; else the beginning of Ray's id.
-        address: by which other hosts reach it.
+        name: `n0` for the node whose first host has number 0; otherwise the beginning of Ray's id.
+        address: at which other hosts reach it.
         npus, ub_memory_mib: offered, or once offered by a lost one.
-        npus_used, ub_used_mib: taken by replicas.
-        lost_s: how long Ray has given it up [s]; None = it lives.
-        gateways: that serve there.
-        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
+        npus_used, ub_used_mib: used by replicas.
+        lost_s: time since Ray declared it dead [s]; None = alive.
+        gateways: number of gateways on it.
+        disk_full: warning about the disk of its Ray session folder; empty = not full, or unknown.
     """
 
     name: str
@@ -30,5 +30,5 @@ class HostRow(Struct, frozen=True):
 
 
 def npus_offered(hosts: Sequence[HostRow]) -> int:
-    """NPUs of all living hosts."""
+    """NPUs of all hosts that are alive."""
     return sum(host.npus for host in hosts if host.lost_s is None)

@@ -1,4 +1,4 @@
-"""Where an instance or a rank of a group was put."""
+"""Placement of an instance or a rank of a group."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +9,11 @@ from serving.ids import NodeId, ReplicaId
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """A rank's place in its group.
+    """A rank's position in its group.
 
     Args:
-        number: from 0. ranks: how many they were to be when this one was made; its share of the experts is that.
-        most: that the group may have.
+        number: from 0. ranks: the group's planned size when it was created, which determines its share of the experts.
+        most: largest size of the group.
         group: name of the group, for example `decode#k3jx9a`.
     """
 
@@ -25,15 +25,15 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class InstancePlace:
-    """Where an instance was put, and as whom."""
+    """Placement and identity of an instance."""
 
     replica: ReplicaId
     pool: str
     node: NodeId
     npus: tuple[NpuId, ...]
     segment_path: Path
-    """Where this instance makes its UB segment; nobody else's."""
+    """Path of this instance's own UB segment."""
     link_host: str
     threads: int
     rank: RankPlace | None = None
-    """Set where the instance is one of a group."""
+    """Set if the instance is a rank of a group."""

@@ -1,19 +1,20 @@
-"""The state of an instance, as its gateways know it."""
+"""The state of an instance that its gateways know."""
 
 from serving.ids import ReplicaId
 from serving.values.news import Value
 
 CRASHED_AGE_S = 1e9
-"""Tells a crashed engine in `Status.progress_age_s`, where infinity may not stand."""
+"""Value of `Status.progress_age_s` for a crashed engine, as infinity cannot be sent."""
 
 
 class Status(Value, frozen=True, gc=False):
-    """Load of an instance, sent every `[health] link_period_s` and when draining begins; its absence tells a freeze."""
+    """Load of an instance, sent every `[health] link_period_s` and when draining starts; its absence indicates a
+    freeze."""
 
     queued_tokens: int
     waiting: int
     running: int
-    """Those that have their blocks: computing, or being pulled or fetched."""
+    """Sequences that have their blocks: computing, or being pulled or fetched."""
     blocks_free: int
     draining: bool
     progress_age_s: float
@@ -21,20 +22,20 @@ class Status(Value, frozen=True, gc=False):
     tokens_per_s: float
     """Recent tokens computed per second of step time."""
     step_limit_s: float = 0.0
-    """Limit of `progress_age_s`, beyond which the engine hangs; 0 = nobody knows."""
+    """Limit of `progress_age_s`, beyond which the engine hangs; 0 = unknown."""
     lost_paths: tuple[ReplicaId, ...] = ()
-    """Instances from which no KV blocks arrive here."""
+    """Instances from which this one receives no KV blocks."""
     slow_paths: tuple[ReplicaId, ...] = ()
-    """Instances from which KV blocks arrive late here."""
+    """Instances from which this one receives KV blocks late."""
     gateways: int = 1
-    """That are linked to this instance: each of them knows only what it sent there itself."""
+    """Number of gateways linked to this instance; each knows only its own submissions."""
     pulling: int = 0
     fetching: int = 0
-    """Those in `running` whose blocks are on their way: from another instance, from the KV-cache pool."""
+    """Sequences in `running` whose blocks are in transit: from another instance, from the KV-cache pool."""
     blocks_cached: int = 0
     """Free blocks that still hold a prefix."""
     share: float = 1.0
-    """Of the sequences that it would get otherwise: less for a rank that is slower than its peers."""
+    """Fraction of its usual sequences that it requests: less than 1 for a rank slower than its peers."""
     max_sequences: int = 0
     max_step_tokens: int = 0
-    """Bounds of what runs at once: sequences, tokens of a step; 0 = not told."""
+    """Limits of its concurrent work: sequences, tokens of a step; 0 = not reported."""

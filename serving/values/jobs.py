@@ -1,4 +1,4 @@
-"""A request as gateways take it from their HTTP side, and what they give back."""
+"""A request that a gateway receives from its HTTP API, and the values that it returns."""
 
 from serving.ids import RequestId
 from serving.values.news import FailKind, Tokens, Value
@@ -9,9 +9,9 @@ class GenerationJob(Value, frozen=True, gc=False):
     """One HTTP request's work. `sequences[i]` is choice `i`; `sequence_id` is `<request_id>/<i>`.
 
     Args:
-        key: whose it is, when several share the queue; empty on an open server.
+        key: API key, when several share the queue; empty on an open server.
         weight: of that key's share.
-        mark: fingerprint by which a request that was told to come back is recognised; 0 = made of the first prompt.
+        mark: fingerprint that recognizes a retry after a Retry-After; 0 = computed from the first prompt.
     """
 
     request_id: RequestId
@@ -26,11 +26,11 @@ class SequenceUpdate(Value, frozen=True, gc=False):
 
     Args:
         index: choice index.
-        news: zero or more new tokens, at most one finish; what is told once comes with the first.
-        queue_s: time that the sequence waited before work on it began [s]; first update only, None = not known.
-        resumptions: times so far that the sequence had to go on elsewhere, because an instance failed it.
+        news: zero or more new tokens, at most one finish; data sent once is in the first event.
+        queue_s: time that the sequence waited before work on it started [s]; first update only, None = unknown.
+        resumptions: times so far that the sequence moved to another instance after a failure.
         number: of the job at its gateway.
-        preempted: times so far that the sequence had to give its blocks back for want of room.
+        preempted: times so far that the sequence was preempted for lack of capacity.
     """
 
     index: int
@@ -42,7 +42,7 @@ class SequenceUpdate(Value, frozen=True, gc=False):
 
 
 class Fail(Value, frozen=True, gc=False):
-    """A sequence, and so its request, is over without a proper end."""
+    """A sequence, and so its request, has failed."""
 
     kind: FailKind
     reason: str

@@ -1,4 +1,4 @@
-"""KV blocks of a model in which some layers, or all, see a sliding window only.
+"""KV blocks of a model in which some or all layers have a sliding window.
 
     row of a sequence's block table    [ full ... ][ sliding ... ]        block_tokens positions
                                          kept        freed as soon as the window has passed
@@ -14,7 +14,7 @@ from msgspec import Struct
 from serving.ids import BlockHash, BlockId
 
 GONE = BlockId(-1)
-"""In place of a block that was freed, or that was never needed."""
+"""Placeholder of a block that was freed, or never needed."""
 
 
 class LayerSplit(Struct, frozen=True, gc=False):
@@ -23,7 +23,7 @@ class LayerSplit(Struct, frozen=True, gc=False):
     Args:
         full: blocks of layers with full attention.
         sliding: blocks of layers with a window, at least one.
-        window: most tokens that a token attends to in these, the last ones up to itself.
+        window: most tokens that a token attends to in these layers, itself included.
     """
 
     full: int
@@ -44,11 +44,11 @@ class LayerSplit(Struct, frozen=True, gc=False):
         return -(-(self.window - 1) // block_tokens)
 
     def present(self, rows: int, computed: int, block_tokens: int) -> int:
-        """Blocks among the leading rows that are there when so many tokens have been computed."""
+        """Blocks present among the leading rows after this number of computed tokens."""
         return self.full * rows + self.sliding * max(0, rows - self.first_row(computed, block_tokens))
 
     def keys(self, prefix_hash: BlockHash) -> list[BlockHash]:
-        """Hashes of a row's blocks: each is known by one of its own, the first by the row's."""
+        """Hashes of a row's blocks: one for each, the first being the row's own."""
         rest = prefix_hash[1:]
         return [BlockHash(bytes((prefix_hash[0] ^ entry,)) + rest) for entry in range(self.width)]
 

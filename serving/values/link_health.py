@@ -7,7 +7,7 @@ source, two signals are watched: how transfers end, and how long it takes to rea
     no block arrives         the path is broken: this pair is isolated, all others continue; dummies detect its recovery
 
 Three results in a row degrade the state and two in a row improve it, so that one slow read on a busy node has no
-effect. A real block that arrives ends a loss at once.
+effect. A real block that arrives ends a loss immediately.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,19 +58,16 @@ class LinkHealth:
         self._missing = 0
 
     def dummy_due(self, now: float) -> bool:
-        """Whether to read a dummy now: the path has been idle and unprobed for a period.
-
-        Effects: none; `dummy_sent` follows when it is sent.
-        """
+        """Whether to read a dummy now: the path has been idle and unprobed for a period. Then call `dummy_sent`."""
         period = self._limits.period_s
         return period > 0 and now - max(self._passed_at, self._asked_at) >= period
 
     def dummy_sent(self, now: float) -> None:
-        """A dummy is on its way."""
+        """Note that a dummy was requested."""
         self._asked_at = now
 
     def dummy_arrived(self, seconds: float, now: float) -> LinkState:
-        """A dummy took so long. Returns: the state from now on."""
+        """Record a dummy's duration. Returns: the new state."""
         self._passed_at = now
         self._missing = 0
         if seconds <= self._limits.late_s:
@@ -94,7 +91,7 @@ class LinkHealth:
             self._become(LinkState.HEALTHY, now)
 
     def nothing_arrived(self, now: float) -> LinkState:
-        """A dummy or a transfer was given up. Returns: the state from now on."""
+        """Record a dummy or a transfer without a result. Returns: the new state."""
         self._missing, self._prompt, self._late = self._missing + 1, 0, 0
         if self._missing >= WORSE_AFTER:
             self._become(LinkState.LOST, now)
@@ -107,7 +104,7 @@ class LinkHealth:
 
 @dataclass(frozen=True, slots=True)
 class PathFault:
-    """Path report of one instance: the sources that it cannot reach, and those that it reaches slowly."""
+    """An instance's report about paths: the sources that it cannot reach, and those that it reaches slowly."""
 
     lost: tuple[ReplicaId, ...] = ()
     late: tuple[ReplicaId, ...] = ()
@@ -130,7 +127,7 @@ def prefills_to_avoid(sources: Collection[ReplicaId], troubles: Mapping[ReplicaI
 
     Args:
         sources: all prefill instances.
-        troubles: of all decode instances; empty = not known.
+        troubles: of all decode instances; empty = unknown.
     """
     if not troubles:
         return ()

@@ -1,4 +1,4 @@
-"""Tenants of the pool: isolation of their caches, and how much each may hold on which server.
+"""Tenants of the pool: isolation of their caches, and quotas per server.
 
 Equal prompts of two tenants must neither share blocks nor reveal that the other tenant's exist. Both follow from the
 salt at the start of a tenant's prefix-hash chain: its hashes cannot be computed or requested without the salt.
@@ -11,7 +11,7 @@ from hashlib import blake2b
 from serving.values.pool_view import NamespaceRecord, PoolView
 
 DEFAULT_NAMESPACE = "default"
-"""Where requests are whose API key belongs to no tenant. It always exists; a record of it only gives it a quota."""
+"""Namespace of requests whose API key belongs to no tenant. It always exists; a record of it only sets a quota."""
 
 SALT_BYTES = 16
 
@@ -46,23 +46,23 @@ def request_salt(namespace_salt: bytes, cache_salt: str | None) -> bytes:
 
     Args:
         namespace_salt: as `namespace_salt` makes it.
-        cache_salt: any text, lone surrogates included; it comes from outside.
+        cache_salt: any text, lone surrogates included; it is untrusted input.
     """
     if cache_salt is None:
         return namespace_salt
-    # Keyed with the tenant's salt: no text of one tenant can lead to a chain of another one.
+    # Keyed with the tenant's salt: no text of one tenant can produce a chain of another one.
     text = cache_salt.encode("utf-8", "surrogatepass")
     return blake2b(text, key=namespace_salt, digest_size=SALT_BYTES, person=_PERSON_REQUEST).digest()
 
 
 def server_quotas(records: Iterable[NamespaceRecord], view: PoolView) -> dict[str, dict[str, int]]:
-    """How much of each tenant's quota falls on each server: by weight, as its blocks do.
+    """Share of each tenant's quota on each server: by weight, like its blocks.
 
     A block belongs to one server, and hashes spread evenly, so that a tenant reaches its quota on all servers at about
     the same time; a server may refuse a little early, since shares of the ring are not exactly even.
 
     Returns: {server: {namespace: bytes}}; no entry = no limit. A share is at least 1 byte, because 0 means no limit. A
-        draining server has no shares: it takes no new blocks, and what it holds is about to leave.
+        draining server has no shares: it accepts no new blocks, and its entries are about to move.
     """
     weights: Mapping[str, float] = {s.record.name: s.weight for s in view.servers}
     total = sum(weights.values())

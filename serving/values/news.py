@@ -15,11 +15,11 @@ from serving.values.sequence import DraftUse, FinishReason, HandoffTicket, PoolU
 
 
 class Value(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base of what crosses a link and is kept in decision logs; its subclasses form tagged unions."""
+    """Base of values that are sent over links and stored in decision logs; its subclasses form tagged unions."""
 
 
 class FailKind(Enum):
-    """Why a sequence is given up, or was not taken; decides the HTTP status."""
+    """Why a sequence failed, or was refused; determines the HTTP status."""
 
     DEADLINE = "deadline"
     ENGINE = "engine"
@@ -27,9 +27,9 @@ class FailKind(Enum):
     OVERLOADED = "overloaded"
     INVALID = "invalid"
     POISON = "poison"
-    """It took down the instances that worked on it."""
+    """It crashed the instances that worked on it."""
     DRAINING = "draining"
-    """A draining instance no longer takes it. Only instances say so; no request ends by it."""
+    """A draining instance refuses it. Only sent by instances; no request ends with it."""
 
 
 class Tokens(Value, frozen=True, gc=False):
@@ -77,21 +77,21 @@ class Prefilled(Value, frozen=True, gc=False):
 
 
 class Adopted(Value, frozen=True, gc=False):
-    """The KV of `ticket_id` has arrived: its source may free its copy."""
+    """The KV of `ticket_id` has arrived: its source can free its copy."""
 
     sequence_id: SequenceId
     ticket_id: str
 
 
 class Lost(Value, frozen=True, gc=False):
-    """The instance gives the sequence up and has forgotten it: it failed on it, or its KV did not arrive."""
+    """The instance has dropped the sequence: it failed on it, or its KV did not arrive."""
 
     sequence_id: SequenceId
     reason: str
 
 
 class Refused(Value, frozen=True, gc=False):
-    """The instance would not take the sequence: its queues are full, it drains, or the order is wrong."""
+    """The instance refuses the sequence: its queues are full, it drains, or the command is invalid."""
 
     sequence_id: SequenceId
     kind: FailKind
@@ -103,7 +103,7 @@ class Leaving(Value, frozen=True, gc=False):
     """Request of a draining instance to move this sequence, which it keeps running until it is cancelled.
 
     Args:
-        handoff: the sequence is a handoff not pulled yet, else a prompt not computed yet.
+        handoff: whether the sequence is a handoff not pulled yet, instead of a prompt not computed yet.
     """
 
     sequence_id: SequenceId
@@ -114,10 +114,10 @@ News = Tokens | Prefilled | Adopted | Lost | Refused | Leaving
 
 
 def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
-    """The news that an engine would not take a sequence.
+    """The event for a sequence that an engine refuses.
 
     Args:
-        error: that it raised.
+        error: raised by the engine.
     """
     if isinstance(error, HandoffError):
         return Lost(sequence_id, str(error))
@@ -130,15 +130,15 @@ def refusal(sequence_id: SequenceId, error: ServingError) -> Lost | Refused:
 
 
 def ends(news: object) -> bool:
-    """Whether the instance is done with the sequence."""
+    """Whether the instance has finished with the sequence."""
     return isinstance(news, Lost | Refused) or (isinstance(news, Tokens) and news.finish_reason is not None)
 
 
 def in_time_of(news: News, time_scale: float) -> News:
-    """The same, its times in another clock.
+    """The event with its times converted to another clock.
 
     Args:
-        time_scale: seconds of the clock that they are in now in one second of the other.
+        time_scale: seconds of its present clock per second of the other.
     """
     match news:
         case Tokens(waited_s=float(waited_s)):

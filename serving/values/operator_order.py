@@ -1,4 +1,4 @@
-"""Orders of an operator to the shell of a group, and the shell's answers."""
+"""Commands of an operator to the shell of a group, and the shell's responses."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ class RebalanceExperts(Struct, frozen=True, tag="rebalance"):
 
 
 class MoveOneExpert(Struct, frozen=True, tag="move"):
-    """Bring an expert to a rank: a copy, in a slot that can be spared."""
+    """Copy an expert to a rank, into a slot that is free or can be freed."""
 
     layer: int
     expert: int
@@ -26,13 +26,13 @@ class MoveOneExpert(Struct, frozen=True, tag="move"):
 
 
 class ResizeGroup(Struct, frozen=True, tag="resize"):
-    """Give the group another number of ranks, while it serves."""
+    """Change the number of the group's ranks, while it serves."""
 
     ranks: int
 
 
 class DrainRank(Struct, frozen=True, tag="drain"):
-    """Have a rank hand on its streams and end; another process takes its place."""
+    """Move a rank's streams to others and stop it; a new process replaces it."""
 
     rank: int
 
@@ -48,18 +48,18 @@ class ReadLoad(Struct, frozen=True, tag="load"):
 
 
 PlannedOrder = RebalanceExperts | MoveOneExpert
-"""Experts are to move."""
+"""Commands that move experts."""
 OperatorOrder = PlannedOrder | ReadLoad
-"""About experts."""
+"""Commands about experts."""
 SizeOrder = ResizeGroup | DrainRank
-"""About ranks."""
+"""Commands about ranks."""
 
 
 class PostedOrder(Struct, frozen=True):
-    """An order that waits at a rank.
+    """A command queued at a rank.
 
     Args:
-        id: unique; a shell that has seen it does not carry it out again.
+        id: unique; a shell carries out each id once.
     """
 
     id: str
@@ -71,7 +71,7 @@ class OrderAnswer(Struct, frozen=True):
 
     Args:
         accepted: False = the command had no effect.
-        reason: why it was refused, or what is done now.
+        reason: why it was refused, or the action that is taken.
         unknown: whether it was refused because its object does not exist.
         detail: further facts, JSON-ready.
     """

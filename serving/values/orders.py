@@ -1,4 +1,4 @@
-"""Orders of a gateway to an instance, about one sequence or one ticket."""
+"""Commands of a gateway to an instance, about one sequence or one ticket."""
 
 from serving.ids import ReplicaId, SequenceId
 from serving.values.news import Value
@@ -6,30 +6,30 @@ from serving.values.sequence import HandoffTicket, SequenceSpec
 
 
 class Add(Value, frozen=True, gc=False):
-    """Compute this sequence's prompt here (and, outside the prefill role, go on decoding)."""
+    """Compute this sequence's prompt (and, outside the prefill role, continue decoding)."""
 
     spec: SequenceSpec
 
 
 class Adopt(Value, frozen=True, gc=False):
-    """Pull the KV of `ticket`, then decode. Sent to its source: decode it there, whatever the role."""
+    """Pull the KV of `ticket`, then decode. Sent to its source: decode there, in any role."""
 
     spec: SequenceSpec
     ticket: HandoffTicket
 
 
 class Cancel(Value, frozen=True, gc=False):
-    """Forget this sequence, whatever its state. Unknown ids are ignored."""
+    """Drop this sequence, in any state. Unknown ids are ignored."""
 
     sequence_id: SequenceId
 
 
 class Release(Value, frozen=True, gc=False):
-    """The blocks of a ticket were pulled (or never will be): free them."""
+    """Free the blocks of a ticket: they were pulled, or never will be."""
 
     ticket_id: str
     distrust: bool = False
-    """They did not arrive as they were registered: reuse them for nobody."""
+    """Their contents did not match when pulled: never reuse them."""
 
 
 Submission = Add | Adopt
@@ -37,7 +37,7 @@ Order = Add | Adopt | Cancel | Release
 
 
 class Send(Value, frozen=True, gc=False):
-    """Give an order to an instance."""
+    """Send a command to an instance."""
 
     replica: ReplicaId
     order: Order

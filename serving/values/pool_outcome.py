@@ -1,4 +1,4 @@
-"""Outcomes of asking the pool, in the words that requests, metrics and logs use."""
+"""Outcomes of pool requests, with the names used in requests, metrics and logs."""
 
 from enum import Enum
 
@@ -6,18 +6,18 @@ from msgspec import Struct
 
 
 class MissReason(Enum):
-    """Why blocks that the pool had, or might have had, are computed again. Plain absence is no reason: it is a miss."""
+    """Why blocks that the pool had, or might have had, are recomputed. Plain absence is a miss, not a reason."""
 
     TIMEOUT = "timeout"
-    """A server did not answer in time."""
+    """A server did not respond in time."""
     UNREACHABLE = "unreachable"
-    """A server is gone, or its connection broke."""
+    """A server is down, or its connection broke."""
     CHECKSUM = "checksum"
-    """The bytes were not those that had been stored."""
+    """The bytes differ from those that had been stored."""
     GONE = "gone"
     """Found, but removed before it was read: evicted, deleted, or unreadable on SSD."""
     ERROR = "error"
-    """Anything else; the log says what."""
+    """Any other reason, which is in the log."""
 
 
 class FetchReport(Struct, frozen=True, gc=False):
@@ -25,8 +25,8 @@ class FetchReport(Struct, frozen=True, gc=False):
 
     Args:
         blocks: leading blocks that are now in place, verified.
-        from_ssd: how many of them came from SSD.
-        lost_blocks: blocks behind those that the pool had promised, or could not be asked for, because of `reason`.
+        from_ssd: number of them read from SSD.
+        lost_blocks: later blocks that the pool had announced, or that could not be requested, because of `reason`.
         nbytes: bytes moved.
     """
 
@@ -38,11 +38,11 @@ class FetchReport(Struct, frozen=True, gc=False):
 
 
 class StoreReport(Struct, frozen=True, gc=False):
-    """Result of publishing blocks; nothing of it is ever an error to the engine.
+    """Result of publishing blocks; never an error for the engine.
 
     Args:
         stored: new in the pool.
-        present: were there already.
+        present: already in the pool.
         dropped: not stored, by reason (`full`, `quota`, `timeout`, `unreachable`, ...).
         nbytes: bytes copied into the pool.
     """

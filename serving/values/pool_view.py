@@ -1,4 +1,4 @@
-"""The pool's members as clients see them: one immutable value that the controller hands out whole."""
+"""The pool's members, for its clients: one immutable value from the controller."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,21 +12,21 @@ class ServerState(Enum):
 
     ACTIVE = "active"
     DRAINING = "draining"
-    """It hands its entries to the others: read from it, write nothing to it."""
+    """It moves its entries to the others: read from it, do not write to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """Announcement of a memory server about itself, about once a second.
+    """Announcement of a memory server, about once a second.
 
     Args:
-        name: its place in the ring; the server that replaces a dead one takes over its name and its SSD directory.
-        incarnation: tells a restarted server from its predecessor.
+        name: its position in the ring; a server that replaces a dead one takes over its name and SSD directory.
+        incarnation: distinguishes a restarted server from its predecessor.
         node: on which its UB segment can be mapped.
         host, port: where it listens for clients.
         segment: path of its UB segment.
         generation: of its region of that segment.
-        uptime_s: since it began to serve; a young one takes its share of the keys step by step.
+        uptime_s: since it started to serve; a young one takes over its share of the keys gradually.
         models: versions of models whose weights it holds (`model@version`).
         facts: counters and gauges for status pages and metrics; plain numbers, texts, lists and dicts.
     """
@@ -50,9 +50,9 @@ class NamespaceRecord:
     """One tenant of the pool.
 
     Args:
-        quota_bytes: 0 = no limit; it counts over the whole pool.
-        weight: of each of its keys where requests wait for their turn at a gateway.
-        over: quota and weight of the configuration when an operator changed them; None = nobody did.
+        quota_bytes: limit over the whole pool; 0 = no limit.
+        weight: of each of its keys in gateways' queues.
+        over: configured quota and weight when an operator changed them; None = unchanged.
     """
 
     name: str
@@ -71,10 +71,10 @@ class ViewServer:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """The pool at one moment.
+    """The pool at one time.
 
     Args:
-        version: another value whenever anything but facts and uptime differs; not a number to compare.
+        version: changes whenever anything but facts and uptime changes; values have no order.
         servers: by name.
         namespaces: by name.
     """

@@ -1,9 +1,9 @@
 """Prefix hashes: one name for "these tokens, from the very start, under this salt".
 
 A block's hash covers its own tokens and the hash of the block before it, so equal hashes mean equal histories and a
-match can stop at the first miss. The chain begins with the namespace salt: without knowing it a tenant can neither
-produce nor probe another tenant's hashes, which is why the hash is a cryptographic one. Token ids are packed little
-endian on every host, so that hashes agree between machines.
+match can stop at the first miss. The chain starts with the namespace salt: without it a tenant can neither compute nor
+probe another tenant's hashes, so the hash is a cryptographic one. Token ids are packed little endian on every host, so
+that hashes agree between machines.
 """
 
 import struct
@@ -16,7 +16,7 @@ HASH_BYTES = 16
 """128 bits: at 10^9 blocks an accidental collision has a chance below 10^-20."""
 
 _PERSON = b"kv prefix chain"
-"""Domain separation: these digests mean nothing to any other use of BLAKE2."""
+"""Domain separation: these digests are different from any other use of BLAKE2."""
 
 
 def chain_root(salt: bytes) -> BlockHash:
@@ -46,7 +46,7 @@ def extend_hashes(hashes: list[BlockHash], tokens: Sequence[int], block_tokens: 
         hashes: hashes of the first `len(hashes)` blocks of the same tokens.
         tokens: all tokens from position 0.
         block_tokens: tokens per block.
-    Effects: appends to `hashes`; a partly filled last block is left out.
+    Effects: appends to `hashes`; a partly filled last block is omitted.
     """
     full = len(tokens) // block_tokens
     if len(hashes) >= full:

@@ -1,4 +1,4 @@
-"""Rows of `GET /cluster`: instances, or ranks of a group, and how many replicas they make."""
+"""Rows of `GET /cluster`: instances, or ranks of a group, and the number of replicas that they make."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,10 @@ from typing import Any
 
 
 def whole_replicas(rows: Iterable[Mapping[str, Any]]) -> int:
-    """How many replicas these rows of one pool make: each instance is one, and each group all of whose ranks are there.
+    """Replicas in these rows of one pool: each instance is one, and each group all of whose ranks are present.
 
-    Ranks that have just joined a group, or were not told yet that it is smaller now, say another size than the others:
-    the least of them counts.
+    Ranks that have just joined a group, or do not know its smaller size yet, report another size than the others: the
+    least size counts.
     """
     alone, there, sizes = 0, Counter[str](), dict[str, int]()
     for row in rows:

@@ -5,7 +5,7 @@
     REST …/scale ──────┘
 
 The caller creates an operation, all processes in between forward it unread, and `ScalingBoard.answer` carries it out.
-Fields have the names, types and bounds of the HTTP interface, where `pool` is in the path.
+Fields have the names, types and limits of the HTTP API, where `pool` is in the path.
 """
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -13,14 +13,14 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from msgspec import Meta, Struct
 
 MOST_REPLICAS = 384
-"""NPUs of a supernode: as many as the configuration allows of any pool."""
+"""NPUs of a supernode: the configuration's limit for any pool."""
 LONGEST_HOLD_S = 30 * 86_400.0
 MOST_DECISIONS = 200
 
 Replicas = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
 HoldSeconds = Annotated[float, Meta(ge=0, le=LONGEST_HOLD_S)]
 Caller = Literal["cli", "page", "rest"]
-"""Who asks, for the ledger."""
+"""Caller, for the ledger."""
 
 
 class ScaleAnswer(Struct, frozen=True):
@@ -29,8 +29,8 @@ class ScaleAnswer(Struct, frozen=True):
     Args:
         before, target: replicas requested before and after the change.
         fits: the most replicas that would fit now.
-        hold_left_s: how long the policy leaves the pool alone from now on [s]; 0 = it may act at once.
-        message: the same in words, one line.
+        hold_left_s: how long the policy will leave the pool unchanged [s]; 0 = it may act immediately.
+        message: the same as text, one line.
     """
 
     pool: str
@@ -46,7 +46,7 @@ class ScaleRefusal(Struct, frozen=True):
 
     Args:
         kind: `unknown_pool`, `unknown_group`, `invalid`, `no_room`, `not_now` or `unavailable`.
-        fits: the most replicas that would fit; None where that does not matter.
+        fits: the most replicas that would fit; None if that is irrelevant.
     """
 
     kind: str
@@ -55,10 +55,10 @@ class ScaleRefusal(Struct, frozen=True):
 
 
 class GroupAnswer(Struct, frozen=True):
-    """Outcome of an order to a group of ranks.
+    """Outcome of a command to a group of ranks.
 
     Args:
-        message: in words, one line.
+        message: text, one line.
     """
 
     group: str
@@ -70,7 +70,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class PoolOperation(Struct, Generic[Answer_co], frozen=True, forbid_unknown_fields=True):
-    """One operation of the scaling board, with the type of its answer, unless it refuses."""
+    """One operation of the scaling board, with the type of its response, unless it is refused."""
 
 
 class ReadPools(PoolOperation[dict[str, Any]], frozen=True):
@@ -78,7 +78,7 @@ class ReadPools(PoolOperation[dict[str, Any]], frozen=True):
 
 
 class ReadExperts(PoolOperation[dict[str, Any]], frozen=True):
-    """Groups of ranks as `GET /experts` of a gateway shows them, ready for JSON, for the page of the experts."""
+    """Groups of ranks in the form of a gateway's `GET /experts`, JSON-ready, for the experts' page."""
 
 
 class ReadDecisions(PoolOperation[list[dict[str, Any]]], frozen=True):
@@ -107,19 +107,19 @@ class ReadHistory(PoolOperation[list[dict[str, Any]]], frozen=True):
     """Samples of the last quarter of an hour, oldest first.
 
     Args:
-        after: only those that are younger [s since 1970].
+        after: only later samples [s since 1970].
     """
 
     after: Annotated[float, Meta(ge=0)] = 0.0
 
 
 class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
-    """Give a pool so many replicas, and keep the policy away from it for `hold_s` [s].
+    """Set a pool's number of replicas, and prevent the policy from changing it for `hold_s` [s].
 
     Refused as `unknown_pool`, `invalid` (a number out of bounds), `no_room` (with `fits`) or `unavailable`.
 
     Args:
-        hold_s: 0 = the policy may act at once; None = `[autoscaler] manual_hold_s`.
+        hold_s: 0 = the policy may act immediately; None = `[autoscaler] manual_hold_s`.
     """
 
     pool: str
@@ -129,7 +129,7 @@ class ScalePool(PoolOperation[ScaleAnswer], frozen=True):
 
 
 class HoldPool(PoolOperation[ScaleAnswer], frozen=True):
-    """Keep the policy away from a pool as it is. Refused as `unknown_pool`, `invalid` or `unavailable`.
+    """Prevent the policy from changing a pool. Refused as `unknown_pool`, `invalid` or `unavailable`.
 
     Args:
         hold_s: for how long [s]; None = `[autoscaler] manual_hold_s`, 0 = release it.
@@ -141,7 +141,7 @@ class HoldPool(PoolOperation[ScaleAnswer], frozen=True):
 
 
 class ReleasePool(PoolOperation[ScaleAnswer], frozen=True):
-    """Let the policy act on a pool again; no effect if it already may. Refused as `HoldPool` is."""
+    """Allow the policy to change a pool again; no effect if it already may. Refused like `HoldPool`."""
 
     pool: str
     by: Caller = "rest"
@@ -160,7 +160,7 @@ class RebalanceGroup(PoolOperation[GroupAnswer], frozen=True):
 class DrainGroupRank(PoolOperation[GroupAnswer], frozen=True):
     """Replace a rank of a group without a loss: its streams move to other ranks, then another process replaces it.
 
-    Refused as `RebalanceGroup` is.
+    Refused like `RebalanceGroup`.
     """
 
     group: Annotated[str, Meta(max_length=128)]
@@ -169,7 +169,7 @@ class DrainGroupRank(PoolOperation[GroupAnswer], frozen=True):
 
 
 class ResizeRankGroup(PoolOperation[GroupAnswer], frozen=True):
-    """Give a group another number of ranks while it serves. Refused as `RebalanceGroup` is, or as `no_room`."""
+    """Change a group's number of ranks while it serves. Refused like `RebalanceGroup`, or as `no_room`."""
 
     group: Annotated[str, Meta(max_length=128)]
     ranks: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)]

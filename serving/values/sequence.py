@@ -1,6 +1,6 @@
-"""Sequences as values: the immutable order that a gateway places, and the values that come back.
+"""Sequences as values: the immutable specification that a gateway submits, and the values that are returned.
 
-Plain frozen dataclasses, because the same values are scheduled, logged, replayed and sent over a link.
+Plain frozen values, because the same ones are scheduled, logged, replayed and sent over a link.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 
 if TYPE_CHECKING:
-    # What code may rely on; virtual time gives views that read like tuples, and cost nothing to make.
+    # The interface that code may rely on; virtual time uses views that read like tuples and are free to create.
     Tokens = Sequence[int]
     Extents = Sequence["BlockExtent"]
-else:  # what a link decodes to
+else:  # the type that a link decodes to
     Tokens = tuple[int, ...]
     Extents = tuple["BlockExtent", ...]
 
@@ -30,13 +30,13 @@ class FinishReason(Enum):
     DEADLINE = "deadline"
     ERROR = "error"
     GRAMMAR = "grammar"
-    """No token could follow that its grammar, or its lists of tokens, allow; the same anywhere: not tried again."""
+    """Its grammar, or its token lists, allow no token; the same at any instance, so it is not retried."""
     GRAMMAR_LIMIT = "grammar_limit"
-    """To follow its grammar takes more than this server allows; the same anywhere, too."""
+    """Its grammar exceeds a limit of this server; also the same at any instance."""
 
 
 TOO_LARGE = "it is too large for this server: "
-"""Beginning of what is said of a grammar that reached a bound of this server."""
+"""Beginning of the message about a grammar that reached a limit of this server."""
 
 
 class GrammarKind(Enum):
@@ -52,8 +52,8 @@ class Grammar(Struct, frozen=True, gc=False):
     """Constraint on a whole output. Only this text is sent; each instance builds its matchers from it.
 
     Args:
-        free_whitespace: JSON may have any whitespace between its tokens; else only `", "` and `": "`.
-        whitespace_pattern: regular expression of the whitespace that JSON may have; empty = as above.
+        free_whitespace: JSON may have any whitespace between its tokens; otherwise only `", "` and `": "`.
+        whitespace_pattern: regular expression of JSON's whitespace; empty = as above.
     """
 
     kind: GrammarKind
@@ -63,7 +63,7 @@ class Grammar(Struct, frozen=True, gc=False):
 
 
 class SamplingParams(Struct, frozen=True, gc=False):
-    """How tokens are chosen and when to stop. Neutral defaults; `temperature = 0` is greedy.
+    """Selection of tokens, and when to stop. Neutral defaults; `temperature = 0` is greedy.
 
     The random number of a token depends only on (`seed`, position), so the result does not depend on batch,
     replica or route. `stop_token_ids` already contains the model's end tokens unless the caller ignores them.
@@ -81,36 +81,36 @@ class SamplingParams(Struct, frozen=True, gc=False):
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
-    """64-bit, unsigned; the gateway draws one when the caller gives none."""
+    """64-bit, unsigned; the gateway draws one if the client sets none."""
     stop_token_ids: tuple[int, ...] = ()
-    """A sampled token of this set ends the sequence; masked until `min_tokens` are out."""
+    """A sampled token of this set ends the sequence; masked until there are `min_tokens`."""
     logprobs: int | None = None
-    """Top alternatives to report per output token (0 = the chosen one only); None = none at all."""
+    """Top alternatives to report per output token (0 = only the chosen one); None = no log-probabilities."""
     prompt_logprobs: int | None = None
     """The same for prompt tokens; makes the engine compute the whole prompt, cached or not."""
     logprob_ids: tuple[int, ...] = ()
-    """With `logprobs`: report these tokens as the alternatives, best first, in place of the likeliest."""
+    """With `logprobs`: report these tokens as the alternatives, best first, instead of the likeliest."""
     grammar: Grammar | None = None
-    """What the output must match. Stop tokens are allowed where it is complete, and nowhere else."""
+    """Grammar that the output must match. Stop tokens are allowed only where it is complete."""
     allowed_token_ids: tuple[int, ...] = ()
-    """Only these may be drawn; empty = all."""
+    """Only these may be sampled; empty = all."""
     bad_words: tuple[tuple[int, ...], ...] = ()
-    """Tokens of words that the output must not have: the last of one is not drawn where the others stand before it."""
+    """Tokens of words that the output must not contain: the last one is not sampled after the others."""
 
 
 class SequenceSpec(Struct, frozen=True, gc=False):
-    """One sequence to generate, complete: enough to run it, or to resume it, anywhere.
+    """One sequence to generate, complete: enough to run it, or to resume it, on any instance.
 
     Args:
         prompt: token ids, at least one.
         output: tokens generated before (resume); they count against `max_tokens`.
         time_left_s: deadline relative to arrival, because hosts' clocks differ.
         salt: namespace salt, first link of the prefix-hash chain.
-        namespace: the tenant, under whose name the pool books the blocks.
+        namespace: the tenant, under whose name the pool accounts for the blocks.
         prompt_hashes: prefix hashes of the prompt's leading full blocks, as far as the sender has computed them with
             this salt and the instance's block size; an instance computes the others.
         whole: the instance that computes the prompt also decodes to the end, even if its role is prefill.
-        line: identifies the API key where several share the system: `priority` then applies among its sequences only.
+        line: identifies the API key if several share the system: `priority` then applies among its sequences only.
     """
 
     sequence_id: SequenceId
@@ -125,7 +125,7 @@ class SequenceSpec(Struct, frozen=True, gc=False):
     prompt_hashes: tuple[BlockHash, ...] = ()
     whole: bool = False
     line: int = 0
-    """0 = `priority` counts among all."""
+    """0 = `priority` applies among all sequences."""
 
     def resumed(
         self, sequence_id: SequenceId, output: tuple[int, ...], time_left_s: float, *, begun: bool
@@ -150,7 +150,7 @@ class PoolUse(Struct, frozen=True, gc=False):
 
 
 class DraftUse(Struct, frozen=True, gc=False):
-    """Result of one step's guesses for one sequence: the first `accepted` of `drafted` became output."""
+    """Result of one step's draft tokens for one sequence: the first `accepted` of `drafted` became output."""
 
     drafted: int
     accepted: int
@@ -165,7 +165,7 @@ class TokenLogprobs(Struct, frozen=True, gc=False):
 
 
 class BlockExtent(Struct, frozen=True, gc=False):
-    """One KV block as its source registered it. `prefix_hash` is empty for a last, partly filled block."""
+    """One KV block as registered by its source. `prefix_hash` is empty for a last, partly filled block."""
 
     offset: int
     """Byte offset inside the UB segment."""
@@ -176,7 +176,7 @@ class BlockExtent(Struct, frozen=True, gc=False):
 
 
 class HandoffTicket(Struct, frozen=True, gc=False):
-    """The right to pull one sequence's KV blocks from where they were computed, until it is acknowledged or expires."""
+    """The right to pull one sequence's KV blocks from their source, until it is acknowledged or expires."""
 
     ticket_id: str
     source: ReplicaId
@@ -186,12 +186,12 @@ class HandoffTicket(Struct, frozen=True, gc=False):
     layout: str
     """Fingerprint of model, dtype and block shape; both sides must agree."""
     computed_tokens: int
-    """Tokens whose KV the blocks hold."""
+    """Tokens whose KV is in the blocks."""
     blocks: Extents
     generation: int = 0
-    """Generation of the source's region of the segment: a reader sees at once that a region was given to another."""
+    """Generation of the source's region of the segment: shows a reader that the region was reallocated."""
     host: str = ""
     port: int = 0
-    """Where other hosts read the segment; 0 = nowhere."""
+    """Address at which other hosts read the segment; 0 = none."""
     drafts: tuple[int, ...] = ()
-    """Guesses of what follows the first token, from where the prompt was computed; a head start, no more."""
+    """Draft tokens after the first token, from the source of the prompt; only a head start."""

@@ -21,11 +21,11 @@ class PoolSignals(Struct, frozen=True, gc=False):
         sequences: waiting, being pulled or fetched, or running, including those of draining instances, which finish
             there or are resubmitted.
         kv_blocks_used: including draining instances; `kv_blocks_total`: of all running instances.
-        tokens_per_s: prompt tokens that one busy instance computes per second; 0 = not known yet.
-        max_sequences: that one instance can decode concurrently within the TPOT SLO; 0 = not known.
+        tokens_per_s: prompt tokens that one busy instance computes per second; 0 = unknown.
+        max_sequences: that one instance can decode concurrently within the TPOT SLO; 0 = unknown.
         low, high: bounds of the target.
         crowd: sequences that it can decode concurrently for a while without missing that SLO, which is a mean over a
-            request's life; 0 = not known. seats: that it can hold, within the SLO or not; 0 = not known.
+            request's life; 0 = unknown. seats: that it can hold, within the SLO or not; 0 = unknown.
         held_until: time until which a manual target holds; 0 = none.
         start_s: from a decision to one more serving replica [s]; 0 = `ScalingSignals.start_s`.
         abilities: sequences that 0, 1, 2, ... replicas decode concurrently within the SLO, where a replica is a part of
@@ -114,7 +114,7 @@ class ScalingSignals(Struct, frozen=True, gc=False):
     Args:
         now: of the driver's clock [s]. All times and rates use the clock of `[slo]` and the instances, which may run
             faster or slower than real time.
-        pools: the engine pools, in the order of a request's life.
+        pools: the engine pools, in the order in which a request passes them.
         cache: the KV-cache pool; None = there is none.
         traffic: of all gateways.
         npus_free: unallocated NPUs.

@@ -18,13 +18,13 @@ from serving.ids import BlockId, SequenceId
 from serving.values.sequence import SamplingParams, TokenLogprobs
 
 UNKNOWN = -1
-"""In place of a token that the step before this one draws: the plan was made while that one ran."""
+"""Placeholder of a token that the previous step samples: the plan was made while that step ran."""
 
 
 class SampleOrder(Struct, frozen=True, gc=False):
     """Sample one token from the last fed position of a sequence.
 
-    `prompt` and `output` are the sequence's tokens so far, by reference (append-only, not to be kept):
+    `prompt` and `output` are the sequence's tokens so far, by reference (append-only, not to be stored):
     penalties need them. The new token has position `len(prompt) + len(output)`, which also keys its random number.
     """
 
@@ -41,7 +41,7 @@ class SequenceStep(Struct, frozen=True, gc=False):
             token that the previous step samples for this sequence, which has the same index in that step's plan.
         start: tokens of this sequence that are already in the KV cache.
         block_table: block ids covering positions `0 ... start + len(tokens) - 1`; may cover more.
-        sample: what to draw from the last position; None for a chunk that is not the last.
+        sample: sampling at the last position; None for a chunk that is not the last.
         prompt_logprobs: report log-probabilities of fed prompt tokens with this many alternatives; for position
             p > 0 they are computed at position p - 1. Set only with `start == 0` or contiguous chunks from 0.
         next_prompt_token: the prompt token after this chunk, if there is one and it is needed for prompt
@@ -84,11 +84,11 @@ class SequenceResult(Struct, frozen=True, gc=False):
 
     Args:
         tokens: new tokens: none for an unfinished chunk, one for a sampled position, preceded by the accepted drafts.
-        logprobs: one entry per new token if requested, else empty.
-        prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, else empty.
+        logprobs: one entry per new token if requested, otherwise empty.
+        prompt_logprobs: entries for the prompt positions among `start + 1 ... start + len(tokens)`, otherwise empty.
         drafts: draft tokens after `tokens`, as many as requested, or fewer.
         forced: whether the grammar forces these drafts, instead of the draft layer proposing them.
-        failure: why its grammar allowed no token where one was to be sampled; then there is none.
+        failure: why its grammar allowed no token at a position to be sampled; then there is no token.
     """
 
     sequence_id: SequenceId

@@ -1,15 +1,16 @@
-"""Counts of the whole system since its scaling board began: decisions, replica starts, nodes. Gateways show them."""
+"""Counts of the whole system since its scaling board started: decisions, replica starts, nodes. Gateways export
+them."""
 
 from bisect import bisect_left
 
 from msgspec import Struct
 
 START_BOUNDS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""From a process on a warm host to a node that must be bought first."""
+"""From a process on a warm host to a node that must be provisioned first."""
 TOTAL = "total"
-"""The phase that is all of a start, from Serve's order to serving."""
+"""The phase for the whole start, from Serve's request to serving."""
 NODE, PLACING, PROCESS, IMPORTS, WEIGHTS, FIRST_STEP = "node", "placing", "process", "imports", "weights", "first_step"
-"""What a start is made of, in order, but for the last one, which comes after it: with the first request."""
+"""Phases of a start, in order; the last one is not part of it, but of the first request."""
 PHASES = (NODE, PLACING, PROCESS, IMPORTS, WEIGHTS)
 
 
@@ -20,19 +21,19 @@ class StartTimes(Struct, frozen=True, array_like=True):
     sum_s: float = 0.0
 
     def with_one(self, seconds: float) -> "StartTimes":
-        """The same with one more start."""
+        """These counts with one more start."""
         index = bisect_left(START_BOUNDS_S, seconds)
         counts = (*self.counts[:index], self.counts[index] + 1, *self.counts[index + 1 :])
         return StartTimes(counts, self.sum_s + seconds)
 
 
 class SystemTally(Struct, frozen=True):
-    """Numbers that belong to no gateway and no instance.
+    """Counts that belong to no single gateway or instance.
 
     Args:
-        decisions: changes of targets and holds by pool and kind, as the ledger has them.
+        decisions: changes of targets and holds by pool and kind, as in the ledger.
         starts: replica starts by pool and phase.
-        nodes, npus: alive and offered now; nodes_lost, nodes_joined: since the board began.
+        nodes, npus: alive, and offered by them; nodes_lost, nodes_joined: since the board started.
         replicas: by pool and by `serving`, `starting` or `draining`, as Serve lists them.
     """
 

@@ -1,18 +1,18 @@
-"""How fast an instance or pool has recently been, for honest "come back later" answers.
+"""Recent speed of an instance or pool, for realistic Retry-After values.
 
-An average over time with exponential forgetting: `half_life_s` of work later a past measurement counts half.
+An average over time with exponential decay: after `half_life_s` of work a measurement counts half.
 """
 
 from dataclasses import dataclass
 
 MIN_RETRY_S = 0.1
-"""Below this a client may as well retry at once."""
+"""Below this a client can retry immediately."""
 MAX_RETRY_S = 60.0
-"""Beyond a minute the estimate says more about noise than about the queue."""
+"""Above a minute the estimate reflects noise more than the queue."""
 UNKNOWN_RETRY_S = 1.0
-"""Answer before anything was measured."""
+"""Retry-After before any measurement."""
 FORGET_HALF_LIVES = 3.0
-"""So long after its last step an idle instance's rate is not known any more."""
+"""Half-lives after its last step from which an idle instance's rate is unknown."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class BusyThroughput:
     def observe(self, tokens: int, elapsed_s: float) -> None:
         """Count one step.
 
-        Effects: decays what was known by `elapsed_s`, adds the step.
+        Effects: decays earlier measurements by `elapsed_s`, adds the step.
         """
         keep = 0.5 ** (elapsed_s / self.half_life_s)
         self.tokens = self.tokens * keep + tokens
@@ -40,20 +40,20 @@ class BusyThroughput:
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
     def known_after(self, idle_s: float) -> float:
-        """The rate, as far as it still says something about what comes next.
+        """The rate, unless it is outdated.
 
-        An instance that one bad step made look slow gets nothing while others are idle too, so it could never show that
-        it is not slow any more. Work that it gets for being unknown again does.
+        An instance that looks slow after one bad step gets no work while others are idle too, so it could never show
+        that it has recovered. With an unknown rate it gets work again.
 
         Args:
-            idle_s: since the last step, with nothing to do since.
+            idle_s: time since the last step, without any work.
         Returns: tokens per second; 0 when unknown.
         """
         return self.tokens_per_s if idle_s < FORGET_HALF_LIVES * self.half_life_s else 0.0
 
 
 def retry_after_s(queued_tokens: int, tokens_per_s: float) -> float:
-    """When the work queued now will be done, at the recent rate, within sensible bounds."""
+    """Time until the queued work is done, at the recent rate, within limits."""
     if tokens_per_s <= 0:
         return UNKNOWN_RETRY_S
     return min(MAX_RETRY_S, max(MIN_RETRY_S, queued_tokens / tokens_per_s))

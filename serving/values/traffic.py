@@ -1,7 +1,7 @@
-"""A gateway's traffic counts, by which replicas are scaled: requests, tokens, SLOs kept and missed.
+"""A gateway's traffic counts for scaling: requests, tokens, SLOs met and missed.
 
 Tokens count when they arrive from instances, not when a client reads them: a slow reader is no reason to add instances.
-Latencies are kept in fine buckets, so that percentiles over several gateways can be computed.
+Latencies are counted in fine buckets, so that percentiles over several gateways can be computed.
 """
 
 import math
@@ -21,17 +21,17 @@ SHORTEST_S = 1e-3
 LONGEST_S = 1e3
 _DECADES = round(math.log10(LONGEST_S / SHORTEST_S))
 BOUNDS_S = tuple(SHORTEST_S * 10 ** (i / BUCKETS_PER_DECADE) for i in range(_DECADES * BUCKETS_PER_DECADE + 1))
-"""Upper bounds of the buckets; one more bucket takes what is longer."""
+"""Upper bounds of the buckets; one more bucket counts longer times."""
 
 
 NoticeKind = Literal["died", "frozen", "left", "back", "poison", "audit"]
 
 
 class InstanceNotice(Struct, frozen=True):
-    """An instance's end or return, a poisoned request, or an audit, as a gateway saw it, for people.
+    """An instance's end or return, a poisoned request, or an audit, observed by a gateway, for people.
 
     Args:
-        pool, replica: empty where no single instance is meant.
+        pool, replica: empty if no single instance is concerned.
         streams: sequences of this gateway that ran there and continue on another instance.
         tokens: their output tokens so far, which are not computed or sent again.
     """
@@ -45,16 +45,16 @@ class InstanceNotice(Struct, frozen=True):
 
 
 class GatewayReport(Struct, frozen=True):
-    """One gateway's numbers, as it sends them to the scaling board.
+    """One gateway's counts, as sent to the scaling board.
 
     Args:
         gateway: a name that no later start of the gateway will have.
-        running: requests under way here, those that wait for an instance included.
+        running: its requests in progress, including those that wait for an instance.
         ttft, tpot: requests by bucket of `BOUNDS_S`, in total.
-        starved: requests wait for a role that has no instance.
-        known: an earlier report has arrived, at this board or at one before it.
-        address: where it listens for other gateways; None = nowhere.
-        notices: what happened since the last report that arrived.
+        starved: whether requests wait for a role that has no instance.
+        known: whether an earlier report was received, by this board or a previous one.
+        address: at which it listens for other gateways; None = it does not.
+        notices: events since the last report that was received.
     """
 
     gateway: str
@@ -77,7 +77,7 @@ class BoardNews(Struct, frozen=True):
         peers: address of each of them for its peers.
         asleep: pools at zero that wake when a request waits: there is no manual hold, and an autoscaler runs.
         tally: for `/metrics`; None before the board's first tick.
-        hosts: of the cluster, lost ones too; empty before the board's first tick.
+        hosts: of the cluster, including lost ones; empty before the board's first tick.
     """
 
     targets: dict[str, int]
@@ -116,7 +116,7 @@ class RequestMeter:
         self.meter.generated_tokens += tokens
 
     def prompt_done(self, computed_tokens: int) -> None:
-        """One prompt of it is computed: so many of its tokens had to be."""
+        """Count the computed tokens of one of its prompts."""
         self.meter.uncached_tokens += max(0, computed_tokens)
 
     def turned_away(self) -> None:
@@ -131,12 +131,12 @@ class RequestMeter:
 
 
 class TrafficMeter:
-    """All requests of one gateway. Belongs to its event loop.
+    """All requests of one gateway. Used from its event loop.
 
     Args:
-        gateway: names this gateway process.
-        ttft_s, tpot_s: what is promised [s].
-        time_scale: promised seconds that pass in one second of the gateway's clock; not 1 on simulated devices.
+        gateway: name of this gateway process.
+        ttft_s, tpot_s: SLOs [s].
+        time_scale: seconds of the SLOs' clock per second of the gateway's clock; not 1 on simulated devices.
     """
 
     def __init__(self, gateway: str, ttft_s: float, tpot_s: float, time_scale: float = 1.0) -> None:
@@ -154,7 +154,7 @@ class TrafficMeter:
         self.finished = self.generated_tokens = self.rejected = 0
 
     def promise(self, ttft_s: float, tpot_s: float) -> None:
-        """Judge by other SLOs from now on; what was judged stays."""
+        """Apply other SLOs to later requests; earlier counts are unchanged."""
         self._ttft_s, self._tpot_s = ttft_s, tpot_s
 
     def accepted(self, prompt_tokens: int, now: float) -> RequestMeter:
@@ -223,16 +223,16 @@ class TrafficMeter:
 
 
 def bucket_of(seconds: float) -> int:
-    """Index of the bucket that a time falls into."""
+    """Index of a time's bucket."""
     if seconds <= SHORTEST_S:
         return 0
     return min(len(BOUNDS_S), math.ceil(math.log10(seconds / SHORTEST_S) * BUCKETS_PER_DECADE - 1e-9))
 
 
 def percentile(counts: Sequence[float], share: float) -> float | None:
-    """The time below which a share of all fell; None if there are none.
+    """The time below which a share of all lies; None if there are none.
 
-    Returns: interpolated within its bucket, on a logarithmic scale; what is beyond the last bound counts as that bound.
+    Returns: interpolated within its bucket, on a logarithmic scale; times beyond the last bound count as that bound.
     """
     total = sum(counts)
     if total <= 0:

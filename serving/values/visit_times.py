@@ -1,10 +1,10 @@
-"""Durations that an instance measures of a sequence's visit, on its own clock, for the request's time line.
+"""Durations that an instance measures of a sequence's visit, on its own clock, for the request's timeline.
 
     Add    queue │ pool get │ wait │ prefill │ wait │ prefill ··· │ checksums ──► first token
     Adopt  queue │ handoff │ wait │ decode ──► first token there
 
-Only durations are told, and readings of one clock that are compared with readings of the same clock: the clocks of two
-hosts are never compared.
+Only durations are sent, and readings that are compared with readings of the same clock: the clocks of two hosts are
+never compared.
 """
 
 from serving.ids import SequenceId
@@ -20,13 +20,13 @@ DECODE = "decode"
 
 
 class Leg(Value, frozen=True, gc=False):
-    """One piece of a visit.
+    """One part of a visit.
 
     Args:
-        seconds: of the instance's clock, in real time once a link has carried it.
+        seconds: of the instance's clock; in real time after a link has sent it.
         tokens: computed, or found in the KV-cache pool.
         nbytes: KV moved.
-        predicted_s: time of real NPUs for the step that it was part of [s]; 0 = not known.
+        predicted_s: duration on real NPUs of its step [s]; 0 = unknown.
     """
 
     kind: str
@@ -37,10 +37,10 @@ class Leg(Value, frozen=True, gc=False):
 
 
 class VisitTimes(Value, frozen=True, gc=False):
-    """Legs of a visit until its first news; goes out with that, ahead of it.
+    """Parts of a visit until its first event; sent with that event, before it.
 
     Args:
-        source: replica that a handoff came from; empty where there was none.
+        source: replica that a handoff was pulled from; empty if there was none.
     """
 
     sequence_id: SequenceId
@@ -49,13 +49,13 @@ class VisitTimes(Value, frozen=True, gc=False):
 
 
 class StepTime(Value, frozen=True, gc=False):
-    """End of a step, told with its news.
+    """End of a step, sent with its events.
 
     Args:
-        at_s: the instance's clock; only the difference to another `at_s` of the same instance means anything.
-        busy_s: time spent in steps so far, this one included [s]; likewise.
-        step_s: this step, or those whose news go out together [s].
-        predicted_s: time of real NPUs for it [s]; 0 = not known.
+        at_s: on the instance's clock; only differences of `at_s` of one instance are meaningful.
+        busy_s: time spent in steps so far, including this one [s]; likewise.
+        step_s: this step, or those whose events are sent together [s].
+        predicted_s: duration on real NPUs [s]; 0 = unknown.
     """
 
     at_s: float
@@ -64,17 +64,17 @@ class StepTime(Value, frozen=True, gc=False):
     predicted_s: float = 0.0
 
     def in_real_time(self, time_scale: float) -> "StepTime":
-        """The same in real seconds, but for predicted time."""
+        """The same in real seconds, except for the predicted time."""
         return StepTime(self.at_s / time_scale, self.busy_s / time_scale, self.step_s / time_scale, self.predicted_s)
 
 
 def after(one: StepTime, later: StepTime) -> StepTime:
-    """Both as one, whose news go out together."""
+    """Both combined, when their events are sent together."""
     return StepTime(later.at_s, later.busy_s, one.step_s + later.step_s, one.predicted_s + later.predicted_s)
 
 
 def in_real_time(course: VisitTimes, time_scale: float) -> VisitTimes:
-    """The same in real seconds, but for predicted time."""
+    """The same in real seconds, except for predicted times."""
     legs = tuple(
         Leg(leg.kind, leg.seconds / time_scale, leg.tokens, leg.nbytes, leg.predicted_s) for leg in course.legs
     )

@@ -1,7 +1,8 @@
-"""One end of a link: bytes in, whole frames out; writes bounded.
+"""One end of a link: receives bytes as whole frames; limits unsent bytes.
 
-Built on `asyncio.Protocol` rather than streams: no task per connection and no copy per read. Each end first has the
-other prove the secret (`serving/sockets/proof.py`): `connect_proving` is the client's way, `verify` the server's.
+Built on `asyncio.Protocol` rather than streams: no task per connection and no copy per read. Each end first requires
+the other to prove the secret (`serving/sockets/proof.py`): `connect_proving` on the client's side, `verify` on the
+server's.
 """
 
 import asyncio
@@ -17,19 +18,19 @@ from serving.values.news import Value
 from serving.wire.messages import MAX_FRAME_BYTES, encode
 
 MAX_UNSENT_BYTES = 64 << 20
-"""A peer that leaves this much unread is treated as dead: its connection is dropped, never buffered for ever."""
+"""A peer that leaves this much unread is treated as dead: its connection is dropped instead of buffering endlessly."""
 
 _VANISHED = (
     (socket.TCP_KEEPIDLE, 5),
     (socket.TCP_KEEPINTVL, 2),
     (socket.TCP_KEEPCNT, 3),
-    (socket.TCP_USER_TIMEOUT, 11_000),  # [ms]; nobody is asked while something is unacknowledged
+    (socket.TCP_USER_TIMEOUT, 11_000),  # [ms]; keep-alive probes are not sent while data is unacknowledged
 )
-"""A host that says nothing any more is given up after 11 s, whether there is something to send to it or not."""
+"""A silent host is declared dead after 11 s, with or without data to send to it."""
 
 
 class Connection(asyncio.Protocol):
-    """Splits the byte stream into frames and reports the end of the connection exactly once."""
+    """Splits the byte stream into frames and reports the connection's end exactly once."""
 
     def __init__(
         self, on_frame: Callable[["Connection", bytes], None], on_closed: Callable[["Connection", str], None]
@@ -46,18 +47,18 @@ class Connection(asyncio.Protocol):
         """What is announced as larger ends the connection before it is buffered."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; asyncio calls this once."""
+        """Store the transport; asyncio calls this once."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports only behave like one
-        if self._unwanted:  # closed before it was made
+        if self._unwanted:  # closed before it was established
             self._transport.abort()
         raw = transport.get_extra_info("socket")
-        if raw is not None:  # a vanished host closes nothing: let the kernel ask, or wait in vain for what was sent
+        if raw is not None:  # a vanished host closes nothing: the kernel must detect it by probes or missing ACKs
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in _VANISHED:
                 raw.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def data_received(self, data: bytes) -> None:
-        """Collect bytes and hand out every complete frame."""
+        """Collect bytes and deliver every complete frame."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -94,7 +95,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, message: Value) -> bool:
-        """Queue one frame. Returns False when the link is gone or had to be dropped because the peer does not read."""
+        """Queue one frame. Returns: False if the link is closed, or was dropped because the peer does not read."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return False
@@ -106,7 +107,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def prove(self, prover: Prover, then: Callable[[], object]) -> None:
-        """Prove the secret to a server. Effects: `then` is called once both ends have; on an error the link ends."""
+        """Prove the secret to a server. Effects: calls `then` once both ends have proved it; an error ends the link."""
 
         def on_answer(body: bytes) -> None:
             answer = prover.answer(body)
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
         self._send_body(prover.opening)
 
     def verify(self, verifier: Verifier, then: Callable[[], object]) -> None:
-        """Have the client prove the secret, before any other frame of it. Effects: as `prove`."""
+        """Require the client to prove the secret before any other frame. Effects: as `prove`."""
 
         def on_proof(body: bytes) -> None:
             answer = verifier.on_frame(body)
@@ -135,7 +136,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(framed(body))
 
     def _refuse(self, error: ProofError) -> None:
-        """Tell the other end why, and end the link."""
+        """Send the reason to the other end, and end the link."""
         self._reason = str(error)
         self._gate = _deaf
         if self._transport is not None:
@@ -143,7 +144,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def close(self, reason: str) -> None:
-        """End the connection now; `on_closed` follows."""
+        """Close the connection immediately; `on_closed` follows."""
         self._reason = reason
         self._unwanted = True
         if self._transport is not None:
@@ -158,11 +159,11 @@ async def connect_proving(
     secrets: ClusterSecrets,
     then: Callable[[], object],
 ) -> None:
-    """Connect, with TLS if that is on, and begin to prove the secret.
+    """Connect, with TLS if it is on, and start to prove the secret.
 
     Args:
-        connection: of no use before; its `on_closed` follows if one end does not take the other.
-        then: called once both ends have proved the secret; only now may frames be sent.
+        connection: must be unused; its `on_closed` follows if one end refuses the other.
+        then: called once both ends have proved the secret; only from then on may frames be sent.
     Raises: LinkError for TLS files that cannot be used; OSError if there is no connection.
     """
     try:
@@ -179,10 +180,10 @@ async def connect_proving(
 
 
 def verifier_of(channel: Channel, secrets: ClusterSecrets) -> Verifier:
-    """The server's side of a connection that is accepted now."""
+    """The server's side of a new connection."""
     ends = tls_ends()
     return Verifier(channel, secrets, b"" if ends is None else ends.binding)
 
 
 def _deaf(_: bytes) -> None:
-    """Takes what still comes from one that is not taken."""
+    """Ignore further frames of a refused client."""

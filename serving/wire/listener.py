@@ -1,7 +1,7 @@
-"""Accepts links and forgets none of them when it closes.
+"""Accepts links, and loses none of them when it is closed.
 
-`asyncio.Server` (Python 3.11) drops a connection that it has accepted but not given a transport yet when it is closed:
-nobody closes that socket, and the peer believes in a link that nobody serves.
+When `asyncio.Server` (Python 3.11) is closed, it drops a connection that it has accepted but not given a transport yet:
+that socket stays open, and the peer has a link that is not served.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ logger = logging.getLogger(__name__)
 BACKLOG = 64
 _HANDSHAKE_S = 5.0
 _REFUSAL_S = 1.0
-"""How long nobody is accepted after the kernel refused a socket (no more open files)."""
+"""Pause in accepting after the kernel refused a socket (no more open files)."""
 
 
 class Listener:
-    """Listens on one address. One asyncio loop only."""
+    """Listens on one address. For a single asyncio loop."""
 
     def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
         """
         Args:
-            make: the protocol of one more connection.
+            make: creates the protocol of a new connection.
         """
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._ports = ANY_PORT
         self._accepted: set[asyncio.Task[None]] = set()
-        """Connections that have no transport yet."""
+        """Connections without a transport yet."""
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host` at a free port of a range.
@@ -49,7 +49,7 @@ class Listener:
         return self.address
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, at the same port if it is free there, and name that one.
+        """Also listen on another address of this host, at the same port if it is free there, and announce that one.
 
         Raises: as `start`.
         """
@@ -58,13 +58,13 @@ class Listener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens, while it does."""
+        """Address that it listens on; only while it listens."""
         assert self._sockets
         host, port = self._sockets[-1].getsockname()[:2]
         return str(host), int(port)
 
     async def stop(self) -> None:
-        """Listen no more. Every connection that was accepted has met its protocol when this returns."""
+        """Stop listening. All accepted connections have their protocol when this returns."""
         listening, self._sockets = self._sockets, []
         for sock in listening:
             self._loop.remove_reader(sock)

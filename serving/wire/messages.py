@@ -1,10 +1,10 @@
 """Frames of a link, as values. Encoded with msgspec (MessagePack), decoded into exactly these types.
 
-Both ends have proved the secret before.
+Both ends must have proved the secret before.
 
 Gateway to instance: `GatewayHello` first, then `Add`, `Adopt`, `Cancel`, `Release`, `FactsRequest`.
-Instance to gateway: `InstanceWelcome` first, then one `Frame` per engine step at most, `Status`, and an `InstanceFacts`
-for each request of it.
+Instance to gateway: `InstanceWelcome` first, then at most one `Frame` per engine step, `Status`, and an
+`InstanceFacts` for each request.
 """
 
 from typing import Any
@@ -26,13 +26,13 @@ MAX_FRAME_BYTES = 32 << 20
 
 
 class GatewayHello(Value, frozen=True, gc=False, tag="Hello"):
-    """A gateway introduces itself."""
+    """A gateway identifies itself."""
 
     gateway: GatewayId
 
 
 class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
-    """The instance introduces itself."""
+    """The instance identifies itself."""
 
     replica: ReplicaId
     pool: str
@@ -44,11 +44,11 @@ class InstanceWelcome(Value, frozen=True, gc=False, tag="Welcome"):
 
 
 class Frame(Value, frozen=True, gc=False):
-    """Everything one engine step has to say to one gateway.
+    """All events of one engine step for one gateway.
 
     Args:
-        visits: of sequences whose first news of a visit is in this frame, or in the next.
-        step_time: of the step, or of the last of several; None where no step ended.
+        visits: of sequences whose first event of a visit is in this frame, or in the next.
+        step_time: of the step, or of the last of several; None if no step ended.
     """
 
     step: int
@@ -58,20 +58,20 @@ class Frame(Value, frozen=True, gc=False):
 
 
 class FactsRequest(Value, frozen=True, gc=False):
-    """A gateway asks for the instance's counters: it is about to show them."""
+    """A gateway requests the instance's counters, to export them."""
 
 
 class InstanceFacts(Value, frozen=True, gc=False):
-    """Facts and counters as of the `FactsRequest`, named as in the instance's announcements.
+    """Facts and counters at the time of the `FactsRequest`, named as in the instance's announcements.
 
-    They count every sequence whose end was sent before.
+    They include every sequence whose end was sent before.
     """
 
     facts: dict[str, Any]
 
 
 def too_large(message: News | Submission, error: LinkError) -> str:
-    """Why a message cannot be sent, for whoever asked for what is in it, and what they can do about that."""
+    """Why a message cannot be sent, with advice for the client."""
     match message:
         case Adopt(ticket=ticket) | Prefilled(ticket=ticket) if not _mostly_answer(message):
             return (
@@ -108,7 +108,7 @@ def encode(message: Value) -> bytes:
 
 
 def decode_to_instance(body: bytes) -> ToInstance:
-    """Read what a gateway sent.
+    """Decode a frame from a gateway.
 
     Raises: LinkError if it is not one of our frames.
     """
@@ -119,7 +119,7 @@ def decode_to_instance(body: bytes) -> ToInstance:
 
 
 def decode_to_gateway(body: bytes) -> ToGateway:
-    """Read what an instance sent.
+    """Decode a frame from an instance.
 
     Raises: LinkError if it is not one of our frames.
     """

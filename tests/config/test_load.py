@@ -110,7 +110,7 @@ MISTAKES = {
         '[[namespaces]]\nname = "a"\nqota_mib = 1',
         "[[namespaces]][0] unknown key `qota_mib`; did you mean `quota_mib`?",
     ),
-    "namespace without a name": ("[[namespaces]]\nquota_mib = 1", "[[namespaces]][0] name is missing: what to call it"),
+    "namespace without a name": ("[[namespaces]]\nquota_mib = 1", "[[namespaces]][0] name is missing: name in metrics"),
     "not TOML": ("[gateway", "site.toml is not valid TOML: "),
 }
 

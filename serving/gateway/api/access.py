@@ -1,4 +1,4 @@
-"""The outermost layer, pure ASGI: request ids in and out, one observation per HTTP exchange, an answer to every bug."""
+"""The outermost ASGI layer: request ids, one observation per HTTP exchange, an error response for every bug."""
 
 import logging
 import re
@@ -19,10 +19,10 @@ MOST_LOGGED = 256
 
 
 class AccessMiddleware:
-    """Sets `x-request-id` on every response (the client's own, else a new one) and counts exchanges. Below /v1/messages
-    `request-id` is the same.
+    """Set `x-request-id` on every response (the client's own or a new one; below /v1/messages also `request-id`) and
+    count exchanges.
 
-    The header wins over the body's `request_id`. Fields of the body that were ignored are named in a header as well.
+    The header takes precedence over the body's `request_id`. Ignored fields of the body are named in another header.
     """
 
     def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
@@ -40,7 +40,7 @@ class AccessMiddleware:
         new_id = f"req-{uuid.uuid4().hex}"
         state = scope.setdefault("state", {})
         state["exchange_id"] = own_id or new_id
-        status, answered = 499, False  # what proxies log for a client that left before an answer
+        status, answered = 499, False  # what proxies log for a client that left before the response
         started = self._metrics.clock()
 
         async def send_with_id(message: Message) -> None:
@@ -60,7 +60,7 @@ class AccessMiddleware:
             await self._app(scope, receive, send_with_id)
         except Exception as error:
             if answered:
-                raise  # to cut the answer off is all that can still be done
+                raise  # aborting the response is all that can still be done
             reply = reply_logged(error, own_id or state.get("request_id") or new_id)
             await send_error(send_with_id, reply_on(scope, reply))
         finally:
@@ -69,7 +69,7 @@ class AccessMiddleware:
             self._metrics.http_request(scope["method"], handler, status, self._metrics.clock() - started)
 
     def _log_once(self, names: list[str]) -> None:
-        """Log the names that were not logged before, without their place in a list."""
+        """Log the names that were not logged before, without list indices."""
         for name in {re.sub(r"\[\d+\]", "[]", name) for name in names} - self._logged:
             if len(self._logged) >= MOST_LOGGED:
                 return
@@ -78,13 +78,13 @@ class AccessMiddleware:
 
 
 class WithoutRequestId:
-    """The application behind a proxy that sets `x-request-id` itself, from the id that it passed on in the request."""
+    """Application behind a proxy that sets `x-request-id` itself, from the id that it passed on in the request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take the header off, or clients would read it twice."""
+        """Remove the header; otherwise clients would receive it twice."""
 
         async def send_without_id(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -1,6 +1,6 @@
-"""The wire models of answers, for `/openapi.json` alone: answers are built as plain objects, tests hold the two equal.
+"""Wire models of responses, used only for `/openapi.json`: responses are built as plain objects, tests compare the two.
 
-A field with a default is left out where there is nothing to tell; one that may be null is always there.
+A field with a default is omitted when it has no value; one that may be null is always sent.
 """
 
 from typing import Annotated, Any, Literal
@@ -13,13 +13,13 @@ Ids = list[Count]
 
 
 class Answer(BaseModel):
-    """Base of answers: nothing is sent that is not described."""
+    """Base of responses: no field is sent that is not described."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ErrorDetail(Answer):
-    """Error: what is wrong, whose fault it is, and which field of the request it is about."""
+    """Error: message, kind, and the field of the request that caused it."""
 
     message: str
     type: Literal[
@@ -36,7 +36,7 @@ class ErrorDetail(Answer):
 
 
 class ErrorAnswer(Answer):
-    """Every answer that is not a success; within a stream, the event before the end."""
+    """Every response that is not a success; within a stream, the event before the end."""
 
     error: ErrorDetail
 
@@ -95,7 +95,7 @@ class Detokenized(Answer):
 
 
 class PromptTokensDetails(Answer):
-    """Prompt tokens that were not computed, and with a KV-cache pool what came of it."""
+    """Prompt tokens that were not computed; with a KV-cache pool also those pulled and recomputed."""
 
     cached_tokens: Count
     pulled_tokens: Count = 0
@@ -104,14 +104,14 @@ class PromptTokensDetails(Answer):
 
 
 class PredictionPosition(Answer):
-    """Guesses of one position of a step."""
+    """Draft tokens of one position of a step."""
 
     accepted: Count
     rejected: Count
 
 
 class CompletionTokensDetails(Answer):
-    """Tokens of reasoning, and guessed tokens, accepted and rejected."""
+    """Reasoning tokens, and accepted and rejected draft tokens."""
 
     reasoning_tokens: Count = 0
     accepted_prediction_tokens: Count = 0
@@ -147,7 +147,7 @@ class Times(Answer):
 
 
 class PromptLogprob(Answer):
-    """One token that might have stood there."""
+    """Alternative to one prompt token."""
 
     logprob: float
     decoded_token: str
@@ -165,7 +165,7 @@ class TopLogprob(Answer):
 
 
 class TokenLogprob(TopLogprob):
-    """A token of the answer, with what might have stood there."""
+    """A token of the response, with its alternatives."""
 
     top_logprobs: list[TopLogprob]
 
@@ -178,7 +178,7 @@ class ChatLogprobs(Answer):
 
 
 class CompletionLogprobs(Answer):
-    """Parallel lists with one entry per token. Part of a character is named `bytes:` and its escaped bytes."""
+    """Parallel lists with one entry per token. Part of a character is written as `bytes:` and its escaped bytes."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -217,7 +217,7 @@ class CustomToolCall(Answer):
 
 
 class AssistantMessage(Answer):
-    """The model's turn. Reasoning goes by two names."""
+    """The model's turn. Reasoning has two names."""
 
     role: Literal["assistant"]
     content: str | None
@@ -229,7 +229,7 @@ class AssistantMessage(Answer):
 
 
 class ChatChoice(Answer):
-    """One answer of a chat."""
+    """One choice of a chat response."""
 
     index: Count
     message: AssistantMessage
@@ -240,7 +240,7 @@ class ChatChoice(Answer):
 
 
 class _Head(Answer):
-    """Head of every answer of a generation. `replicas` come with the usage."""
+    """Common fields of every generation's response. `replicas` are sent with the usage."""
 
     id: str
     created: int
@@ -283,14 +283,14 @@ class Completion(_Head):
 
 
 class CalledFunctionDelta(Answer):
-    """Addition to a called function: its name first, then pieces of its arguments."""
+    """Increment of a called function: its name first, then pieces of its arguments."""
 
     name: str = ""
     arguments: str = ""
 
 
 class ToolCallDelta(Answer):
-    """Addition to a call; its id with the first."""
+    """Increment of a call; the first one has the id."""
 
     index: Count
     id: str = ""
@@ -299,14 +299,14 @@ class ToolCallDelta(Answer):
 
 
 class CalledCustomDelta(Answer):
-    """Addition to a called custom tool: its name first, then pieces of its text."""
+    """Increment of a called custom tool: its name first, then pieces of its text."""
 
     name: str = ""
     input: str = ""
 
 
 class CustomToolCallDelta(Answer):
-    """Addition to a custom tool's call; its id with the first."""
+    """Increment of a custom tool's call; the first one has the id."""
 
     index: Count
     id: str = ""
@@ -315,7 +315,7 @@ class CustomToolCallDelta(Answer):
 
 
 class Delta(Answer):
-    """Addition of a chunk to a message."""
+    """Increment of a message in one chunk."""
 
     role: Literal["assistant"] | None = None
     content: str | None = None
@@ -326,7 +326,7 @@ class Delta(Answer):
 
 
 class ChatChunkChoice(Answer):
-    """Addition of a chunk to a choice."""
+    """Increment of a choice in one chunk."""
 
     index: Count
     delta: Delta
@@ -347,7 +347,7 @@ class ChatCompletionChunk(_Head):
 
 
 class CompletionChunkChoice(Answer):
-    """Addition of a chunk to a text."""
+    """Increment of a text in one chunk."""
 
     index: Count
     text: str

@@ -1,8 +1,8 @@
 """The OpenAI-compatible endpoint as one ASGI application over a `GenerationBackend`.
 
-Routes are thin: read, translate, answer. The order of layers, outermost first: the prefix of a proxy, pages of other
-origins where allowed, request ids, counting and bugs, names of this server where no key is asked for, API keys,
-FastAPI's routing with typed errors turned into OpenAI error objects, and raw ASGI responses for generated output.
+Routes only parse, translate and respond. Layers, outermost first: the proxy's path prefix, CORS for allowed origins,
+request ids, counting and bugs, the check of host names where no key is required, API keys, FastAPI's routing with typed
+errors turned into OpenAI error objects, and raw ASGI responses for generated output.
 """
 
 from functools import partial
@@ -56,12 +56,12 @@ def create_app(
     drain: GatewayDrain | None = None,
     responses: ResponseStore | None = None,
 ) -> FastAPI:
-    """Build the application. Everything it needs is given; it keeps no global state.
+    """Build the application. All dependencies are arguments; there is no global state.
 
     Args:
-        pool: the KV-cache pool, where there is one.
-        drain: whether this gateway leaves; None = it never does.
-        responses: where they are kept; None = in memory.
+        pool: the KV-cache pool, if there is one.
+        drain: whether this gateway shuts down; None = it never does.
+        responses: store of responses; None = in memory.
     """
     app = FastAPI(
         title="CloudMatrix-Infer", version=settings.version, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -125,11 +125,11 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Methods allowed for a request's path; Starlette's own header names the first route's methods alone."""
+    """Methods allowed for a request's path; Starlette's own header lists only the first route's methods."""
     routes, scope = request.app.routes, request.scope
     return [m for m in _METHODS if any(route.matches({**scope, "method": m})[0] is Match.FULL for route in routes)]
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:
-    """Answer a client that is gone; 499 is what proxies log for it."""
+    """Respond to a client that has disconnected; 499 is what proxies log for it."""
     return Response(status_code=499)

@@ -1,4 +1,4 @@
-"""Log-probabilities that a request asks for: of how many alternatives, or of which tokens, at which positions."""
+"""Log-probabilities requested: of how many alternatives, or of which tokens, at which positions."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from serving.gateway.api.settings import ApiSettings, ServedModel
 
 WHOLE_VOCABULARY = -1
 MOST_NAMED = 128
-"""Tokens whose log-probabilities may be asked for by their ids."""
+"""Tokens whose log-probabilities can be requested by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class AskedLogprobs:
 
     Args:
         shown: alternatives to each token of the output; None = no log-probabilities.
-        ids: the alternatives, where they are named; else the likeliest.
+        ids: the alternatives, if they are named; otherwise the likeliest.
         prompt: alternatives to each token of the prompt; None = no log-probabilities.
         whole: of the whole vocabulary, at some positions.
     """
@@ -30,19 +30,18 @@ class AskedLogprobs:
 
     @property
     def likeliest(self) -> int | None:
-        """Alternatives to each token of the output that the engine has to find."""
+        """Alternatives to each output token that the engine has to find."""
         return 0 if self.ids else self.shown
 
 
 def asked_logprobs(
     body: GenerationRequest, logprobs: int | None, fields: Fields, model: ServedModel, settings: ApiSettings
 ) -> AskedLogprobs:
-    """Log-probabilities that a request asks for.
+    """Log-probabilities that a request selects.
 
     Args:
         logprobs: alternatives to each token of the output.
-    Raises: InvalidRequestError for too many, for tokens outside the vocabulary, and for a stream that could not bear
-        them.
+    Raises: InvalidRequestError for too many, for tokens outside the vocabulary, and for any that a stream cannot carry.
     """
     if body.prompt_logprobs is not None and body.stream:
         raise _wrong("prompt_logprobs", "is not available with 'stream'")

@@ -1,7 +1,7 @@
-"""API keys: a pure ASGI middleware that lets requests with a known bearer key pass, and notes whose key it was.
+"""API keys: a pure ASGI middleware that accepts requests with a known bearer key and records the key's tenant.
 
-Only digests are held. Every digest is compared, each in constant time, so that neither the key nor its place in the
-list shows in the response time. Pure ASGI because Starlette's BaseHTTPMiddleware hides disconnects from the routes.
+Only digests are stored. All are compared, each in constant time, so that the response time reveals neither the key nor
+its place in the list. Pure ASGI because Starlette's BaseHTTPMiddleware hides disconnects from the routes.
 """
 
 from starlette.responses import Response
@@ -14,9 +14,9 @@ from serving.gateway.api.generation_response import send_error
 from serving.gateway.api.tenant import KeyRing
 
 OPEN_PATHS = frozenset({"/health", "/-/healthz", "/ready", "/metrics", "/version", "/ping"})
-"""Probes, scrapers and load balancers carry no keys. What `/metrics` tells of tenants is for administrators only."""
+"""Probes, scrapers and load balancers send no keys. Metrics of tenants in `/metrics` are for administrators only."""
 PAGES = frozenset({"/", "/docs"})
-"""Pages for people. Where a key is needed, a browser is told to ask for it; for others they are not there."""
+"""Pages for people. If a key is required, a browser is challenged for it; other clients get a 404."""
 _CROSS_SITE = (b"cross-site", b"same-site")
 _LOG_IN = Response(
     "This server asks for an API key: enter it as the password, with any user name.\n",
@@ -30,8 +30,8 @@ class ApiKeyMiddleware:
     """Responds 401 to requests without a valid key, outside `OPEN_PATHS`, and 404 where they are for `PAGES`.
 
     A browser that requests a page is challenged for the key, and then sends it as a password with all requests of the
-    page. It would do so for pages of other sites as well, so cross-site passwords are ignored. Sets `tenant` in the
-    request's state.
+    page. A browser would also send it for pages of other sites, so cross-site passwords are ignored. Sets `tenant` in
+    the request's state.
     """
 
     def __init__(self, app: ASGIApp, keys: KeyRing) -> None:

@@ -1,7 +1,7 @@
-"""The port between the HTTP surface and whatever generates tokens: the live pools, or a fake in tests.
+"""The port between the HTTP API and the token generator: the live pools, or a fake in tests.
 
-The HTTP side turns a request into a `GenerationJob` of `n` sequences; the backend owns routing, retries, resume and
-deadlines; updates come back in arrival order. Stop strings are the HTTP side's business: it sees text, engines do not.
+The API turns a request into a `GenerationJob` of `n` sequences; the backend does routing, retries, resumption and
+deadlines, and returns updates in the order in which they arrive. The API handles stop strings: engines see no text.
 """
 
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ class Generation(Protocol):
 
     @property
     def replicas(self) -> Sequence[str]:
-        """Instances that were given work of it, in order, each once."""
+        """Instances that worked on the job, in order, each once."""
         ...
 
     async def next(self) -> Sequence[SequenceUpdate]:
-        """Wait for news and return everything that has arrived since the last call (at least one update).
+        """Wait for updates and return all that have arrived since the last call (at least one).
 
-        Returns: an empty sequence when all sequences have finished and were reported.
-        Raises: DeadlineError, EngineError, UnavailableError: the job is over, nothing remains to be freed.
+        Returns: an empty sequence after all sequences have finished and were reported.
+        Raises: DeadlineError, EngineError, UnavailableError: the job has ended and holds no resources.
         """
         ...
 
     def stop(self, index: int) -> None:
-        """End one sequence early (a stop string matched). No more updates for it; its blocks are freed."""
+        """Finish one sequence early (a stop string matched). It gets no more updates; its blocks are freed."""
         ...
 
     def cancel(self) -> None:
-        """End every unfinished sequence: the client left. Idempotent, never blocks, never raises."""
+        """Abort every unfinished sequence: the client left. Idempotent, never blocks, never raises."""
         ...
 
     def answered(self, answered: Answered) -> None:
-        """Keep the request's time line: its answer is out, or will never be. Called once, as the last."""
+        """Store the request's timeline, as its response is complete or was aborted. The last call, made once."""
         ...
 
 

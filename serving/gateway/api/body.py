@@ -22,7 +22,7 @@ _PART_KEYS = dict.fromkeys(("type", "text", "refusal"))
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, refused as soon as more than `limit` bytes are announced or have arrived.
+    """The whole body, refused as soon as the announced or received bytes exceed `limit`.
 
     Raises: PayloadTooLargeError, OverloadedError, ClientDisconnect.
     """
@@ -63,8 +63,7 @@ async def _piece(request: Request) -> tuple[bytes, bool]:
 async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
     """Read and validate. `body_size` of the request's state is then the body's length in bytes.
 
-    The type must be declared: a page of any web site can send bodies without one, but not JSON, to a server that did
-    not invite it.
+    The content type must be declared: a page of any web site can send undeclared bodies to this server, but not JSON.
 
     Raises: UnsupportedMediaTypeError, PayloadTooLargeError, OverloadedError, InvalidRequestError, ClientDisconnect.
     """
@@ -90,11 +89,11 @@ async def parse_body(request: Request, model: type[Body], limit: int) -> Body:
 
 
 def _refuse_numbers_beyond_json(raw: bytes) -> None:
-    """Pydantic takes NaN and Infinity, which JSON does not have, in fields of any type.
+    """Refuse NaN and Infinity, which pydantic accepts in fields of any type and JSON does not have.
 
     Raises: InvalidRequestError.
     """
-    if b"NaN" in raw or b"Infinity" in raw:  # seldom, and mostly within a text
+    if b"NaN" in raw or b"Infinity" in raw:  # rare, and usually within a text
         try:
             from_json(raw, allow_inf_nan=False)
         except ValueError as error:
@@ -102,11 +101,11 @@ def _refuse_numbers_beyond_json(raw: bytes) -> None:
 
 
 def _ignored(body: WireModel) -> list[str]:
-    """Fields of a body, and of the objects in it, that mean nothing here.
+    """Fields of a body, and of its objects, that have no effect in this server.
 
-    Raises: InvalidRequestError for one that must not be ignored.
+    Raises: InvalidRequestError for a field that must not be ignored.
     """
-    own = body.__dict__  # what the route's model declares, and so has checked; other routes' fields may hold anything
+    own = body.__dict__  # declared by the route's model and so validated; other routes' fields may have any value
     names = ignored_fields(body.model_extra or {}, own, body.FOREIGN)
     if isinstance(options := own.get("stream_options"), WireModel):
         names += ignored_fields(options.model_extra or {}, options.__dict__, {}, "stream_options.")
@@ -121,7 +120,7 @@ def _ignored(body: WireModel) -> list[str]:
 
 
 def _refuse_reserved(body: WireModel) -> None:
-    """Template variables that are set from elsewhere, so that a value given here would be lost.
+    """Refuse template variables that other fields set, because their values would be lost.
 
     Raises: InvalidRequestError.
     """
@@ -131,7 +130,7 @@ def _refuse_reserved(body: WireModel) -> None:
 
 
 def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
-    """Keys of text parts; a message's own unknown keys go to the template, but a misspelt one is an error."""
+    """Unknown keys of text parts. A message's own unknown keys go to the template; a misspelt one is an error."""
     ignored_fields(message.model_extra or {}, _MESSAGE_KEYS, MESSAGE, path)
     names: list[str] = []
     if isinstance(message.content, list):

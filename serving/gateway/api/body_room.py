@@ -1,7 +1,7 @@
-"""How much of all request bodies together may be held while they arrive.
+"""Limit on the bytes of all request bodies together while they arrive.
 
-Each has a limit of its own, but there may be thousands at a time, each of which takes its time. A body that arrives at
-once is not counted, so that ordinary requests pass however many others are under way.
+Each body has a limit of its own, but thousands may arrive slowly at the same time. A body that arrives in one piece is
+not counted, so ordinary requests pass however many others are in flight.
 """
 
 from collections import Counter
@@ -9,15 +9,15 @@ from collections import Counter
 from serving.errors import OverloadedError
 
 BODIES = 64
-"""Of the largest size that may be under way; half of them for one key."""
+"""Bodies of the largest size that may be in flight; half of them for one key."""
 RETRY_S = 1.0
 
 
 class BodyRoom:
-    """One gateway's.
+    """Budget of one gateway.
 
     Args:
-        largest: body that is allowed [bytes].
+        largest: largest body allowed [bytes].
     """
 
     def __init__(self, largest: int) -> None:
@@ -26,20 +26,20 @@ class BodyRoom:
 
     @property
     def held(self) -> int:
-        """Bytes of bodies under way."""
+        """Bytes of bodies in flight."""
         return self._held.total()
 
     def take(self, key: str, size: int) -> None:
-        """More of a body has arrived.
+        """Reserve bytes of a body that have arrived.
 
-        Raises: OverloadedError; nothing is taken then.
+        Raises: OverloadedError; nothing is reserved then.
         """
         if self.held + size > self._limit or self._held[key] + size > self._limit // 2:
             raise OverloadedError("too many large request bodies are under way", retry_after_s=RETRY_S)
         self._held[key] += size
 
     def give(self, key: str, size: int) -> None:
-        """A body has arrived, or never will."""
+        """Release the bytes reserved for a body."""
         self._held[key] -= size
         if not self._held[key]:
             del self._held[key]

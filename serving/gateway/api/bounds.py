@@ -1,16 +1,16 @@
-"""How much one request may ask for: answers, and log-probabilities, which are all kept until a whole answer is sent."""
+"""Limits of one request: choices, and log-probabilities, which are all held until a whole response is sent."""
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.settings import ApiSettings
 
 USUAL_OUTPUT = 4096
-"""Tokens that an answer without `max_tokens` is counted with."""
+"""Output tokens assumed for a request without `max_tokens`."""
 
 
 def check_choices(prompts: int, n: int, settings: ApiSettings) -> None:
-    """Before any work on the prompts is done.
+    """Check the number of choices, before any work on the prompts.
 
-    Raises: InvalidRequestError, which names what is too many.
+    Raises: InvalidRequestError, which names the excessive value.
     """
     if n > settings.max_n:
         raise InvalidRequestError(
@@ -37,12 +37,12 @@ def check_logprobs(
     field: str,
     settings: ApiSettings,
 ) -> None:
-    """Log-probabilities of the whole answer, alternatives and the token's own.
+    """Check the number of log-probabilities in the response, of tokens and alternatives.
 
     Args:
-        prompt_tokens, output_tokens: of all answers together.
-        logprobs: None where each is sent as soon as it is known.
-        field: what the request calls `logprobs`.
+        prompt_tokens, output_tokens: of all choices together.
+        logprobs: None if each is sent as soon as it is known.
+        field: the request's name for `logprobs`.
     Raises: InvalidRequestError.
     """
     of_prompt = 0 if prompt_logprobs is None else prompt_tokens * (prompt_logprobs + 1)

@@ -1,7 +1,7 @@
-"""Chat messages to prompt text, with the conventions of Hugging Face chat templates, apart from this process.
+"""Chat messages to prompt text, with the conventions of Hugging Face chat templates, in a process of their own.
 
-A template comes with a checkpoint and is foreign code. Here messages are made ready for it, as plain JSON values, and
-its text is taken; what runs in between is in `template_text`, and where in `template_pool`.
+A template belongs to a checkpoint and is foreign code. This module prepares messages as plain JSON values and reads the
+rendered text; `template_text` renders, in the processes of `template_pool`.
 """
 
 import hashlib
@@ -22,9 +22,9 @@ from serving.regular_file import read_regular
 Message = Mapping[str, Any]
 
 MOST_TEMPLATE_BYTES = 1 << 20
-"""Long ones have 20 kB."""
+"""Long templates have 20 kB."""
 OUR_OWN = frozenset({"c7af62f004a926e02cd80f64e73183cfdf1f69376da79b20678030f8d47458fa"})
-"""SHA-256 of templates that come with this project, of models in `deploy/models`: linear in what they are given."""
+"""SHA-256 of this project's own templates, of models in `deploy/models`: their time is linear in their input."""
 SHORT_BYTES = 16 << 10
 """A conversation up to this size takes our own templates less than two milliseconds, mostly a few microseconds."""
 _CONTINUE_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -36,15 +36,15 @@ class Rendering:
     """One conversation, ready for its template.
 
     Args:
-        frame: the template's variables, as `template_process` takes them.
-        final: text of the last message, where it is to be continued.
+        frame: the template's variables, in the form that `template_process` reads.
+        final: text of the last message, if it is to be continued.
     """
 
     frame: bytes
     final: str | None
 
     def finish(self, text: str) -> str:
-        """The prompt, from the template's text. Raises: InvalidRequestError when there is nothing to continue."""
+        """The prompt, from the template's text. Raises: InvalidRequestError if no message can be continued."""
         return text if self.final is None else _cut_at_tag(text, self.final)
 
 
@@ -75,16 +75,16 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         control: ControlTokens | None = None,
     ) -> Rendering:
-        """A conversation as the template takes it.
+        """Convert a conversation to the template's input.
 
         Args:
             messages: plain JSON objects with `role` and usually `content`; null fields count as absent.
-            continue_final_message: leave the last message open, so that the model goes on with it.
+            continue_final_message: leave the last message open, so that the model continues it.
             variables: further template variables; they win over special tokens.
-            tools: that the model may call; None = there are none.
-            control: keeps what messages and variables spell apart from the template's own control tokens; the text
-                then holds marks and is for its `encode`.
-        Raises: InvalidRequestError when nothing can be continued.
+            tools: tools that the model may call; None = there are none.
+            control: separates control tokens spelled in messages and variables from the template's own; the text then
+                contains marks and must be encoded by its `encode`.
+        Raises: InvalidRequestError if no message can be continued.
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidRequestError(
@@ -102,10 +102,10 @@ class ChatTemplate:
         return Rendering(marshal.dumps({**self._special_tokens, **(variables or {}), **reserved}), final)
 
     async def render(self, rendering: Rendering) -> str:
-        """Prompt text of a conversation, from a process; short ones of our own templates are spared the way there.
+        """Render the prompt in a process; short conversations with our own templates are rendered in this one.
 
-        Raises: InvalidRequestError when the template refuses the messages, or takes too much for them, or nothing can
-            be continued; OverloadedError when too many conversations wait; TimeoutError.
+        Raises: InvalidRequestError when the template refuses the messages, exceeds its limits, or no message can be
+            continued; OverloadedError when too many conversations wait; TimeoutError.
         """
         here = self._here if len(rendering.frame) <= SHORT_BYTES else None
         try:
@@ -115,7 +115,7 @@ class ChatTemplate:
         return rendering.finish(text)
 
     async def warm(self) -> None:
-        """Get ready before the first request.
+        """Prepare for the first request.
 
         Raises: ModelError if the template does not compile.
         """
@@ -125,19 +125,19 @@ class ChatTemplate:
             raise ModelError(f"the chat template does not compile ({error}); fix chat_template.jinja") from error
 
     def close(self) -> None:
-        """End what runs for it."""
+        """Stop the processes."""
         self._pool.close()
 
 
 def _render_here(template: TextTemplate, frame: bytes) -> str:
     try:
         return template.render(marshal.loads(frame), most_chars(len(frame)))
-    except Exception as error:  # messages that it does not take
+    except Exception as error:  # messages that it rejects
         raise refusal(str(error)) from error
 
 
 def _normalise(message: Message) -> dict[str, Any]:
-    """Drop nulls and give reasoning text under the names that templates read."""
+    """Drop nulls and copy reasoning text to the names that templates read."""
     plain = {key: value for key, value in message.items() if value is not None}
     reasoning = next((plain[name] for name in _REASONING_FIELDS if name in plain), None)
     if reasoning is not None:
@@ -164,13 +164,13 @@ def _cut_at_tag(text: str, final: str) -> str:
     at = text.rindex(_CONTINUE_TAG.strip())
     if text[at : at + len(_CONTINUE_TAG)] == _CONTINUE_TAG:
         return text[:at]
-    return text[:at].rstrip()  # the template trimmed the message, so its trailing space is not ours either
+    return text[:at].rstrip()  # the template trimmed the message, so the space after it belongs to the template
 
 
 def load_chat_template(folder: Path | str, special_tokens: Mapping[str, str]) -> ChatTemplate | None:
     """The folder's template: `chat_template.jinja`, else `chat_template` of tokenizer_config.json; None without one.
 
-    Raises: ModelError when a template is there and unusable.
+    Raises: ModelError when a template exists and is unusable.
     """
     path = Path(folder) / "chat_template.jinja"
     if path.is_file():

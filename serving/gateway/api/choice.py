@@ -37,7 +37,7 @@ class Visible:
         parts: pieces of the output, none of them empty.
         finish: `stop`, `length`, `tool_calls` or `function_call` with the last piece.
         stop_reason: the stop string or the stop token that ended the choice, when it was not the end token.
-        stopped_by_text: a stop string ended the choice, which the backend has not been notified of.
+        stopped_by_text: a stop string ended the choice; the backend has not been notified.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Visible:
 
 
 class ChoiceOutput:
-    """State of one choice. What has no underscore may be read."""
+    """State of one choice. Attributes without an underscore are public."""
 
     __slots__ = (
         "_detokenizer",
@@ -98,15 +98,15 @@ class ChoiceOutput:
             tokenizer, skip_special_tokens=options.skip_special_tokens, behind=prompt if options.goes_on else ()
         )
         self._stops = StopStrings(options.stops, include=options.include_stop) if options.stops else None
-        # Several tokens in one update may be decoded at once unless something depends on each token's own text.
+        # Several tokens of one update may be decoded together unless something depends on each token's own text.
         self._needs_each_token = bool(options.stops) or options.logprobs is not None
         self._parser = options.reading.parser() if options.reading is not None else None
         self.reasoning_tokens = 0
 
     def push(self, update: SequenceUpdate) -> Visible:
-        """Take one update.
+        """Process one update.
 
-        Raises: DeadlineError, EngineError when the sequence ended without being done.
+        Raises: DeadlineError, EngineError if the sequence failed.
         """
         out, news = Visible(), update.news
         self.resumptions = max(self.resumptions, update.resumptions)
@@ -127,7 +127,7 @@ class ChoiceOutput:
         return out
 
     def _start(self, news: Tokens, out: Visible) -> None:
-        """Take the prompt's facts from the first update, and output an echoed prompt."""
+        """Copy the prompt's data from the first update, and output an echoed prompt."""
         self.started = True
         self.cached_tokens = news.cached_tokens or 0
         self.pool = news.pool
@@ -166,7 +166,7 @@ class ChoiceOutput:
         return front, max(front, back)
 
     def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
-        """New tokens to text. A stop token itself gives no text unless stops are to be included."""
+        """Convert new tokens to text. A stop token itself gives no text unless stops are to be included."""
         silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
         if self._parser is not None:
             self._read(self._parser, news, tokens, silent_last, out)
@@ -186,7 +186,7 @@ class ChoiceOutput:
         out.tokens = tokens
 
     def _count(self, token: int, i: int, news: Tokens, out: Visible) -> None:
-        """One more token, the `i`th of an update."""
+        """Count one more token, the `i`th of an update."""
         if self._options.logprobs is not None:
             held = self._stops.held if self._stops is not None else 0
             offset = self.text_length + held + self._detokenizer.broken_off(token)
@@ -214,7 +214,7 @@ class ChoiceOutput:
         out.tokens = tokens
 
     def _show(self, parts: Sequence[Part], out: Visible) -> None:
-        """Let parts out, their text through the stop strings."""
+        """Output parts; text passes the stop strings."""
         reading = self._options.reading
         assert reading is not None, "there is a parser"
         for part in parts:
@@ -229,7 +229,7 @@ class ChoiceOutput:
                 out.parts.append(part)
 
     def _emit(self, piece: str, out: Visible) -> None:
-        """Let text out through the stop strings; ends the choice when one is complete."""
+        """Output text after the stop strings; ends the choice when one is complete."""
         if self._stops is None:
             self._let_out(piece, out)
             return

@@ -1,4 +1,4 @@
-"""`/cluster` and `/experts`: what `cloudmatrix status` and `cloudmatrix experts` print of the whole system."""
+"""`/cluster` and `/experts`: the state of the whole system, for `cloudmatrix status` and `cloudmatrix experts`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,20 +16,20 @@ def cluster_router(status: Callable[[], Awaitable[dict[str, Any]]], experts: Cal
     """The routes.
 
     Args:
-        status: reads pools, replicas, NPUs and queues now; JSON-ready.
-        experts: reads load and placement of experts now; so, too.
+        status: reads pools, replicas, NPUs and queues at the time of the call; JSON-ready.
+        experts: reads load and placement of experts at the time of the call; JSON-ready.
     """
     router = APIRouter()
 
     @router.get("/cluster", include_in_schema=False)
     async def cluster(request: Request) -> Response:
-        """Pools, replicas, NPUs, memory, queues. Not for tenants: processes, nodes and load tell of each other."""
+        """Pools, replicas, NPUs, memory, queues. Not for tenants: processes, nodes and load reveal other tenants."""
         _require_system(request)
         return json_response(await status())
 
     @router.get("/experts", include_in_schema=False)
     async def expert_load(request: Request) -> Response:
-        """Groups of ranks: balancedness, busiest experts, placement. Not for tenants either."""
+        """Groups of ranks: balancedness, busiest experts, placement. Not for tenants."""
         _require_system(request)
         return json_response(experts())
 

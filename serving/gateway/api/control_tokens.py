@@ -1,11 +1,11 @@
 """Only the chat template can produce control tokens: their spellings in a message are encoded as ordinary text.
 
 A rendered prompt is one text, in which `<|end|>` written by the template and `<|end|>` written by a user look the same.
-So the user's strings are marked before rendering: where one spells a control token, or might complete one together with
-adjacent text, a character that no JSON text can hold is inserted and breaks the spelling. Control tokens still intact
-after rendering are the template's own. A prompt without marks is encoded as usual. A prompt with marks is encoded by a
-second tokenizer over the same model, in which the control tokens have secret names: the template's own are renamed, the
-marks removed, and the rest is ordinary text with all its merges.
+So the user's strings are marked before rendering: where one spells a control token, or could complete one together with
+adjacent text, a character that no JSON text can contain is inserted and breaks the spelling. Control tokens still
+intact after rendering are the template's own. A prompt without marks is encoded as usual. A prompt with marks is
+encoded by a second tokenizer over the same model, in which the control tokens have secret names: the template's own are
+renamed, the marks removed, and the rest is ordinary text with all its merges.
 """
 
 import re
@@ -24,27 +24,27 @@ from serving.gateway.api.tokenizer import Tokenizer
 _MARKS = str.maketrans("", "", MARK + _SOLE)
 
 _LONGEST_EDGE = 256
-"""Characters. Longer control tokens are guarded where they are spelled whole, not where borders might complete them."""
+"""Characters. Longer control tokens are guarded where they are spelled whole, not where edges could complete them."""
 _MARKER = re.compile(r"<[|｜].*[|｜]>|</?(think|tool)\w*>|\[/?[A-Z_]+\]", re.DOTALL)
 _SPELLED_OUT = re.compile(r"\w+|\s+|.", re.DOTALL)
 _REWRITES = re.compile(r"\b(replace|join|lower|upper|title|capitalize|swapcase|casefold|translate)\b")
-"""Words of a template that may take out some of a message, or change its letters, before it goes into the prompt."""
+"""Words of a template that may remove parts of a message, or change its letters, before it enters the prompt."""
 _SOUGHT = re.compile(r"</?\w[^<>'\"{}\s]*>|\[/?\w+\]")
-"""What a template may look for within a message: `</think>`."""
+"""Strings that a template may search for within a message: `</think>`."""
 _ROLES = frozenset(
     "system user assistant tool developer function model ipython environment observation context tool_call "
     "tool_response".split()
 )
-"""Roles that templates put between the brackets of their markers (`<|user|>`): they are the template's to spell."""
+"""Roles that templates put between the brackets of their markers (`<|user|>`): only the template may spell them."""
 
 
 class ControlTokens:
-    """Guards the strings of messages, and encodes what a template made of them."""
+    """Guards the strings of messages, and encodes the text that a template made of them."""
 
     def __init__(self, tokenizer: Tokenizer, template: str) -> None:
         """Find the added tokens that control the model: the special ones, and others that mark parts of a chat.
 
-        Added tokens that are neither (tags, runs of spaces) are ordinary vocabulary, which users may write.
+        Other added tokens (tags, runs of spaces) are ordinary vocabulary, which users may write.
         """
         self._tokenizer = tokenizer
         added = sorted(tokenizer.raw.get_added_tokens_decoder().items())
@@ -53,14 +53,14 @@ class ControlTokens:
         sought = sorted(set(_SOUGHT.findall(template))) if _REWRITES.search(template) else None
         self._special = _Spelling([text for text, token in self._control.items() if token.special], sought)
         self._all = _Spelling(list(self._control), sought)
-        # A normalizer may make a control token of what looks like none before it (`<|END|>`, in lower case).
+        # A normalizer may turn other text into a control token (`<|END|>`, in lower case).
         self._changed = tokenizer.raw.normalizer is not None and any(t.normalized for t in self._control.values())
 
     def guard(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message with its strings marked.
 
-        A model's own words may come back with the markers that it wrote itself (`<think>`), which templates look for;
-        special tokens are out of reach for it as well.
+        An assistant message may contain markers that the model wrote itself (`<think>`) and templates search for; only
+        special tokens are marked in it.
         """
         role = message.get("role")
         spelling = self._special if role == "assistant" else self._all
@@ -68,17 +68,17 @@ class ControlTokens:
         return {**guarded, "role": role} if role in _ROLES else guarded
 
     def guard_variables(self, variables: Mapping[str, Any]) -> dict[str, Any]:
-        """Template variables of the request, marked in the same way."""
+        """Template variables of the request, marked like messages."""
         return {self._all.mark(key): _marked(value, self._all) for key, value in variables.items()}
 
     def encode(self, rendered: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a rendered prompt, in which only control tokens without a mark inside are such."""
+        """Token ids of a rendered prompt, in which only unmarked control tokens are encoded as such."""
         text = unmarked(rendered)
         if len(text) == len(rendered) and not self._changed:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         secret = self._all.replace(rendered, self._secrets)
         ids = self._blind.encode(unmarked(secret), add_special_tokens=False)
-        if not self._control_ids.isdisjoint(ids):  # a model may know a control token without being told of it:
+        if not self._control_ids.isdisjoint(ids):  # the model itself may contain a control token:
             cut = secret.replace(MARK, self._cut).replace(_SOLE, "")  # then its spelling is cut in two
             ids = self._blind.encode(cut, add_special_tokens=False)
         ids = [known for i in ids if (known := self._names.get(i, i)) is not None]
@@ -102,14 +102,14 @@ class ControlTokens:
 
     @cached_property
     def _blind(self) -> Tokenizer:
-        """A tokenizer over the same model, to which control tokens are known by their secret names alone."""
+        """Tokenizer over the same model that matches control tokens only by their secret names."""
         raw = self._tokenizer.raw
         blind = RawTokenizer(raw.model)
         if raw.normalizer is not None:
             blind.normalizer = raw.normalizer
         if raw.pre_tokenizer is not None:
             blind.pre_tokenizer = raw.pre_tokenizer
-        # New ids follow the number of entries, which in a vocabulary with holes are ids of others: fill up to the end.
+        # New ids follow the number of entries; in a vocabulary with holes these are taken: fill up to the largest.
         known = blind.get_vocab(with_added_tokens=False)
         largest = max([*known.values(), *(index for index, _ in self._added)], default=-1)
         fill = f"\ue000{secrets.token_hex(16)}"
@@ -124,7 +124,7 @@ class ControlTokens:
 
     @cached_property
     def _names(self) -> dict[int, int | None]:
-        """The blind tokenizer's ids of added tokens to the true ones; None for what only separates."""
+        """Ids of the blind tokenizer's added tokens to the true ones; None for the separator."""
         raw = self._blind.raw
         texts = {self._secrets.get(token.content, token.content): index for index, token in self._added}
         known = {raw.token_to_id(text): index for text, index in [*texts.items(), (self._cut, None)]}
@@ -140,12 +140,12 @@ class ControlTokens:
 
 
 class _Spelling:
-    """Where texts spell one of some tokens, whole or in part.
+    """Finds whole or partial spellings of a set of tokens in texts.
 
     Args:
-        sought: strings that the template searches for, if it rewrites its input, else None. If it does, the first sign
-            of a token alone also counts as a token, except at one of these strings: the template may remove characters
-            between the sign and the rest.
+        sought: strings that the template searches for, if it rewrites its input, else None. If it does, the first
+            character of a token also counts as a token, except in one of these strings: the template may remove
+            characters between it and the rest.
     """
 
     def __init__(self, tokens: Sequence[str], sought: Sequence[str] | None = None) -> None:
@@ -154,7 +154,7 @@ class _Spelling:
         self._token = re.compile(one_of or r"(?!)")
         start = f"(?=(?:{one_of or '(?!)'}))."
         signs = {text[0] for text in tokens if len(text) > 1 and not (text[0].isalnum() or text[0].isspace())}
-        signs |= {text[1] for text in tokens if text[1:2] in ("|", "｜")}  # a template may write the first itself
+        signs |= {text[1] for text in tokens if text[1:2] in ("|", "｜")}  # a template may itself write the first
         self._signs = signs if sought is not None else set()
         if sought is not None and signs:
             kept = "|".join(re.escape(text) for text in sought if text not in tokens)
@@ -195,7 +195,7 @@ def unmarked(text: str) -> str:
 
 
 def _marked(value: object, spelling: _Spelling) -> object:
-    """A JSON value with its strings marked. Keys are what templates look for: they are marked where they spell all."""
+    """A JSON value with its strings marked. Templates search for keys, so keys are marked only where they spell all."""
     if isinstance(value, str):
         return spelling.mark_edges(value)
     if isinstance(value, list):
@@ -211,5 +211,5 @@ def _is_marker(text: str, template: str) -> bool:
 
 
 def _renamed(token: AddedToken, name: str) -> AddedToken:
-    # Secret names are found in the text as it is, so that no normalizer can lose them.
+    # Secret names are matched in the raw text, so that no normalizer can lose them.
     return AddedToken(name, single_word=False, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)

@@ -1,8 +1,8 @@
-"""Web pages of other origins: which of them may call this server from a browser, where the operator named any.
+"""CORS: the origins whose web pages may call this server from a browser, if the operator configured any.
 
-Starlette's own middleware does it, outermost, so that a preflight, which never carries a key, is answered before keys
-are asked for, and so that a page can read every answer, errors and streams included. Cookies and other credentials that
-browsers send by themselves stay off: a page must know an API key and send it.
+Starlette's own middleware, outermost, so that a preflight, which never has a key, is handled before keys are checked,
+and so that a page can read every response, errors and streams included. Cookies and other credentials that browsers
+send automatically stay off: a page must know an API key and send it.
 """
 
 import uuid
@@ -19,11 +19,11 @@ READABLE = ("x-request-id", "request-id", "x-cloudmatrix-warning", "retry-after"
 """Our headers that scripts may read; without this list browsers hide them."""
 _METHODS = ("GET", "POST", "DELETE")
 _PREFLIGHT_S = 600
-"""How long a browser may keep the answer to a preflight."""
+"""Time for which a browser may cache the response to a preflight."""
 
 
 def allow_origins(app: FastAPI, origins: tuple[str, ...]) -> None:
-    """Let pages of `origins` call (`*` = of any). Without origins nothing is added. Call it after all other layers."""
+    """Allow pages of `origins` to call (`*` = all). Without origins no layer is added. Must be the last layer added."""
     if origins:
         app.add_middleware(
             PageMiddleware,
@@ -37,7 +37,7 @@ def allow_origins(app: FastAPI, origins: tuple[str, ...]) -> None:
 
 
 def origin_headers(origins: tuple[str, ...], origin: str | None) -> dict[str, str]:
-    """Headers that let a page of `origin` read an answer that no layer of the application has seen."""
+    """Headers that allow a page of `origin` to read a response which bypassed the application's layers."""
     if not origins:
         return {}
     readable = {"access-control-expose-headers": ", ".join(READABLE)}
@@ -49,10 +49,10 @@ def origin_headers(origins: tuple[str, ...], origin: str | None) -> dict[str, st
 
 
 class PageMiddleware(CORSMiddleware):
-    """Starlette's, whose own answers have a request id as all others, and the form of our errors."""
+    """Starlette's CORS, whose own responses have a request id, and errors in our format."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """The answer to a browser that asks before it sends."""
+        """Respond to a preflight."""
         response = super().preflight_response(request_headers)
         if response.status_code != 200:
             text = f"{bytes(response.body).decode()}: see [gateway] allowed_origins"

@@ -1,7 +1,7 @@
 """Custom tools, which are called with a text instead of arguments.
 
-To chat templates and to families a custom tool is a function whose one argument is the text, so that models which know
-functions only can call it. A call's arguments become the text again where they are read.
+For chat templates and tool families a custom tool is a function whose only argument is the text, so that models which
+know only functions can call it. When a call is read, its arguments are converted back to the text.
 """
 
 import json
@@ -18,9 +18,9 @@ from serving.grammar.text import MOST_TEXT
 INPUT = "input"
 _HEAD = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 _WHOLE = re.compile(r'(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\u(?=[0-9a-fA-F]{0,3}[^0-9a-fA-F])|\\[^u])*')
-"""Characters of a JSON string, whole ones."""
+"""Complete characters of a JSON string."""
 _HALF = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})$")
-"""An escaped surrogate whose other half is to come."""
+"""An escaped surrogate whose other half has not arrived yet."""
 _WORDS = {"lark": "Lark grammar", "regex": "regular expression"}
 
 
@@ -29,7 +29,7 @@ class InputGrammar:
     """Constraint on the input of a custom tool.
 
     Args:
-        field: of the request, for errors.
+        field: name in the request, for errors.
         syntax: lark or regex.
     """
 
@@ -38,7 +38,7 @@ class InputGrammar:
     definition: str
 
     def quoted(self) -> str:
-        """A Lark grammar of the inputs as they stand in a JSON string. Raises: GrammarError."""
+        """A Lark grammar of the inputs as they are escaped in a JSON string. Raises: GrammarError."""
         if self.syntax == "lark":
             return quoted_lark(self.definition)
         return f"start: {quoted_regex(self.definition)}"
@@ -86,14 +86,14 @@ def custom_function(given: Mapping[str, Any], grammar: InputGrammar | None) -> d
 
 
 class InputText:
-    """Reads the input of a call out of its arguments, as they come."""
+    """Extracts the input of a call from its arguments as they arrive."""
 
     def __init__(self) -> None:
         self._coming = ""
         self._inside = self._done = False
 
     def push(self, piece: str) -> str:
-        """Take a piece of the arguments. Returns: the text that is certain so far and was not returned yet."""
+        """Add a piece of the arguments. Returns: the text that is now certain and was not returned yet."""
         self._coming += piece
         if not self._inside:
             head = _HEAD.match(self._coming)
@@ -111,7 +111,7 @@ class InputText:
         return _decoded(text)
 
     def end(self) -> str:
-        """End the arguments. Returns: the text of arguments that have another form than the one asked for."""
+        """Finish the arguments. Returns: the text of arguments that do not have the expected form."""
         if self._inside:
             return ""
         try:

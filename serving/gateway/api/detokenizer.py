@@ -1,10 +1,10 @@
 """Token ids to text as they arrive, in constant time per token, never cutting a character.
 
-Two ways behind one protocol. Byte-level vocabularies have exact bytes per token, so an incremental UTF-8 decoder is all
-it takes. Any other decoder (SentencePiece style) may join tokens in ways only the full decoder knows, so a short
-window of recent tokens is decoded twice and the difference is the new text; a text that ends in U+FFFD is held back,
-because the next token may complete the character. All pieces joined equal a decode of all tokens at once (in the
-second way only while the tokens spell valid UTF-8: a full decode may show earlier characters of a bad run as U+FFFD).
+Two implementations of one protocol. Byte-level vocabularies have exact bytes per token, so an incremental UTF-8 decoder
+suffices. Any other decoder (SentencePiece style) may join tokens in ways that only the full decoder knows, so a short
+window of recent tokens is decoded twice and the difference is the new text; a text that ends in U+FFFD is withheld,
+because the next token may complete the character. The pieces joined equal a single decode of all tokens (in the second
+implementation only while the tokens spell valid UTF-8: a full decode may show earlier bytes of a bad run as U+FFFD).
 """
 
 import codecs
@@ -16,29 +16,29 @@ from serving.gateway.api.tokenizer import Tokenizer
 MAX_HELD_TOKENS = 8
 """A character has at most 4 bytes, so more tokens than this do not wait for completion: they are not UTF-8."""
 _CONTEXT = 6
-"""Tokens of a prompt that a text goes on from: enough to show one with a text of its own among special ones."""
+"""Prompt tokens decoded before a continuing text: enough to include one with text of its own among special ones."""
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
-    """Turns a sequence's tokens into text piece by piece."""
+    """Converts a sequence's tokens to text piece by piece."""
 
     def push(self, tokens: Iterable[int]) -> str:
         """Text that became certain with `tokens`; may be empty."""
         ...
 
     def broken_off(self, token: int) -> int:
-        """Characters (U+FFFD) that show before the text of `token`, because it does not complete what is held back."""
+        """Characters (U+FFFD) emitted before the text of `token`, because it does not complete the withheld bytes."""
         ...
 
     def flush(self) -> str:
-        """Text still held back, as a full decode would show it. Ends the sequence."""
+        """Withheld text, as a full decode would show it. Ends the sequence."""
         ...
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies: one table look-up per token."""
+    """For byte-level vocabularies: one table lookup per token."""
 
     __slots__ = ("_decoder", "_skipped", "_table")
 
@@ -53,22 +53,22 @@ class ByteDetokenizer:
         return self._decoder.decode(b"".join([table[t] for t in tokens if t not in skipped and t < size]))
 
     def broken_off(self, token: int) -> int:
-        """Whether `token` leaves a half character half."""
+        """Characters (U+FFFD) emitted because `token` does not complete a partial character."""
         held, own = self._decoder.getstate()[0], () if token in self._skipped else self._table[token : token + 1]
         first = own[0][:1] if own else b""
-        # A beginning alone shows as one U+FFFD; with a byte that goes on with it, still as one character.
+        # A lone first byte decodes to one U+FFFD; with a byte that continues it, still to one character.
         return len((held + first).decode(errors="replace")) - 1 if held and first else 0
 
     def flush(self) -> str:
-        """Half characters left over, as U+FFFD."""
+        """Incomplete characters, as U+FFFD."""
         return self._decoder.decode(b"", True)
 
 
 class WindowDetokenizer:
     """For every other decoder: decode a short window with and without the new tokens.
 
-    `_tokens[:_read]` has been given out and is kept as context: it is what the piece before consisted of, so it starts
-    at a character border and holds some text. Everything older is forgotten, which keeps the work per token constant.
+    `_tokens[:_read]` has been output and is kept as context: it is the previous piece, so it starts at a character
+    boundary and has some text. Older tokens are dropped, which keeps the work per token constant.
     """
 
     __slots__ = ("_read", "_skip_special", "_tokenizer", "_tokens")
@@ -76,7 +76,7 @@ class WindowDetokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, behind: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special_tokens
-        # A character has up to 4 tokens: one of these ends of the prompt begins at a border.
+        # A character has up to 4 tokens, so one of these suffixes of the prompt starts at a boundary.
         ends = (list(behind[-size:]) for size in range(_CONTEXT, _CONTEXT + 4))
         self._tokens = next((end for end in ends if self._is_whole(end)), []) if behind else []
         self._read = len(self._tokens)
@@ -87,13 +87,13 @@ class WindowDetokenizer:
         return self._advance(final=False)
 
     def broken_off(self, token: int) -> int:
-        """Whether `token` leaves a half character half."""
+        """Characters (U+FFFD) emitted because `token` does not complete a partial character."""
         if self._read == len(self._tokens) or not is_text(self._tokenizer.token_bytes(token)):
             return 0
         return len(self._decode(self._tokens)) - len(self._decode(self._tokens[: self._read]))
 
     def flush(self) -> str:
-        """Text still held back; U+FFFD where characters stayed incomplete."""
+        """Withheld text; U+FFFD where characters stayed incomplete."""
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:
@@ -128,7 +128,7 @@ def make_detokenizer(tokenizer: Tokenizer, *, skip_special_tokens: bool, behind:
     """The cheapest detokenizer that is exact for this tokenizer.
 
     Args:
-        behind: tokens whose text goes on, so that its next word keeps the space in front; decoders strip a first one.
+        behind: tokens that the text continues, so that its first word keeps its space; decoders strip a leading one.
     """
     if tokenizer.bytes_of is not None:
         return ByteDetokenizer(tokenizer.bytes_of, tokenizer.special_ids if skip_special_tokens else frozenset())

@@ -1,4 +1,4 @@
-"""Tally of guessed tokens of a choice or a request, by position."""
+"""Tally of draft tokens of a choice or a request, by position."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from serving.values.sequence import DraftUse
 
 
 class DraftTally:
-    """Counts of guesses: index 0 is the first guess of a step."""
+    """Counts of draft tokens: index 0 is the first draft token of a step."""
 
     __slots__ = ("accepted", "drafted")
 
@@ -23,7 +23,7 @@ class DraftTally:
             self.accepted[position] += position < use.accepted
 
     def merge(self, other: "DraftTally") -> None:
-        """Count all that another one has."""
+        """Add the counts of another tally."""
         self._grow(len(other.drafted))
         for position, count in enumerate(other.drafted):
             self.drafted[position] += count
@@ -36,9 +36,9 @@ class DraftTally:
 
 
 def completion_details(tallies: Sequence[DraftTally]) -> dict[str, Any]:
-    """The key `completion_tokens_details` of a request's usage; empty if nothing was guessed.
+    """The key `completion_tokens_details` of a request's usage; empty without draft tokens.
 
-    Accepted and rejected tokens under OpenAI's names; `prediction_positions` tells both by position.
+    Accepted and rejected tokens have OpenAI's names; `prediction_positions` gives both by position.
     """
     total = DraftTally()
     for tally in tallies:

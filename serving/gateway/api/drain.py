@@ -1,4 +1,4 @@
-"""Draining of a gateway: refuses new requests at once and lets those in progress finish."""
+"""Draining of a gateway: refuse new requests immediately and let those in progress finish."""
 
 import asyncio
 from contextlib import suppress
@@ -13,14 +13,14 @@ from serving.gateway.api.errors import reply_for
 from serving.gateway.api.generation_response import send_error
 
 PROBES = frozenset({"/health", "/ping", "/version", "/metrics", "/load", "/cluster", "/experts"})
-"""What is answered to the end, so that it can be watched; `/ready` and `/-/healthz` are not among them."""
+"""Paths served until the end, so that the drain can be observed; `/ready` and `/-/healthz` are not among them."""
 
 RETRY_AFTER_S = 5.0
 """A replacement behind the same address takes seconds."""
 
 
 class GatewayDrain:
-    """Counts the exchanges of one gateway, and whether it drains. Belongs to one event loop."""
+    """Counts the exchanges of one gateway and stores whether it drains. Used from one event loop."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -39,7 +39,7 @@ class GatewayDrain:
         self._idle.clear()
 
     def left(self) -> None:
-        """An exchange is over."""
+        """Count the end of an exchange."""
         self.busy -= 1
         if not self.busy:
             self._idle.set()
@@ -53,7 +53,7 @@ class GatewayDrain:
 
 
 class DrainMiddleware:
-    """Lets exchanges through and counts them, or refuses them with 503 and ends their connection."""
+    """Passes and counts exchanges, or refuses them with 503 and closes their connection."""
 
     def __init__(self, app: ASGIApp, drain: GatewayDrain) -> None:
         self._app = app

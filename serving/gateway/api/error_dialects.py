@@ -1,4 +1,4 @@
-"""Errors in the words of the API whose path was asked for: Anthropic's below /v1/messages, OpenAI's elsewhere."""
+"""Errors in the format of the requested path's API: Anthropic's below /v1/messages, OpenAI's otherwise."""
 
 from dataclasses import replace
 
@@ -18,11 +18,11 @@ _KINDS = {
     529: "overloaded_error",
 }
 _OVERLOADED = 529
-"""Anthropic's status for a server that is full; 429 is for a key that has used up its share."""
+"""Anthropic's status for an overloaded server; 429 is for a key that has used up its share."""
 
 
 class AnthropicReply(ErrorReply):
-    """An error as Anthropic's clients read it."""
+    """An error in Anthropic's format."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class AnthropicReply(ErrorReply):
 
 
 def anthropic_error(reply: ErrorReply) -> ErrorReply:
-    """The same error for Anthropic's clients."""
+    """The same error in Anthropic's format."""
     status = _OVERLOADED if reply.code == "rate_limit_exceeded" else reply.status
     usual = "invalid_request_error" if status < 500 else "api_error"
     kind = _KINDS.get(status, usual)
@@ -41,15 +41,15 @@ def anthropic_error(reply: ErrorReply) -> ErrorReply:
 
 
 def reply_on(scope: Scope, reply: ErrorReply) -> ErrorReply:
-    """The error as clients of this exchange's path read it."""
+    """The error in the format of this exchange's path."""
     return anthropic_error(named(scope, reply)) if is_messages(scope["path"]) else reply
 
 
 def named(scope: Scope, reply: ErrorReply) -> ErrorReply:
-    """The error with its exchange's id, for the encoder of a stream."""
+    """The error with its exchange's id, for a stream's encoder."""
     return replace(reply, request_id=scope.get("state", {}).get("exchange_id", ""))
 
 
 def is_messages(path: str) -> bool:
-    """Whether clients of Anthropic ask there."""
+    """Whether the path belongs to Anthropic's API."""
     return path == _MESSAGES or path.startswith(f"{_MESSAGES}/")

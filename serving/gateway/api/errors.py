@@ -27,7 +27,7 @@ class UnsupportedMediaTypeError(RequestError):
 
 
 class RouteError(RequestError):
-    """No such route, not with this method, or not now (409); `status` is set per instance."""
+    """No such route, method not allowed, or not possible at present (409); `status` is set per instance."""
 
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         usual = {404: "not_found", 405: "method_not_allowed"}.get(status)
@@ -37,7 +37,7 @@ class RouteError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:
-    """An error as it goes over the wire."""
+    """An error as sent to the client."""
 
     status: int
     message: str
@@ -46,7 +46,7 @@ class ErrorReply:
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
-    """Of the exchange, for dialects that repeat it in the body."""
+    """Id of the exchange, for dialects that repeat it in the body."""
 
     def body(self) -> bytes:
         """The JSON object; also the payload of an error event in a stream."""
@@ -55,11 +55,11 @@ class ErrorReply:
 
 
 _NOT_AGAIN = {"x-should-retry": "false"}
-"""OpenAI's clients repeat a 408 and a 500 by themselves unless they are told not to."""
+"""Prevents the automatic retries of a 408 and a 500 by OpenAI's clients."""
 
 
 def reply_for(error: Exception) -> ErrorReply:
-    """The reply to any exception. What is not ours to tell (a bug, an engine failure) keeps its details inside."""
+    """The reply to any exception. Internal errors (a bug, an engine failure) do not expose their details."""
     text = str(error)
     match error:
         case AuthenticationError():
@@ -69,7 +69,7 @@ def reply_for(error: Exception) -> ErrorReply:
             return ErrorReply(403, text, "permission_error", error.param, error.code)
         case RequestError():
             kind = error.kind or ("not_found_error" if error.status == 404 else "invalid_request_error")
-            # The rest of a refused body is not read, so the connection cannot be used again.
+            # The rest of a refused body is not read, so the connection cannot be reused.
             headers = {"connection": "close"} if error.status == 413 else {}
             return ErrorReply(error.status, text, kind, error.param, error.code, headers)
         case OverloadedError():
@@ -77,7 +77,7 @@ def reply_for(error: Exception) -> ErrorReply:
         case UnavailableError():
             return ErrorReply(503, text, "server_error", None, "service_unavailable", _retry(error.retry_after_s))
         case DeadlineError() | TimeoutError():
-            # Sent again at once it would wait as long again, in a system that has not got to it in all its time.
+            # An immediate retry would wait as long again, in a system that did not serve it in time.
             text = text or "the request's time is over"
             return ErrorReply(408, text, "timeout_error", None, "request_timeout", _NOT_AGAIN)
         case PoisonError():
@@ -93,7 +93,7 @@ def _retry(seconds: float) -> dict[str, str]:
 
 
 def from_validation(error: ValidationError) -> InvalidRequestError:
-    """The first problem that pydantic found, naming the field as a client wrote it."""
+    """The first problem that pydantic found, with the field named as in the request."""
     problems = error.errors(include_url=False, include_input=False)
     first = problems[0]
     if first["type"] == "json_invalid":
@@ -110,7 +110,7 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
 
 
 def _param(loc: tuple[int | str, ...]) -> str | None:
-    """`('messages', 0, 'role')` to `messages[0].role`; names of union members, which are no fields, end the path."""
+    """`('messages', 0, 'role')` to `messages[0].role`; the path ends before names of union members, not fields."""
     path = ""
     for part in loc:
         if isinstance(part, int):

@@ -1,10 +1,10 @@
-"""Orders to groups of ranks over HTTP, for administrators; `cloudmatrix experts` sends them.
+"""Commands to groups of ranks over HTTP, for administrators; `cloudmatrix experts` sends them.
 
     POST /experts/rebalance    {"policy": "global", "dry_run": true, "group": "decode#k3jx9a"}, each optional
     POST /experts/move         {"layer": 0, "expert": 3, "rank": 1}, and "group"
-    POST /experts/load         {"after": 88}, and "group": rows by slice of time, see `ReadLoad`
+    POST /experts/load         {"after": 88}, and "group": rows by time slice, see `ReadLoad`
 
-Refused are those of others (403), for what does not exist (404), and what the group cannot do now (409).
+Errors: 403 for others, 404 for unknown groups, layers, experts or ranks, 409 for what the group cannot do at present.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,7 +26,7 @@ from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAns
 MAX_BODY_BYTES = 4096
 
 PostOrder = Callable[[str | None, OperatorOrder], Awaitable[OrderAnswer]]
-"""Gives an order to a group; None = the only one. Raises: RouteError, UnavailableError."""
+"""Sends a command to a group; None = the only one. Raises: RouteError, UnavailableError."""
 
 _Number = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -61,21 +61,21 @@ def expert_router(post: PostOrder) -> APIRouter:
 
     @router.post("/rebalance", include_in_schema=False)
     async def rebalance(request: Request) -> Response:
-        """Place experts anew; answered as soon as it is known what moves."""
+        """Compute a new placement of experts; the response is sent as soon as the moves are known."""
         require_admin(request)
         body = await parse_body(request, RebalanceRequest, MAX_BODY_BYTES)
         return json_response(accepted(await post(body.group, RebalanceExperts(body.policy, body.dry_run))))
 
     @router.post("/move", include_in_schema=False)
     async def move(request: Request) -> Response:
-        """Bring a copy of an expert to a rank."""
+        """Copy an expert to a rank."""
         require_admin(request)
         body = await parse_body(request, MoveRequest, MAX_BODY_BYTES)
         return json_response(accepted(await post(body.group, MoveOneExpert(body.layer, body.expert, body.rank))))
 
     @router.post("/load", include_in_schema=False)
     async def load(request: Request) -> Response:
-        """Rows that chose each expert, by source rank and slice of time, for a trace."""
+        """Rows that chose each expert, by source rank and time slice, for a trace."""
         require_admin(request)
         body = await parse_body(request, LoadRequest, MAX_BODY_BYTES)
         return json_response(accepted(await post(body.group, ReadLoad(body.after))))
@@ -84,12 +84,12 @@ def expert_router(post: PostOrder) -> APIRouter:
 
 
 def accepted(answer: OrderAnswer, param: str | None = None) -> dict[str, Any]:
-    """A shell's answer as it is shown.
+    """An instance's reply as a JSON-ready response.
 
     Args:
-        param: field of the body that an order may be refused for.
-    Raises: RouteError with 404 for what does not exist, 409 for what cannot be now; InvalidRequestError for what can
-        never be; UnavailableError.
+        param: field of the body that the reply may refuse.
+    Raises: RouteError with 404 for unknown names, 409 for what is not possible at present; InvalidRequestError for
+        what is never possible; UnavailableError.
     """
     if answer.accepted:
         return {"message": answer.reason, **answer.detail}
@@ -107,12 +107,12 @@ def accepted(answer: OrderAnswer, param: str | None = None) -> dict[str, Any]:
 
 
 def choose_group(groups: dict[str, str], wanted: str | None) -> str:
-    """Rank of a group that takes its orders.
+    """Actor name of the rank that receives a group's commands.
 
     Args:
-        groups: by name: name of the actor of one of its ranks.
+        groups: actor name of one rank, by the group's name.
         wanted: name of a group; None = the only one.
-    Raises: RouteError if there is none of that name, or there are several.
+    Raises: RouteError if no group has that name, or there are several.
     """
     names = ", ".join(sorted(groups))
     if not groups:
@@ -126,7 +126,7 @@ def choose_group(groups: dict[str, str], wanted: str | None) -> str:
 
 
 def require_admin(request: Request) -> None:
-    """Groups are everybody's.
+    """Require an administrator's key, because all tenants share the groups.
 
     Raises: PermissionDeniedError.
     """

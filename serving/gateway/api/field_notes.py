@@ -1,4 +1,4 @@
-"""Meaning of each field of requests, for `/openapi.json` and the page that is made of it. A name means one thing."""
+"""Meaning of each request field, for `/openapi.json` and the page made of it. A name has one meaning everywhere."""
 
 FIELD_NOTES = {
     "model": "Served name; without it the model that is served.",
@@ -96,4 +96,4 @@ FIELD_NOTES = {
     "role": "system, user, assistant, or another role of the chat template.",
     "content": "Text, or a list of parts with text.",
 }
-"""By name of the field, whichever body has it."""
+"""By name of the field, in whichever body it occurs."""

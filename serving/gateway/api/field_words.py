@@ -1,7 +1,7 @@
-"""Names of fields in the words of the dialect that a request came in.
+"""Names of fields in the dialect of the request.
 
-A request of another dialect becomes a chat or completion request, whose checks name their own fields. Here those names
-become the ones that the client wrote.
+A request of another dialect becomes a chat or completion request, whose checks name their own fields. This module
+converts those names to the client's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,13 @@ from serving.errors import RequestError
 
 
 class FieldWords:
-    """Paths of fields, each with the path that stands for it and for all below it."""
+    """Client's paths of fields; each replacement also applies to all paths below it."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         self._words = sorted(words.items(), key=lambda pair: -len(pair[0]))
 
     def word(self, path: str) -> str:
-        """The client's path: `messages[2].content` to `input[4].content`. Unknown ones stay."""
+        """The client's path: `messages[2].content` to `input[4].content`. Unknown ones are returned unchanged."""
         for ours, theirs in self._words:
             if path == ours or (path.startswith(ours) and path[len(ours)] in ".["):
                 return theirs + path[len(ours) :]
@@ -25,7 +25,7 @@ class FieldWords:
 
     @contextmanager
     def spoken(self) -> Iterator[None]:
-        """Errors that leave the block name fields in the client's words."""
+        """Convert field names of errors that leave the block to the client's."""
         try:
             yield
         except RequestError as error:

@@ -1,9 +1,9 @@
-"""Names of request fields that other servers know and this one does not, with what becomes of a request that sets them.
+"""Request fields that other servers know and this one does not, and the treatment of a request that sets them.
 
 Sources: the request models of OpenAI, vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM and Triton, Ollama, LMDeploy, Mistral,
 DeepSeek, Anthropic, OpenRouter, Fireworks, Dynamo, Hugging Face's `generate` and text-generation-webui. A field that
 would change the answer is refused unless its value is neutral; one that only concerns speed or bookkeeping is ignored
-with a warning. Fields that a wire model declares are never looked up here, so a name can be foreign to one route only.
+with a warning. Declared fields of a wire model are never looked up here, so a name can be foreign to one route only.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ _USUAL_ORDERS = frozenset(
     ("penalties top_k top_p min_p temperature", "top_k top_p min_p temperature", "temperature top_k top_p min_p")
 ) | frozenset(("e k p m t", "k p m t"))
 _ORDERED = frozenset(name for order in _USUAL_ORDERS for name in order.split())
-"""Names, long or of one letter, that lists of samplers have for those that exist here."""
+"""Names, long or of one letter, by which lists of samplers refer to those that exist in this server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _among(value: object, values: tuple[object, ...]) -> bool:
 
 
 def _is_usual_order(value: object) -> bool:
-    """Whether a list of samplers runs those that exist here as its server does by itself; the others are refused."""
+    """Whether a list of samplers runs those that exist here in the order of this server; other orders are refused."""
     if isinstance(value, list) and value == [6, 0, 1, 3, 4, 2, 5]:  # KoboldCpp's
         return True
     if not isinstance(value, str | list):
@@ -220,7 +220,7 @@ _ANSWER = {
 }
 
 REFUSED: Mapping[str, Foreign] = {**_RENAMED, **_CONSTRAINED, **_SAMPLERS, **_PROMPT, **_MODEL, **_ANSWER}
-"""Fields of generation requests that change the answer."""
+"""Fields of generation requests that change the response."""
 
 HARMLESS = frozenset(
     (
@@ -238,10 +238,10 @@ HARMLESS = frozenset(
         "prompt_lookup_num_tokens num_draft_tokens speculative_ngram ngram_corpus_id agent_hierarchy "
         "conversation_params scheduling_params backend_instance_id annotations prompt_cache_max_len priority_class "
         "agent_cfg generate_window speculative.n_max speculative.n_min speculative.p_min speculative.type prediction "
-        # what a run took; the answer itself is the same
+        # cost of a run; the response itself is the same
         "return_perf_metrics perf_metrics_in_response return_progress timings_per_token return_cached_tokens_details "
         "verbose incremental_output "
-        # parameters of what is refused itself: samplers, tools, images, sliding contexts, experts
+        # parameters of features that are refused: samplers, tools, images, sliding contexts, experts
         "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers dry_range xtc_threshold mirostat_tau "
         "mirostat_eta mirostat_target mirostat_lr dynatemp_exponent temp_exponent smoothing_curve adaptive_decay "
         "pad_id pad_token_id bos_token_id tool_prompt images_config max_dynamic_patch min_dynamic_patch n_keep "
@@ -250,7 +250,7 @@ HARMLESS = frozenset(
         "mode chat_id session session_id message_id parent_id conversation trace_id span_id tags caching"
     ).split()
 )
-"""Fields that change no token of an answer."""
+"""Fields that change no token of a response."""
 
 TOKENIZING: Mapping[str, Foreign] = {
     **_all("chat_template documents mm_processor_kwargs media_io_kwargs truncate_prompt_tokens truncation_side"),
@@ -270,11 +270,11 @@ MESSAGE: Mapping[str, Foreign] = {
     **_renamed("continue_final_message", "prefix partial", False),
     **_all("images videos"),
 }
-"""Keys of a message. All others go to the chat template."""
+"""Keys of a message. All others are passed to the chat template."""
 
 KWARGS: Mapping[str, Foreign] = {
     **_all("messages tools documents chat_template"),
     **_renamed("add_generation_prompt", "add_generation_prompt", True),
     **_renamed("continue_final_message", "continue_final_message", False),
 }
-"""Variables of a chat template that the server sets itself, so that `chat_template_kwargs` cannot."""
+"""Chat template variables that the server sets itself, so that `chat_template_kwargs` cannot."""

@@ -2,8 +2,8 @@
 
 The backend's updates are passed to `send` without the framework's response iterator or a wrapper per chunk. A watcher
 of `receive` runs concurrently, because a client that disconnects must free its blocks even while no data is sent. The
-HTTP status is sent with the first update, so that an earlier failure is a plain HTTP error; only if that update takes
-long does a stream start before it, provided its form has an event for this.
+HTTP status is sent with the first update, so that an earlier failure is a plain HTTP error; a stream starts before it
+only if that update takes long and its form has an event for this.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ STREAM_HEADERS = [
 
 
 class GenerationResponse(Response):
-    """Submits an order when the server runs it, and answers with its output.
+    """Submits an order when the server runs it, and responds with its output.
 
     Args:
-        before_end: what is to be done between the last output and the moment when a client learns of it.
+        before_end: awaited after the last output, before the client receives the end of the response.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class GenerationResponse(Response):
         arrived: float,
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        # The base class would build a body and headers of its own; these three are what others read of a response.
+        # The base class would build a body and headers of its own; other code reads only these three attributes.
         self.status_code = 200
         self.background = None
         self.body = b""
@@ -70,7 +70,7 @@ class GenerationResponse(Response):
         self._quiet = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run to the end, or until the client leaves."""
+        """Run until the response is complete, or the client leaves."""
         try:
             names, trace = trace_names(scope)
             REQUEST.set(self._order.response_id)
@@ -92,7 +92,7 @@ class GenerationResponse(Response):
                 while run.open:
                     for index, out in await run.next():
                         answer.add(index, out)
-                # Thousands of log-probabilities take a while, in which other streams must not stand still.
+                # Encoding thousands of log-probabilities takes long enough to stall other streams.
                 told = run.replicas()
                 body = answer.body(told) if answer.short else await asyncio.to_thread(answer.body, told)
                 await self._finish()
@@ -150,7 +150,7 @@ class GenerationResponse(Response):
 
     @asynccontextmanager
     async def _coming(self, run: RequestRun) -> AsyncIterator["asyncio.Future[list[tuple[int, Visible]]]"]:
-        """The first output, as a future that is cancelled on exit."""
+        """The first visible output, as a future that is cancelled on exit."""
         coming = asyncio.ensure_future(run.next())
         try:
             yield coming
@@ -159,7 +159,7 @@ class GenerationResponse(Response):
 
     @asynccontextmanager
     async def _keepalive(self, send: Send, beat: Callable[[], bytes], seconds: float) -> AsyncIterator[None]:
-        """While inside, silence of so many seconds is broken by `beat`; 0 = never."""
+        """Within the context, call `beat` after every `seconds` without output; 0 = never."""
         pulse = asyncio.ensure_future(self._pulse(send, beat, seconds)) if seconds > 0 else None
         try:
             yield
@@ -168,7 +168,7 @@ class GenerationResponse(Response):
                 pulse.cancel()
 
     async def _pulse(self, send: Send, beat: Callable[[], bytes], seconds: float) -> None:
-        """Send a beat whenever the stream was silent for `seconds`."""
+        """Send a beat after every `seconds` without output."""
         while True:
             self._quiet = True
             await asyncio.sleep(seconds)
@@ -196,7 +196,7 @@ async def _client_gone(receive: Receive) -> None:
 
 
 def reply_logged(error: Exception, response_id: str = "before its submission") -> ErrorReply:
-    """The reply to an error; what is our own fault is logged with its trace, because the client does not see it."""
+    """The reply to an error; an internal error is logged with its traceback, which the client does not see."""
     reply = reply_for(error)
     if reply.status == 500:
         log.error("request %s failed", response_id, exc_info=error)

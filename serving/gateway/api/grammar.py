@@ -1,4 +1,4 @@
-"""A request's constraint on its output as a `Grammar`: one of many spellings of OpenAI, vLLM and its old releases.
+"""A request's constraint on its output as a `Grammar`, from any syntax of OpenAI, current vLLM and earlier vLLM.
 
 All are enforced equally, strict or not: the whole output matches, unless it is cut at its length limit. `strict` only
 decides about properties that a schema of `response_format` leaves open: true = objects have no properties that the
@@ -61,7 +61,7 @@ class Wished:
 
 
 def wants_grammar(body: GenerationRequest) -> bool:
-    """Whether a request may have a grammar: then translating it may take many milliseconds."""
+    """Whether a request may have a grammar, so that translating it may take many milliseconds."""
     if any(getattr(body, name, None) is not None for name in ("tools", "functions", "thinking_token_budget")):
         return True
     form = body.response_format
@@ -84,16 +84,16 @@ def grammar_of(body: GenerationRequest, model: ServedModel) -> Grammar | None:
 
 
 def compiled(model: ServedModel, grammar: Grammar) -> Grammar:
-    """The grammar, which is compiled now. Raises: GrammarError."""
+    """The grammar, compiled by this call. Raises: GrammarError."""
     try:
         model.grammars.fresh(grammar)
-    except ValueError as error:  # no JSON, or nested too deeply
+    except ValueError as error:  # not JSON, or nested too deeply
         raise GrammarError(str(error)) from error
     return grammar
 
 
 def wished_grammar(body: GenerationRequest, model: ServedModel) -> Wished | None:
-    """Grammar that the request's answers must follow; None = any text.
+    """Grammar that the request's output must follow; None = any text.
 
     Raises: InvalidRequestError naming the field.
     """
@@ -110,7 +110,7 @@ def wished_grammar(body: GenerationRequest, model: ServedModel) -> Wished | None
             raise _wrong(name, f"contradicts '{wish.field}': an output ends where it is complete")
     try:
         return Wished(wish.field, _grammar(wish))
-    except (GrammarError, ValueError) as error:  # no JSON, or nested too deeply
+    except (GrammarError, ValueError) as error:  # not JSON, or nested too deeply
         raise _wrong(wish.field, f"cannot be followed: {error}") from error
 
 
@@ -170,7 +170,7 @@ def _old(body: GenerationRequest) -> list[_Wish]:
 
 
 def _grammar(wish: _Wish) -> Grammar:
-    """Raises: GrammarError, InvalidRequestError; ValueError for what is no JSON."""
+    """Raises: GrammarError, InvalidRequestError; ValueError for text that is not JSON."""
     pattern = wish.options.get("whitespace_pattern") or ""
     free = wish.options.get("disable_any_whitespace") is False
     if wish.kind in ("json", "json_object"):
@@ -220,14 +220,14 @@ def _lark(text: str) -> str:
         lark = str(any_to_lark(text))
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
-    except Exception as error:  # whatever the converter raises: the text is at fault
+    except Exception as error:  # any error of the converter means that the text is invalid
         raise GrammarError(f"it is no grammar: {error}") from error
     check_size(lark)
     return lark
 
 
 def _structural_tag(value: object, *, free: bool) -> str:
-    """Free text in which each tag that begins with a trigger goes on by its schema to its end."""
+    """Free text in which each tag that starts with a trigger continues according to its schema up to its end."""
     tag = parse_json(value) if isinstance(value, str) else value
     structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures:

@@ -1,9 +1,9 @@
 """Sizes of groups of ranks over HTTP, for administrators.
 
-    POST /experts/resize    `{"pool": "decode", "ranks": 4}`: each group of the pool grows or shrinks while it serves
-    POST /experts/drain     `{"rank": "decode#k3jx9a.r1"}`: its streams go elsewhere, another process takes its place
+    POST /experts/resize    `{"pool": "decode", "ranks": 4}`: each group of the pool grows or shrinks while serving
+    POST /experts/drain     `{"rank": "decode#k3jx9a.r1"}`: its sequences move to other ranks, a new process replaces it
 
-Both answer when the groups' shells have accepted; `GET /experts` shows how far they are.
+Both respond when the groups have accepted the command; `GET /experts` shows their progress.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,10 +26,10 @@ MAX_BODY_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class OrderedGroup:
-    """A group that takes orders.
+    """A group that accepts commands.
 
     Args:
-        actor: name of one of its ranks, where orders are posted.
+        actor: name of the rank's actor that receives the commands.
     """
 
     name: str
@@ -38,20 +38,20 @@ class OrderedGroup:
 
 
 Post = Callable[[str, SizeOrder], Awaitable[OrderAnswer]]
-"""Posts an order at a rank, by name of its actor. Raises: UnavailableError."""
+"""Sends a command to a rank, by name of its actor. Raises: UnavailableError."""
 
 
 def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> APIRouter:
     """The routes.
 
     Args:
-        groups: those that there are now.
+        groups: returns the present groups.
     """
     router = APIRouter()
 
     @router.post("/experts/resize", include_in_schema=False)
     async def resize(request: Request) -> Response:
-        """Give every group of a pool another number of ranks; the first refusal ends it."""
+        """Change the number of ranks of every group of a pool; stop at the first refusal."""
         require_admin(request)
         body = await parse_body(request, ResizeGroupsRequest, MAX_BODY_BYTES)
         found = [one for one in groups() if one.pool == body.pool]
@@ -62,7 +62,7 @@ def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> A
 
     @router.post("/experts/drain", include_in_schema=False)
     async def drain(request: Request) -> Response:
-        """Replace one rank without a loss."""
+        """Replace one rank without losing its sequences."""
         require_admin(request)
         body = await parse_body(request, DrainRankRequest, MAX_BODY_BYTES)
         name, _, number = body.rank.rpartition(".r")

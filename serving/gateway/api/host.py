@@ -1,4 +1,4 @@
-"""The `Host` header of every request, held against the names that this server has; pure ASGI, within the access log."""
+"""Check of the `Host` header of every request against this server's names; pure ASGI, inside the access log's layer."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -12,16 +12,16 @@ _SHOWN = 100
 
 
 class HostMiddleware:
-    """Answers 403 to requests for another host. Those without the header pass: every browser sends it."""
+    """Responds 403 to requests for another host. Requests without the header pass: every browser sends it."""
 
     def __init__(self, app: ASGIApp, allowed: AllowedHosts) -> None:
         self._app = app
         self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check HTTP requests; everything else passes."""
+        """Check HTTP requests; pass other scopes unchecked."""
         if scope["type"] == "http":
-            for name, value in scope["headers"]:  # all of them: a second one is no way in
+            for name, value in scope["headers"]:  # all of them: a second one must not bypass the check
                 if name == b"host" and not self._allowed.allow(host := value.decode("latin-1")):
                     await send_error(send, reply_on(scope, reply_for(_refusal(host))))
                     return

@@ -9,7 +9,7 @@ from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import TokenLogprobs
 
 LOWEST = -9999.0
-"""JSON has no infinity; vLLM's stand-in for it."""
+"""vLLM's substitute for negative infinity, which JSON does not have."""
 _BYTES = "bytes:"
 
 
@@ -37,7 +37,7 @@ def chat_logprobs(entries: Sequence[LogprobEntry], top: int, tokenizer: Tokenize
 def completion_logprobs(
     entries: Sequence[LogprobEntry], top: int, tokenizer: Tokenizer, *, as_ids: bool
 ) -> dict[str, Any]:
-    """`{tokens, token_logprobs, top_logprobs, text_offset}`; null where nothing stands before a token."""
+    """`{tokens, token_logprobs, top_logprobs, text_offset}`; null for the first token of a prompt."""
     tokens, values, tops, offsets = [], [], [], []
     for entry in entries:
         tokens.append(token_name(entry.token, tokenizer, as_ids=as_ids))
@@ -50,7 +50,7 @@ def completion_logprobs(
 def prompt_logprobs(
     prompt: Sequence[int], values: Sequence[TokenLogprobs], top: int, tokenizer: Tokenizer
 ) -> list[dict[str, Any] | None]:
-    """vLLM's form: per prompt position a map of token id to its log-probability; null for the first."""
+    """vLLM's form: for each prompt position a map of token ids to log-probabilities; null for the first."""
     result: list[dict[str, Any] | None] = [None]
     for entry in values[: len(prompt) - 1]:
         pairs = [(entry.token, entry.logprob), *(pair for pair in entry.top[:top] if pair[0] != entry.token)]
@@ -64,16 +64,16 @@ def prompt_logprobs(
 
 
 def token_name(token: int, tokenizer: Tokenizer, *, as_ids: bool) -> str:
-    """How a completion names a token: its text, or `token_id:N` where that is wanted.
+    """A token's name in a completion: its text, or `token_id:N` if `as_ids`.
 
-    Part of a character has no text: it is named as OpenAI does, `bytes:\\xf0\\x9f`, so that all tokens in a row still
-    give the text.
+    Part of a character has no text: its name is its bytes as in OpenAI's API, `bytes:\\xf0\\x9f`, so that the names of
+    consecutive tokens still give the text.
     """
     return f"token_id:{token}" if as_ids else _text_or(token, tokenizer, _BYTES)
 
 
 def _text_or(token: int, tokenizer: Tokenizer, prefix: str) -> str:
-    """The token's text, or behind `prefix` its bytes, escaped, where they are no text or might be taken for escaped."""
+    """The token's text; or `prefix` and its escaped bytes, if they are not text or could be mistaken for such bytes."""
     raw = tokenizer.token_bytes(token)
     if is_text(raw) and not (prefix and raw.startswith(prefix.encode())):
         return raw.decode() if tokenizer.bytes_of is not None else tokenizer.token_text(token)
@@ -82,9 +82,9 @@ def _text_or(token: int, tokenizer: Tokenizer, prefix: str) -> str:
 
 
 def _top_map(values: TokenLogprobs, top: int, tokenizer: Tokenizer, *, as_ids: bool) -> dict[str, float]:
-    """The alternatives and the token itself, each under its own name.
+    """The alternatives and the token itself, each by its name.
 
-    Where two tokens share a text, it is the chosen one's, else the better one's; the other goes by its id.
+    If two tokens have the same text, the chosen token gets it, otherwise the likelier; the other is named by its id.
     """
     names = {values.token: token_name(values.token, tokenizer, as_ids=as_ids)}
     taken = set(names.values())

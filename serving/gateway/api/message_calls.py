@@ -1,4 +1,4 @@
-"""Calls in earlier turns of a conversation, made ready for chat templates."""
+"""Conversion of calls in earlier turns of a conversation for chat templates."""
 
 import json
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from serving.gateway.api.tools.family import HistoryId
 
 
 def with_calls(message: dict[str, Any], index: int, objects: bool) -> dict[str, Any]:
-    """A message whose calls have OpenAI's form, with arguments as the template takes them.
+    """A message whose calls have OpenAI's form, with arguments in the form that the template expects.
 
     Args:
-        objects: as objects, not as JSON text.
-    Raises: InvalidRequestError for calls that have another form.
+        objects: whether arguments are objects, not JSON text.
+    Raises: InvalidRequestError for calls of any other form.
     """
     calls = message.get("tool_calls")
     old = message.get("function_call")
@@ -41,7 +41,7 @@ def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
     if isinstance(arguments, str) and objects:
         try:
             arguments = parse_json(arguments or "{}")
-        except ValueError:  # cut off, as the model has written it
+        except ValueError:  # cut off, as the model wrote it
             arguments = {"": arguments}
     elif arguments is None:
         arguments = {} if objects else "{}"
@@ -51,7 +51,7 @@ def _call(call: object, place: str, objects: bool) -> dict[str, Any]:
 
 
 def _as_function(call: dict[str, Any], place: str) -> dict[str, Any]:
-    """A custom tool's call as a function's."""
+    """A custom tool's call as a function call."""
     custom = call.get("custom")
     name, text = (custom.get("name"), custom.get("input")) if isinstance(custom, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(text, str):
@@ -62,9 +62,9 @@ def _as_function(call: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def with_history_ids(messages: Sequence[dict[str, Any]], history_id: HistoryId) -> list[dict[str, Any]]:
-    """A conversation whose calls, and results of calls, have ids in the form of a family.
+    """A conversation whose calls and tool results have ids in the form of a family.
 
-    A result belongs to the newest call of its id; one without an id to the first call that has no result yet.
+    A result belongs to the latest call with its id; one without an id to the first call that has no result yet.
 
     Args:
         messages: with calls in OpenAI's form.

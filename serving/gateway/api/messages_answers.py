@@ -1,4 +1,4 @@
-"""The wire models of Anthropic's Messages answers, for `/openapi.json` alone, as in `answers`."""
+"""Wire models of Anthropic's Messages responses, used only for `/openapi.json`, as in `answers`."""
 
 from typing import Any, Literal
 
@@ -6,7 +6,7 @@ from serving.gateway.api.answers import Answer, Count
 
 
 class MessagesErrorDetail(Answer):
-    """Error: its kind, and what is wrong in words."""
+    """Error: its kind, and a message."""
 
     type: Literal[
         "invalid_request_error",
@@ -23,7 +23,7 @@ class MessagesErrorDetail(Answer):
 
 
 class MessagesErrorAnswer(Answer):
-    """Every answer below /v1/messages that is not a success; within a stream, its last event."""
+    """Every response below /v1/messages that is not a success; within a stream, its last event."""
 
     type: Literal["error"]
     error: MessagesErrorDetail
@@ -31,14 +31,14 @@ class MessagesErrorAnswer(Answer):
 
 
 class TextBlock(Answer):
-    """Text of the answer."""
+    """Text of the response."""
 
     type: Literal["text"]
     text: str
 
 
 class ThinkingBlock(Answer):
-    """Reasoning before the answer. This server signs none."""
+    """Reasoning before the response. This server does not sign it."""
 
     type: Literal["thinking"]
     thinking: str
@@ -55,7 +55,7 @@ class ToolUseBlock(Answer):
 
 
 class MessagesUsage(Answer):
-    """Tokens of a request. The prompt has `input_tokens` and `cache_read_input_tokens` together."""
+    """Tokens of a request. The prompt is the sum of `input_tokens` and `cache_read_input_tokens`."""
 
     input_tokens: Count
     cache_creation_input_tokens: Count
@@ -89,7 +89,7 @@ class MessageStart(Answer):
 
 
 class BlockStart(Answer):
-    """A block begins."""
+    """Start of a block."""
 
     type: Literal["content_block_start"]
     index: Count
@@ -97,41 +97,41 @@ class BlockStart(Answer):
 
 
 class MessagePing(Answer):
-    """Nothing new."""
+    """Keep-alive."""
 
     type: Literal["ping"]
 
 
 class TextDelta(Answer):
-    """More text."""
+    """Increment of text."""
 
     type: Literal["text_delta"]
     text: str
 
 
 class ThinkingDelta(Answer):
-    """More reasoning."""
+    """Increment of reasoning."""
 
     type: Literal["thinking_delta"]
     thinking: str
 
 
 class SignatureDelta(Answer):
-    """The signature behind reasoning: empty."""
+    """The signature after reasoning: empty."""
 
     type: Literal["signature_delta"]
     signature: str
 
 
 class InputDelta(Answer):
-    """More of a call's arguments, as JSON text."""
+    """Increment of a call's arguments, as JSON text."""
 
     type: Literal["input_json_delta"]
     partial_json: str
 
 
 class BlockDelta(Answer):
-    """Addition to a block."""
+    """Increment of a block."""
 
     type: Literal["content_block_delta"]
     index: Count
@@ -139,14 +139,14 @@ class BlockDelta(Answer):
 
 
 class BlockStop(Answer):
-    """A block is whole."""
+    """End of a block."""
 
     type: Literal["content_block_stop"]
     index: Count
 
 
 class MessageDelta(Answer):
-    """Why the message ended, and what it took."""
+    """Stop reason and usage of the message."""
 
     type: Literal["message_delta"]
     delta: MessageStop

@@ -1,9 +1,9 @@
-"""Turns of a Messages request, as messages of a chat: their blocks of text, thinking, calls and results.
+"""Converts turns of a Messages request to chat messages, by type of block:
 
 text, thinking, tool_use, server_tool_use          the turn's own message
 tool_result, web_search_tool_result ...            a message of role `tool`
-tool_reference in a result                         the definition of the tool, which is not in front then
-image, document that is no text                    words in its place, and in the warning header
+tool_reference in a result                         the tool's definition, which is then omitted from the start
+image, document that is no text                    a note in its place, and in the warning header
 """
 
 import json
@@ -20,7 +20,7 @@ _THINKING = ("thinking", "redacted_thinking")
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use")
 _SERVER_RESULT = re.compile(r"[a-z_]+_tool_result")
 _SKIPPED = ("tool_addition", "tool_removal", "tool_definition", "container_upload", "fallback")
-"""Blocks without a meaning for the model."""
+"""Blocks that have no meaning for the model."""
 _TAKEN = (
     "text", "thinking", *_CALLS, "tool_result", "tool_reference", "search_result", "image", "document", "compaction",
 )  # fmt: skip
@@ -29,7 +29,7 @@ Block = Mapping[str, Any]
 
 
 def referenced_tools(turns: Sequence[MessageTurn]) -> frozenset[str]:
-    """Names of the tools to which results of searches refer."""
+    """Names of the tools that search results refer to."""
     blocks = (block for turn in turns if isinstance(turn.content, list) for block in turn.content)
     return frozenset(name for block in blocks if isinstance(block, dict) for name in _references(block.get("content")))
 
@@ -43,22 +43,22 @@ def _references(content: object) -> Iterator[str]:
 
 
 class MessageBlocks:
-    """Reads turns.
+    """Converter of turns.
 
     Args:
-        found: the tools that are defined where they were found, by name, as chat has them.
+        found: chat definitions, by name, of the tools whose definition is placed in a search result.
     """
 
     def __init__(self, found: Mapping[str, Block]) -> None:
         self._found = found
         self.skipped: list[str] = []
-        """Blocks that are left out, as the warning header names them."""
+        """Omitted blocks, as named in the warning header."""
 
     def messages(self, turn: MessageTurn, path: str) -> list[dict[str, Any]]:
-        """One turn. Each result of a client's tool is a message of its own, before the turn's text; one of a tool that
-        a server has run comes behind what the model said before it.
+        """One turn. Each result of a client's tool is a message of its own, before the turn's text; the result of a
+        server's tool follows the text that the model wrote before it.
 
-        Raises: InvalidRequestError naming the block that this server cannot take.
+        Raises: InvalidRequestError naming the block that this server does not support.
         """
         if isinstance(turn.content, str):
             return [{"role": turn.role, "content": turn.content}]
@@ -138,7 +138,7 @@ class MessageBlocks:
         return {"role": "tool", "tool_call_id": _string(block, "tool_use_id", path), "content": text}
 
     def _server_text(self, value: object, path: str) -> str:
-        """Result of a tool that a provider's server ran, as text without the encrypted parts."""
+        """Result of a tool run by a provider's server, as text without the encrypted parts."""
         if not isinstance(value, dict):
             return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if value.get("type") in _TAKEN:
@@ -164,7 +164,7 @@ class _Said:
         self.calls: list[dict[str, Any]] = []
 
     def messages(self) -> list[dict[str, Any]]:
-        """The message; none where the turn is empty."""
+        """The message; an empty list for an empty turn."""
         if not self.texts and not self.calls and not self.thoughts:
             return []
         message: dict[str, Any] = {
@@ -202,7 +202,7 @@ def _string(block: Mapping[str, object], name: str, path: str) -> str:
 
 
 def _thought(block: Mapping[str, object], path: str) -> str:
-    """Earlier thinking, for templates that show it to the model; another provider's sealed thinking is empty here."""
+    """Earlier thinking, for templates that show it to the model; empty for another provider's sealed thinking."""
     return "" if block["type"] == "redacted_thinking" else _string(block, "thinking", path)
 
 

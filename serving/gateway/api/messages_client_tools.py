@@ -1,4 +1,4 @@
-"""Anthropic's typed tools that the client runs, and their schemas, known by type: shell, editor, computer, memory."""
+"""Anthropic's typed tools that the client runs, with a schema for each type: shell, editor, computer, memory."""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 _TYPE = re.compile(r"(bash|text_editor|computer|memory)_(\d{8})")
 _FIRST_BASED = 20250429
-"""Of the editor: from then on it has another name, and undoes nothing."""
+"""Date from which the editor has another name and no undo command."""
 _NAMES = {"bash": "bash", "computer": "computer", "memory": "memory"}
 _TEXT, _INTEGER = {"type": "string"}, {"type": "integer"}
 _POINT = {"type": "array", "items": _INTEGER, "minItems": 2, "maxItems": 2}
@@ -31,7 +31,7 @@ _ACTIONS_2025 = (
 
 
 def client_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The function that a typed tool is; None if the client does not run it, or its form is not known here."""
+    """The function for a typed tool; None if the client does not run it, or its form is unknown."""
     found = _TYPE.fullmatch(str(tool.get("type")))
     if found is None:
         return None
@@ -47,7 +47,7 @@ def client_tool(tool: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 _Form = tuple[str, dict[str, Any], list[str]]
-"""Description, properties, and which of them are required."""
+"""Description, properties, and names of the required properties."""
 
 
 def _bash(tool: Mapping[str, Any], date: int) -> _Form:

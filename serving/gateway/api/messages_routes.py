@@ -25,11 +25,11 @@ MESSAGES_EXCHANGES = tuple(
     for path in ("/v1/messages", "/v1/messages/count_tokens")
     for status in sorted({200, 401, 499, 500, *_ERRORS})
 )
-"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 
 def messages_router(endpoint: RouteServices) -> APIRouter:
-    """Messages, and their tokens."""
+    """Routes of messages, and of counting their tokens."""
     router = APIRouter(prefix="/v1", tags=["generation"])
     model, settings = endpoint.model, endpoint.settings
 
@@ -59,7 +59,7 @@ def messages_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(CountedTokens, *_ERRORS, error=MessagesErrorAnswer),
     )
     async def count_tokens(request: Request) -> Response:
-        """Tokens of a conversation, as the same request to /v1/messages would have them."""
+        """Count the tokens of a conversation, as the same request to /v1/messages would."""
         body = await endpoint.read(request, CountTokensRequest)
         asked = await endpoint.at_desk(request, lambda: messages_chat(body))
         request.state.ignored_fields += asked.ignored

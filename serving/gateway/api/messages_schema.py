@@ -1,6 +1,6 @@
 """The wire models of Anthropic's Messages requests.
 
-Contents are looked through by `messages_translate`, which names the block that this server cannot take.
+`messages_translate` converts the contents and reports the block that this server does not support.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _OURS = {
 
 
 def _only_clears_thinking(value: object) -> bool:
-    """Whether a `context_management` takes away earlier thinking alone, which templates leave out by themselves."""
+    """Whether a `context_management` removes only earlier thinking, which templates omit anyway."""
     if not isinstance(value, dict) or set(value) - {"edits"}:
         return False
     edits = value.get("edits") or []
@@ -47,7 +47,7 @@ class MessageTurn(BaseModel):
 
 
 class ThinkingConfig(WireModel):
-    """Whether the model thinks before it answers."""
+    """Whether the model thinks before its response."""
 
     type: Literal["disabled", "adaptive", "enabled"]
     budget_tokens: Annotated[int, Field(ge=0, lt=2**20)] | None = None
@@ -55,7 +55,7 @@ class ThinkingConfig(WireModel):
 
 
 class OutputConfig(WireModel):
-    """How the model answers."""
+    """Options of the response."""
 
     effort: str | None = None
     format: Annotated[Any, WithJsonSchema({"type": ["object", "null"], "default": None})] = None

@@ -1,4 +1,4 @@
-"""Tools of a Messages request, as chat has them."""
+"""Converts tools of a Messages request to chat tools."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ class MessagesTools:
 
     Args:
         places: the chat's fields with the request's own, for errors.
-        skipped: those that stay behind, as the warning header names them.
-        found: those that are defined where a search has found them, by name, as chat has them.
+        skipped: omitted tools, as named in the warning header.
+        found: chat definitions, by name, of the tools whose definition is placed in a search result.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
@@ -29,14 +29,14 @@ class MessagesTools:
 
 
 def messages_tools(tools: Sequence[object] | None, choice: object, referenced: Collection[str] = ()) -> MessagesTools:
-    """The request's tools, those among them that have a type of Anthropic's and are run by the client.
+    """The request's tools, including those of Anthropic's typed tools that the client runs.
 
-    Those that only Anthropic's servers run are left out, as agents offer them everywhere.
+    Tools that only Anthropic's servers run are omitted: agents send them to every server.
 
     Args:
-        referenced: names that the conversation refers to. Where such a tool was to be loaded later it is not shown in
-            front, as it would change the beginning of every prompt from then on.
-    Raises: InvalidRequestError for what is no tool, and for a choice that cannot be made.
+        referenced: names in the conversation's search results. A tool with `defer_loading` among them is omitted from
+            the start, because adding it would change the beginning of every later prompt.
+    Raises: InvalidRequestError for an invalid tool, and for a choice that cannot be satisfied.
     """
     found = MessagesTools()
     absent: dict[str, str] = {}

@@ -24,11 +24,11 @@ _FIELDS = Fields("messages", "max_tokens", "top_logprobs", "stop_sequences")
 
 @dataclass(frozen=True, slots=True)
 class MessagesChat:
-    """A Messages request as a chat request. An assistant's last turn is one to go on with.
+    """A Messages request as a chat request. An assistant's last turn is to be continued.
 
     Args:
-        words: fields of it in the client's words.
-        skipped: tools and blocks that stay behind, as the warning header names them.
+        words: its fields by the client's names.
+        skipped: omitted tools and blocks, as named in the warning header.
     """
 
     chat: ChatCompletionRequest
@@ -37,7 +37,7 @@ class MessagesChat:
 
     @property
     def ignored(self) -> list[str]:
-        """Parts of its tools that are not heeded, for the warning header. Raises: InvalidRequestError."""
+        """Ignored parts of its tools, for the warning header. Raises: InvalidRequestError."""
         with self.words.spoken():
             return [*self.skipped, *map(self.words.word, ignored_in_tools(self.chat))]
 
@@ -45,7 +45,7 @@ class MessagesChat:
 def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: ServedModel) -> Rendering:
     """The conversation to render.
 
-    Raises: InvalidRequestError naming the field, or the block, that this server cannot take.
+    Raises: InvalidRequestError naming the field, or the block, that this server does not support.
     """
     chat = asked.chat
     with asked.words.spoken():
@@ -53,14 +53,14 @@ def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: Serve
         if body.thinking is not None:
             thinks = body.thinking.type != "disabled"
             if body.thinking.type != "adaptive":
-                variables |= {"enable_thinking": thinks, "thinking": thinks}  # as templates of several families call it
+                variables |= {"enable_thinking": thinks, "thinking": thinks}  # names in templates of several families
         return prepare_chat(model, chat.messages, chat, variables)
 
 
 def prompt_ids(model: ServedModel, text: Rendered) -> list[int]:
     """Token ids of a rendered conversation.
 
-    Raises: ContextLengthError in words that agents know: they shorten the conversation and go on.
+    Raises: ContextLengthError in words that agents recognize, to shorten the conversation and continue.
     """
     try:
         return encode_prompt(model, text, add_special_tokens=False, param="messages", must_fit=True)
@@ -78,11 +78,11 @@ def messages_order(
 ) -> GenerationOrder:
     """Translate a request.
 
-    The output is bounded by what fits the model as well as by `max_tokens`: agents ask for more than most models have.
+    The output is limited by the model's context as well as by `max_tokens`: agents request more than most models have.
 
     Args:
-        spoken: what `messages_chat` has made of it.
-        text: what the template has made of `prepare_messages`.
+        spoken: result of `messages_chat`.
+        text: the template's text for the result of `prepare_messages`.
     Raises: InvalidRequestError, ContextLengthError.
     """
     ids = prompt_ids(model, text)
@@ -112,14 +112,14 @@ def messages_order(
 
 
 def wants_long_work(body: CountTokensRequest) -> bool:
-    """Whether a request may have a grammar: then translating it may take many milliseconds."""
+    """Whether a request may have a grammar, so that translating it may take many milliseconds."""
     return bool(body.tools) or (body.output_config is not None and body.output_config.format is not None)
 
 
 def messages_chat(body: CountTokensRequest) -> MessagesChat:
-    """The chat request that means the same.
+    """The equivalent chat request.
 
-    Raises: InvalidRequestError naming the block that this server cannot take.
+    Raises: InvalidRequestError naming the block that this server does not support.
     """
     messages: list[dict[str, Any]] = []
     words = {"tool_choice": "tool_choice", "response_format": "output_config.format"}
@@ -151,7 +151,7 @@ def _budget(body: CountTokensRequest) -> int | None:
 
 
 def _format(body: CountTokensRequest) -> dict[str, Any] | None:
-    """`output_config.format` as chat has it."""
+    """`output_config.format` in chat's form."""
     form = body.output_config.format if body.output_config is not None else None
     if form is None:
         return None

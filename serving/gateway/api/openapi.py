@@ -1,6 +1,6 @@
-"""`/openapi.json`: every route with its body, its answers and the errors that it may give.
+"""`/openapi.json`: every route with its body, its responses and its errors.
 
-Routes declare what is their own with `answers`; what layers around them add (keys, bugs, request ids) is put in here.
+Routes declare their own responses with `answers`; this module adds those of the layers around them (keys, bugs, ids).
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from serving.gateway.api.tokens_answers import GeneratedTokensChunk
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)
-"""Of a route that reads a body: refused, too slow, too large, not declared as JSON."""
+"""Statuses of a route that reads a body: refused, too slow, too large, not declared as JSON."""
 
 _MEANING = {
     400: "The request is wrong; `param` names the field",
@@ -69,7 +69,7 @@ _EVENTS: tuple[type[BaseModel], ...] = (
 )
 
 _EVERYWHERE = (400, 408, 431, 500, 503)
-"""What is no HTTP, comes too slowly, is too large; bugs; a gateway that is full, or leaves."""
+"""Statuses of every route: invalid HTTP, too slow, headers too large; bugs; a gateway that is full or shuts down."""
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -83,10 +83,10 @@ def answers(
     """A route's `responses`.
 
     Args:
-        model: of the JSON object that a success carries.
-        errors: statuses of its own beside 405 and those of all routes.
+        model: of a success's JSON object.
+        errors: the route's own statuses, besides 405 and those of all routes.
         content: further content of a success by media type.
-        error: of the JSON object that an error carries.
+        error: of an error's JSON object.
     """
     success: dict[str, Any] = {"description": "Success"}
     if model is not None:
@@ -102,7 +102,7 @@ def text_content(media_type: str) -> dict[str, Any]:
 
 
 def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
-    """A stream of `chunk`, for `answers`. As usual for streams, the schema is of each event."""
+    """A stream of `chunk`, for `answers`. As usual for streams, the schema describes each event."""
     chunks = _event_data((chunk, ErrorAnswer))
     data = {
         "description": "A chunk as JSON, at last `[DONE]`; an error object before that in case of one.",
@@ -113,7 +113,7 @@ def event_stream(chunk: type[BaseModel]) -> dict[str, Any]:
 
 
 def named_event_stream(*events: type[BaseModel]) -> dict[str, Any]:
-    """A stream of events that have names, each the `type` of its object, for `answers`."""
+    """A stream of named events, each name being its object's `type`, for `answers`."""
     fields = {"event": {"type": "string"}, "data": _event_data(events)}
     schema = {"type": "object", "description": "With `stream`.", "properties": fields, "required": ["event", "data"]}
     return {"text/event-stream": {"schema": schema}}
@@ -125,12 +125,12 @@ def _event_data(models: Sequence[type[BaseModel]]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, *, keys: bool, hosts: bool = False, root_path: str = "") -> dict[str, Any]:
-    """The document, made once.
+    """Build the document, which is done once.
 
     Args:
         keys: whether requests need an API key.
-        hosts: whether they must name this server.
-        root_path: under which a proxy shows it.
+        hosts: whether requests must name this server in `Host`.
+        root_path: path prefix that a proxy adds.
     """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
@@ -138,7 +138,7 @@ def describe(app: FastAPI, *, keys: bool, hosts: bool = False, root_path: str = 
             schema["servers"] = [{"url": root_path}]
         parts = schema.setdefault("components", {})
         models = parts.setdefault("schemas", {})
-        for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which no route gives
+        for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own, which no route sends
             models.pop(unused, None)
         described: list[tuple[str, type[BaseModel]]] = [*BODIES.items(), ("ErrorAnswer", ErrorAnswer)]
         for name, model in [*described, *((chunk.__name__, chunk) for chunk in _EVENTS)]:
@@ -161,7 +161,7 @@ def describe(app: FastAPI, *, keys: bool, hosts: bool = False, root_path: str = 
 
 
 def _complete(operation: dict[str, Any], errors: list[int], error: type[BaseModel], *, needs_key: bool) -> None:
-    """Add what every route has: a request id, limits of headers, bugs, and keys where they are asked for."""
+    """Add the responses and headers of every route: request id, header limits, bugs, and keys if required."""
     responses = operation["responses"]
     responses.pop("422", None)
     for status in errors:

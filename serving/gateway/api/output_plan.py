@@ -1,4 +1,4 @@
-"""Plan of a request's outputs: the grammar that binds them, and how they are read into text, reasoning and calls."""
+"""Plan of a request's outputs: their grammar, and the parsing into text, reasoning and calls."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,20 +22,20 @@ from serving.grammar.schema import any_of_for_one_of, closed_schema
 from serving.values.sequence import Grammar, GrammarKind
 
 _TAIL = 8
-"""Tokens at the end of a prompt: more than any template puts behind the marker that opens reasoning."""
+"""Tokens at the end of a prompt: more than any template puts after the marker that opens reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputReading:
-    """How the outputs of a request are read.
+    """How the outputs of a request are parsed.
 
     Args:
-        tools: parameters by name of those on offer.
-        customs: those among them that are called with a text.
+        tools: parameters of the offered tools, by name.
+        customs: names of the offered tools that are called with a text.
         thinking: whether outputs may have reasoning.
-        shows_reasoning: reasoning goes out.
-        legacy: the caller speaks of functions.
-        forced: a grammar makes them calls and nothing else.
+        shows_reasoning: whether reasoning is sent to the client.
+        legacy: whether the request uses `functions` instead of `tools`.
+        forced: whether a grammar allows only calls.
     """
 
     family: Family
@@ -56,9 +56,9 @@ class OutputReading:
 
 
 def require_family(model: ServedModel) -> Family:
-    """The family by which a model calls tools.
+    """The family whose format a model uses for tool calls.
 
-    Raises: InvalidRequestError telling what is missing.
+    Raises: InvalidRequestError naming what is missing.
     """
     if model.tool_family is None:
         why = '[model] tools is "none"' if model.tools == "none" else "its chat template tells no form of calls"
@@ -73,7 +73,7 @@ def require_family(model: ServedModel) -> Family:
 def output_plan(
     body: GenerationRequest, model: ServedModel, prompt: Sequence[int]
 ) -> tuple[Grammar | None, OutputReading | None]:
-    """The grammar, compiled once, and the reading; None for outputs that are text and nothing else.
+    """The grammar, compiled once, and the reading; None for outputs of plain text.
 
     Raises: InvalidRequestError naming the field.
     """
@@ -96,14 +96,14 @@ def output_plan(
         thinking,
         body.include_reasoning is not False,
         use is not None and use.legacy,
-        use is not None and use.forced and family.frame is None,  # else words may come before a call
+        use is not None and use.forced and family.frame is None,  # otherwise text may precede a call
         frozenset() if use is None else frozenset(tool.name for tool in use.offered if tool.custom),
     )
     return _grammar(body, model, family, use, thinking), reading
 
 
 def can_reason(model: ServedModel) -> bool:
-    """Whether a model may reason before it answers: its tokens or its template know the markers."""
+    """Whether a model may reason before its response: its tokens or its template contain the markers."""
     family = model.tool_family
     if family is None or family.think is None:
         return family is not None and family.frame is not None
@@ -112,7 +112,7 @@ def can_reason(model: ServedModel) -> bool:
 
 
 def _thinking(family: Family, model: ServedModel, prompt: Sequence[int]) -> Thinking:
-    """Whether an output behind this prompt may have reasoning."""
+    """Whether an output after this prompt may have reasoning."""
     if not can_reason(model):
         return Thinking.NO
     if family.think is None:
@@ -130,13 +130,13 @@ def _grammar(
     wished, budget = wished_grammar(body, model), body.thinking_token_budget
     if use is not None and use.forced:
         if wished is not None and wished.field.startswith("response_format"):
-            wished = None  # it binds messages, and a call comes in place of one
+            wished = None  # it constrains messages, and a call replaces the message
         if wished is not None:
             message = f"'{wished.field}' cannot be followed by an output that 'tool_choice' makes a call"
             raise InvalidRequestError(message, param=wished.field, code="invalid_value")
         _must_end(body, model, "tool_choice")
     elif wished is None and budget is None and (use is None or body.ignore_eos or body.min_tokens):
-        return None  # outputs that go on where they might end are not bound, unless they must be
+        return None  # outputs that may continue after a complete text are constrained only if required
     form = OutputForm(
         tools=[] if use is None else [_rule(tool) for tool in use.callable],
         forced=use is not None and use.forced,
@@ -165,9 +165,9 @@ def _grammar(
 
 
 def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
-    """Rules of tools, each with its schema, or where that cannot be followed with the names in it.
+    """Rules of tools, each with its schema; if the schema cannot be followed, only with its names.
 
-    Raises: InvalidRequestError for a strict tool's schema that cannot be followed.
+    Raises: InvalidRequestError if a strict tool's schema cannot be followed.
     """
     rules = []
     for tool in tools:
@@ -187,7 +187,7 @@ def _usable(tools: Sequence[Tool], model: ServedModel) -> list[CallRule]:
 
 
 def _most_calls(use: ToolUse | None, model: ServedModel) -> int | None:
-    """Calls of a turn: without a bound where the model may end the turn itself, small ones repeat calls for ever."""
+    """Most calls of a turn; None if the model may end the turn itself. Small models repeat forced calls endlessly."""
     if use is None or (use.several and not use.forced):
         return None
     return (model.most_calls or None) if use.several else 1
@@ -204,13 +204,13 @@ def _rule(tool: Tool) -> CallRule:
 
 
 def _read_by(tool: Tool) -> Mapping[str, Any]:
-    """The schema by which a call's arguments are read. An input with a grammar is a JSON string in every family, and so
-    it has no type, by which some would take it as it stands."""
+    """The schema for parsing a call's arguments. An input with a grammar is a JSON string in every family, so it gets
+    no type; with the type `string` some families would read it verbatim."""
     return tool.parameters if tool.grammar is None else {**tool.parameters, "properties": {INPUT: {}}}
 
 
 def _arguments(tool: Tool) -> dict[str, Any]:
-    """Schema of a tool's arguments. One that is not strict may be called with what two options of a `oneOf` allow."""
+    """Schema of a tool's arguments. A call of a non-strict tool may match two options of a `oneOf`."""
     schema: dict[str, Any] = closed_schema(tool.parameters)
     return schema if tool.strict else any_of_for_one_of(schema)
 
@@ -226,7 +226,7 @@ def _unfollowed(field: str, error: Exception) -> InvalidRequestError:
 
 
 def _must_end(body: ChatCompletionRequest, model: ServedModel, field: str) -> None:
-    """Whether outputs may end where they are complete. Raises: InvalidRequestError."""
+    """Require that outputs may end where they are complete. Raises: InvalidRequestError."""
     if not any(token < model.token_limit for token in model.eos_ids):
         message = f"'{field}' needs a model with an end token, and this one names none"
         raise InvalidRequestError(message, param=field, code="invalid_value")

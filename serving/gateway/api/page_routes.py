@@ -1,4 +1,4 @@
-"""Pages for people: `/` and `/docs`. Where API keys are asked for they are there only for requests that bring one."""
+"""Pages for people: `/` and `/docs`. If API keys are required, only requests with a key get them."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from serving.gateway.api.pages.document import PageDocument
 from serving.gateway.api.pages.start_page import StartFacts, start_page
 
 _KEPT = 8
-"""Pages differ by the name under which the server was asked; so many are kept."""
+"""Cached pages; they differ by the host name in the request."""
 
 
 def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_path: str = "") -> APIRouter:
@@ -22,8 +22,8 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_p
 
     Args:
         told: content of the first page.
-        describe: gives the OpenAPI document, once all routes are there.
-        root_path: under which a proxy shows this server.
+        describe: returns the OpenAPI document, after all routes were added.
+        root_path: path prefix that a proxy adds.
     """
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(told, url))
@@ -31,18 +31,18 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_p
 
     @router.get("/")
     async def first_page(request: Request) -> Response:
-        """A chat box, and where everything else is."""
+        """A chat box, and links to the other pages."""
         return _sent(start(_url_of(request, root_path)))
 
     @router.head("/")
     async def here() -> Response:
-        """Nothing: agents ask so whether the server is there, before they have shown a key."""
+        """Empty response: agents check so whether the server exists, before they send a key."""
         return Response()
 
     @router.get("/docs")
     async def api_documentation(request: Request) -> Response:
-        """The API in words."""
-        # To describe all of it takes a fifth of a second, in which streams must not stand still.
+        """The API documentation."""
+        # Building the page takes 200 ms, during which streams must not stall.
         return _sent(await asyncio.to_thread(api, _url_of(request, root_path)))
 
     return router

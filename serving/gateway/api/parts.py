@@ -1,4 +1,4 @@
-"""Parts of a choice's output, in the order in which the model gives them.
+"""Parts of a choice's output, in the order in which the model generates them.
 
 Text is a plain `str`, so that a streamed token of text costs no object of its own.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """A piece of what the model thinks before it answers."""
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -21,7 +21,7 @@ class CallPart:
         index: of the call within the choice.
         id, name: of the call; with its first piece only.
         arguments: the next piece of their JSON text, or of a custom tool's input.
-        custom: the tool is called with a text.
+        custom: whether the tool is called with a text.
     """
 
     index: int

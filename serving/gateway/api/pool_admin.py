@@ -12,11 +12,11 @@ from serving.values.pool_view import NamespaceRecord, PoolView
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswers:
-    """Answers of the pool's servers to one question.
+    """The pool servers' responses to one request.
 
     Args:
-        by_server: the answer of each, by its name in the ring.
-        silent: why each of the others did not answer.
+        by_server: each server's response, by its name in the ring.
+        silent: by server, why it did not respond.
     """
 
     by_server: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class PoolAdmin(Protocol):
     """The pool as a gateway's client. Requests to servers never raise: unreachable servers are in `silent`."""
 
     def view(self) -> PoolView:
-        """The pool as last heard, with the facts that each server announces."""
+        """The latest view of the pool, with the facts that each server announces."""
         ...
 
     async def usage(self) -> ServerAnswers:
@@ -35,23 +35,23 @@ class PoolAdmin(Protocol):
         ...
 
     async def forget(self, namespace: str) -> ServerAnswers:
-        """Delete all that a namespace has in the pool: {"bytes", "entries"} that each server deleted."""
+        """Delete all entries of a namespace in the pool: {"bytes", "entries"} that each server deleted."""
         ...
 
     async def audit(self, *, repair: bool) -> ServerAnswers:
-        """Let each server prove that its ledger, memory and SSD folder agree; `repair` removes what is wrong."""
+        """Check on each server that its ledger, memory and SSD folder agree; `repair` removes invalid entries."""
         ...
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
-        """Give a namespace another quota and weight, in force within two seconds.
+        """Set a namespace's quota and weight, effective within two seconds.
 
-        Raises: UnavailableError if the pool's controller does not answer.
+        Raises: UnavailableError if the pool's controller does not respond.
         """
         ...
 
     async def drop_namespace(self, name: str) -> None:
-        """Take a namespace off the list.
+        """Remove a namespace from the list.
 
-        Raises: UnavailableError if the pool's controller does not answer.
+        Raises: UnavailableError if the pool's controller does not respond.
         """
         ...

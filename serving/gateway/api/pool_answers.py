@@ -1,4 +1,4 @@
-"""The wire models of answers about the KV-cache pool, for `/openapi.json` alone, as in `answers`."""
+"""Wire models of responses about the KV-cache pool, used only for `/openapi.json`, as in `answers`."""
 
 from pydantic import BaseModel
 
@@ -6,14 +6,14 @@ from serving.gateway.api.answers import Answer, Count
 
 
 class Tier(Answer):
-    """One kind of memory of a server."""
+    """One memory tier of a server."""
 
     used_bytes: Count
     capacity_bytes: Count
 
 
 class PoolServer(Answer):
-    """A memory server: its place in the ring, how full it is, what was found there."""
+    """A memory server: its place in the ring, usage, hits and misses."""
 
     name: str
     node: str
@@ -48,7 +48,7 @@ class PoolNamespace(Answer):
 
 
 class Pool(Answer):
-    """GET /pool. `silent`: why a server did not answer; only administrators see it, servers and blocks."""
+    """GET /pool. `silent`: why a server did not respond. Only administrators get `silent`, servers and blocks."""
 
     servers: list[PoolServer]
     blocks: dict[str, Count]

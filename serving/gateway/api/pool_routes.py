@@ -1,11 +1,12 @@
-"""The KV-cache pool over HTTP: look at it, delete a tenant's cache, prove that it is sound.
+"""The KV-cache pool over HTTP: show it, delete a tenant's cache, audit it.
 
     GET    /pool                      any key: the caller's own namespace; administrators see servers and all of them
     DELETE /pool/namespaces/{name}    the namespace's own keys, or an administrator
     POST   /pool/namespaces/{name}    administrators; `{"quota_mib": 100, "weight": 2}`, or one of them
-    POST   /pool/audit                administrators; `{"repair": true}` also removes what is wrong
+    POST   /pool/audit                administrators; `{"repair": true}` also removes invalid entries
 
-On a server without keys everybody is an administrator. Whether another tenant's namespace exists is not told: 403.
+On a server without keys every client is an administrator. Requests about another tenant's namespace get 403, whether it
+exists or not.
 """
 
 from dataclasses import replace
@@ -33,10 +34,10 @@ MAX_BODY_BYTES = 4096
 
 
 def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: frozenset[str]) -> APIRouter:
-    """The routes; without a pool each of them answers 404.
+    """The routes; without a pool each of them responds 404.
 
     Args:
-        metrics: knows what instances got from the pool, and is told of audits.
+        metrics: has the instances' pool statistics, and counts audits.
         configured: namespaces of the configuration.
     """
     router = APIRouter(prefix="/pool", tags=["KV-cache pool"])
@@ -84,7 +85,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         there = _there(pool)
         if not tenant_of(request).admin:
             raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
-        # A JSON body, not a query: a page in a browser cannot send one to a server that did not invite it.
+        # A JSON body, not a query: a browser page cannot send one to a server that did not allow its origin.
         body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
         told = audit_summary(await there.audit(repair=body.repair))
         metrics.audited(sound=told["ok"])
@@ -127,7 +128,7 @@ def _there(pool: PoolAdmin | None) -> PoolAdmin:
 
 
 async def _require_namespace(pool: PoolAdmin, name: str, configured: frozenset[str]) -> None:
-    """A typing mistake must not look like success, and model weights are nobody's to delete.
+    """Require an existing namespace: a typo must not look like success, and no client may delete model weights.
 
     Raises: RouteError.
     """

@@ -12,18 +12,18 @@ from serving.telemetry.pool_stats import PoolClientStats
 from serving.values.pool_view import NamespaceRecord, PoolView
 
 SAMPLES = 4096
-"""Places of the ring that are looked at to tell the shares; evenly spread, so a share is right to a fraction of 1 %."""
+"""Positions sampled on the ring to compute the shares; evenly spread, so a share is accurate to a fraction of 1 %."""
 
 Holding = dict[str, int]
 
 _IN_USE = ("leased", "writing", "spilling", "loading", "waiting", "hidden")
-"""Entries that somebody reads, writes or moves just now, or that are gone but for a reader: none at rest."""
+"""Counters of entries being read, written or moved, or deleted while still being read: all zero at idle."""
 
 
 def pool_summary(
     view: PoolView, usage: ServerAnswers, clients: Iterable[PoolClientStats], tenant: Tenant, configured: frozenset[str]
 ) -> dict[str, Any]:
-    """Answer of `GET /pool` for a caller.
+    """Response of `GET /pool` for a caller.
 
     Args:
         usage: the servers' responses about namespaces.
@@ -48,7 +48,7 @@ def pool_summary(
 
 
 def server_rows(view: PoolView) -> list[dict[str, Any]]:
-    """Every memory server: its place in the ring, how full it is, what was found there. JSON-ready."""
+    """Every memory server: its place in the ring, usage, hits and misses. JSON-ready."""
     shares = ring_shares(ring_of(view))
     stats = {one.server: one for one in memory_server_stats(view)}
     rows: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ def server_rows(view: PoolView) -> list[dict[str, Any]]:
 
 
 def ring_shares(ring: HashRing) -> dict[str, float]:
-    """The share of new blocks that each server gets, by sampling the ring evenly; those without any are left out."""
+    """The share of new blocks that each server gets, by sampling the ring evenly; servers without any are omitted."""
     step = 2**64 // SAMPLES
     counts = Counter(ring.primary((i * step).to_bytes(8)) for i in range(SAMPLES))
     return {name: count / SAMPLES for name, count in counts.items() if name is not None}

@@ -1,4 +1,4 @@
-"""Prompts in, token ids out: chat messages through the template, texts through the tokenizer, ids checked."""
+"""Prompts to token ids: chat messages through the template, texts through the tokenizer, ids checked."""
 
 import re
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ _PAIRS = r"(?:[ \t]*[\w.-]+=[^;\r\n]*(?:;|(?=[\r\n])|\Z))+"
 _BILLING_LINE = re.compile(
     rf"^[ \t\ufeff]*{_BILLING}(?:{_PAIRS}[ \t]*|[^\r\n]*)(?:\r?\n)?|{_BILLING}{_PAIRS}", re.MULTILINE
 )
-"""Claude Code writes it for Anthropic's accounts. It changes with every request, so that no prefix behind it would ever
-be cached, and means nothing to a model. What follows its last `name=value;` on the same line is not part of it."""
+"""Line that Claude Code writes for Anthropic's accounting. It changes with every request, so no prefix after it would
+be cached, and it has no meaning for a model. Text after its last `name=value;` on the same line is not part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A conversation as prompt text, in which what messages spell is marked as text."""
+    """A conversation as prompt text, in which control tokens spelled by messages are marked as text."""
 
     marked: str
 
@@ -38,16 +38,16 @@ def prepare_chat(
     fields: ChatTemplateFields,
     variables: dict[str, Any] | None = None,
 ) -> Rendering:
-    """A conversation, ready for the chat template.
+    """Prepare a conversation for the chat template.
 
-    Raises: InvalidRequestError when the model has no chat template, or a message no text.
+    Raises: InvalidRequestError when the model has no chat template, or a message has no text.
     """
     if model.chat_template is None:
         raise InvalidRequestError(
             "this model has no chat template; use /v1/completions", param="messages", code="unsupported_parameter"
         )
     add_prompt = fields.add_generation_prompt
-    if add_prompt is None:  # a message that is to be continued leaves no room for a new turn
+    if add_prompt is None:  # a message to be continued excludes a new turn
         add_prompt = not fields.continue_final_message
     use = tool_use(fields) if isinstance(fields, ChatCompletionRequest) else None
     if use is not None:
@@ -84,7 +84,7 @@ def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
 
     Instructions lose Claude Code's billing line.
 
-    Raises: InvalidRequestError for parts that are not text, and where there is no content at all.
+    Raises: InvalidRequestError for parts that are not text, and for missing content.
     """
     if message.content is None and not any((message.model_extra or {}).get(key) for key in _INSTEAD_OF_CONTENT):
         param = f"messages[{index}].content"
@@ -104,7 +104,7 @@ def plain_message(message: ChatMessage, index: int) -> dict[str, Any]:
 
 
 def _only_billed(plain: dict[str, Any], given: ChatMessage) -> bool:
-    """Whether nothing is left of instructions without the billing line."""
+    """Whether instructions consist of the billing line alone."""
     return plain["role"] == "system" and plain["content"] == "" and _BILLING in str(given.content)
 
 
@@ -132,7 +132,7 @@ def split_prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list
     if not prompt:
         raise InvalidRequestError("'prompt' must not be empty", param="prompt", code="invalid_value")
     if isinstance(prompt[0], int):
-        return [prompt]  # the wire model lets lists be of one kind only
+        return [prompt]  # the wire model allows only lists of one kind
     return list(prompt)
 
 
@@ -148,7 +148,7 @@ def encode_prompt(
 
     Args:
         must_fit: refuse a text that cannot fit the model before spending time on it.
-    Raises: InvalidRequestError when it is empty or holds ids outside the vocabulary; ContextLengthError.
+    Raises: InvalidRequestError when it is empty or has ids outside the vocabulary; ContextLengthError.
     """
     if isinstance(prompt, str | Rendered):
         if must_fit:
@@ -181,7 +181,7 @@ def require_fit(model: ServedModel, prompt: str | Rendered, param: str) -> None:
 
 
 def encode_text(model: ServedModel, prompt: str | Rendered, *, add_special_tokens: bool) -> list[int]:
-    """Token ids of a text, in which all control tokens count, or of a conversation, in which the template's do."""
+    """Token ids of a text, with all its control tokens, or of a conversation, with the template's control tokens."""
     if isinstance(prompt, str):
         return model.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
     return model.control_tokens.encode(prompt.marked, add_special_tokens=add_special_tokens)

@@ -1,4 +1,4 @@
-"""The ids that clients give their requests, in a header or in the body."""
+"""Request ids that clients set, in a header or in the body."""
 
 import re
 
@@ -10,14 +10,14 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{
 
 
 def usable_request_id(value: str | None) -> str | None:
-    """The client's id when it is safe to repeat in a header and a log: printable ASCII of moderate length."""
+    """The client's id if it is safe to repeat in a header and a log: printable ASCII of moderate length."""
     if value and len(value) <= MAX_REQUEST_ID and value.isascii() and value.isprintable():
         return value
     return None
 
 
 def trace_names(scope: Scope) -> tuple[tuple[str, ...], str]:
-    """Names of an exchange beside its answer's id, and its W3C trace context, empty if it has none."""
+    """The client's ids of an exchange, and its W3C trace context, empty if it has none."""
     state = scope.get("state", {})
     names = tuple(name for name in (state.get("request_id"), state.get("exchange_id")) if name)
     given = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")

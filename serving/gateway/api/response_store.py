@@ -1,4 +1,4 @@
-"""Where responses are kept between requests: a port with two sides, this process's memory and a Redis."""
+"""Stores of responses between requests: a port with two implementations, this process's memory and a Redis."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,34 +11,34 @@ class ResponseStore(Protocol):
 
     limits: KeepLimits
     place: str
-    """In words, for clients that ask for what is not there."""
+    """Description for clients that request a response which is not stored."""
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
-        """Keep a response.
+        """Store a response.
 
-        Returns: whether it is kept.
-        Raises: UnavailableError if the store does not answer.
+        Returns: whether it was stored.
+        Raises: UnavailableError if the store does not respond.
         """
         ...
 
     async def get(self, namespace: str, response_id: str) -> bytes | None:
-        """A response that is kept; None if it is not, or no longer.
+        """A stored response; None if it is not, or no longer, stored.
 
-        Raises: UnavailableError if the store does not answer.
+        Raises: UnavailableError if the store does not respond.
         """
         ...
 
     async def delete(self, namespace: str, response_id: str) -> bool:
-        """Forget a response.
+        """Delete a response.
 
-        Returns: whether it was kept.
-        Raises: UnavailableError if the store does not answer.
+        Returns: whether it was stored.
+        Raises: UnavailableError if the store does not respond.
         """
         ...
 
 
 class MemoryResponseStore:
-    """A `ResponseStore` of one gateway: another one knows nothing of it, and a restart forgets everything."""
+    """A `ResponseStore` of one gateway; other gateways cannot read it, and a restart empties it."""
 
     place = "in the memory of the gateway that answered"
 
@@ -48,13 +48,13 @@ class MemoryResponseStore:
         self._clock = clock
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
-        """Keep a response. Returns: whether it is kept."""
+        """Store a response. Returns: whether it was stored."""
         return self._kept.put(namespace, response_id, value, self._clock())
 
     async def get(self, namespace: str, response_id: str) -> bytes | None:
-        """A response that is kept; None if it is not, or no longer."""
+        """A stored response; None if it is not, or no longer, stored."""
         return self._kept.get(namespace, response_id, self._clock())
 
     async def delete(self, namespace: str, response_id: str) -> bool:
-        """Forget a response. Returns: whether it was kept."""
+        """Delete a response. Returns: whether it was stored."""
         return self._kept.delete(namespace, response_id, self._clock())

@@ -1,4 +1,4 @@
-"""The wire models of answers of the Responses API, for `/openapi.json` alone, as in `answers`."""
+"""Wire models of the Responses API's responses, used only for `/openapi.json`, as in `answers`."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ class OutputText(Answer):
 
 
 class ReasoningText(Answer):
-    """Text of what the model thought."""
+    """Text of the model's reasoning."""
 
     type: Literal["reasoning_text"]
     text: str
@@ -34,7 +34,7 @@ class MessageItem(Answer):
 
 
 class ReasoningItem(Answer):
-    """Reasoning of the model. `encrypted_content` is the same in the clear, for clients that keep nothing else."""
+    """Reasoning of the model. `encrypted_content` repeats it unencrypted, for clients that store nothing else."""
 
     type: Literal["reasoning"]
     id: str
@@ -69,7 +69,7 @@ class CustomToolCallItem(Answer):
 
 
 class ToolSearchCallItem(Answer):
-    """A search for tools, which the client makes."""
+    """A search for tools, which the client runs."""
 
     type: Literal["tool_search_call"]
     id: str
@@ -83,7 +83,7 @@ ResponseItem = MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallIt
 
 
 class InputTokensDetails(Answer):
-    """Prompt tokens that were not computed; what is written to a cache is not told."""
+    """Prompt tokens that were not computed; tokens written to a cache are not reported."""
 
     cached_tokens: Count
     cache_write_tokens: Count
@@ -113,20 +113,20 @@ class ResponsesError(Answer):
 
 
 class IncompleteDetails(Answer):
-    """Why a response was cut."""
+    """Reason for an incomplete response."""
 
     reason: Literal["max_output_tokens"]
 
 
 class ReasoningSettings(Answer):
-    """Reasoning, as the request asked for it."""
+    """Reasoning settings of the request."""
 
     effort: str | None
     summary: str | None
 
 
 class TextSettings(Answer):
-    """Form of the text, as the request asked for it."""
+    """Text format of the request."""
 
     format: dict[str, Any]
 
@@ -194,7 +194,7 @@ class _Numbered(Answer):
 
 
 class ResponseStateEvent(_Numbered):
-    """The response begins, or is over."""
+    """The response starts, or is finished."""
 
     type: Literal[
         "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
@@ -203,7 +203,7 @@ class ResponseStateEvent(_Numbered):
 
 
 class ResponseItemEvent(_Numbered):
-    """An item begins, or is whole."""
+    """An item starts, or is complete."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: Count
@@ -218,7 +218,7 @@ class _OfItem(_Numbered):
 
 
 class ResponsePartEvent(_OfItem):
-    """A content part begins, or is whole."""
+    """A content part starts, or is complete."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: Count
@@ -226,7 +226,7 @@ class ResponsePartEvent(_OfItem):
 
 
 class ResponseTextDelta(_OfItem):
-    """More text."""
+    """Increment of a text."""
 
     type: Literal["response.output_text.delta"]
     content_index: Count
@@ -235,7 +235,7 @@ class ResponseTextDelta(_OfItem):
 
 
 class ResponseTextDone(_OfItem):
-    """All of a text."""
+    """A complete text."""
 
     type: Literal["response.output_text.done"]
     content_index: Count
@@ -244,7 +244,7 @@ class ResponseTextDone(_OfItem):
 
 
 class ResponseReasoningDelta(_OfItem):
-    """More reasoning."""
+    """Increment of reasoning."""
 
     type: Literal["response.reasoning_text.delta"]
     content_index: Count
@@ -252,7 +252,7 @@ class ResponseReasoningDelta(_OfItem):
 
 
 class ResponseReasoningDone(_OfItem):
-    """All of a reasoning."""
+    """The complete reasoning."""
 
     type: Literal["response.reasoning_text.done"]
     content_index: Count
@@ -260,14 +260,14 @@ class ResponseReasoningDone(_OfItem):
 
 
 class ResponseArgumentsDelta(_OfItem):
-    """More of a call's arguments."""
+    """Increment of a call's arguments."""
 
     type: Literal["response.function_call_arguments.delta"]
     delta: str
 
 
 class ResponseArgumentsDone(_OfItem):
-    """All of a call's arguments."""
+    """A call's complete arguments."""
 
     type: Literal["response.function_call_arguments.done"]
     name: str
@@ -275,14 +275,14 @@ class ResponseArgumentsDone(_OfItem):
 
 
 class ResponseInputDelta(_OfItem):
-    """More of a custom tool's input."""
+    """Increment of a custom tool's input."""
 
     type: Literal["response.custom_tool_call_input.delta"]
     delta: str
 
 
 class ResponseInputDone(_OfItem):
-    """All of a custom tool's input."""
+    """A custom tool's complete input."""
 
     type: Literal["response.custom_tool_call_input.done"]
     input: str

@@ -6,11 +6,11 @@ from serving.gateway.api.responses_schema import ResponsesRequest
 
 
 def repeated_fields(body: ResponsesRequest, *, stored: bool) -> dict[str, Any]:
-    """Fields of a response that its request decides, with OpenAI's defaults where it is silent. Those that OpenAI's
-    schema wants as texts are left out where there is none.
+    """Fields of a response that its request determines, with OpenAI's defaults for those that it omits. Fields that
+    OpenAI's schema requires to be texts are omitted if the request has none.
 
     Args:
-        stored: whether the response can be asked for later.
+        stored: whether the response can be requested later.
     """
     text, reasoning = body.text, body.reasoning
     return {

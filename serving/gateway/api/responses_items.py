@@ -1,4 +1,4 @@
-"""Items of a Responses conversation to the messages of a chat: what one turn said, thought and called is one message.
+"""Items of a Responses conversation to chat messages: text, reasoning and calls of one turn become one message.
 
 reasoning, message, function_call, custom_tool_call ...    one message of the assistant
 function_call_output, custom_tool_call_output ...          a message of role `tool`
@@ -19,7 +19,7 @@ from serving.gateway.api.unknown_fields import printable
 from serving.gateway.api.unread_parts import unread
 
 SEALED = "cloudmatrix:"
-"""Begins our `encrypted_content`: the reasoning itself, in the clear, for clients that keep nothing else of it."""
+"""Prefix of our `encrypted_content`: the reasoning itself, unencrypted, for clients that store nothing else of it."""
 _ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _OWN_CALLS = {
@@ -29,7 +29,7 @@ _OWN_CALLS = {
     "apply_patch_call": ("apply_patch", "operation"),
     "computer_call": ("computer", "action"),
 }
-"""Calls of OpenAI's typed tools that the client runs: the tool's name, and the field that holds the arguments."""
+"""Calls of OpenAI's typed tools that the client runs: the tool's name, and the field of its arguments."""
 _OWN_OUTPUTS = ("local_shell_call_output", "shell_call_output", "apply_patch_call_output", "computer_call_output")
 _SKIPPED = frozenset((
     "web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_list_tools",
@@ -47,7 +47,7 @@ _UNREAD = {
     "input_file": "file",
     "input_audio": "audio",
 }
-"""Parts that a text model cannot read: the kind that their placeholder names."""
+"""Parts that a text model cannot read, with the kind that their placeholder names."""
 _PREFIXES = {
     "message": "msg",
     "reasoning": "rs",
@@ -56,17 +56,17 @@ _PREFIXES = {
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
 }
-"""Of items' ids."""
+"""Prefixes of items' ids."""
 
 Item = Mapping[str, Any]
 
 
 class Turns:
-    """Messages of a chat, built item by item; `sources` says where each, and each call in it, stands in the request.
+    """Messages of a chat, built item by item; `sources` maps each message and call to its path in the request.
 
     Args:
-        names: of the request's tools.
-        tools: by their flat names, as chat has them.
+        names: flat names of the request's tools.
+        tools: chat definitions, by flat name.
     """
 
     def __init__(self, names: FlatNames | None = None, tools: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -89,7 +89,7 @@ class Turns:
 
         Args:
             path: of the item, for errors.
-        Raises: InvalidRequestError naming what this server cannot take.
+        Raises: InvalidRequestError naming the part that this server does not support.
         """
         if not isinstance(item, dict):
             raise _wrong(path, "must be an object")
@@ -119,7 +119,7 @@ class Turns:
             raise InvalidRequestError(message, param=path, code="unsupported_content")
 
     def _typed(self, kind: str, item: Item, path: str) -> bool:
-        """Add a call of a typed tool, or its result. Returns: whether it is one."""
+        """Add a call of a typed tool, or its result. Returns: whether the item is one."""
         call = next((item[key] for key in ("call_id", "id") if isinstance(item.get(key), str)), self._last_call())
         if kind in _OWN_CALLS:
             name, field = _OWN_CALLS[kind]
@@ -140,7 +140,7 @@ class Turns:
         return True
 
     def _definitions(self, item: Item) -> str:
-        """The tools that a search has found, as the model is shown tools, one in a line."""
+        """Definitions of the tools that a search found, in the form shown to the model, one per line."""
         found = []
         for tool in item["tools"]:
             namespace = tool.get("name", "") if tool.get("type") == "namespace" else ""
@@ -175,7 +175,7 @@ class Turns:
         self._add({"role": "tool", "tool_call_id": call_id, "content": text}, path)
 
     def _last_call(self) -> str:
-        """Id of the latest call, for items that name none."""
+        """Id of the latest call, for items without one."""
         calls = next((one["tool_calls"] for one in reversed(self.messages) if "tool_calls" in one), None)
         return calls[-1]["id"] if calls else "call_0"
 
@@ -190,7 +190,7 @@ class Turns:
         return message
 
     def close(self) -> None:
-        """Give a turn that only thought an empty text: its message must have a content."""
+        """Give a turn with only reasoning an empty text: its message must have a content."""
         for message in self.messages:
             if "tool_calls" not in message:
                 message.setdefault("content", "")
@@ -198,7 +198,7 @@ class Turns:
     def _contents(self, item: Item, field: str, path: str) -> str:
         """Text of an item's content.
 
-        Raises: InvalidRequestError for parts that are not known.
+        Raises: InvalidRequestError for unknown parts.
         """
         content, path = item.get(field), f"{path}.{field}"
         if isinstance(content, str):
@@ -225,7 +225,7 @@ class Turns:
         )
 
     def _thought(self, item: Item, path: str) -> str:
-        """Reasoning of an earlier turn. Another provider's sealed reasoning is nothing here."""
+        """Reasoning of an earlier turn; empty for another provider's sealed reasoning."""
         for field in ("content", "summary"):
             if item.get(field):
                 return self._contents(item, field, path)
@@ -253,11 +253,11 @@ def _wrong(path: str, words: str) -> InvalidRequestError:
 
 
 def kept_items(given: str | Sequence[object], stem: str) -> list[dict[str, Any]]:
-    """The input as items that have a type and an id each, as they are kept and listed.
+    """The input as items with a type and an id each, in the form in which they are stored and listed.
 
     Args:
-        stem: what ids are made of.
-    Effects: none; what is given stays as it is.
+        stem: prefix of the ids.
+    Copies the items; the input is unchanged.
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]

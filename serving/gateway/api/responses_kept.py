@@ -1,4 +1,4 @@
-"""Responses as they are kept: the object itself, and the items that it was made of, so that one can go on with it."""
+"""Stored responses: the object itself, and the items it was made from, so that the conversation can be continued."""
 
 import logging
 import re
@@ -20,38 +20,38 @@ Json = dict[str, Any]
 
 
 class ResponseNotFoundError(RequestError):
-    """A response is not kept: it never was, was deleted, or is forgotten. Another tenant's is not kept either."""
+    """A response is not stored: it never was, was deleted, expired, or belongs to another tenant."""
 
     status = 404
     code = "response_not_found"
 
 
 class MissingReferenceError(ResponseNotFoundError):
-    """A field of a request's body refers to what is not kept: the route is there, so the request is at fault."""
+    """A field of a request's body refers to a response or item that is not stored: the request is invalid."""
 
     kind = "invalid_request_error"
 
 
 class MissingPreviousError(MissingReferenceError):
-    """The response to go on with is not kept. Clients that know this code send their whole conversation instead."""
+    """The response to continue is not stored. Clients that know this code send their whole conversation instead."""
 
     code = "previous_response_not_found"
 
 
 PATH_PARAM = "response_id"
-"""What errors call a response that the path names."""
+"""Name in errors of a response id in the path."""
 _MISSING: dict[str, type[ResponseNotFoundError]] = {
     PATH_PARAM: ResponseNotFoundError,
     "previous_response_id": MissingPreviousError,
 }
-"""By the field that refers to what is missing."""
+"""By the field with the missing reference."""
 
 
 class KeptResponse(msgspec.Struct, frozen=True):
     """One response.
 
     Args:
-        items: of the conversation before it, its own input included.
+        items: items of the conversation before it, its own input included.
     """
 
     response: Json
@@ -59,7 +59,7 @@ class KeptResponse(msgspec.Struct, frozen=True):
 
     @property
     def conversation(self) -> list[Json]:
-        """All items, its output included."""
+        """All items, output included."""
         return [*self.items, *self.response["output"]]
 
 
@@ -74,14 +74,14 @@ class ResponseShelf:
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept."""
+        """Whether responses are stored."""
         return self._store.limits.responses > 0
 
     async def find(self, namespace: str, response_id: str, param: str) -> KeptResponse:
-        """A response that is kept.
+        """A stored response.
 
         Args:
-            param: the field that names it.
+            param: the request's field with the id.
         Raises: ResponseNotFoundError, UnavailableError.
         """
         found = await self._store.get(namespace, response_id) if _ID.fullmatch(response_id) else None
@@ -90,7 +90,7 @@ class ResponseShelf:
         return _decoder.decode(found)
 
     async def resolve(self, namespace: str, items: str | Sequence[object]) -> str | list[object]:
-        """An input whose references to items of kept responses are replaced by those items.
+        """An input whose references to items of stored responses are replaced by those items.
 
         Raises: ResponseNotFoundError, UnavailableError.
         """
@@ -99,7 +99,7 @@ class ResponseShelf:
         return [await self._resolved(namespace, item, f"input[{index}]") for index, item in enumerate(items)]
 
     async def delete(self, namespace: str, response_id: str) -> None:
-        """Forget a response.
+        """Delete a response.
 
         Raises: ResponseNotFoundError, UnavailableError.
         """
@@ -107,7 +107,7 @@ class ResponseShelf:
             raise self._missing(f"response '{response_id[:80]}'", PATH_PARAM)
 
     async def keep(self, namespace: str, kept: KeptResponse) -> None:
-        """Keep a response. One that cannot be kept is logged: its client has its answer."""
+        """Store a response. A failure is only logged: the client already has its response."""
         response_id, value = kept.response["id"], msgspec.json.encode(kept)
         try:
             if not await self._store.put(namespace, response_id, value):
@@ -141,10 +141,10 @@ class ResponseShelf:
 
 @dataclass(slots=True)
 class ResponseKeeper:
-    """Keeps one response when it is over, before its client is told so.
+    """Stores one response after it has finished, before its client receives the end.
 
     Args:
-        items: of the conversation before it, its own input included.
+        items: items of the conversation before it, its own input included.
     """
 
     shelf: ResponseShelf
@@ -153,10 +153,10 @@ class ResponseKeeper:
     response: Json | None = None
 
     def take(self, response: Json) -> None:
-        """Take the response object."""
+        """Remember the response object."""
         self.response = response
 
     async def keep(self) -> None:
-        """Keep what was taken."""
+        """Store the remembered response."""
         if self.response is not None:
             await self.shelf.keep(self.namespace, KeptResponse(self.response, self.items))

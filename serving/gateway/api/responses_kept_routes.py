@@ -1,4 +1,4 @@
-"""The routes of responses that are kept: to read one, what it was made of, to forget it."""
+"""The routes of stored responses: read one, list its input items, delete it."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ _LISTING = {
 
 
 def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
-    """Responses that are kept, each for its own namespace alone."""
+    """Routes of stored responses, each accessible to its own namespace only."""
     router = APIRouter(prefix="/v1/responses", tags=["generation"])
 
     @router.get("/{response_id}", responses=answers(ResponseAnswer, 404))

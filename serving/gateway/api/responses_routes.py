@@ -35,14 +35,14 @@ RESPONSES_EXCHANGES = tuple(
     for path in ("/v1/responses", "/v1/responses/input_tokens")
     for status in sorted({200, 401, 499, 500, *_ERRORS})
 )
-"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 
 def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter:
-    """Responses.
+    """The routes of responses.
 
     Args:
-        shelf: where they are kept.
+        shelf: store of responses.
     """
     router = APIRouter(prefix="/v1", tags=["generation"])
     model, settings = endpoint.model, endpoint.settings
@@ -77,7 +77,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
         responses=answers(ResponseInputTokens, *_ERRORS),
     )
     async def input_tokens(request: Request) -> Response:
-        """Tokens of a conversation, as the same request to /v1/responses would have them."""
+        """Count the tokens of a conversation, as the same request to /v1/responses would."""
         body = await endpoint.read(request, ResponsesRequest)
         _, _, asked, text = await _conversation(endpoint, shelf, request, body)
         with asked.words.spoken():
@@ -86,7 +86,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
 
     @router.post("/responses/compact", include_in_schema=False)
     async def compact(request: Request) -> Response:
-        """Not here: without this route the path would be a response's, with other methods."""
+        """Not supported. Without this route the path would match that of a response, with other methods."""
         raise RouteError(404, f"no route for {request.url.path}")
 
     return router
@@ -95,7 +95,7 @@ def responses_router(endpoint: RouteServices, shelf: ResponseShelf) -> APIRouter
 async def _conversation(
     endpoint: RouteServices, shelf: ResponseShelf, request: Request, body: ResponsesRequest
 ) -> tuple[list[dict[str, Any]], str | list[object], ResponsesChat, Rendered]:
-    """Items of the conversation before a request, its input, the chat that means the same, and its prompt."""
+    """Items of the conversation before a request, its input, the equivalent chat, and its prompt."""
     namespace, model, settings = tenant_of(request).namespace, endpoint.model, endpoint.settings
     earlier = []
     if (last := body.previous_response_id) is not None:

@@ -1,7 +1,7 @@
 """The wire model of requests to OpenAI's Responses API.
 
-Items of the input are looked through by `responses_items`, tools by `responses_tools`; both name what this server
-cannot take.
+`responses_items` converts items of the input, `responses_tools` converts tools; both report what this server does not
+support.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _HINTS = {
     "a message of role system": "instructions",
     "reasoning_effort": "reasoning.effort",
 }
-"""What other routes call a field, and what it is called here."""
+"""Other routes' names of a field, with its name in this one."""
 _CHAT_ALONE = {name: Foreign() for name in ChatCompletionRequest.model_fields}
 _OTHERS = {name: replace(one, ours=_HINTS.get(one.ours, one.ours)) for name, one in REFUSED.items()}
 _LOGPROBS = 'include: ["message.output_text.logprobs"] with top_logprobs'
@@ -35,7 +35,7 @@ class ResponseTextConfig(WireModel):
 
 
 class ResponseReasoningConfig(WireModel):
-    """How much the model thinks before it answers."""
+    """Settings of the model's reasoning."""
 
     effort: str | None = None
     summary: str | None = None

@@ -1,9 +1,9 @@
-"""Tools of a Responses request as a chat request has them: functions, custom tools, and namespaces of both.
+"""Tools of a Responses request as tools of a chat request: functions, custom tools, and namespaces of both.
 
 A namespace is flattened: its tools get names that are unique in the request, and calls are shown with the namespace and
-the bare name. Tools come in `tools`, and in items of the input that add some. Agents send tools of every type that
-their provider has. One that is not here is left out and named in the warning header; it is refused where the request
-demands its use.
+the bare name. Tools are defined in `tools`, and in input items that add some. Agents send tools of every type that
+their provider has. Unsupported tools are omitted and named in the warning header; the request is refused if it demands
+their use.
 """
 
 import re
@@ -18,7 +18,7 @@ from serving.gateway.api.unknown_fields import printable
 _MODES = ("none", "auto", "required")
 _KINDS = ("function", "custom")
 SEARCH = "tool_search"
-"""The type of a tool by which the client finds further ones, and its name."""
+"""The type, and the name, of a tool with which the client finds further tools."""
 _PARTS = ("name", "description", "parameters", "strict", "format")
 _NOT_OF_NAMES = re.compile(r"[^\w.:/-]")
 _LONGEST_NAME = 128
@@ -26,15 +26,15 @@ _ADDING = ("additional_tools", "tool_search_output")
 """Items that add tools. Tools found by a search are defined at the search result, not at the head of the prompt."""
 
 OwnName = tuple[str, str]
-"""Namespace, empty where there is none, and name."""
+"""Namespace, empty if none, and name."""
 
 
 @dataclass(slots=True)
 class FlatNames:
-    """Names of tools by which the model knows them, and the names that the client knows.
+    """Tool names shown to the model, and the client's names of the same tools.
 
     Args:
-        searches: one of them finds further tools; its calls are items of their own.
+        searches: whether one of them finds further tools; its calls are items of their own.
     """
 
     flat: dict[OwnName, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class FlatNames:
         return self.flat[own]
 
     def of(self, namespace: str, name: str) -> str:
-        """The flat name of a tool, known or not. Without a namespace, the only tool of that bare name is found."""
+        """The flat name of a tool, known or not. Without a namespace, it is the only tool with that bare name."""
         if (found := self.flat.get((namespace, name))) is not None:
             return found
         alike = [] if namespace else [flat for own, flat in self.flat.items() if own[1] == name]
@@ -71,9 +71,9 @@ class ChatTools:
     """Tools of a request.
 
     Args:
-        tools: as chat has them.
-        places: where each of them stands in the request.
-        skipped: those that stay behind, as the warning header names them.
+        tools: in chat's form.
+        places: path of each in the request.
+        skipped: omitted tools, as named in the warning header.
     """
 
     tools: list[dict[str, Any]] = field(default_factory=list)
@@ -102,12 +102,12 @@ class ChatTools:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A tool of a kind that this server has.
+    """A tool of a supported kind.
 
     Args:
         given: the tool itself.
-        adds: it came with an item of the input, and may come again.
-        deferred: it is defined where it was found.
+        adds: an item of the input added it, so it may be repeated.
+        deferred: its definition is placed where a search found it.
     """
 
     place: str
@@ -123,12 +123,12 @@ class _Found:
 
 
 def chat_tools(tools: Sequence[object], items: Sequence[tuple[str, object]] = ()) -> ChatTools:
-    """Sort a request's tools.
+    """Convert a request's tools.
 
     Args:
         tools: of the request itself.
-        items: of its conversation, each with its place.
-    Raises: InvalidRequestError for what is no tool.
+        items: items of its conversation, each with its path.
+    Raises: InvalidRequestError for an invalid tool.
     """
     chat = ChatTools()
     found = list(_found(tools, "tools", chat.skipped))
@@ -144,7 +144,7 @@ def chat_tools(tools: Sequence[object], items: Sequence[tuple[str, object]] = ()
         found.remove(search)
     chat.names.searches = search in found
     for one in found:
-        if not one.namespace:  # a flattened name must not take theirs
+        if not one.namespace:  # a flattened name must not take the name of one of these
             chat.names.add(one.own)
     places: dict[OwnName, int] = {}
     for one in found:
@@ -153,7 +153,7 @@ def chat_tools(tools: Sequence[object], items: Sequence[tuple[str, object]] = ()
             places[one.own] = len(chat.tools)
             chat.tools.append(_chat_tool(one, chat.names.add(one.own)))
             chat.places.append(one.place)
-        elif DEFERRED in chat.tools[at] or not one.deferred:  # the newest definition, in the place of the first
+        elif DEFERRED in chat.tools[at] or not one.deferred:  # the latest definition replaces the first, in its place
             chat.tools[at] = _chat_tool(one, chat.names.add(one.own))
             chat.places[at] = one.place
     return chat
@@ -208,9 +208,9 @@ def _chat_tool(found: _Found, flat: str) -> dict[str, Any]:
 
 
 def chat_choice(choice: object, found: ChatTools) -> object:
-    """`tool_choice` as chat has it.
+    """`tool_choice` in chat's form.
 
-    Raises: InvalidRequestError for a choice of what is not here.
+    Raises: InvalidRequestError for a choice of an unsupported tool.
     """
     if choice is None or choice in _MODES:
         if choice == "required" and not found.tools:
@@ -234,7 +234,7 @@ def _named(choice: Mapping[str, Any], names: FlatNames) -> dict[str, Any]:
 
 
 def _allowed(choice: dict[str, Any], names: FlatNames) -> dict[str, Any]:
-    """Those of the allowed tools that can be called."""
+    """The allowed tools that this server supports."""
     tools = choice.get("tools")
     if not isinstance(tools, list) or not all(isinstance(one, dict) for one in tools):
         raise _refused("'tool_choice.tools' must be a list of objects")

@@ -1,4 +1,4 @@
-"""A Responses request to the chat request that means the same, and to its `GenerationOrder`."""
+"""A Responses request to the equivalent chat request, and to its `GenerationOrder`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ _OF_OTHER_TOOLS = (
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 )
-"""Values of `include` that ask for more about what never happens here."""
+"""Values of `include` that request details of features that this server does not have."""
 _FIELDS = Fields("input", "max_output_tokens", "top_logprobs")
 _WORDS = {
     "messages": "input",
@@ -44,7 +44,7 @@ _WORDS = {
 }
 _ALIKE = (*SamplingFields.model_fields, "model", "stream", "cache_salt", "priority", "chat_template_kwargs")
 _ROOM_SHARE = 4
-"""With `truncation` auto an output without a limit is left this part of the context."""
+"""With `truncation` auto, the divisor of the context for the share reserved for an output without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class ResponsesChat:
     """A Responses request as a chat request.
 
     Args:
-        words: fields of it in the client's words.
-        names: of its tools.
-        skipped: tools, items and parts that stay behind, as the warning header names them.
+        words: its fields by the client's names.
+        names: names of its tools.
+        skipped: omitted tools, items and parts, as named in the warning header.
     """
 
     chat: ChatCompletionRequest
@@ -66,12 +66,12 @@ class ResponsesChat:
 def as_chat(
     body: ResponsesRequest, given: str | Sequence[object], earlier: Sequence[dict[str, Any]] = ()
 ) -> ResponsesChat:
-    """The chat request that means the same.
+    """The equivalent chat request.
 
     Args:
         given: its input.
-        earlier: items of the conversation that the request goes on with.
-    Raises: InvalidRequestError naming the field, or the item, that this server cannot take.
+        earlier: items of the conversation that the request continues.
+    Raises: InvalidRequestError naming the field, or the item, that this server does not support.
     """
     _check_include(body)
     items: list[tuple[str, object]] = [("previous_response_id", one) for one in earlier]
@@ -113,11 +113,11 @@ def responses_order(
 ) -> GenerationOrder:
     """Translate a request.
 
-    The output is bounded by what fits the model as well as by `max_output_tokens`: agents ask for more than most
+    The output is limited by the model's context as well as by `max_output_tokens`: agents request more than most
     models have.
 
     Args:
-        chat: what `as_chat` has made of it. text: what the template has made of that.
+        chat: result of `as_chat`. text: the template's text for it.
     Raises: InvalidRequestError, ContextLengthError.
     """
     ids = input_ids(body, model, text)
@@ -130,7 +130,7 @@ def responses_order(
 
 
 def input_ids(body: ResponsesRequest, model: ServedModel, text: Rendered) -> list[int]:
-    """Token ids of a conversation, without the beginning that `truncation` auto cuts off.
+    """Token ids of a conversation, without the beginning that `truncation` auto removes.
 
     Raises: InvalidRequestError, ContextLengthError.
     """
@@ -143,7 +143,7 @@ def input_ids(body: ResponsesRequest, model: ServedModel, text: Rendered) -> lis
 
 
 def _check_include(body: ResponsesRequest) -> None:
-    """Refuse to leave out what was asked to be included.
+    """Refuse an `include` that cannot be satisfied.
 
     Raises: InvalidRequestError.
     """
@@ -158,7 +158,7 @@ def _check_include(body: ResponsesRequest) -> None:
 
 
 def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:
-    """`text.format` as chat has it, where the schema lies one level deeper.
+    """`text.format` in chat's form, where the schema is nested one level deeper.
 
     Raises: InvalidRequestError.
     """

@@ -1,13 +1,13 @@
-"""The path under which a proxy shows this server: pure ASGI, outermost, so that all else sees paths as they are here.
+"""Path prefix under which a proxy exposes this server: pure ASGI, outermost, so that other layers see paths without it.
 
-A proxy may take its prefix off or leave it on; both are understood.
+The proxy may or may not remove the prefix; both are supported.
 """
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RootPathMiddleware:
-    """Takes the prefix off paths that begin with it.
+    """Removes the prefix from paths that start with it.
 
     Args:
         root_path: such as `/llm`.
@@ -19,7 +19,7 @@ class RootPathMiddleware:
         self._raw = root_path.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass everything on, with the path as it is here."""
+        """Pass HTTP requests on without the prefix, other scopes unchanged."""
         if scope["type"] == "http":
             path = scope["path"]
             if path == self._root_path or path.startswith(f"{self._root_path}/"):

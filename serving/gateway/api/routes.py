@@ -1,4 +1,4 @@
-"""The routes, grouped by who calls them: probes, information, generation."""
+"""The routes, grouped by their clients: probes, information, generation."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ GENERATION_EXCHANGES = tuple(
     for path in ("chat/completions", "completions")
     for status in sorted({200, 401, 499, 500, *_GENERATION_ERRORS})
 )
-"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 Body = TypeVar("Body", bound=GenerationRequest | ResponsesRequest | CountTokensRequest | GenerateTokensRequest)
 Result = TypeVar("Result")
@@ -69,7 +69,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class RouteServices:
-    """Services that the routes work with."""
+    """Services shared by the routes."""
 
     backend: GenerationBackend
     model: ServedModel
@@ -79,7 +79,7 @@ class RouteServices:
     texts: TextDesk
 
     async def chat(self, request: Request) -> Response:
-        """Read a chat request and answer it.
+        """Read a chat request and respond to it.
 
         Raises: RequestError subclasses.
         """
@@ -88,7 +88,7 @@ class RouteServices:
         return self.answer(order, CHAT, arrived)
 
     async def complete(self, request: Request) -> Response:
-        """Read a completion request and answer it.
+        """Read a completion request and respond to it.
 
         Raises: RequestError subclasses.
         """
@@ -124,7 +124,7 @@ class RouteServices:
         return body, order
 
     async def read(self, request: Request, kind: type[Body]) -> Body:
-        """Read a body, and see that its model is served.
+        """Read a body, and check that its model is served.
 
         Raises: RequestError subclasses.
         """
@@ -133,15 +133,15 @@ class RouteServices:
         return body
 
     async def translated(self, request: Request, work: Callable[[], Result], *, long: bool = False) -> Result:
-        """Work on the text of a request whose body was read: here if it is short.
+        """Run work on the text of a request whose body was read; on the event loop if it is short.
 
         Args:
-            long: it takes its time however short the body is.
+            long: the work takes long even for a short body.
         Raises: OverloadedError, RequestError subclasses.
         """
         if long or request.state.body_size > self.settings.encode_in_thread_bytes:
-            # Tokenizing a long prompt takes tens of milliseconds, in which other streams must not stand still, and so
-            # does a new grammar.
+            # Tokenizing a long prompt takes tens of milliseconds, and so does compiling a grammar; other streams must
+            # not stall for that time.
             return await self.at_desk(request, work)
         return work()
 
@@ -152,17 +152,17 @@ class RouteServices:
         arrived: float,
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
-        """The answer to an order, which runs when it is sent.
+        """The response to an order, which runs when the response is sent.
 
         Args:
-            before_end: as `GenerationResponse` has it.
+            before_end: see `GenerationResponse`.
         """
         return GenerationResponse(
             order, form, self.backend, self.model.tokenizer, self.metrics, self.settings, arrived, before_end
         )
 
     async def at_desk(self, request: Request, work: Callable[[], Result]) -> Result:
-        """Work on the text of a request whose body was read, when it is its key's turn.
+        """Run work on the text of a request whose body was read, when its key's turn comes in the queue.
 
         Raises: OverloadedError, RequestError subclasses.
         """
@@ -170,7 +170,7 @@ class RouteServices:
         return await self.texts.run(tenant, request.state.body_size, work)
 
     def check_model(self, name: str | None) -> None:
-        """Accept a served name, or none at all.
+        """Require that the model name is served, or absent.
 
         Raises: ModelNotFoundError.
         """
@@ -180,7 +180,7 @@ class RouteServices:
             )
 
     def model_card(self, name: str) -> dict[str, Any]:
-        """A model as /v1/models shows it."""
+        """A model's entry in /v1/models."""
         return {
             "id": name,
             "object": "model",
@@ -205,7 +205,7 @@ def request_body(kind: OpenApiKind) -> dict[str, Any]:
 
 
 def probe_router(endpoint: RouteServices) -> APIRouter:
-    """For load balancers, orchestrators and scrapers."""
+    """Routes for load balancers, orchestrators and scrapers."""
     router = APIRouter(tags=["probes"])
 
     @router.get("/health", response_class=Response, responses=answers(None))
@@ -234,7 +234,7 @@ def probe_router(endpoint: RouteServices) -> APIRouter:
 
     @router.get("/metrics", response_class=Response, responses=answers(None, content=METRICS_CONTENT))
     async def metrics(request: Request, scope: Literal["all", "gateway"] = "all") -> Response:
-        """Prometheus text, without a key. Series that name tenants are added for an admin key, or on an open server.
+        """Prometheus text, without a key. Series with tenants' names need an admin key, or an open server.
 
         `scope=gateway` is for scrapers that discover each gateway, such as a PodMonitor: a page then has the series of
         its own gateway, and those of instances are on one gateway's page only. With a suitable `Accept` the page is
@@ -265,7 +265,7 @@ def info_router(endpoint: RouteServices) -> APIRouter:
 
     @router.get("/v1/models/{name:path}", responses=answers(ModelCard, 404))
     async def one_model(name: str) -> Response:
-        """One served name; names may hold slashes."""
+        """One served name; names may contain slashes."""
         endpoint.check_model(name)
         return json_response(endpoint.model_card(name))
 
@@ -287,7 +287,7 @@ def info_router(endpoint: RouteServices) -> APIRouter:
         responses=answers(Detokenized, 404, 429, *BODY_ERRORS),
     )
     async def detokenize(request: Request) -> Response:
-        """Text of token ids, special tokens shown."""
+        """Text of token ids, with special tokens."""
         body = await parse_body(request, DetokenizeRequest, settings.max_body_bytes)
         endpoint.check_model(body.model)
         text = await endpoint.at_desk(request, lambda: _detokenize(body, model))
@@ -322,7 +322,7 @@ def generation_router(endpoint: RouteServices) -> APIRouter:
 
 
 async def _text_of(request: Request, body: TokenizeRequest, endpoint: RouteServices) -> str | Rendered:
-    """The text or conversation to tokenize: exactly one of `prompt` and `messages` is there."""
+    """The text or conversation to tokenize: exactly one of `prompt` and `messages` must be set."""
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError("give either 'prompt' or 'messages'", param="prompt", code="invalid_value")
     messages, model = body.messages, endpoint.model
@@ -333,7 +333,7 @@ async def _text_of(request: Request, body: TokenizeRequest, endpoint: RouteServi
 
 
 def _tokenize(body: TokenizeRequest, text: str | Rendered, model: ServedModel) -> tuple[list[int], list[str] | None]:
-    """Ids, and how the vocabulary spells them if that is wanted. Prompts get special tokens unless told otherwise."""
+    """Ids, and their spelling in the vocabulary if requested. By default, texts get special tokens."""
     special = body.add_special_tokens is not False if isinstance(text, str) else bool(body.add_special_tokens)
     require_fit(model, text, "prompt" if isinstance(text, str) else "messages")
     ids = encode_text(model, text, add_special_tokens=special)

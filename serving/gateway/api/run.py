@@ -1,4 +1,4 @@
-"""One accepted order under way: the backend's updates in, visible output per choice out, every end accounted for."""
+"""One accepted order in progress: turns the backend's updates into visible output and records how it ends."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from serving.values.sequence import PoolUse
 class RequestRun:
     """Owns the backend's `Generation`. `close` must be called exactly once, whatever happened.
 
-    `failed` tells a failure from a client that left; `timing` is there for a single choice only.
+    `failed` distinguishes a failure from a client that left; `timing` is set for a single choice only.
     """
 
     __slots__ = (
@@ -40,7 +40,7 @@ class RequestRun:
         Args:
             names, trace: see `Answered`.
 
-        Raises: OverloadedError, UnavailableError; nothing is under way then.
+        Raises: OverloadedError, UnavailableError; no job is running then.
         """
         self.order = order
         self.choices = [
@@ -86,7 +86,7 @@ class RequestRun:
         for update in updates:
             index = update.index
             choice = self.choices[index]
-            if choice.finished:  # news that crossed our `stop` on the way
+            if choice.finished:  # an update that was already in flight when we sent `stop`
                 continue
             if update.queue_s is not None and self.timing is not None:
                 self.timing.queue_s = update.queue_s
@@ -116,11 +116,11 @@ class RequestRun:
         return self._open > 0
 
     def replicas(self) -> dict[str, list[str]]:
-        """The key `replicas`, the instances that worked on it; empty where they are not told."""
+        """The key `replicas`, the instances that worked on it; empty if they are not to be reported."""
         return {"replicas": list(self._generation.replicas)} if self.order.tells_replicas else {}
 
     def close(self) -> None:
-        """End what is unfinished (the client left, or the job failed) and account for the request."""
+        """Cancel unfinished choices (the client left, or the job failed) and record the request."""
         if self._open:
             self._generation.cancel()
             reason = self._outcome = "error" if self.failed else "abort"

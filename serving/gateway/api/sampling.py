@@ -14,7 +14,7 @@ _LEAST_TEMPERATURE = 1e-5
 MAX_BIASES = 1024
 """Each biased token costs the sampler of every step; OpenAI's own limit is of this order."""
 MAX_ALLOWED_TOKENS = 8192
-"""The list travels with its sequence wherever that goes."""
+"""The list is sent with its sequence to every instance."""
 MAX_BAD_WORDS, MAX_BAD_WORD = 256, 256
 """Words, and characters of each: all are compared with the output's end at every step."""
 
@@ -39,7 +39,7 @@ def sampling_params(
     prompt_logprobs: int | None,
     grammar: Grammar | None = None,
 ) -> SamplingParams:
-    """Sampling of one sequence. A request's own value wins over generation_config.json, which wins over neutral.
+    """Sampling of one sequence. A request's value overrides generation_config.json, which overrides neutral values.
 
     Raises: InvalidRequestError for biases outside the vocabulary, contradicting limits.
     """
@@ -135,9 +135,10 @@ def _stop_token_ids(body: GenerationRequest, model: ServedModel) -> tuple[int, .
 
 
 def _allowed_token_ids(asked: list[int], limit: int, hidden: tuple[int, ...]) -> tuple[int, ...]:
-    """
+    """Checked and sorted token ids; empty = no restriction.
     Args:
-        hidden: stop tokens, if they are not to come first.
+        hidden: stop tokens that must not be sampled first.
+    Raises: InvalidRequestError.
     """
     name = "allowed_token_ids"
     allowed = tuple(sorted(set(asked)))
@@ -154,7 +155,7 @@ def _allowed_token_ids(asked: list[int], limit: int, hidden: tuple[int, ...]) ->
 
 
 def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], ...]:
-    """Tokens of each word, and of the same behind a blank where that only makes its first token another one."""
+    """Tokens of each word, and of the word after a space if only its first token then differs."""
     name = "bad_words"
     if len(words) > MAX_BAD_WORDS or any(not 0 < len(word.lstrip()) <= MAX_BAD_WORD for word in words):
         message = f"'{name}' may hold at most {MAX_BAD_WORDS} words of 1 to {MAX_BAD_WORD} characters"
@@ -164,7 +165,7 @@ def _bad_words(words: list[str], model: ServedModel) -> tuple[tuple[int, ...], .
         own, behind = (
             tuple(model.tokenizer.encode(blank + word.lstrip(), add_special_tokens=False)) for blank in ("", " ")
         )
-        if not own:  # a word that the tokenizer makes nothing of cannot be said
+        if not own:  # a word without tokens cannot be generated
             continue
         found.append(own)
         if behind[0] != own[0] and len(behind) == len(own):

@@ -1,7 +1,7 @@
-"""The wire models of requests: OpenAI's fields, vLLM's extensions, and the fields that are refused on purpose.
+"""Wire models of requests: OpenAI's fields, vLLM's extensions, and the fields that are refused on purpose.
 
 Types are strict (a number in a string is an error that names the field); `null` means absent everywhere; unknown
-fields are kept apart for `unknown_fields`, which refuses those that would change the output of another server.
+fields are collected for `unknown_fields`, which refuses those that would change the output of another server.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Priority = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 LogitBias = Annotated[
-    dict[str, Any],  # keys and values are checked where the vocabulary is known
+    dict[str, Any],  # keys and values are checked later, with the vocabulary
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}),
 ]
 
@@ -66,9 +66,9 @@ _PROMPT_OR_MESSAGES: dict[str, Any] = {
 
 
 def _prompt_form(value: object) -> str:
-    """Which of a prompt's four forms this is, by its first element, so that only that one is validated.
+    """The prompt's form among four, by its first element, so that only that form is validated.
 
-    The names hold a space, which tells them from field names in the path of an error.
+    The names contain a space, which distinguishes them from field names in the path of an error.
     """
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, str):
@@ -96,9 +96,9 @@ class WireModel(BaseModel):
 
 
 def check_request_id(value: str | None) -> str | None:
-    """A client's own id, as it is.
+    """A client's own id, unchanged.
 
-    Raises: InvalidRequestError if it is no id.
+    Raises: InvalidRequestError if it is not a valid id.
     """
     if value is not None and usable_request_id(value) is None:
         message = f"'request_id' must have 1 to {MAX_REQUEST_ID} printable ASCII characters"
@@ -107,14 +107,14 @@ def check_request_id(value: str | None) -> str | None:
 
 
 class StreamOptions(WireModel):
-    """Content of a stream beside text."""
+    """Content of a stream in addition to text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(WireModel):
-    """How tokens are chosen and where an output ends, under the same names in several bodies."""
+    """Selection of tokens and end of the output, by the same names in several bodies."""
 
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
@@ -178,7 +178,7 @@ class GenerationRequest(SamplingFields):
 
 
 class ChatMessage(BaseModel):
-    """One message; further keys (name, tool_calls, reasoning_content ...) go to the template as they are."""
+    """One message; further keys (name, tool_calls, reasoning_content ...) are passed to the template unchanged."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 
@@ -187,7 +187,7 @@ class ChatMessage(BaseModel):
 
 
 class ChatTemplateFields(WireModel):
-    """How messages become a prompt; shared by chat and /tokenize."""
+    """Conversion of messages to a prompt; shared by chat and /tokenize."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -274,7 +274,7 @@ class PoolAuditRequest(WireModel):
 
 
 class PoolNamespaceRequest(WireModel):
-    """POST /pool/namespaces/{name}: what is absent stays as it is."""
+    """POST /pool/namespaces/{name}: absent fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["quota_mib"]}, {"required": ["weight"]}]})
 

@@ -1,4 +1,4 @@
-"""Settings of the HTTP surface: the model it speaks for, its limits and its keys."""
+"""Settings of the HTTP API: the served model, limits and keys."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from serving.host_names import AllowedHosts
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """Sampling values of the model folder's generation_config.json, used where a request is silent."""
+    """Sampling values of the model folder's generation_config.json, used for fields that a request omits."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,9 +36,9 @@ class GenerationDefaults:
 
     @classmethod
     def from_json(cls, config: dict[str, Any]) -> "GenerationDefaults":
-        """Take the known keys; null means absent.
+        """Read the known keys; null means absent.
 
-        Raises: ModelError for values that no request may have either.
+        Raises: ModelError for values that would be invalid in a request.
         """
         known = {name: config[name] for name in cls.__slots__ if config.get(name) is not None}
         fields = {"max_tokens" if name == "max_new_tokens" else name: value for name, value in known.items()}
@@ -72,11 +72,11 @@ class ServedModel:
     vocab_size: int | None = None
     """Rows of the model's embedding, when that differs from the tokenizer's size."""
     tools: str = "auto"
-    """Name of the family by which it calls tools and reasons; `auto` = as its template tells, `none` = it does not."""
+    """Name of its family for tool calls and reasoning; `auto` = detected from its template, `none` = no family."""
     most_calls: int = 8
-    """Calls of a turn where the request demands one; 0 = no bound."""
+    """Most calls of a turn that must have calls; 0 = no limit."""
     fingerprint: str = ""
-    """Answers' `system_fingerprint`; empty = they have none."""
+    """`system_fingerprint` of responses; empty = none."""
 
     @cached_property
     def control_tokens(self) -> ControlTokens:
@@ -85,7 +85,7 @@ class ServedModel:
 
     @cached_property
     def tool_family(self) -> Family | None:
-        """The family by which the model calls tools and reasons."""
+        """The model's family for tool calls and reasoning."""
         if self.tools != "auto":
             return FAMILIES.get(self.tools)
         template = "" if self.chat_template is None else self.chat_template.source
@@ -93,13 +93,13 @@ class ServedModel:
 
     @cached_property
     def tool_marks(self) -> ToolMarks:
-        """Markers of its family. There must be one."""
+        """Markers of its family, which must not be None."""
         assert self.tool_family is not None, "the caller has looked"
         return self.tool_family.marks_of(self._added_tokens)
 
     @cached_property
     def spelling(self) -> Spelling:
-        """How grammars spell the markers of its family."""
+        """Spelling of its family's markers in grammars."""
         return Spelling(self.tool_marks, self.token_limit)
 
     @cached_property
@@ -109,14 +109,14 @@ class ServedModel:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """Grammars of requests, compiled."""
+        """Compiled grammars of requests."""
         return Grammars(lambda: self.tokenizer.vocabulary(self.token_limit))
 
     @cached_property
     def tokenizer_info(self) -> dict[str, Any]:
         """The tokenizer's own configuration with the chat template in use, in vLLM's format."""
         template = {} if self.chat_template is None else {"chat_template": self.chat_template.source}
-        origin = self.tokenizer.config.get("name_or_path")  # where it was trained or loaded, as whoever saved it wrote
+        origin = self.tokenizer.config.get("name_or_path")  # path at training or loading time, if that was saved
         named = {"name_or_path": PurePath(origin).name} if isinstance(origin, str) and _is_path(origin) else {}
         return {"tokenizer_class": "PreTrainedTokenizerFast", **self.tokenizer.config, **named, **template}
 
@@ -170,13 +170,13 @@ def _ids(value: object) -> list[int]:
 
 
 def hash_api_key(key: str) -> bytes:
-    """Digest under which a key is kept. Keys are long random strings, so a fast hash without salt is enough."""
+    """Digest stored for a key. Keys are long random strings, so a fast hash without salt is enough."""
     return hashlib.sha256(key.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceKeys:
-    """One tenant's name, the digests of its keys, by `hash_api_key`, and the weight that each of them has."""
+    """A tenant's name, the digests of its keys, by `hash_api_key`, and the weight of each key."""
 
     name: str
     key_hashes: tuple[bytes, ...]
@@ -189,15 +189,15 @@ class ApiSettings:
 
     Args:
         api_key_hashes: digests, by `hash_api_key`, of the keys of namespace `default`.
-        admin_key_hashes: digests of the keys that may also see and delete other tenants' cache.
+        admin_key_hashes: digests of the keys that may also read and delete other tenants' cache.
         namespaces: further tenants with their keys.
-        pool_salt: secret from which every namespace gets its salt.
-        max_body_bytes: larger request bodies answer 413.
-        max_sequences: prompts x n of one request. max_n: answers to one prompt.
-        max_logprob_entries: log-probabilities that one answer may hold.
+        pool_salt: secret from which every namespace's salt is derived.
+        max_body_bytes: larger request bodies get 413.
+        max_sequences: prompts x n of one request. max_n: choices for one prompt.
+        max_logprob_entries: most log-probabilities in one response.
         max_logprobs: most top alternatives per token in a request.
         request_timeout_s: deadline of a request from its arrival, which the backend enforces.
-        deadline_grace_s: time after the deadline at which the gateway gives up on the backend.
+        deadline_grace_s: time after the deadline at which the gateway abandons the backend.
         per_request_metrics: report each request's times (vLLM's --enable-per-request-metrics).
         keepalive_s: a comment line is sent into OpenAI's streams of chunks silent for this long; 0 = never (some load
             generators cannot read comments).
@@ -205,8 +205,8 @@ class ApiSettings:
         encode_in_thread_bytes: prompts longer than this are tokenized off the event loop.
         allowed_origins: origins whose web pages may call, `*` = all.
         hosts: accepted host names of requests; None = any.
-        placeholder_tokens: NPUs are simulated, and the output is meaningless.
-        pools_page: address of the dashboard's page about pools; empty = not known.
+        placeholder_tokens: whether NPUs are simulated, so that the output is meaningless.
+        pools_page: address of the dashboard's page about pools; empty = unknown.
         root_path: path under which a proxy serves this server; empty = none.
         keep: limits of the stored /v1/responses.
     """

@@ -1,12 +1,12 @@
-"""Finds stop strings in text that arrives in pieces, and lets no part of one out before it is known.
+"""Finds stop strings in text that arrives in pieces, and withholds text that may be the start of one.
 
-The rule, the same for any cutting into pieces: reading the text character by character, the first moment at which it
-ends with a stop string ends it; of several that end there, the longest counts. Text is given out as soon as it can no
-longer be the start of a stop string.
+The rule, independent of the cutting into pieces: reading character by character, the text stops at the first position
+where it ends with a stop string; of several that end at the same position, the longest counts. Text is released as soon
+as it can no longer be the start of a stop string.
 
-How: Knuth-Morris-Pratt, one automaton per stop string. Its state is the length of the longest beginning of the string
-that the text ends with, so the longest of all states is also what must be held back. Memory grows with the strings'
-lengths, time per character with their number.
+Method: Knuth-Morris-Pratt, one automaton per stop string. Its state is the length of the longest prefix of the string
+that the text ends with, so the maximum of all states is the number of characters to withhold. Memory is linear in the
+strings' lengths, time per character in their number.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """Result of one piece: text that may go out, and the stop string that ended the sequence, if any."""
+    """Result of one piece: text to release, and the stop string that ended the sequence, if any."""
 
     text: str
     stopped_by: str | None = None
 
 
 class StopSet:
-    """Stop strings, made ready once for all sequences of a request.
+    """Stop strings, preprocessed once for all sequences of a request.
 
     Args:
         stops: non-empty strings.
@@ -33,7 +33,7 @@ class StopSet:
         self.stops = stops
         self.firsts = tuple({stop[0] for stop in stops})
         self.steps = tuple(_borders(stop) for stop in stops)
-        """Of each string and each of its beginnings: the longest shorter beginning that this one ends with."""
+        """For each string and each of its prefixes: length of the longest shorter prefix that this one ends with."""
 
     def __bool__(self) -> bool:
         return bool(self.stops)
@@ -45,7 +45,7 @@ class StopStrings:
     __slots__ = ("_held", "_include", "_set", "_states")
 
     def __init__(self, stops: StopSet, *, include: bool = False) -> None:
-        """Watch for `stops`; `include` leaves the matched one in the text."""
+        """Search for `stops`; `include` leaves the matched one in the text."""
         self._set = stops
         self._include = include
         self._held = ""
@@ -53,14 +53,14 @@ class StopStrings:
 
     @property
     def held(self) -> int:
-        """Characters that are held back."""
+        """Number of withheld characters."""
         return len(self._held)
 
     def push(self, piece: str, *, armed: bool = True) -> StopMatch:
-        """Take the next piece of text. After a match nothing more may be pushed.
+        """Add the next piece of text. Must not be called after a match.
 
         Args:
-            armed: False = a stop string that ends within this piece does not count; one that only begins there may.
+            armed: False = ignore a stop string that ends within this piece, but not one that only starts in it.
         """
         if not self._held and not any(first in piece for first in self._set.firsts):
             return StopMatch(piece)
@@ -75,12 +75,12 @@ class StopStrings:
         return StopMatch(text[:kept])
 
     def flush(self) -> str:
-        """Text still held back, when the sequence ended for another reason."""
+        """Return the withheld text, after the sequence ended for another reason."""
         held, self._held = self._held, ""
         return held
 
     def _advance(self, char: str) -> str | None:
-        """One more character. Returns: the longest stop string that the text ends with."""
+        """Process one character. Returns: the longest stop string that the text now ends with."""
         ended: str | None = None
         states, steps = self._states, self._set.steps
         for index, stop in enumerate(self._set.stops):

@@ -1,6 +1,6 @@
-"""Pool of processes that run a model's chat template: started on demand, a few at most, replaced when lost.
+"""Pool of processes that run a model's chat template: started on demand, up to a small number, replaced when lost.
 
-Serves any event loop, and several concurrently: an idle process is not bound to a loop.
+Usable from several event loops concurrently: an idle process is not bound to a loop.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from serving.gateway.api.template_process import CPU_S, LENGTH, TEXT, command
 from serving.gateway.api.template_turns import TemplateTurns
 
 ORDINARY_PROCESSES = 2
-"""One does some thousand ordinary answers a second; the other is for those that a longer conversation would hold up."""
+"""One renders about a thousand ordinary prompts per second; the other serves those behind a longer conversation."""
 LONG_PROCESSES = 2
 LONG_BYTES = 1 << 20
-"""A conversation as long as this waits in a line of its own, and has a process of its own: what it takes is given back
-so. It is two tenths of a second in there."""
+"""A conversation of at least this size waits in a queue of its own, and gets a process of its own, so that its memory
+is released afterwards. Rendering it takes 0.2 s."""
 MOST_WAITING_BYTES = 64 << 20
 PATIENCE_S = 60.0
-"""For an answer. A template cannot sleep, and its processor time is bounded: beyond this the machine stands still."""
+"""Limit for a rendering. A template cannot sleep, and its CPU time is limited: after this time the machine is stuck."""
 ATTEMPTS = 2
-"""A process may be lost by somebody else's hand: another one has better luck."""
+"""Another process may have killed this one, so rendering is retried in a second process."""
 LAST_BREATH_S = 1.0
-"""Between the end of a process's connection and its own."""
+"""Time between the end of a process's connection and its exit."""
 _MOST_ANSWER_BYTES = 1 << 30
 _ONE_READ_BYTES = 256 << 10
 
@@ -55,15 +55,15 @@ class _Renderer:
 
     @property
     def pid(self) -> int:
-        """The process's."""
+        """Process id."""
         return self._process.pid
 
     async def ask(self, frame: bytes) -> bytes:
-        """One answer. Raises: _LostError."""
+        """Send a frame and return the response. Raises: _LostError."""
         loop = asyncio.get_running_loop()
         try:
             await loop.sock_sendall(self.connection, LENGTH.pack(len(frame)) + frame)
-            got = await self._receive(_ONE_READ_BYTES)  # a short answer in one piece
+            got = await self._receive(_ONE_READ_BYTES)  # a short response in one piece
             while len(got) < LENGTH.size:
                 got += await self._receive(_ONE_READ_BYTES)
             size = LENGTH.unpack(got[: LENGTH.size])[0]
@@ -87,7 +87,7 @@ class _Renderer:
         """Stop the process. Returns: its exit code; below 0 = the signal that killed it, perhaps earlier.
 
         Args:
-            patience_s: how long to wait for a process that is about to exit by itself [s].
+            patience_s: how long to wait for the process to exit on its own [s].
         """
         self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -97,10 +97,10 @@ class _Renderer:
 
 
 class TemplatePool:
-    """Renders one template's texts in other processes.
+    """Renders one template in other processes.
 
     Args:
-        cpu_s: processor time for a response, in addition to the time allowed for its size.
+        cpu_s: CPU time per response, in addition to the time allowed for its size.
     """
 
     def __init__(self, source: str, cpu_s: float = CPU_S) -> None:
@@ -115,20 +115,20 @@ class TemplatePool:
         self._end = weakref.finalize(self, _end_all, self._idle)
 
     async def warm(self) -> None:
-        """Start a process, so that no request waits for it, and see the template compiled.
+        """Start a process, so that no request waits for it, and compile the template in it.
 
-        Raises: InvalidRequestError if it cannot be.
+        Raises: InvalidRequestError if the template does not compile.
         """
         async with self._ordinary.turn(0), asyncio.timeout(PATIENCE_S):
             self._give(await self._renderer())
 
     async def render(self, frame: bytes) -> str:
-        """The text.
+        """The rendered text.
 
         Args:
             frame: the template's variables, marshalled; plain JSON values.
-        Raises: InvalidRequestError when the template refuses them or takes too much; OverloadedError when too many
-            wait; TimeoutError.
+        Raises: InvalidRequestError when the template refuses them or exceeds its limits; OverloadedError when too many
+            requests wait; TimeoutError.
         """
         long = len(frame) >= LONG_BYTES
         turns = self._long if long else self._ordinary
@@ -139,7 +139,7 @@ class TemplatePool:
         raise refusal(f"{ATTEMPTS} processes were lost over them")
 
     def close(self) -> None:
-        """End the idle processes; others end with their answers."""
+        """Stop the idle processes; busy ones stop after their responses."""
         self._end()
 
     async def _render(self, frame: bytes, *, fresh: bool) -> str:
@@ -152,14 +152,14 @@ class TemplatePool:
         return _text(answer)
 
     async def _renderer(self) -> _Renderer:
-        """An idle one, or a new one."""
+        """An idle process, or a new one."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return await self._started()
 
     async def _started(self) -> _Renderer:
-        """A new one, which has compiled the template."""
+        """A new process, which has compiled the template."""
         started = self._threads.submit(_Renderer, self._cpu_s)
         try:
             renderer = await asyncio.wrap_future(started)
@@ -175,7 +175,7 @@ class TemplatePool:
     async def _answer(self, renderer: _Renderer, frame: bytes) -> bytes:
         """Send a request to a process; stop the process if it does not respond.
 
-        Raises: _LostError, InvalidRequestError if the kernel killed it for exceeding its processor time.
+        Raises: _LostError, InvalidRequestError if the kernel killed it for exceeding its CPU time.
         """
         try:
             return await renderer.ask(frame)
@@ -184,7 +184,7 @@ class TemplatePool:
             if await asyncio.wrap_future(ended) == -signal.SIGPROF:
                 raise refusal("it takes too much time") from error
             raise
-        except BaseException:  # nobody waits any more
+        except BaseException:  # the caller no longer waits
             self._threads.submit(renderer.end)
             raise
 
@@ -197,7 +197,7 @@ class TemplatePool:
 
 
 def refusal(reason: str) -> InvalidRequestError:
-    """The error of a conversation that a template refuses, or that it may not render."""
+    """The error for a conversation that a template refuses, or must not render."""
     return InvalidRequestError(f"the chat template refused the messages: {reason}", param="messages")
 
 

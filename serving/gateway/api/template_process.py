@@ -1,11 +1,11 @@
-"""A process that runs one chat template: started by `template_pool`, and lost when the template takes too much.
+"""A process that runs one chat template: started by `template_pool`, killed when the template exceeds its limits.
 
     parent -> child    length, marshalled values: first the source, then one dictionary of variables after the other
-    child -> parent    length, kind, text: the rendered text, or why there is none
+    child -> parent    length, kind, text: the rendered text, or the reason for a refusal
 
-The child ends itself: the kernel ends it when an answer has taken its processor time, also in the midst of one long
-operation, and refuses it memory beyond its share. It ends when its parent does, too. Whatever the parent reads is text,
-so that a template that got out of the sandbox has got nowhere.
+The child limits itself: the kernel kills it when a response has used up its CPU time, even during one long operation,
+and refuses it memory beyond its limit. It also exits when its parent does. The parent reads only text, so a template
+that escapes the sandbox gains nothing.
 """
 
 import marshal
@@ -20,23 +20,23 @@ from serving.gateway.api.template_text import TextTemplate
 LENGTH = struct.Struct("<I")
 TEXT, REFUSED = b"T", b"R"
 CPU_S, CPU_S_PER_BYTE = 2.0, 2e-6
-"""Processor time that an answer may take, and more for what it is made from. Long conversations take 0.2 s per MB."""
+"""CPU time per response, and more per input byte. Long conversations take 0.2 s per MB."""
 MEMORY_BYTES, MEMORY_PER_BYTE = 1 << 29, 64
-"""Of address space, likewise: Python and jinja2 have 100 MB of it."""
+"""Address space per response, and more per input byte: Python and jinja2 use 100 MB of it."""
 MOST_CHARS, MOST_CHARS_PER_BYTE = 1 << 20, 8
-"""Of the text, likewise: instructions for tools may be long, and escapes take six characters."""
+"""Characters of a response, and more per input byte: instructions for tools may be long, escapes take six."""
 _LONGEST_REASON = 1000
 
 
 def most_chars(size: int) -> int:
-    """How long the text from so many bytes may be."""
+    """Most characters of the text for an input of `size` bytes."""
     return MOST_CHARS + MOST_CHARS_PER_BYTE * size
 
 
 def serve(connection: socket.socket, cpu_s: float) -> None:
-    """Answer until the other side is gone. `cpu_s`: processor time for an answer, beside what its size gives."""
+    """Respond until the peer closes. `cpu_s`: CPU time per response, in addition to the time allowed for its size."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # what a parent ignores or blocks, its children would, too
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # children inherit what a parent ignores or blocks
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
     source = _receive(connection)
     if source is None:
@@ -64,11 +64,11 @@ def _compiled(connection: socket.socket, source: bytes, cpu_s: float) -> TextTem
 
 
 def _allow(size: int, cpu_s: float) -> None:
-    """Give the next answer its share of processor and memory."""
+    """Set the limits of CPU time and memory for the next response."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     memory = MEMORY_BYTES + MEMORY_PER_BYTE * size
     resource.setrlimit(resource.RLIMIT_AS, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
-    signal.setitimer(signal.ITIMER_PROF, cpu_s + CPU_S_PER_BYTE * size)  # SIGPROF has no handler: it ends the process
+    signal.setitimer(signal.ITIMER_PROF, cpu_s + CPU_S_PER_BYTE * size)  # SIGPROF without a handler kills the process
 
 
 def _refusal(error: BaseException) -> bytes:
@@ -82,7 +82,7 @@ def _send(connection: socket.socket, answer: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """One frame, or None when there will be none."""
+    """One frame, or None at the end of the stream."""
     head = _exactly(connection, LENGTH.size)
     return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
 
@@ -99,13 +99,13 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 
 def command(cpu_s: float) -> list[str]:
-    """How to start one; its connection is its standard input. Its path is ours, whatever ours came from."""
+    """Command that starts a process; its connection is its standard input. `sys.path` is copied from this process."""
     run = f"from serving.gateway.api.template_process import main; main({cpu_s!r})"
     program = f"import sys; sys.path[:] = {sys.path!r}; {run}"
     return [sys.executable, "-I", "-S", "-c", program]
 
 
 def main(cpu_s: float) -> None:
-    """Serve what standard input is connected to."""
+    """Serve the connection on standard input."""
     with socket.socket(fileno=0) as connection:
         serve(connection, cpu_s)

@@ -1,9 +1,9 @@
-"""Hugging Face chat templates as jinja2 runs them: foreign code, and what it is offered.
+"""Hugging Face chat templates in jinja2: foreign code, and the functions that it may use.
 
-The environment offers what templates of published models use: `raise_exception`, `strftime_now`, `tojson` without HTML
-escapes, loop controls, trimmed blocks and `{% generation %}`. The sandbox keeps a template from Python, not from the
-processor and the memory: to compile and to run one is for a process that may be lost, `template_process`. Imports
-nothing of the server, so that such a process starts at once.
+The environment has the functions that templates of published models use: `raise_exception`, `strftime_now`, `tojson`
+without HTML escapes, loop controls, trimmed blocks and `{% generation %}`. The sandbox denies a template access to
+Python, but does not limit its CPU time and memory: templates are compiled and run in a process that may be killed,
+`template_process`. Imports nothing of the server, so that such a process starts quickly.
 """
 
 import datetime
@@ -19,19 +19,19 @@ import jinja2.parser
 import jinja2.sandbox
 
 MARK = "\udfff"
-"""A lone surrogate: JSON parsers refuse it, so no message holds it; a template's filters hand it on."""
+"""A lone surrogate: JSON parsers refuse it, so no message contains it; a template's filters preserve it."""
 SOLE_MARK = "\udffe"
-"""Behind a control token of one character, which has no inside to mark."""
+"""Follows a control token of one character, which cannot be marked inside."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7e]")
 
 
 class TooLongError(Exception):
-    """A template makes more text than any model can take."""
+    """A template generates more text than any model can process."""
 
 
 class _GenerationBlock(jinja2.ext.Extension):
-    """`{% generation %}...{% endgeneration %}` marks text for training; when serving it is just its body."""
+    """`{% generation %}...{% endgeneration %}` marks text for training; in serving it is replaced by its body."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 reads a plain class attribute
 
@@ -61,7 +61,7 @@ def _tojson(
 
 
 def _escape(match: re.Match[str]) -> str:
-    """JSON's escape of a character, except for marks, which must stay what they are."""
+    """JSON's escape of a character, except for marks, which are kept."""
     return match[0] if match[0] in (MARK, SOLE_MARK) else json.dumps(match[0])[1:-1]
 
 
@@ -76,7 +76,7 @@ def _environment() -> jinja2.Environment:
 
 
 def syntax_error(source: str) -> str | None:
-    """The fault of a template, as far as reading it tells; nothing of it is run, nor folded."""
+    """Syntax error of a template, found by parsing alone: no code of it is run, no constants are folded."""
     environment = _environment()
     try:
         tree = environment.parse(source)
@@ -93,13 +93,13 @@ class TextTemplate:
     """One compiled template."""
 
     def __init__(self, source: str) -> None:
-        """Compile. Raises: whatever jinja2 does with foreign code; constants are folded here."""
+        """Compile, which folds constants. Raises: any exception that jinja2 raises for foreign code."""
         self._template = _environment().from_string(source)
 
     def render(self, variables: Mapping[str, Any], most_chars: int) -> str:
-        """The text.
+        """The rendered text.
 
-        Raises: TooLongError; whatever the template does.
+        Raises: TooLongError; any exception of the template.
         """
         pieces, length = [], 0
         for piece in self._template.generate(variables):

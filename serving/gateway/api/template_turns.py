@@ -1,4 +1,4 @@
-"""Turns at a few processes: so many at once, others wait in line, and too many are refused. For any event loop."""
+"""Turns at a few processes: a fixed number concurrently, others queue, excess is refused. For any event loop."""
 
 import asyncio
 import contextlib
@@ -12,12 +12,12 @@ MOST_WAITING = 1024
 
 
 class TemplateTurns:
-    """One line.
+    """One queue.
 
     Args:
-        most: turns at a time.
-        most_bytes: that may wait; one may always.
-        patience_s: for a turn.
+        most: concurrent turns.
+        most_bytes: bytes that may wait; a single request may always wait.
+        patience_s: longest wait for a turn.
     """
 
     def __init__(self, most: int, most_bytes: int, patience_s: float) -> None:
@@ -29,12 +29,12 @@ class TemplateTurns:
 
     @property
     def state(self) -> tuple[int, int, int]:
-        """Free turns, those that wait, and their bytes."""
+        """Free turns, waiting requests, and their bytes."""
         return self._free, len(self._waiting), self._bytes
 
     @contextlib.asynccontextmanager
     async def turn(self, size: int) -> AsyncIterator[None]:
-        """Wait for a turn and take it. Raises: OverloadedError if too much waits already; TimeoutError."""
+        """Wait for a turn and take it. Raises: OverloadedError if too much is waiting already; TimeoutError."""
         with self._lock:
             waits = not self._free
             if not waits:
@@ -62,7 +62,7 @@ class TemplateTurns:
                 waits = place in self._waiting
                 if waits:
                     self._waiting.remove(place)
-            if not waits:  # its turn came at the same moment
+            if not waits:  # its turn became free at the same moment
                 self._leave()
             raise
         finally:
@@ -70,14 +70,14 @@ class TemplateTurns:
                 self._bytes -= size
 
     def _leave(self) -> None:
-        """Let the next one in."""
+        """Give the turn to the next waiting request."""
         while True:
             with self._lock:
                 if not self._waiting:
                     self._free += 1
                     return
                 loop, turn = self._waiting.popleft()
-            with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
+            with contextlib.suppress(RuntimeError):  # that loop has been closed in the meantime
                 loop.call_soon_threadsafe(_wake, turn)
                 return
 

@@ -2,10 +2,10 @@
 
     key of `[[namespaces]] acme`   -> acme
     key of `[gateway] api_keys`    -> default
-    key of `[gateway] admin_keys`  -> default (or its `[[namespaces]]`), and may see and delete everybody's cache
+    key of `[gateway] admin_keys`  -> default (or its `[[namespaces]]`), and may read and delete every tenant's cache
     no keys configured at all      -> default, and may administer: the server is open
 
-As soon as any key is configured, of whatever kind, requests without one are refused. Only digests are held.
+If a key of any kind is configured, requests without one are refused. Only digests are stored.
 """
 
 import base64
@@ -21,15 +21,15 @@ from serving.values.namespaces import DEFAULT_NAMESPACE, namespace_salt
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One caller.
+    """One client.
 
     Args:
-        namespace: under which the pool books the caller's blocks.
-        salt: first part of its prefix-hash chains; another namespace's chain never meets it.
-        admin: may see and delete the cache of every namespace.
-        key: tells its API key from others where they wait for their turn; empty = everybody's.
-        weight: of the key's share there.
-        alone: no key belongs to another tenant, so there is nobody whose traffic the system's state would show.
+        namespace: under which the pool accounts for the client's blocks.
+        salt: first part of its prefix-hash chains; chains of different namespaces never match.
+        admin: may read and delete the cache of every namespace.
+        key: distinguishes its API key from others in queues; empty = shared by all clients without a key.
+        weight: weight of the key in queues.
+        alone: no other tenant has a key, so the system's state reveals no other tenant's traffic.
     """
 
     namespace: str
@@ -41,11 +41,11 @@ class Tenant:
 
     @property
     def may_see_system(self) -> bool:
-        """Whether replicas, machines and load of the whole system are this caller's to see."""
+        """Whether this client may see replicas, machines and load of the whole system."""
         return self.admin or self.alone
 
     def may_manage(self, namespace: str) -> bool:
-        """Whether a namespace's contents are this caller's to see and to delete."""
+        """Whether this client may read and delete a namespace's contents."""
         return self.admin or namespace == self.namespace
 
 
@@ -81,7 +81,7 @@ class KeyRing:
 
     @property
     def open(self) -> bool:
-        """No key is configured: everybody may enter."""
+        """Whether no key is configured, so that every client may enter."""
         return not self._digests
 
     def identify(self, authorization: str | None) -> Tenant:
@@ -89,7 +89,7 @@ class KeyRing:
 
         Every digest is compared, each in constant time.
 
-        Raises: AuthenticationError when a key is needed and there is none, or an unknown one.
+        Raises: AuthenticationError when a key is required and missing or unknown.
         """
         if self.open:
             return self._everybody
@@ -103,7 +103,7 @@ class KeyRing:
         return self._tenants[matches.index(True)]
 
     def glance(self, authorization: str | None) -> Tenant:
-        """Identify the sender for paths that need no key: an unknown key is the anonymous tenant."""
+        """Identify the client on paths that need no key: an unknown key is the anonymous tenant."""
         try:
             return self.identify(authorization)
         except AuthenticationError:
@@ -119,12 +119,12 @@ def _key_of(authorization: str) -> str:
         return ""
     try:
         return base64.b64decode(rest.strip(), validate=True).decode().partition(":")[2]
-    except ValueError:  # no Base64, or no UTF-8
+    except ValueError:  # not Base64, or not UTF-8
         return ""
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Sender of this request, as the middleware found out."""
+    """Tenant of this request, set by the middleware."""
     tenant = request.state.tenant
     assert isinstance(tenant, Tenant), "the middleware comes before every route"
     return tenant

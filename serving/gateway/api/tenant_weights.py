@@ -1,4 +1,4 @@
-"""Weights of tenants that were changed while the system runs, as the pool's view tells them."""
+"""Weights of tenants that were changed while the system runs, from the pool's view."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ from serving.values.pool_view import EMPTY_VIEW
 
 
 class TenantWeights:
-    """Newest weight of each tenant. Without a pool the configuration's weights stay.
+    """Latest weight of each tenant. Without a pool the configured weights apply.
 
     Args:
-        pool: where there is one.
+        pool: None if there is none.
     """
 
     def __init__(self, pool: PoolAdmin | None) -> None:
@@ -20,7 +20,7 @@ class TenantWeights:
         self._weights: dict[str, float] = {}
 
     def apply(self, tenant: Tenant) -> Tenant:
-        """The tenant with the weight that holds now."""
+        """The tenant with its present weight."""
         if self._pool is None:
             return tenant
         view = self._pool.view()

@@ -1,7 +1,7 @@
-"""Work on texts, from characters to tokens and back: a bounded amount at a time, the rest in a fair and bounded queue.
+"""Work on texts, from characters to tokens and back: a limited amount concurrently, the rest in a fair, bounded queue.
 
-A text takes over a hundred times its size in memory while it is tokenized, and whoever sends it is let in by the pools'
-admission only afterwards. So it passes this desk first: an `AdmissionQueue` of bytes in place of tokens.
+A text takes over a hundred times its size in memory while it is tokenized, and the pools' admission limits its client
+only afterwards. So it first waits here, in an `AdmissionQueue` of bytes instead of tokens.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 UNIT_BYTES = 256 << 10
 UNITS = 16
-"""Worked on at once: so many short texts, or one of a few megabytes."""
+"""Units in work concurrently: that many short texts, or one of a few megabytes."""
 MOST_WAITING = 1024
 WAITING_BODIES = 8
 """Bytes that may wait, in bodies of the largest size."""
 RETURN_BYTES = 1 << 20
-"""After texts as long as this, what they took is given back; the C library would keep it."""
+"""Texts from this size on: their memory is returned to the operating system, which the C library would not do."""
 
 
 class TextDesk:
-    """One gateway's."""
+    """Queue of one gateway."""
 
     def __init__(self, settings: ApiSettings, clock: Callable[[], float]) -> None:
         keys = len(settings.api_key_hashes) + len(settings.admin_key_hashes)
@@ -47,15 +47,15 @@ class TextDesk:
 
     @property
     def busy(self) -> tuple[int, int]:
-        """Units being worked on, and texts that wait."""
+        """Units in work, and waiting texts."""
         return sum(self._units.values()), len(self._turns)
 
     async def run(self, tenant: Tenant, size: int, work: Callable[[], T]) -> T:
-        """`work` in a thread, when it is this tenant's turn.
+        """Run `work` in a thread when it is this tenant's turn.
 
         Args:
-            size: of the text, about [bytes].
-        Raises: OverloadedError if too much waits; TimeoutError; what `work` raises.
+            size: approximate size of the text [bytes].
+        Raises: OverloadedError if too much is waiting; TimeoutError; any exception of `work`.
         """
         self._serial += 1
         number = self._serial
@@ -90,7 +90,7 @@ class TextDesk:
     def _let_in(self) -> None:
         while (number := self._queue.take(self.busy[0], self._clock())) is not None:
             turn, self._units[number] = self._turns.pop(number)
-            if not turn.done():  # else its task was cancelled, and gives the units back
+            if not turn.done():  # otherwise its task was cancelled, and releases the units
                 turn.set_result(None)
 
     def _finished(self, number: int, began: float) -> None:

@@ -1,11 +1,11 @@
-"""The wire models of time lines, for `/openapi.json` alone, as in `answers`."""
+"""Wire models of timelines, used only for `/openapi.json`, as in `answers`."""
 
 from serving.gateway.api.answers import Answer, Count
 from serving.gateway.core.timeline import Outcome
 
 
 class TimelinePart(Answer):
-    """Part of a request's time: its begin since arrival, how long it took [s]; without `replica` at the gateway."""
+    """Part of a request's time: its start since arrival, its duration [s]; without `replica` at the gateway."""
 
     kind: str
     start_s: float
@@ -20,7 +20,7 @@ class TimelinePart(Answer):
 
 
 class TimelineChoice(Answer):
-    """One choice. Its parts lie end to end and cover the whole request."""
+    """One choice. Its parts are consecutive and cover the whole request."""
 
     index: Count
     parts: list[TimelinePart]
@@ -30,7 +30,7 @@ class TimelineChoice(Answer):
 
 
 class PastRequest(Answer):
-    """A request that is over. `arrived` in seconds since 1970; `cause` names the largest part of its time."""
+    """A finished request. `arrived` in seconds since 1970; `cause` names the largest part of its time."""
 
     request_id: str
     namespace: str

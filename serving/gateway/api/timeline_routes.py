@@ -1,4 +1,4 @@
-"""`/v1/requests`: time lines of past requests, for whoever sent them and for administrators."""
+"""`/v1/requests`: timelines of past requests, for their own tenant and for administrators."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
@@ -20,7 +20,7 @@ MOST_LISTED = 100
 
 
 class Timelines(Protocol):
-    """Time lines of all gateways."""
+    """Timelines of all gateways."""
 
     async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
         """See `TimelineShelf.find`."""
@@ -43,16 +43,16 @@ def timeline_router(timelines: Timelines) -> APIRouter:
     ) -> Response:
         """Past requests: `which` is `newest` or `slowest` (first), `failed` or `resumed` (only those); at most `limit`.
 
-        A tenant sees its own only. `cloudmatrix explain` prints them.
+        A tenant gets only its own. `cloudmatrix explain` prints them.
         """
         found = await timelines.choose(which, limit, _namespace(request))
         return json_response({"object": "list", "data": [_summary(times) for times in found]})
 
     @router.get("/v1/requests/{request_id}/timeline", responses=answers(PastRequestTimeline, 404))
     async def timeline(request: Request, request_id: str) -> Response:
-        """Where the time of a request went, once it is over: parts that sum to it.
+        """Timeline of a finished request: parts that sum to its time.
 
-        `request_id` is the `id` of its answer, or the `X-Request-ID` that came with it. 404 for one of another tenant.
+        `request_id` is the `id` of its response, or its `X-Request-ID`. 404 for a request of another tenant.
         """
         times = await timelines.find(request_id, _namespace(request))
         if times is None:

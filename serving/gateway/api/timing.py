@@ -5,7 +5,7 @@
        |-------- to first token ---------------|---- generation ----|
 
 Only for requests with one prompt and one choice, as in vLLM: times of several sequences cannot be combined. A stream
-carries it in the usage chunk, so a client that did not request usage does not receive it.
+has it in the usage chunk, so a client that did not request usage does not receive it.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Timing:
-    """Stamps of one clock [s]; None until it happened.
+    """Times of one clock [s]; None until the event has happened.
 
     Args:
-        submitted: given to the backend.
-        arrived: the request itself; None = when it was submitted.
-        queue_s: queueing time in the backend; None where the backend does not report it.
+        submitted: submission to the backend.
+        arrived: arrival of the request; None = same as `submitted`.
+        queue_s: queueing time in the backend; None if the backend does not report it.
         first, last: arrival of the first and the latest token.
     """
 
@@ -29,17 +29,17 @@ class Timing:
     last: float | None = None
 
     def token(self, now: float) -> None:
-        """Tokens arrived."""
+        """Record the arrival of tokens."""
         if self.first is None:
             self.first = now
         self.last = now
 
     def as_wire(self, tokens: int) -> dict[str, float]:
-        """The `metrics` object: milliseconds; what is not known has no key, and without any token there is nothing.
+        """The `metrics` object in milliseconds, without keys for unknown values; empty if there was no token.
 
-        Names are vLLM's, and so is their meaning but for `time_to_first_token_ms`: all that the client waited, from the
-        request's arrival on, where vLLM begins when the queue is left. `generation_time_ms` is the time from the first
-        token to the last, `tokens_per_second` counts from the end of the queue to the last token.
+        Names and meanings are vLLM's except for `time_to_first_token_ms`: it counts from the request's arrival,
+        while vLLM counts from the end of the queue. `generation_time_ms` is the time from the first token to the last,
+        `tokens_per_second` counts from the end of the queue to the last token.
 
         Args:
             tokens: output tokens of the sequence.
@@ -63,5 +63,5 @@ class Timing:
 
 
 def _ms(seconds: float) -> float:
-    """Milliseconds to the microsecond; two clocks of a backend may disagree by less than that about what came first."""
+    """Milliseconds, rounded to a microsecond; a backend's clocks may disagree by less about the order of events."""
     return round(max(0.0, seconds) * 1000, 3)

@@ -1,7 +1,7 @@
 """A Hugging Face fast tokenizer, loaded from a model folder without importing `transformers`.
 
-Adds to `tokenizers.Tokenizer` what serving needs: the special tokens by role, a table of each token's raw bytes (for
-incremental decoding in constant time and for the `bytes` of log-probabilities) and tolerant decoding of single tokens.
+Adds to `tokenizers.Tokenizer` the special tokens by role, a table of each token's raw bytes (for incremental decoding
+in constant time and for the `bytes` of log-probabilities) and tolerant decoding of single tokens.
 """
 
 import json
@@ -20,11 +20,11 @@ from serving.grammar.vocabulary import Vocabulary
 from serving.regular_file import MOST_JSON_BYTES, check_regular, read_regular
 
 _LONG_TEXT = 2048
-"""Characters: some hundred microseconds of work."""
+"""Characters: a few hundred microseconds of work."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """SentencePiece's token for a byte."""
 _FEW_IDS = 1 << 18
-"""Ids that any tokenizer may have, however short its file; a token takes more bytes there than one."""
+"""Ids accepted for any tokenizer, however short its file; a token takes several bytes in the file."""
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -99,7 +99,7 @@ class Tokenizer:
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
         """Load `tokenizer.json` and the names of special tokens from its folder.
 
-        Raises: ModelError when the folder holds no readable `tokenizer.json`.
+        Raises: ModelError when the folder has no readable `tokenizer.json`.
         """
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
@@ -126,18 +126,18 @@ class Tokenizer:
 
     @cached_property
     def _longest_token(self) -> int | None:
-        """Characters of the longest token, where every token is a piece of the text itself."""
+        """Characters of the longest token; None if tokens are not always pieces of the text itself."""
         if self.bytes_of is None or self.raw.normalizer is not None:
             return None
         return max((len(own) for own in self.bytes_of), default=1) or 1
 
     def least_tokens(self, text: str) -> int:
-        """A cheap lower bound of the tokens of `text`, which refuses a far too long prompt without encoding it."""
+        """A cheap lower bound of the tokens of `text`, to refuse a much too long prompt without encoding it."""
         return 0 if self._longest_token is None else len(text) // self._longest_token
 
     @property
     def eos_id(self) -> int | None:
-        """Id of the end-of-sequence token, where the folder names one."""
+        """Id of the end-of-sequence token; None if the folder names none."""
         text = self.special_tokens.get("eos_token")
         return None if text is None else self.raw.token_to_id(text)
 
@@ -151,7 +151,7 @@ class Tokenizer:
 
     @cached_property
     def added_ends(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Special tokens that the tokenizer puts before, and behind, every text."""
+        """Special tokens that the tokenizer adds before and after every text."""
         bare, whole = (self.encode("a", add_special_tokens=special) for special in (False, True))
         for front in range(len(whole) - len(bare) + 1) if bare else ():
             if whole[front : front + len(bare)] == bare:
@@ -177,7 +177,7 @@ class Tokenizer:
         """Text of one token within a longer text, special tokens included; partial characters become U+FFFD."""
         if self.bytes_of is not None or self._anchor is None:
             return self.decode((token,), skip_special_tokens=False)
-        # Other decoders strip the space that a first token begins with: decode behind a token, and take that off again.
+        # Other decoders strip a leading space: decode after an anchor token, and remove the anchor's text again.
         anchor, before = self._anchor
         text = self.decode((anchor, token), skip_special_tokens=False)
         return text[len(before) :] if text.startswith(before) else self.decode((token,), skip_special_tokens=False)
@@ -187,7 +187,7 @@ class Tokenizer:
         if self.bytes_of is not None:
             return self.bytes_of[token] if token < len(self.bytes_of) else b""
         single = _BYTE_TOKEN.fullmatch(self.token_string(token))
-        if single is not None and self.token_text(token) != single[0]:  # the decoder knows it for a byte
+        if single is not None and self.token_text(token) != single[0]:  # the decoder treats it as a byte
             return bytes([int(single[1], 16)])
         return self.token_text(token).encode()
 
@@ -205,7 +205,7 @@ class Tokenizer:
         added = frozenset(self.raw.get_added_tokens_decoder())
         own = range(min(size, self.vocab_size))
         tokens = [self.token_string(i).encode() if i in added else self.token_bytes(i) for i in own]
-        plain = RawTokenizer(self.raw.model)  # knows no added tokens: their spelling is text, as any other
+        plain = RawTokenizer(self.raw.model)  # has no added tokens: their spelling is ordinary text
         if self.raw.normalizer is not None:
             plain.normalizer = self.raw.normalizer
         if self.raw.pre_tokenizer is not None:
@@ -219,14 +219,14 @@ class Tokenizer:
         return Vocabulary(tuple(tokens), frozenset(i for i in added if i < size), encode)
 
     def token_string(self, token: int) -> str:
-        """One token as the vocabulary spells it (`Ġthe`); empty for an id without an entry."""
+        """One token's spelling in the vocabulary (`Ġthe`); empty for an id without an entry."""
         return self.raw.id_to_token(token) or ""
 
 
 def _check_ids(path: Path, raw: RawTokenizer, limit: int) -> None:
-    """Tables of tokens have a place for every id up to the largest, whether there is a token or not.
+    """Check the largest id, because tables of tokens have an entry for every id up to it.
 
-    Raises: ModelError if that is beyond what a file of this size can mean.
+    Raises: ModelError if it is too large for a file of this size.
     """
     largest = max(raw.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= limit:
@@ -234,7 +234,7 @@ def _check_ids(path: Path, raw: RawTokenizer, limit: int) -> None:
 
 
 def _token_text(value: object) -> str | None:
-    """Special tokens are written as a string or as an object with `content`."""
+    """Text of a special token, given as a string or as an object with `content`; otherwise None."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) and value else None

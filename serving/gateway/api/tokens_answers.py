@@ -1,4 +1,4 @@
-"""The wire models of answers in tokens, for `/openapi.json` alone, as in `answers`."""
+"""Wire models of responses in tokens, used only for `/openapi.json`, as in `answers`."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from serving.gateway.api.answers import Answer, ChatLogprobs, Count, Finish, Ids
 
 
 class TokensChoice(Answer):
-    """Tokens of one choice, or an addition to them."""
+    """Tokens of one choice, or an increment of them."""
 
     index: Count
     token_ids: Ids
@@ -27,7 +27,7 @@ class GeneratedTokens(Answer):
 
 
 class GeneratedTokensChunk(Answer):
-    """One event of its stream."""
+    """One event of the stream."""
 
     request_id: str
     choices: list[TokensChoice]

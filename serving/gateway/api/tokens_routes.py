@@ -1,4 +1,4 @@
-"""Tokens in, tokens out: requests that a renderer has made, and the renderer itself."""
+"""Routes with tokens as input and output, for requests from a renderer, and the renderer itself."""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -18,11 +18,11 @@ _RENDER_ERRORS = (404, 429, *BODY_ERRORS)
 TOKENS_EXCHANGES = tuple(
     ("POST", "/inference/v1/generate", status) for status in sorted({200, 401, 499, 500, *_ERRORS})
 )
-"""Method, route and status of exchanges whose number is told from the start, though it be 0."""
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
 
 
 def tokens_router(endpoint: RouteServices) -> APIRouter:
-    """Tokens."""
+    """Routes of generation in tokens, and of rendering."""
     router = APIRouter(tags=["tokens"])
     model, settings = endpoint.model, endpoint.settings
 

@@ -1,4 +1,4 @@
-"""The wire model of requests that are tokens already: vLLM's `GenerateRequest`, as its renderers make it."""
+"""Wire model of requests in tokens: vLLM's `GenerateRequest`, as its renderers build it."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -20,7 +20,7 @@ _HARMLESS_HERE = {
     "output_kind": Foreign(neutral=(0, 1, 2)),
     "detokenize": Foreign(neutral=(True, False)),
 }
-"""vLLM's own ways to hand output on, which no client of a server sees."""
+"""vLLM's internal output options, which have no effect on a server's clients."""
 
 
 class TokenSamplingParams(SamplingFields):

@@ -1,4 +1,4 @@
-"""Requests that are tokens already: what a renderer makes of a request, and the order that is made of that."""
+"""Requests in tokens: from a request to a rendered one, and from that to an order."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ _KINDS = {GrammarKind.REGEX: "regex", GrammarKind.LARK: "grammar", GrammarKind.J
 
 
 def as_completion(body: GenerateTokensRequest) -> CompletionRequest:
-    """The completion request that means the same.
+    """The equivalent completion request.
 
     Raises: InvalidRequestError naming the field as the client wrote it.
     """
@@ -44,7 +44,7 @@ def tokens_order(
     """Translate a request.
 
     Args:
-        completion: what `as_completion` has made of it.
+        completion: result of `as_completion`.
     Raises: InvalidRequestError, ContextLengthError.
     """
     with _WORDS.spoken():
@@ -53,7 +53,7 @@ def tokens_order(
 
 
 def rendered_requests(order: GenerationOrder, body: GenerationRequest, model: ServedModel) -> list[dict[str, Any]]:
-    """Bodies for `/inference/v1/generate`, one a prompt, that compute what the request would."""
+    """Bodies for `/inference/v1/generate`, one per prompt, that compute the same as the request."""
     several = len(order.prompts) > 1
     return [
         {
@@ -74,7 +74,7 @@ def rendered_requests(order: GenerationOrder, body: GenerationRequest, model: Se
 def _sampling(
     order: GenerationOrder, sampling: SamplingParams, body: GenerationRequest, model: ServedModel
 ) -> dict[str, Any]:
-    """Sampling parameters of a prompt's first choice; the others differ by their seeds, which follow from its own."""
+    """Sampling parameters of a prompt's first choice; the others' seeds are derived from its seed."""
     options = order.options
     ends = {token for token in model.eos_ids if token < model.token_limit}
     stops = set(sampling.stop_token_ids)

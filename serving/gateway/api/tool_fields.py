@@ -1,4 +1,4 @@
-"""A request's tools and what it says of their use: OpenAI's `tools` and `tool_choice`, or `functions` of old."""
+"""A request's tools and their use: OpenAI's `tools` and `tool_choice`, or the earlier `functions`."""
 
 import json
 import re
@@ -16,23 +16,24 @@ _NAME = re.compile(r"[\w.:/-]{1,128}")
 _MODES = ("none", "auto", "required")
 _KINDS = ("function", "custom")
 DEFERRED = "cloudmatrix_deferred"
-"""In a tool that another route has translated: it is defined within the conversation."""
+"""Key in a tool that another route has translated: its definition is within the conversation."""
 _NO_OBJECT = "must be the schema of an object: arguments have names"
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function, or a custom tool, on offer.
+    """A function, or a custom tool, that the request offers.
 
     Args:
-        field: of the request, for errors.
+        field: name in the request, for errors.
         parameters: the schema of its arguments.
-        strict: the schema must be followed to the letter.
-        shown: as the chat template sees it.
-        odd: its parameters are no schema of an object: they bind nothing, and it must not be demanded.
-        custom: it is called with a text.
-        grammar: of that text; None = any.
-        deferred: it is defined within the conversation, not in front of it.
+        strict: whether calls must match the schema exactly.
+        shown: the definition given to the chat template.
+        odd: whether its parameters are not the schema of an object: they do not constrain calls, and the request must
+            not demand a call.
+        custom: whether it is called with a text.
+        grammar: grammar of that text; None = any.
+        deferred: whether its definition is within the conversation, not before it.
     """
 
     field: str
@@ -51,11 +52,11 @@ class ToolUse:
     """Tools of a request.
 
     Args:
-        offered: all that the model is shown.
-        callable: those of them that it may call.
-        forced: it must call one.
-        several: it may call more than one.
-        legacy: the caller speaks of functions.
+        offered: all tools that the model is shown.
+        callable: the tools among them that it may call.
+        forced: whether it must call one.
+        several: whether it may call more than one.
+        legacy: whether the request uses `functions`.
     """
 
     offered: tuple[Tool, ...]
@@ -68,7 +69,7 @@ class ToolUse:
 def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     """Tools of a request; None if it offers none, or forbids their use.
 
-    One that cannot be used as it is does not refuse the others, unless its call is demanded.
+    An unusable tool does not invalidate the others, unless the request demands its call.
 
     Raises: InvalidRequestError naming the field.
     """
@@ -94,13 +95,13 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     if mode == "required" and (odd := next((tool for tool in able if tool.odd), None)) is not None:
         raise _wrong(f"{odd.field}.parameters", _NO_OBJECT)
     choice = body.tool_choice
-    one = legacy or (isinstance(choice, dict) and choice.get("type") in _KINDS)  # that tool is called, once
+    one = legacy or (isinstance(choice, dict) and choice.get("type") in _KINDS)  # exactly one call, of that tool
     several = body.parallel_tool_calls is not False and not one
     return ToolUse(tools, able, mode == "required", several, legacy)
 
 
 def ignored_in_tools(body: ChatCompletionRequest) -> tuple[str, ...]:
-    """Parts of a request's tools that are not heeded, for the warning header.
+    """Ignored parts of a request's tools, for the warning header.
 
     Raises: as `tool_use`.
     """
@@ -119,7 +120,7 @@ def _wrong(field: str, words: str) -> InvalidRequestError:
 
 
 class _Given:
-    """Tools as they are read."""
+    """Tools parsed so far."""
 
     def __init__(self, field: str, *, legacy: bool) -> None:
         self._field, self._legacy = field, legacy
@@ -129,7 +130,7 @@ class _Given:
         """Of each that cannot be used as it is."""
 
     def read(self, given: Sequence[object] | None) -> None:
-        """Raises: InvalidRequestError for what is no tool at all."""
+        """Raises: InvalidRequestError for an invalid tool."""
         for index, one in enumerate(given or ()):
             place = f"{self._field}[{index}]"
             if self._legacy:
@@ -159,8 +160,8 @@ def _no_function(place: str) -> InvalidRequestError:
 
 
 def definition(tool: Mapping[str, Any]) -> str:
-    """One of a request's tools, as a conversation shows it to the model where the tool was found; empty if it is none,
-    which is told where the request's tools are looked at."""
+    """One of a request's tools, in the form in which a search result shows it to the model; empty if it is invalid,
+    which is reported when the request's tools are parsed."""
     given = _Given("tools", legacy=False)
     try:
         given.read([tool])
@@ -170,7 +171,7 @@ def definition(tool: Mapping[str, Any]) -> str:
 
 
 def _name(given: object, place: str) -> tuple[dict[str, Any], str]:
-    """A tool, which has been looked at, and its name."""
+    """A validated tool, and its name."""
     if not isinstance(given, dict):
         raise _wrong(place, "must be an object")
     name = given.get("name")
@@ -205,7 +206,7 @@ def _function(given: object, place: str) -> Tool:
 
 
 def _same(given: object, schema: Mapping[str, Any]) -> bool:
-    """Whether a schema was written as it is meant; its type need not be."""
+    """Whether conversion has not changed a schema, except for a missing type."""
     return isinstance(given, dict) and {"type": "object", **given} == schema
 
 

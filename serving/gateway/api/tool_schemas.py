@@ -1,4 +1,4 @@
-"""Schemas of tools' arguments as clients write them: one type in a list, types in capitals, PHP's lists for objects."""
+"""Schemas of tools' arguments from clients: one type in a list, types in capitals, PHP's empty lists for objects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ _SINGLE = (
 
 
 def arguments_schema(given: object) -> dict[str, Any] | None:
-    """The schema of an object that is meant; None where none is."""
+    """The schema as that of an object; None if it cannot be one."""
     if given is None:
         return {"type": "object", "properties": {}}
     if not isinstance(given, dict):
@@ -27,7 +27,7 @@ def arguments_schema(given: object) -> dict[str, Any] | None:
 
 
 def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of a schema's properties, which are left where it cannot be followed."""
+    """The schema reduced to the names of its properties, for one that cannot be followed."""
     properties = schema.get("properties")
     return {"type": "object", "properties": {name: {} for name in properties or ()} if _is_object(properties) else {}}
 
@@ -37,7 +37,7 @@ def _is_object(value: object) -> bool:
 
 
 def _plain(schema: Any) -> Any:  # noqa: ANN401
-    """A schema with its types as JSON Schema writes them, and nothing else changed. What is no schema stays."""
+    """A schema with types in JSON Schema's spelling, otherwise unchanged. Other values are returned as they are."""
     if not isinstance(schema, dict):
         return schema
     plain = dict(schema)

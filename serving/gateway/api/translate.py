@@ -1,4 +1,4 @@
-"""A validated request body to an `GenerationOrder`: the job for the backend and how to present its output."""
+"""A validated request body to a `GenerationOrder`: the job for the backend and the presentation of its output."""
 
 import secrets
 import time
@@ -26,22 +26,22 @@ from serving.values.sequence import Grammar, SamplingParams, SequenceSpec
 _NO_STOPS = StopSet(())
 _COMPLETION = Fields("prompt", "max_tokens", "logprobs")
 _USUAL_COMPLETION = 16
-"""Tokens of a completion that sets no limit, as at OpenAI; fewer where fewer fit."""
+"""Tokens of a completion without a limit, as in OpenAI's API; fewer if fewer fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How tokens become visible output. The same for all choices of a request.
+    """Conversion of tokens to visible output. The same for all choices of a request.
 
     Args:
-        min_tokens: a stop string counts only if it ends after so many tokens.
-        opening: shown in front of the output.
-        eos_ids: tokens whose stop is not worth a `stop_reason`.
-        echo: the prompt comes first, as it was sent.
-        unsent: tokens that the tokenizer has put around the prompt: no part of what was sent.
+        min_tokens: a stop string counts only if it ends after this many tokens.
+        opening: text shown before the output.
+        eos_ids: stop tokens that are not reported as `stop_reason`.
+        echo: whether the output starts with the client's prompt.
+        unsent: tokens that the tokenizer added around the prompt, which the client did not send.
         discard: `max_tokens = 0`: one token is computed and not shown.
-        goes_on: the text is read behind the prompt's: not a message of its own.
-        reading: how reasoning and calls are told from text; None = all of it is text.
+        goes_on: whether the output continues the prompt's text instead of starting a new message.
+        reading: how reasoning and calls are separated from text; None = all output is text.
     """
 
     stops: StopSet = _NO_STOPS
@@ -76,22 +76,22 @@ class GenerationOrder:
     include_usage: bool
     continuous_usage: bool
     max_tokens: int | None
-    """As asked, for metrics."""
+    """As requested, for metrics."""
     fingerprint: str = ""
-    """Of the system; empty = not told."""
+    """Of the system; empty = not reported."""
     tells_replicas: bool = False
-    """Beside the usage: wished for, and the caller may see the system."""
+    """Whether to report replicas with the usage: requested, and the client may see the system."""
     context_tokens: int = 0
-    """That the model takes, prompt and output together."""
+    """The model's context: prompt and output together."""
 
     def head(self, kind: str) -> dict[str, Any]:
-        """Fields that an answer begins with, and each of its chunks."""
+        """First fields of a response, and of each chunk."""
         head = {"id": self.response_id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": self.fingerprint} if self.fingerprint else head
 
     @property
     def namespace(self) -> str:
-        """The tenant it is for."""
+        """Namespace of the request's tenant."""
         return self.job.sequences[0].namespace
 
 
@@ -113,7 +113,7 @@ def chat_order(
     """Translate a chat request.
 
     Args:
-        text: what the template has made of `prepare_chat_order`.
+        text: the template's text for the result of `prepare_chat_order`.
     Raises: InvalidRequestError, ContextLengthError.
     """
     must_fit = body.truncate_prompt_tokens is None
@@ -174,19 +174,19 @@ def build_order(
     echo: bool,
     by_default: bool = False,
 ) -> GenerationOrder:
-    """The order for prompts that are tokens already; the common part of all translations.
+    """The order for tokenized prompts; the common part of all translations.
 
     Args:
-        prefix: of the answer's id.
-        by_default: `asked` is a default, so that less than that is enough.
+        prefix: prefix of the response's id.
+        by_default: `asked` is a default, so fewer tokens suffice.
     Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
     told = asked_logprobs(body, logprobs, fields, model, settings)
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
-    job_id = f"{prefix}{uuid.uuid4().hex}"  # unique, which a client's own id need not be
+    job_id = f"{prefix}{uuid.uuid4().hex}"  # unique, unlike a client's own id
     discard = asked == 0
-    found = told  # by the engine; the prompt is echoed with its own log-probabilities
+    found = told  # computed by the engine; an echoed prompt has its own log-probabilities
     if echo and told.likeliest is not None:
         found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
     grammar, reading = output_plan(body, model, prompts[0])
@@ -233,12 +233,12 @@ def _sequences(
     *,
     discard: bool,
 ) -> list[SequenceSpec]:
-    """`n` of each prompt."""
+    """`n` sequences for each prompt."""
     sequences: list[SequenceSpec] = []
     for ids, limit in zip(prompts, limits, strict=True):
-        # To score a prompt a token is drawn for nothing, unless the prompt leaves no room for it.
+        # Scoring a prompt samples one token that is not used, unless the prompt fills the context.
         drawn = max(limit, min(1, model.max_model_len - len(ids)))
-        # Equal prompts of one request are the usual way to ask for several answers: each has chance of its own.
+        # Equal prompts in one request are a common way to request several choices, so each has a seed of its own.
         seed = secrets.randbits(63) if body.seed is None else body.seed
         for i in range(body.n or 1):
             sampling = sampling_params(
@@ -305,7 +305,7 @@ def _sequence(
 
 
 def _truncate(ids: list[int], body: GenerationRequest, model: ServedModel, asked: int | None) -> list[int]:
-    """The last tokens of a prompt, or with `truncation_side` right the first; -1 leaves room for the output."""
+    """The last tokens of a prompt, or with `truncation_side` right the first; -1 reserves space for the output."""
     keep = body.truncate_prompt_tokens
     if keep is None:
         return ids

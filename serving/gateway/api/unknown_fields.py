@@ -1,11 +1,11 @@
-"""Fields of a request body that no wire model declares: refused, suggested or ignored with a warning.
+"""Undeclared fields of a request body: refused, suggested or ignored with a warning.
 
-known to another server, changes the answer    400 `unsupported_parameter`, with our name for it
+known to another server, changes the response  400 `unsupported_parameter`, with our name for it
 known to another server, harmless              ignored, named in the warning header
 unknown, but close to a field of ours          400 `unknown_parameter`, with the suggestion
 unknown                                        ignored, named in the warning header
+A field is recognized in every spelling: `stopSequences` and `stop-sequences` are `stop_sequences`.
 
-A field is known in every spelling: `stopSequences` and `stop-sequences` are `stop_sequences`.
 """
 
 import re
@@ -18,27 +18,27 @@ from serving.gateway.api.foreign_fields import HARMLESS, MESSAGE, REFUSED, TOKEN
 
 WARNING_HEADER = "x-cloudmatrix-warning"
 MOST_NAMED = 8
-"""Ignored fields that one header names; the others are counted."""
+"""Ignored fields named in one header; the rest are counted."""
 _LONGEST_NAME = 40
 _LOOKED_AT = 32
 """Unknown names of one body that are compared with ours; each comparison takes a fraction of a millisecond."""
 _CLOSE = 0.82
-"""Of difflib: one letter missing, added or changed in a name of six, two letters in longer ones."""
+"""Similarity in difflib: one letter missing, added or changed in a name of six, two letters in longer names."""
 _IDENTIFYING = re.compile(r"[_-](ids?|names?|keys?|types?)$|(?<=[a-z])(I[dD]s?|Names?|Keys?|Types?)$")
-"""The end of a name for something else: `model_id` and `streamId` are no misspelt `model` and `stream`."""
+"""Suffix of names with another meaning: `model_id` and `streamId` are not misspelt `model` and `stream`."""
 
 
 def ignored_fields(
     extra: Mapping[str, object], own: Mapping[str, object], foreign: Mapping[str, Foreign], path: str = ""
 ) -> list[str]:
-    """The names among `extra` that may be ignored, printable.
+    """The names among `extra` that may be ignored, in printable form.
 
     Args:
         extra: fields that the model does not declare.
-        own: fields that mean something here, with their values.
-        foreign: those that are refused.
-        path: of the object that holds them, with a dot at its end.
-    Raises: InvalidRequestError for a field that changes the answer, or that looks like a misspelt one of ours.
+        own: declared fields, with their values.
+        foreign: fields to be refused.
+        path: of their object, with a dot at its end.
+    Raises: InvalidRequestError for a field that changes the response, or that looks like a misspelt one of ours.
     """
     whole = {**extra, **own} if extra else own
     ignored: list[str] = []
@@ -63,7 +63,7 @@ def ignored_fields(
 
 
 def unsupported(name: str, ours: str = "") -> InvalidRequestError:
-    """The error for a field that would change the answer if it were not ignored."""
+    """The error for a field that would change the response if it were supported."""
     remedy = f"use {ours!r}" if ours.isidentifier() else f"use {ours}" if ours else "leave it out"
     return InvalidRequestError(
         f"'{name}' is not supported by this server; {remedy}", param=name, code="unsupported_parameter"
@@ -77,17 +77,17 @@ def warning_text(names: list[str]) -> str:
 
 
 def printable(name: str) -> str:
-    """A client's name as it may stand in a header and a log."""
+    """A client's name in a form that is safe in a header and a log."""
     short = name[:_LONGEST_NAME].encode("ascii", "backslashreplace").decode()
     return "".join(c if c.isprintable() and c not in ",'" else "?" for c in short)
 
 
 @lru_cache(maxsize=1024)
 def _look_up(name: str, own: frozenset[str], *, inner: bool) -> tuple[str, str | None]:
-    """A name as other servers spell it, and our field that was probably meant instead.
+    """A name in other servers' spelling, and our field that was probably meant instead.
 
     Args:
-        inner: of an object within the body, for which the body's own names mean nothing.
+        inner: whether it is in an object within the body, where the body's own names do not apply.
     """
     bare = {_bare(one): one for one in sorted(own)}
     if (exact := bare.get(_bare(name))) is not None:
@@ -102,7 +102,7 @@ def _look_up(name: str, own: frozenset[str], *, inner: bool) -> tuple[str, str |
 
 
 def _bare(name: str) -> str:
-    """The letters alone: `maxTokens` and `max-tokens` are spellings of `max_tokens`."""
+    """The letters and digits: `maxTokens` and `max-tokens` are spellings of `max_tokens`."""
     return "".join(c for c in name.lower() if c.isalnum())
 
 

@@ -2,10 +2,10 @@
 
 
 def unread(kind: str, name: object = None) -> str:
-    """Text in place of the part.
+    """Text that replaces the part.
 
     Args:
-        name: of the file, where it has one.
+        name: of the file, if it has one.
     """
     shown = f"{kind} '{name[:80]}'" if isinstance(name, str) and name else kind
     return f"[{shown}: not read by this model]"

@@ -17,10 +17,10 @@ class PromptCacheUse:
     """Effect of caching on the prompts of a request.
 
     Args:
-        cached_tokens: not computed: found at the instance or pulled from the KV-cache pool.
-        pulled_tokens: those of them that came from the pool.
+        cached_tokens: not computed: in the instance's cache or pulled from the KV-cache pool.
+        pulled_tokens: number of them that were pulled from the pool.
         recomputed: tokens that were computed although the pool had, or may have had them, by reason.
-        pooled: whether there is a pool at all.
+        pooled: whether there is a pool.
     """
 
     cached_tokens: int = 0
@@ -30,7 +30,7 @@ class PromptCacheUse:
 
 
 def cache_use(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> PromptCacheUse:
-    """Summed over the prompts. A prompt's numbers are those of its first choice: the others reuse that one's work."""
+    """Summed over the prompts. A prompt's numbers are those of its first choice, whose work the others reuse."""
     use = PromptCacheUse()
     for choice in choices[:: order.n]:
         use.cached_tokens += choice.cached_tokens
@@ -48,12 +48,12 @@ def usage(
     """The `usage` object.
 
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
-    and, when there are any, `recompute_reasons` (reason to tokens). They tell of the caller's own namespace only.
-    `completion_tokens_details` is there when tokens were guessed, see `draft_tally`; `resumptions` when choices had to
-    go on elsewhere because an instance failed them: how often.
+    and, if any, `recompute_reasons` (reason to tokens), all for the caller's own namespace.
+    `completion_tokens_details` is present if there were draft tokens, see `draft_tally`; `resumptions`, the number of
+    times that choices moved to another instance after a failure, if any did.
 
     Args:
-        sent: tokens that count so far, by choice; None = all.
+        sent: tokens sent so far, by choice; None = all.
     """
     prompt = sum(len(ids) for ids in order.prompts)
     begun = choices if sent is None else [choice for choice in choices if choice.index in sent]
@@ -77,7 +77,7 @@ def usage(
 
 
 def _completion_details(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:
-    """Tokens of reasoning, for a model that may reason, and guessed tokens, where there are any."""
+    """Reasoning tokens, for a model that may reason, and draft tokens, if any."""
     found = completion_details([choice.drafts for choice in choices])
     reading = order.options.reading
     if reading is None or reading.thinking is Thinking.NO:
@@ -87,6 +87,6 @@ def _completion_details(order: GenerationOrder, choices: Sequence[ChoiceOutput])
 
 
 def times(timing: Timing | None, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:
-    """The key `metrics` with vLLM's times of the only choice; empty if there are none to tell."""
+    """The key `metrics` with vLLM's times of the only choice; empty if there are none."""
     fields = timing.as_wire(choices[0].completion_tokens) if timing is not None else {}
     return {"metrics": fields} if fields else {}

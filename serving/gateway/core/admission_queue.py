@@ -8,7 +8,7 @@ A queue longer than the pools can drain in acceptable time only delays the refus
 number of their prompt tokens are both bounded. One request may exceed the remaining tokens, or the whole bound.
 Every request passes through the queue, even one that starts at once, because each is charged to its API key. The order
 is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
-free, all wait for it.
+is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
 
 Where several keys share the queue, a key that already has as many requests or prompt tokens waiting as there is
 capacity left is refused, and capacity is reserved only against new requests of the same key. So regardless of how many
@@ -30,18 +30,18 @@ from serving.gateway.core.retry_promises import Promise, RetryPromises
 from serving.values.throughput import MAX_RETRY_S
 
 CAUTION = 2.0
-"""Times are told for so many standard deviations more starts than are needed, if starts were a Poisson process: to come
-a little late costs little, to come too early costs it all."""
+"""Standard deviations added to the starts that a Retry-After waits for, if starts were a Poisson process: retrying a
+little late costs little, retrying too early costs the reserved place."""
 PROMISES_PER_PLACE = 8
-"""Bounds what is remembered; they reach no further than `MAX_RETRY_S` anyway."""
+"""Limits the reservations in memory; they expire after `MAX_RETRY_S` anyway."""
 DRY_S = 2.0
-"""A queue that is worked off in less is about to run dry."""
+"""A queue that drains in less than this time is about to run empty."""
 UNKNOWN_RETRY_S = 1
-"""Told before anything was measured."""
+"""Retry-After before any measurement."""
 
 
 class AdmissionQueue:
-    """One gateway's. All times are the gateway's [s]."""
+    """Queue of one gateway. All times are the gateway's [s]."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
@@ -56,15 +56,15 @@ class AdmissionQueue:
         """Time up to which waiting for a seat is accounted; None while nothing waits for one."""
 
     def configure(self, limits: AdmissionLimits) -> None:
-        """Go on with other bounds; what waits and what was promised stays."""
+        """Apply other limits; waiting requests and reservations are kept."""
         self._limits = limits
         self._promises.bound(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
         self._heed(None)
 
-    # ---- what is there ---------------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Requests that wait."""
+        """Number of waiting requests."""
         return len(self._lines)
 
     @property
@@ -74,12 +74,12 @@ class AdmissionQueue:
 
     @property
     def tokens(self) -> int:
-        """Prompt tokens of all that wait."""
+        """Prompt tokens of all waiting requests."""
         return self._lines.tokens
 
     @property
     def oldest_since(self) -> float | None:
-        """Since when the oldest of them has been waiting."""
+        """Start of the oldest request's wait; None if no request waits."""
         return next(iter(self._since.values()), None)
 
     # ---- events ----------------------------------------------------------------------------------------------------
@@ -92,11 +92,11 @@ class AdmissionQueue:
         Args:
             running: sequences in the pools.
             is_open: whether an instance can start it; otherwise it waits for one.
-            seats: of the instances; None = as many as configured.
-        Returns: accepted: it waits, and the next `take` may return it. A refusal carries the time after which to retry.
+            seats: seats of the instances; None = the configured number.
+        Returns: accepted: it waits, and a later `take` returns it. A refusal has the time after which to retry.
         Effects: enqueues it, or reserves capacity for its retry.
         """
-        if not is_open:  # that nothing starts now says nothing of how fast the queue is worked off when it can be
+        if not is_open:  # without an instance, the wait is no measure of how fast the queue drains
             self._waited_from = None
         self._heed(seats)
         self._promises.expire(now)
@@ -114,7 +114,7 @@ class AdmissionQueue:
         return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
 
     def take(self, running: int, now: float, seats: ConcurrencyLedger | None = None) -> int | None:
-        """The next request to start now: call until it is None, but only while an instance is there.
+        """The next request to start now. Call it until it returns None, and only while an instance is available.
 
         Args:
             running, seats: as in `offer`.
@@ -137,11 +137,11 @@ class AdmissionQueue:
         return one.number
 
     def finished(self, residence_s: float) -> None:
-        """A sequence has left the pools after so long."""
+        """Note that a sequence left the pools after this time."""
         self._rate.finished(residence_s)
 
     def withdraw(self, number: int) -> bool:
-        """A request gives up waiting. Returns: False if it did not wait."""
+        """Remove a waiting request. Returns: False if it did not wait."""
         self._since.pop(number, None)
         found = self._lines.remove(number) is not None
         if not self._lines:
@@ -149,10 +149,10 @@ class AdmissionQueue:
         return found
 
     def overdue(self, now: float, before: float | None = None) -> tuple[int, ...]:
-        """Those whose deadline has passed; they no longer wait.
+        """Remove and return the requests whose deadline has passed.
 
         Args:
-            before: also those that have been waiting since before then, as no instance is there.
+            before: also remove those that have waited since before this time, because no instance is available.
         """
         gone = []
         if before is not None:
@@ -166,10 +166,10 @@ class AdmissionQueue:
             self.withdraw(gone[-1])
         return tuple(gone)
 
-    # ---- judgement -------------------------------------------------------------------------------------------------
+    # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def _fits(self, one: QueuedRequest, running: int, seats: ConcurrencyLedger | None) -> bool:
-        """Whether the request fits the free seats; on idle pools even the largest does."""
+        """Whether the request fits the free seats; on idle pools even the largest fits."""
         if not running:
             return True
         if running + one.sequences > self._limits.max_running_sequences:
@@ -177,7 +177,7 @@ class AdmissionQueue:
         return seats is None or not (seats.held(one) or seats.full(one))
 
     def _heed(self, seats: ConcurrencyLedger | None) -> None:
-        """Take note of how many seats there are."""
+        """Update the number of seats and places."""
         limits, most = self._limits, None if seats is None else seats.most
         may_run = limits.max_running_sequences if most is None else min(most, limits.max_running_sequences)
         self._rate.seats = may_run
@@ -191,9 +191,9 @@ class AdmissionQueue:
             self._deadlines = sorted([entry for entry in self._deadlines if entry[1] in self._since])
 
     def _bounds(self, one: QueuedRequest, claimed: bool, now: float) -> AdmissionDecision | None:
-        """The refusal of a request beyond the bounds; None if it fits.
+        """The refusal of a request beyond the limits; None if it fits.
 
-        An empty queue refuses no request: otherwise a bound of 1 would refuse all.
+        An empty queue refuses no request: otherwise a limit of 1 would refuse all.
         """
         if not self._lines and self._places:
             return None
@@ -207,13 +207,13 @@ class AdmissionQueue:
         return AdmissionDecision(False, reason, self._retry_s(one, now))
 
     def _excess(self, one: QueuedRequest, *, told: bool) -> tuple[int, int]:
-        """Requests and prompt tokens by which it would exceed the bounds; less than 1 = it fits.
+        """Requests and prompt tokens by which it would exceed the limits; less than 1 = it fits.
 
-        Where keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
+        If keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
         requests counts twice, and capacity reserved for other keys does not count.
 
         Args:
-            told: count the requests for which capacity is reserved as well.
+            told: also count the requests for which capacity is reserved.
         """
         limits, promises, lines, room = self._limits, self._promises, self._lines, self._room_for(one)
         if limits.shared:
@@ -227,13 +227,13 @@ class AdmissionQueue:
     def _room_for(self, one: QueuedRequest) -> int:
         """Prompt tokens that must be free before it may wait.
 
-        A request that needs the whole bound would never find it free while others keep arriving; half of the bound does
-        become free when reserved. So one such request may exceed the bound; no other is queued until it has drained.
+        A request that needs the whole limit would never find it free while others keep arriving; half of the limit does
+        become free when reserved. So one such request may exceed it; no other is queued until the queue has drained.
         """
         return min(one.tokens, max(1, self._limits.max_queued_tokens // 2))
 
     def _in_words(self, one: QueuedRequest, requests: int) -> str:
-        """Why it may not wait, by the requests that are too many, else by the tokens."""
+        """Reason for the refusal: the excess requests, or else the excess tokens."""
         limits, waits, tokens = self._limits, len(self._lines), self.tokens
         own, own_tokens = self._lines.of(one.key)
         if requests > 0:
@@ -257,14 +257,14 @@ class AdmissionQueue:
     def _kept_for_others(self, one: QueuedRequest) -> bool:
         """Whether the remaining capacity is reserved for clients that were given a Retry-After.
 
-        Not while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
-        reservation after the other; neither must leave seats idle.
+        False while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
+        reservation after the other; neither may leave seats idle.
         """
         dry = min(self._places / 2, self._rate.requests_per_s * DRY_S)
         return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
 
     def _too_late(self, one: QueuedRequest, now: float) -> AdmissionDecision | None:
-        """Refuse what could not start before its deadline at the rate that was measured."""
+        """Refuse a request that could not start before its deadline at the measured rate."""
         if not self._rate.measured or self._rate.tokens_per_s <= 0:
             return None
         own = self._lines.ahead(one.key, one.priority)
@@ -294,7 +294,7 @@ class AdmissionQueue:
         return told
 
     def check(self) -> None:
-        """Prove that all ledgers agree.
+        """Check that all ledgers agree.
 
         Raises: LedgerError if they do not.
         """

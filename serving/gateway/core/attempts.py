@@ -1,12 +1,11 @@
-"""How often a sequence may go wrong: failures in a row, and the instances that died with it.
+"""Failures of a sequence: those in a row, and the instances that died with it.
 
-A long stream meets many failures that are not its fault, so only failures without progress count: a token that an
-instance delivered while it decoded clears the record. The token of a prompt does not, else a request that every
-instance fails on as soon as it decodes would come back for ever, one token richer each time; it only excuses the
-instance that computed the prompt and was to do no more.
+A long stream sees many failures that it did not cause, so only failures without progress count: a token from decoding
+clears the record. The token of a prompt does not, otherwise a request that fails as soon as it decodes would return
+endlessly, each time with one token more; it only excuses the instance that computed the prompt and had no further task.
 
 A request that crashes its engine is at first indistinguishable from the other requests on that engine. So two losses
-without another token in between only lead to a trial: the request runs alone on an instance until it is decoded. It is
+without a token in between only lead to a trial: the request runs alone on an instance until it is decoded. It is
 rejected as poisoned if that instance is lost as well, and no other at the same time: instances that die together (with
 their host, or one after the other when the kernel kills them for memory) prove nothing about the request.
 """
@@ -15,7 +14,7 @@ from serving.ids import ReplicaId
 from serving.values.news import FailKind
 
 TRIAL_LOSSES = 2
-"""Instances lost in a row, without a token in between, after which a sequence is tried alone."""
+"""Losses in a row, without a token in between, after which a sequence is tried alone."""
 
 
 class Attempts:
@@ -26,7 +25,7 @@ class Attempts:
     def __init__(self, max_failures: int) -> None:
         """
         Args:
-            max_failures: failures in a row, of any kind, after which the sequence is given up.
+            max_failures: failures in a row, of any kind, after which the sequence is abandoned.
         """
         self._max_failures = max_failures
         self._told = self._alone = False
@@ -48,17 +47,17 @@ class Attempts:
         self._alone = self.on_trial
 
     def progress(self, *, decoding: bool) -> None:
-        """The instance delivered a new token.
+        """Note that the instance delivered a new token.
 
         Args:
-            decoding: by decoding, not as the one token of a finished prompt.
+            decoding: by decoding, not as the only token of a finished prompt.
         """
         self._told = True
         if decoding:
             self.in_a_row = self.losses = 0
 
     def avoid(self, replica: ReplicaId | None) -> None:
-        """Prefer others from now on. Effects: extends `excluded`."""
+        """Prefer other instances in future. Effects: extends `excluded`."""
         if replica is not None and replica not in self.excluded:
             self.excluded.append(replica)
 
@@ -66,8 +65,8 @@ class Attempts:
         """Count a failure.
 
         Args:
-            again: False = it is part of one that was counted: its host took several instances along.
-        Returns: whether another try is left.
+            again: False = part of a failure already counted: its host took down several instances.
+        Returns: whether another attempt is left.
         """
         self.avoid(replica)
         self.total += 1
@@ -76,7 +75,7 @@ class Attempts:
 
     @property
     def on_trial(self) -> bool:
-        """Whether it may be tried alone only."""
+        """Whether it may only be tried alone."""
         return self.losses >= TRIAL_LOSSES
 
     def lost(self) -> bool:
@@ -93,7 +92,7 @@ class Attempts:
     def judged(self, replica: ReplicaId, *, alone: bool) -> tuple[FailKind, str] | None:
         """Judge the loss of a trial instance: `alone` means that no other instance died at the same time.
 
-        Returns: how and why the sequence is given up; None = another try is left.
+        Returns: how and why the sequence is abandoned; None = another attempt is left.
         """
         if alone:
             return FailKind.POISON, self.cause(replica)
@@ -104,11 +103,11 @@ class Attempts:
         return FailKind.UNAVAILABLE, self.spent(f"{replica} was lost, and others with it")
 
     def spent(self, reason: str) -> str:
-        """Why it is given up after the last failure."""
+        """Reason for abandoning it after the last failure."""
         return f"{reason}; given up after {self.in_a_row} attempts"
 
     def cause(self, replica: ReplicaId) -> str:
-        """Why it is given up after the last loss."""
+        """Reason for abandoning it after the last loss."""
         return (
             f"{self.losses} instances in a row, {replica} the last of them, which did nothing else, were lost before "
             "they gave a token of this request; it is taken for the cause and not tried again"

@@ -1,4 +1,4 @@
-"""One sentence for a time line: the largest part of the request's time, and what it means."""
+"""One sentence for a timeline: the largest part of the request's time, and its meaning."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ def seconds_by_kind(parts: Sequence[t.TimePart]) -> dict[str, float]:
 
 
 def largest_cause(choices: Sequence[t.ChoiceLine], total_s: float) -> str:
-    """The sentence: of the choice that was there last."""
+    """The sentence about the choice that finished last."""
     if not choices or total_s <= 0.0:
         return ""
     slowest = min(choices, key=waited_for_others)
@@ -51,7 +51,7 @@ def largest_cause(choices: Sequence[t.ChoiceLine], total_s: float) -> str:
 
 
 def waited_for_others(choice: t.ChoiceLine) -> float:
-    """Time from a choice's end to that of the last one [s]."""
+    """Time from a choice's end to the end of the last choice [s]."""
     return sum(part.seconds for part in choice.parts if part.kind == t.OTHER_CHOICES)
 
 

@@ -3,13 +3,13 @@
     waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
                             two steps of tokens               room for its KV       a seat
 
-An instance serves in order of arrival and has no notion of keys. Where several keys are configured, a gateway therefore
-starts no more than the instances report that they can run now, divided by the number of gateways. Three limits apply:
-seats of generating sequences, KV capacity, and prompt tokens on their way.
+An instance serves in order of arrival and has no notion of keys. If several keys are configured, a gateway therefore
+starts only as many sequences as the instances report that they can run now, divided by the number of gateways. Three
+limits apply: seats of generating sequences, KV capacity, and prompt tokens in flight.
 
 A key with running sequences leaves part of each limit to the others; otherwise another key's first request would wait
 for one of its streams to end. A sequence whose prompt another instance computes needs no decode seat yet, so the mean
-number of such sequences is added to the seats, which would be empty otherwise.
+number of such sequences is added to the seats, which would otherwise be empty.
 """
 
 from collections import Counter
@@ -20,25 +20,25 @@ from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
 
 LEFT_SHARE = 10
-"""A key leaves one seat for every so many of its own, at least one: of 64 it gets 59. A larger part costs throughput
-where one key is busy, and the autoscaler would not take its pool for full; a smaller one makes some requests of another
-key wait that come together."""
+"""A key leaves one seat per this many of its own, at least one: of 64 it gets 59. A larger share costs throughput if
+one key is busy, and the autoscaler would not consider its pool full; a smaller share makes simultaneous requests of
+another key wait."""
 STEPS_AHEAD = 2
-"""Steps of prompts that may be on their way for each instance: one that runs, and one that is there when that ends."""
+"""Steps of prompts that may be in flight for each instance: one that runs, and one that is ready when it ends."""
 HALF_LIFE_S = 10.0
-"""Prompts on their way are counted in the mean: a burst of them is no reason to let more in."""
+"""Half-life of the mean number of prompts in flight: a burst of them must not admit more sequences."""
 _NEWEST_SHARE = 0.1
-"""Weight of the newest prompt in how much of them is cached."""
+"""Weight of the latest prompt in the mean share of cached tokens."""
 
 
 class PoolSeats(Struct, frozen=True, gc=False):
-    """Bounds of what the instances run at once: one gateway's share.
+    """Capacity of the instances: one gateway's share.
 
     Args:
-        sequences: that generate.
-        step_tokens: of one step of all that compute prompts. chunk_tokens: of the largest of these.
-        kv_tokens, free_tokens: tokens whose KV fits where sequences generate, in all and now.
-        apart: prompts are computed by other instances than those that generate.
+        sequences: generating sequences.
+        step_tokens: tokens of one step of all prefill instances. chunk_tokens: of the largest of these.
+        kv_tokens, free_tokens: tokens whose KV fits the generating instances, in total and at present.
+        apart: whether other instances than the generating ones compute prompts.
     """
 
     sequences: int
@@ -50,7 +50,7 @@ class PoolSeats(Struct, frozen=True, gc=False):
 
 
 class _RunningSequence:
-    """One sequence in the pools. `work`, `kv`: that are still booked for its prompt and its KV [tokens]."""
+    """One sequence in the pools. `work`, `kv`: tokens still reserved for its prompt and its KV."""
 
     __slots__ = ("key", "kv", "prompt", "work")
 
@@ -90,7 +90,7 @@ class ConcurrencyLedger:
 
     @property
     def most(self) -> int | None:
-        """Sequences that may be in the pools; None = as many as configured."""
+        """Sequences that may be in the pools; None = the configured number."""
         pools = self._pools
         if pools is None:
             return None
@@ -100,7 +100,7 @@ class ConcurrencyLedger:
         """Sequences of a key in the pools."""
         return self._own[key]
 
-    # ---- judgement -------------------------------------------------------------------------------------------------
+    # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def held(self, one: QueuedRequest) -> bool:
         """Whether its key has used its share, so that others may overtake it; never for a key without running work."""
@@ -115,7 +115,7 @@ class ConcurrencyLedger:
         return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
 
     def full(self, one: QueuedRequest) -> bool:
-        """Whether it finds no seat, or no room for its KV: then all wait, or a large one never had its turn."""
+        """Whether there is no seat or KV capacity for it: then all wait, otherwise a large one would never start."""
         pools, most = self._pools, self.most
         if pools is None or most is None:
             return False
@@ -128,14 +128,14 @@ class ConcurrencyLedger:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def start(self, name: str, key: str, prompt: int, expected: int, now: float) -> None:
-        """Give a seat to a sequence sent to the pools. `expected`: tokens that it is likely to generate.
+        """Give a seat to a sequence sent to the pools. `expected`: tokens that it will probably generate.
 
         Raises: LedgerError if it already has one.
         """
         if name in self._seats:
             raise LedgerError(f"sequence {name} has a seat already")
         self._pass(now)
-        # A prompt longer than a step keeps one instance busy, and no other one.
+        # A prompt longer than a step keeps only one instance busy.
         chunk = self._pools.chunk_tokens if self._pools is not None else prompt
         work = max(1, min(round(prompt * self._fresh), chunk))
         self._seats[name] = _RunningSequence(key, prompt, work, prompt + expected)
@@ -145,7 +145,7 @@ class ConcurrencyLedger:
         self._kv += prompt + expected
 
     def computed(self, name: str, cached: int, now: float) -> None:
-        """The prompt of a sequence is computed, `cached` tokens of it were there. Unknown names are ignored."""
+        """Note that a sequence's prompt is computed, `cached` tokens excepted. Unknown names are ignored."""
         seat = self._seats.get(name)
         if seat is None or not seat.work:
             return
@@ -158,12 +158,12 @@ class ConcurrencyLedger:
             self._drop_kv(seat)
 
     def placed(self, name: str) -> None:
-        """Note that its room is booked where it generates. Unknown names are ignored."""
+        """Note that its KV is reserved at the generating instance. Unknown names are ignored."""
         if (seat := self._seats.get(name)) is not None:
             self._drop_kv(seat)
 
     def ended(self, name: str, now: float) -> None:
-        """A sequence has left the pools. Unknown names are ignored."""
+        """Note that a sequence has left the pools. Unknown names are ignored."""
         seat = self._seats.pop(name, None)
         if seat is None:
             return
@@ -173,7 +173,7 @@ class ConcurrencyLedger:
         _less(self._own, seat.key)
 
     def _pass(self, now: float) -> None:
-        """Time has passed with as many prompts on their way as there are."""
+        """Update the mean number of prompts in flight up to now."""
         if now > self._mean_at:
             keep = 0.5 ** ((now - self._mean_at) / HALF_LIFE_S)
             self._before = self._computing.total() * (1.0 - keep) + self._before * keep
@@ -190,7 +190,7 @@ class ConcurrencyLedger:
         seat.kv = 0
 
     def check(self) -> None:
-        """Prove that the sums are those of the seats.
+        """Check that the sums are those of the seats.
 
         Raises: LedgerError if they are not.
         """
@@ -204,7 +204,7 @@ class ConcurrencyLedger:
 
 
 def _bounded(wanted: int, most: int) -> int:
-    """A request may be larger than all there is; half of it becomes free while it has its turn."""
+    """Limit a request larger than the total; half of the total becomes free while it is next."""
     return min(wanted, max(1, most // 2))
 
 

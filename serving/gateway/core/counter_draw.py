@@ -1,4 +1,4 @@
-"""Draws without a generator: the n-th draw of a seed is a function of both, so that a replay draws the same."""
+"""Draws without a generator: the n-th draw is a function of seed and n, so that a replay draws the same."""
 
 _MASK = (1 << 64) - 1
 
@@ -7,8 +7,8 @@ def draw(seed: int, counter: int, below: int) -> int:
     """The `counter`-th draw of `seed`.
 
     Args:
-        below: how many outcomes there are; at least one.
-    Returns: 0 ... `below` - 1, each equally often.
+        below: number of outcomes; at least one.
+    Returns: 0 ... `below` - 1, uniformly distributed.
     Source: the finaliser of splitmix64.
     """
     value = (seed * 0x9E3779B97F4A7C15 + counter * 0xD1B54A32D192ED03 + 0x632BE59BD9B4E019) & _MASK
@@ -18,7 +18,7 @@ def draw(seed: int, counter: int, below: int) -> int:
 
 
 def two_of(count: int, seed: int, counter: int) -> tuple[int, int]:
-    """Two different indices below `count`, or the same one twice if there is but one."""
+    """Two different indices below `count`, or the same index twice if there is only one."""
     first = draw(seed, 2 * counter, count)
     if count < 2:
         return first, first

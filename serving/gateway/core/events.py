@@ -1,6 +1,6 @@
-"""Input and output of a gateway's core. Events come with the gateway's time; effects are carried out in order.
+"""Input and output of a gateway's core. Events have the gateway's time; effects are carried out in order.
 
-All are frozen values: a driver delivers them, a decision log keeps them, a replay compares them.
+All are frozen values: a driver delivers them, a decision log stores them, a replay compares them.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from serving.values.orders import Send
 
 
 class Submit(Value, frozen=True, gc=False):
-    """A request comes.
+    """A request arrived.
 
     Args:
-        number: of the job; numbers only grow.
+        number: of the job; numbers increase.
     """
 
     number: int
@@ -31,7 +31,7 @@ class Submit(Value, frozen=True, gc=False):
 
 
 class StopChoice(Value, frozen=True, gc=False):
-    """One choice ends early: a stop string matched."""
+    """One choice finishes early: a stop string matched."""
 
     number: int
     index: int
@@ -44,7 +44,7 @@ class CancelJob(Value, frozen=True, gc=False):
 
 
 class EndAll(Value, frozen=True, gc=False):
-    """The gateway shuts down: all waiting and running jobs fail, with an error to their clients."""
+    """The gateway shuts down: all waiting and running jobs fail, with an error for their clients."""
 
     reason: str
 
@@ -66,18 +66,18 @@ class InstanceStatus(Value, frozen=True, gc=False):
 
 
 class InstanceSays(Value, frozen=True, gc=False):
-    """News of sequences, all of one engine step."""
+    """Events of sequences, all from one engine step."""
 
     replica: ReplicaId
     news: tuple[News, ...]
 
 
 class InstanceDown(Value, frozen=True, gc=False):
-    """The link is not usable any more, and what was there is lost.
+    """The link is no longer usable, and the instance's state is lost.
 
     Args:
-        still_since: when an instance that was given up for its silence, or for a hanging engine, moved last [s]; None =
-            unknown; 0 = it left in good order.
+        still_since: last activity of an instance that was declared dead for its silence, or for a hanging engine [s];
+            None = unknown; 0 = it exited in an orderly way.
     """
 
     replica: ReplicaId
@@ -85,7 +85,7 @@ class InstanceDown(Value, frozen=True, gc=False):
 
 
 class Unsent(Value, frozen=True, gc=False):
-    """The link was down when a submission was to go out: the instance has not seen it."""
+    """The link was down before a submission was sent: the instance has not received it."""
 
     replica: ReplicaId
     sequence_id: SequenceId
@@ -124,7 +124,7 @@ class Configure(Value, frozen=True, gc=False):
 
 
 class Look(Value, frozen=True, gc=False):
-    """Time has passed; see `Gateway.next_wake`."""
+    """Time has passed; due at `Gateway.next_wake`."""
 
 
 GatewayEvent = (
@@ -145,10 +145,10 @@ GatewayEvent = (
 
 
 class Rejected(Value, frozen=True, gc=False):
-    """The job may not even wait.
+    """The job was refused before it was queued.
 
     Args:
-        unavailable: for want of an instance, not of room.
+        unavailable: for lack of an instance, not of capacity.
     """
 
     number: int
@@ -161,7 +161,7 @@ class JobFailed(Value, frozen=True, gc=False):
     """Report a failed job to its client, after the updates that precede it.
 
     Args:
-        retry_after_s: soonest time that a full instance named; None = none did.
+        retry_after_s: shortest Retry-After of a full instance; None = none sent one.
     """
 
     number: int
@@ -194,7 +194,7 @@ class Broken(Value, frozen=True, gc=False):
     """An unexpected exception in one job, which failed only that job.
 
     Args:
-        trace: for people: what was raised, and where, without what differs from one installation to the next.
+        trace: for people: the exception and its location, without anything that differs between installations.
     """
 
     number: int
@@ -202,13 +202,13 @@ class Broken(Value, frozen=True, gc=False):
 
     @classmethod
     def at(cls, number: int, error: Exception) -> "Broken":
-        """A job whose work raised this."""
+        """For a job whose work raised this exception."""
         frames = [f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in extract_tb(error.__traceback__)]
         return cls(number, f"{type(error).__name__}: {error} at {', '.join(frames)}")
 
 
 GatewayEffect = Send | SequenceUpdate | Rejected | JobFailed | JobOver | Routed | Waits | Broken
-"""If a submission cannot be sent, its driver tells the core so, `Unsent` or `TooLarge`, as soon as it has carried out
-the other effects that came with it: the core takes all of them for done."""
+"""If a submission cannot be sent, the driver reports `Unsent` or `TooLarge` to the core as soon as it has carried out
+the other effects returned with it: the core assumes that all effects were carried out."""
 GatewayOn = Callable[[GatewayEvent, float], list[GatewayEffect]]
-"""`Gateway.on`, or one that records it."""
+"""`Gateway.on`, or a wrapper that records it."""

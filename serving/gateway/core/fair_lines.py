@@ -5,8 +5,8 @@ least virtual time is next, so that keys that always have requests waiting recei
 weights, regardless of the demand of others. A key that returns does not catch up on unused tokens: its virtual time
 starts at that of the line that was served last.
 
-Within a line the lowest priority value is next, then the oldest; but every eighth start of a line goes to its oldest
-request. So no priority waits for ever: a request with n older ones in its line starts within 8 * (n + 1) starts of it.
+Within a line the lowest priority value is next, then the oldest; but every eighth start of a line is its oldest
+request. So no request waits forever: with n older ones in its line it starts within 8 * (n + 1) starts of that line.
 """
 
 from collections import Counter, OrderedDict
@@ -20,7 +20,7 @@ OLDEST_EVERY = 8
 
 
 class _Line:
-    """One key's requests that wait."""
+    """Waiting requests of one key."""
 
     __slots__ = ("by_priority", "order", "starts", "tokens", "tokens_of", "virtual", "weight")
 
@@ -49,7 +49,7 @@ def _virtual(line: _Line) -> float:
 
 
 class FairLines:
-    """The lines of all keys. Numbers must grow with time: they are the order of arrival."""
+    """The lines of all keys. Numbers must increase with time: they are the order of arrival."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
@@ -62,13 +62,13 @@ class FairLines:
         return len(self._key_of)
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All of them, in order of arrival."""
+        """All requests, in order of arrival."""
         return (self._lines[key].order[number] for number, key in self._key_of.items())
 
     def add(self, one: QueuedRequest) -> None:
         """Put a request in its line.
 
-        Raises: LedgerError if it does already.
+        Raises: LedgerError if it is in a line already.
         """
         if one.number in self._key_of:
             raise LedgerError(f"request {one.number} waits already")
@@ -89,7 +89,7 @@ class FairLines:
         """The request to start next.
 
         Args:
-            held: whether a request's key must not start one now, so that others overtake it.
+            held: whether a request's key must not start one now, so that others may overtake it.
         """
         if not self._key_of:
             return None
@@ -111,7 +111,7 @@ class FairLines:
                 del self._lines[key]
 
     def remove(self, number: int) -> QueuedRequest | None:
-        """Take a request out of its line. Returns: the request; None if it was not waiting."""
+        """Remove a request from its line. Returns: the request; None if it was not waiting."""
         key = self._key_of.pop(number, None)
         if key is None:
             return None
@@ -128,12 +128,12 @@ class FairLines:
         return one
 
     def of(self, key: str) -> tuple[int, int]:
-        """Requests of a key that wait, and their tokens."""
+        """Waiting requests of a key, and their tokens."""
         line = self._lines.get(key)
         return (len(line.order), line.tokens) if line is not None else (0, 0)
 
     def ahead(self, key: str, priority: int) -> float:
-        """Tokens of the key's line that start before a newcomer of this priority."""
+        """Tokens of the key's line that start before a new request of this priority."""
         line = self._lines.get(key)
         if line is None:
             return 0.0
@@ -141,12 +141,12 @@ class FairLines:
         return min(float(line.tokens), before * OLDEST_EVERY / (OLDEST_EVERY - 1))
 
     def share(self, key: str, weight: float) -> float:
-        """Share of starts that a key gets while all that wait go on waiting."""
+        """Share of starts that a key gets while all waiting keys keep waiting."""
         others = sum(line.weight for name, line in self._lines.items() if line.order and name != key)
         return weight / (weight + others)
 
     def check(self) -> None:
-        """Prove that lines and sums agree.
+        """Check that lines and sums agree.
 
         Raises: LedgerError if they do not.
         """

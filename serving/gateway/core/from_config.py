@@ -10,16 +10,16 @@ from serving.ids import GatewayId
 from serving.version import VERSION
 
 HISTORY_TOKENS = 1 << 20
-"""Prompt tokens that a gateway remembers: of each instance by locality, else of the KV-cache pool."""
+"""Prompt tokens that a gateway remembers: per instance with locality routing, otherwise for the KV-cache pool."""
 
 
 def core_settings(
     config: ServeConfig, gateway: GatewayId, pools: tuple[str, ...], attention_tokens: float
 ) -> GatewaySettings:
-    """The settings that a gateway's core is built with.
+    """The settings of a gateway's core.
 
     Args:
-        pools: names of the engine pools in the order of a request's life.
+        pools: names of the engine pools in the order in which a request passes them.
         attention_tokens: of the model; see `PrefillCost`.
     """
     blocks = HISTORY_TOKENS // config.engine.block_tokens
@@ -44,14 +44,14 @@ def core_settings(
 
 
 def configured(config: ServeConfig) -> Configure:
-    """The keys that a running gateway's core takes."""
+    """The configuration keys that a running gateway's core accepts."""
     engine = config.engine
     limits = admission_limits(config)
     return Configure(limits, engine.max_attempts, config.gateway.role_wait_s, engine.empty_role_s)
 
 
 def admission_limits(config: ServeConfig) -> AdmissionLimits:
-    """Bounds of each gateway's queue."""
+    """Limits of each gateway's queue."""
     gateway = config.gateway
     keys = len(gateway.api_keys) + len(gateway.admin_keys) + sum(len(one.api_keys) for one in config.namespaces)
     return AdmissionLimits(

@@ -7,7 +7,7 @@
 Each event is handled completely; `on` returns the effects to carry out, in order. Work that cannot start now, because
 an instance is missing or all are full, is retried at `next_wake`. All waiting has a deadline: a job's own, or
 `role_wait_s` for a job or a sequence without an instance. So a request may arrive before the first instance is up, or
-while a pool is scaled to zero: it waits, and a waiting request wakes the pool.
+while a pool is scaled to zero: the waiting request then wakes the pool.
 """
 
 import math
@@ -53,11 +53,11 @@ from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tok
 from serving.values.orders import Cancel, Release, Send
 
 LOOK_PERIOD_S = 0.1
-"""How often the core looks for instances while something waits for one."""
+"""Polling period of the core while a request or sequence waits for an instance."""
 
 
 class Gateway:
-    """Accepts jobs and takes them through the pools."""
+    """Accepts jobs and routes them through the pools."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.settings = settings
@@ -79,14 +79,14 @@ class Gateway:
         self._out: list[GatewayEffect] = []
 
     def on(self, event: GatewayEvent, now: float) -> list[GatewayEffect]:
-        """Handle an event. Returns: what there is to do, in order."""
+        """Handle an event. Returns: effects to carry out, in order."""
         self.now = now
-        if type(event) is InstanceSays:  # the frequent ones first, in the fast way: a class pattern that fails is slow
+        if type(event) is InstanceSays:  # frequent events first, without class patterns, which are slow to fail
             self._hear(event.replica, event.news)
         elif type(event) is InstanceStatus:
             self.instances.report(event.replica, event.status, now)
             if event.status.draining:
-                self.routes.decodes_nowhere(now)  # time without a decode instance counts from here
+                self.routes.decodes_nowhere(now)  # starts the time without a decode instance
         elif type(event) is Submit:
             self._submit(event.number, event.job)
         else:
@@ -126,7 +126,7 @@ class Gateway:
                         self._fail(one, Fail(FailKind.UNAVAILABLE, reason))
 
     def next_wake(self) -> float:
-        """When `Look` is due [s], maybe in the past; infinite while only other events can change anything."""
+        """When `Look` is due [s], possibly in the past; infinite while only other events can change the state."""
         deadlines, running, waits = self._deadlines, self._running, len(self.room)
         while deadlines and deadlines[0][1] not in running and not (waits and self._known(deadlines[0][1])):
             heappop(deadlines)
@@ -135,25 +135,25 @@ class Gateway:
             wake = min(wake, min([choice.look_at for choice in self._needy.values()]))
         return min(wake, self._looked_at + LOOK_PERIOD_S) if waits else wake
 
-    # ---- what is known ---------------------------------------------------------------------------------------------
+    # ---- queries -----------------------------------------------------------------------------------------------------
 
     def open(self, now: float) -> bool:
         """Whether an instance is available to a request submitted now."""
         return self.routes.open(now)
 
     def numbers(self) -> list[int]:
-        """Numbers of the jobs that run or wait."""
+        """Numbers of all running and waiting jobs."""
         return [*self._running, *[job.number for job in self.room.all()]]
 
     @property
     def running(self) -> int:
-        """Jobs under way, those that wait for an instance included."""
+        """Running jobs, including those that wait for an instance."""
         return len(self._running)
 
     def waiting(self, now: float) -> tuple[int, int, float]:
-        """The requests that wait here, in the queue or for an instance to come up, before their first token.
+        """Requests that wait before their first token, in the queue or for an instance to come up.
 
-        Returns: requests, their known tokens, and for how long the oldest of them has waited [s].
+        Returns: requests, their known tokens, and how long the oldest of them has waited [s].
         """
         stuck = {id(choice.job): choice.job for choice in self._needy.values() if choice.job.stuck}.values()
         since = [job.submitted for job in stuck]
@@ -167,7 +167,7 @@ class Gateway:
         return bool(self._needy) or (len(self.room) > 0 and not self.open(now))
 
     def check(self) -> None:
-        """Prove that jobs, sequences and the queue agree.
+        """Check that jobs, sequences and the queue agree.
 
         Raises: LedgerError, AssertionError if they do not.
         """
@@ -221,7 +221,7 @@ class Gateway:
         job.choices = tuple(choices)
 
     def _let_in(self) -> None:
-        """Start those whose turn it is. A start may end a job at once, which would call this again."""
+        """Start waiting jobs as far as possible. A start may finish a job immediately, which would call this again."""
         if self._letting_in or not len(self.room) or not self.routes.open(self.now):
             return
         self._letting_in = True
@@ -270,7 +270,7 @@ class Gateway:
         self._close(job)
 
     def _leave_if_done(self, choice: Choice) -> None:
-        """Forget a sequence that is over, its job too if it was the last one, and let the next job in."""
+        """Remove a finished sequence, and its job if it was the last one, and start the next job."""
         job = choice.job
         if job.closed or not choice.journal.done:
             return
@@ -281,7 +281,7 @@ class Gateway:
             self._let_in()
 
     def _leave(self, choice: Choice) -> None:
-        """A sequence needs no place and no room any more, however long others of its job go on."""
+        """Release a sequence's seat and capacity, although others of its job may continue."""
         name = choice.journal.spec.sequence_id
         if self.choices.pop(name, None) is not None:
             self._needy.pop(name, None)
@@ -289,7 +289,7 @@ class Gateway:
             self.room.finished(choice, self.now)
 
     def _close(self, job: Job) -> None:
-        """Forget a job, and let the next one in."""
+        """Remove a job, and start the next one."""
         job.closed = True
         for choice in job.choices:
             self._leave(choice)
@@ -325,7 +325,7 @@ class Gateway:
         self._out.append(SequenceUpdate(choice.index, news, queue_s, failures, job.number, choice.preempted))
 
     def _route(self, choice: Choice, need: NeedPrefill | NeedDecode) -> None:
-        """Choose an instance now, or look again when there may be one."""
+        """Choose an instance now, or schedule a retry."""
         journal, now = choice.journal, self.now
         if need.later:
             self._await(choice, replace(need, later=False), now + LATER_S)
@@ -351,7 +351,7 @@ class Gateway:
         self._carry_out(choice, routed(decision.replica, now))
 
     def _unroutable(self, choice: Choice, need: NeedPrefill | NeedDecode, reason: str) -> None:
-        """No instance takes it now: it stays where its blocks are, or waits."""
+        """Handle a sequence that no instance accepts now: decode it at its source, or let it wait."""
         now, begins = self.now, choice.waiting_since is None
         since = now if choice.waiting_since is None else choice.waiting_since
         if isinstance(need, NeedDecode) and now - since >= self._grace_s(need):
@@ -360,11 +360,11 @@ class Gateway:
             return
         choice.waiting_since = since
         self._await(choice, need, now + LOOK_PERIOD_S)
-        if begins:  # not at every look
+        if begins:  # not at every poll
             self._out.append(Waits(choice.journal.spec.sequence_id, reason))
 
     def _try(self, choice: Choice, need: NeedTrial) -> None:
-        """A sequence that may have taken instances down is tried alone, as soon as one is empty."""
+        """Try a sequence alone that may have crashed instances, as soon as one is empty."""
         commands = self._quarantine.look(choice, need, self.now)
         if choice.need is None:
             self._ready(choice)
@@ -381,14 +381,15 @@ class Gateway:
         self._needy.pop(choice.journal.spec.sequence_id, None)
 
     def _suspected(self) -> set[ReplicaId | None]:
-        """Instances at which a sequence is that may have taken one down. Such sequences keep away from each other."""
+        """Instances with a sequence that may have crashed another one. Such sequences are kept apart."""
         return {choice.journal.at for choice in self.choices.values() if choice.journal.attempts.losses}
 
     def _grace_s(self, need: NeedDecode) -> float:
         return self.settings.empty_role_s if need.at_source is AtSource.AFTER_GRACE else 0.0
 
     def _unadopted(self, journal: SequenceJournal, need: NeedDecode) -> Commands:
-        """Place a handoff that no decode instance adopts: recompute it elsewhere, or leave it at its source."""
+        """Place a handoff that no decode instance adopts: recompute it on another instance, or leave it at its
+        source."""
         drains, name = need.at_source is not AtSource.AFTER_GRACE, journal.live_id
         if drains and name is not None and self.routes.computed_elsewhere(need.ticket.source, self.now):
             return journal.on_news(Leaving(name, handoff=True))
@@ -405,7 +406,7 @@ class Gateway:
                 self._decline(replica, item)
                 continue
             if type(item) is not Tokens and self.routes.stays(replica, choice.journal, item, self.now):
-                continue  # it goes on where it is
+                continue  # it continues at its instance
             job = choice.job
             try:
                 job.note(choice, item)
@@ -417,7 +418,7 @@ class Gateway:
             self._let_in()
 
     def _decline(self, replica: ReplicaId, item: News) -> None:
-        """Answer an event of a finished job: cancel it at the instance, or release the blocks held for it."""
+        """Respond to an event of a finished job: cancel it at the instance, or release its blocks there."""
         match item:
             case Prefilled(ticket=ticket):
                 self._out.append(Send(replica, Release(ticket.ticket_id)))
@@ -453,7 +454,7 @@ class Gateway:
     # ---- time ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Deadlines, and another look for sequences that found no instance."""
+        """Check deadlines, and retry sequences that found no instance."""
         now, is_open = self.now, self.routes.open(self.now)
         self._looked_at = now
         self.routes.decodes_nowhere(now)
@@ -475,7 +476,7 @@ class Gateway:
         if need is None or job.closed:
             return
         waited_s = 0.0 if choice.waiting_since is None else self.now - choice.waiting_since
-        # First: this process may have been stopped while one came up.
+        # First: this process may have been stopped while an instance came up.
         if isinstance(need, NeedTrial):
             self._try(choice, need)
         else:
@@ -492,7 +493,7 @@ class Gateway:
         return number in self._running or self.room.find(number) is not None
 
     def _bound_deadlines(self) -> None:
-        """Most requests end before their deadline: those must not be kept until then."""
+        """Drop deadlines of finished requests early, because most finish long before their deadline."""
         if len(self._deadlines) > 2 * (len(self._running) + len(self.room)) + 64:
             self._deadlines = [one for one in self._deadlines if self._known(one[1])]
             heapify(self._deadlines)

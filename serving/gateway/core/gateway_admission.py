@@ -1,16 +1,16 @@
-"""Questions to a gateway's admission and their answers, as values."""
+"""Values of a gateway's admission: limits, queued requests and decisions."""
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 
 class AdmissionLimits(Struct, frozen=True, gc=False):
-    """Bounds of one gateway.
+    """Limits of one gateway.
 
     Args:
-        max_queued_requests, max_queued_tokens: that may wait for a start, and their prompt tokens.
-        max_running_sequences: in the pools at once.
-        shared: several keys use this gateway, so that none may take all places of the queue.
+        max_queued_requests, max_queued_tokens: requests that may wait for a start, and their prompt tokens.
+        max_running_sequences: concurrently in the pools.
+        shared: whether several keys use this gateway, so that none may occupy all places of the queue.
     """
 
     max_queued_requests: int
@@ -19,22 +19,22 @@ class AdmissionLimits(Struct, frozen=True, gc=False):
     shared: bool = False
 
     def line(self, key: str) -> int:
-        """A key's number in sequences, the same at every gateway; instances know no keys. 0 = nobody shares."""
+        """A key's number in sequences, the same at every gateway; instances know no keys. 0 = not shared."""
         return (xxh3_64_intdigest(key.encode()) >> 1) | 1 if self.shared else 0
 
 
 class QueuedRequest(Struct, frozen=True, gc=False):
-    """A request that wants to start.
+    """A request that waits to start.
 
     Args:
         number: unique within the gateway.
-        sequences: that it will run. tokens: of its prompts.
-        expected_tokens: that it is likely to generate; with `tokens` they are what its key is charged.
-        deadline: gateway time after which it is of no use [s].
-        key: whose it is; keys share fairly. Empty: everybody's.
+        sequences: number of its sequences. tokens: of its prompts.
+        expected_tokens: tokens that it will probably generate; its key is charged for these and `tokens`.
+        deadline: gateway time after which its result is useless [s].
+        key: its API key; keys share fairly. Empty: shared by all clients without a key.
         weight: of the key: twice the weight, twice the share.
         priority: lower starts sooner, among the requests of one key.
-        mark: fingerprint of what it asks for, by which it is known again when it comes back.
+        mark: fingerprint of its content, by which a retry is recognized.
     """
 
     number: int
@@ -49,7 +49,7 @@ class QueuedRequest(Struct, frozen=True, gc=False):
 
 
 class AdmissionDecision(Struct, frozen=True, gc=False):
-    """`retry_after_s` is 0 when accepted, else whole seconds, as HTTP tells them."""
+    """`retry_after_s` is 0 when accepted, otherwise whole seconds, as in HTTP."""
 
     accepted: bool
     reason: str

@@ -15,11 +15,11 @@ from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import BlockHash, NodeId, ReplicaId
 
 _POOL = ReplicaId("")
-"""In a history: all instances together."""
+"""Key in a history for all instances together."""
 
 
 class GatewayRouter:
-    """Chooses instances, one question after the other."""
+    """Chooses instances, one decision after the other."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class GatewayRouter:
     ) -> None:
         """
         Args:
-            max_age_s: older views count as dead.
+            max_age_s: views older than this count as dead.
             block_tokens: tokens per KV block.
             history_blocks: blocks remembered, per instance under the locality rule, else for the pool; 0 = assume that
                 no tokens are cached, and use no hashes.
@@ -50,7 +50,7 @@ class GatewayRouter:
         self._seed = seed
         self._prefer_host = prefer_host
         self._cost = PrefillCost(attention_tokens)
-        # One counter a role: with a common one, the two routes of every request would keep ties from taking turns.
+        # One counter per role: with a common counter, the two routes of every request would keep ties from alternating.
         self._prefills = 0
         self._decodes = 0
 
@@ -69,7 +69,7 @@ class GatewayRouter:
         """Choose the instance that computes a prompt.
 
         Args:
-            tokens: to compute where none of them is cached.
+            tokens: to compute if none of them is cached.
             hashes: of the prompt's full blocks; needed only if `wants_hashes`.
         Returns: the decision; the caller reserves its `tokens` at that instance.
         Raises: UnavailableError if no live instance is known.
@@ -94,7 +94,7 @@ class GatewayRouter:
     def forget(self, replica: ReplicaId) -> None:
         """Drop the history of an instance that was lost, or restarted without its cache.
 
-        Not needed for an instance that is only missing in some call's views: it may be excluded for that prompt alone.
+        Not needed for an instance that is missing in a single call's views: it may be excluded for that prompt only.
         """
         if self._history is not None:
             self._history.forget(replica)
@@ -109,7 +109,7 @@ class GatewayRouter:
         """Choose the decode instance for a handoff.
 
         Args:
-            blocks: KV blocks of the tokens known so far and of the expected ones.
+            blocks: KV blocks of the tokens so far and of the expected ones.
             source: host of the KV blocks.
         Raises: UnavailableError if no live instance is known.
         Effects: counts the decision.

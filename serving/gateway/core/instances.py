@@ -1,4 +1,4 @@
-"""The instances that a gateway has links to: their reports, a little old, and what was sent there since."""
+"""The instances that a gateway has links to: their latest reports, and the sequences sent since."""
 
 from msgspec.structs import replace
 
@@ -13,12 +13,12 @@ _NO_TROUBLE = PathFault()
 
 
 class KnownInstance:
-    """One of them.
+    """One linked instance.
 
     Attributes:
-        view: by the last report, with reservations; None before the first report.
-        heard_at: gateway time of its last word [s].
-        trouble: the paths on which it cannot, or hardly, pull KV blocks.
+        view: from the last report, with reservations; None before the first report.
+        heard_at: gateway time of its last message [s].
+        trouble: the paths on which it cannot pull KV blocks, or only slowly.
     """
 
     __slots__ = ("busy", "heard_at", "kv_blocks", "node", "pool", "replica", "stuck", "trouble", "view")
@@ -38,7 +38,7 @@ class KnownInstance:
 
 
 class Instances:
-    """All of one gateway.
+    """All instances linked to one gateway.
 
     Args:
         max_age_s: an instance that has been silent for longer counts as dead [s].
@@ -51,13 +51,13 @@ class Instances:
         self._troubled: set[ReplicaId] = set()
 
     def up(self, event: InstanceUp, now: float) -> None:
-        """A link is usable."""
+        """Note that a link is usable."""
         self.down(event.replica)
         known = self._known[event.replica] = KnownInstance(event, now)
         self._pools.setdefault(event.pool, []).append(known)
 
     def down(self, replica: ReplicaId) -> KnownInstance | None:
-        """Remove an instance that is down. Returns: what was known of it."""
+        """Remove an instance that is down. Returns: its last known state."""
         known = self._known.pop(replica, None)
         if known is not None:
             self._pools[known.pool].remove(known)
@@ -71,7 +71,7 @@ class Instances:
             known.heard_at = now
 
     def report(self, replica: ReplicaId, status: Status, now: float) -> None:
-        """Take an instance's load report. Effects: resets its reservations. Unknown ones are ignored."""
+        """Process an instance's load report. Effects: resets its reservations. Unknown ones are ignored."""
         known = self._known.get(replica)
         if known is None:
             return
@@ -104,18 +104,18 @@ class Instances:
         )
 
     def unreachable(self, replica: ReplicaId) -> None:
-        """Note a failed send: its link will soon be reported down. Effects: it is not used before its next report."""
+        """Note a failed send: its link will soon be reported down. Effects: it gets no work before its next report."""
         known = self._known.get(replica)
         if known is not None:
             known.view = None
 
     def find(self, replica: ReplicaId) -> KnownInstance | None:
-        """A usable one by name."""
+        """A usable instance by name."""
         known = self._known.get(replica)
         return known if known is not None and not known.stuck else None
 
     def live(self, pool: str, now: float) -> list[KnownInstance]:
-        """Those of a pool that have reported their load and were heard of lately."""
+        """Instances of a pool that have reported their load and sent a message recently."""
         oldest = now - self._max_age_s
         return [
             known
@@ -134,7 +134,7 @@ class Instances:
         return False
 
     def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathFault]:
-        """Paths on which the instances of a pool pull badly, by their names; not those of instances that leave it.
+        """Bad paths of a pool's instances, by instance; without instances that drain.
 
         Returns: empty if no path is bad.
         """
@@ -150,12 +150,12 @@ class Instances:
         return [view for known in self._known.values() if (view := known.view) is not None]
 
     def trouble(self, replica: ReplicaId) -> PathFault:
-        """The bad paths of one instance, as far as is known."""
+        """The known bad paths of one instance."""
         known = self._known.get(replica)
         return _NO_TROUBLE if known is None else known.trouble
 
     def reserve(self, replica: ReplicaId, tokens: int, blocks: int) -> None:
-        """A sequence is sent there: a report will know it later."""
+        """Reserve for a sequence sent to an instance, until a report includes it."""
         known = self._known.get(replica)
         if known is not None and (view := known.view) is not None:
             known.view = replace(

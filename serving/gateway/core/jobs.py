@@ -1,4 +1,4 @@
-"""A job under way at its gateway, and its sequences."""
+"""A job in progress at its gateway, and its sequences."""
 
 from serving.gateway.core.journal_commands import Need
 from serving.gateway.core.request_journal import SequenceJournal
@@ -12,8 +12,8 @@ class Choice:
     Attributes:
         need: what it waits for while there is no instance, or while all are full.
         look_at: when to retry [s].
-        waiting_since: since when it has been without an instance; None while it has one, or while all are full.
-        told: part of its output was delivered.
+        waiting_since: start of its time without an instance; None while it has one, or while all are full.
+        told: whether any of its output was delivered.
         preempted: number of preemptions that instances reported.
         waited_s: queueing time at the instance that computed its prompt [s].
     """
@@ -37,8 +37,8 @@ class Job:
 
     Attributes:
         started: when it left the queue [s].
-        tokens: that are known of all its sequences.
-        retry_after_s: soonest time that a full instance named.
+        tokens: known tokens of all its sequences.
+        retry_after_s: shortest Retry-After of a full instance.
     """
 
     __slots__ = ("choices", "closed", "number", "retry_after_s", "started", "submitted", "tokens", "work")
@@ -62,11 +62,11 @@ class Job:
 
     @property
     def stuck(self) -> bool:
-        """Whether the request waits for an instance, and has not had a token."""
+        """Whether the request waits for an instance, and has no output yet."""
         return not self.begun and any(choice.need is not None for choice in self.choices)
 
     def note(self, choice: Choice, news: News) -> None:
-        """Keep what events report besides output: time in the instance's queue, and a full one's Retry-After."""
+        """Record event data other than output: time in the instance's queue, and a full instance's Retry-After."""
         first = news.first if type(news) is Prefilled else news
         if type(first) is Tokens:
             choice.preempted += first.preempted

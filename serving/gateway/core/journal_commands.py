@@ -11,18 +11,18 @@ from serving.values.orders import Send
 from serving.values.sequence import HandoffTicket
 
 LATER_S = 0.5
-"""How long a stream waits before full instances are asked again: an order is sent each time, with all of its prompt."""
+"""Delay before full instances are retried: each retry sends a command with the whole prompt."""
 
 
 class AtSource(Enum):
     """When the instance that holds a handoff may decode it itself (`decode_at_source`)."""
 
     AFTER_GRACE = "after grace"
-    """No decode instance has come for a while: better one that is meant for prompts than none."""
+    """No decode instance has been available for a while: a prefill instance is better than none."""
     IF_ALONE = "if alone"
-    """A stream leaves an instance that drains. While there is no other, it goes on where it is, at once."""
+    """A stream leaves a draining instance. If there is no other, it continues at its instance immediately."""
     NOW = "now"
-    """The same, and another one would not take it."""
+    """As `IF_ALONE`, after another instance refused it."""
 
 
 class NeedPrefill(Struct, frozen=True, gc=False):
@@ -31,9 +31,9 @@ class NeedPrefill(Struct, frozen=True, gc=False):
     Args:
         tokens: known tokens that must be in the KV cache.
         exclude: instances that failed this sequence before.
-        alone: an instance was lost with it, and it may be the cause: avoid instances with another such sequence, else
-            the next loss would not show which of them caused it.
-        later: all instances refused it as full: not before `LATER_S`.
+        alone: an instance was lost with it, and it may be the cause: avoid instances with another such sequence;
+            otherwise the next loss would not show which of them caused it.
+        later: all instances refused it as full: wait for `LATER_S`.
     """
 
     tokens: int
@@ -43,7 +43,7 @@ class NeedPrefill(Struct, frozen=True, gc=False):
 
 
 class NeedDecode(Struct, frozen=True, gc=False):
-    """Route the handoff to a decode instance, then call `decode_routed`; or leave it where it is, `decode_at_source`.
+    """Route the handoff to a decode instance, then call `decode_routed`; or leave it at its source, `decode_at_source`.
 
     Args:
         at_source: when to leave it there.
@@ -73,4 +73,4 @@ class NeedTrial(Struct, frozen=True, gc=False):
 
 Need = NeedPrefill | NeedDecode | NeedTrial
 Command = Need | Send | Tokens | Fail
-"""`Tokens` are new output for the client: each token exactly once, in order; what is told once comes with the first."""
+"""`Tokens` are new output for the client: each token exactly once, in order; data sent once is in the first."""

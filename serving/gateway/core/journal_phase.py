@@ -1,4 +1,4 @@
-"""Where a sequence is on its way, as the gateway's record of it knows.
+"""Phase of a sequence, as recorded by its gateway.
 
 ROUTING ─prefill_routed─► PREFILLING ─handoff_ready─► HANDED_OFF ─decode_routed─► MOVING ─adopted─► DECODING
    ▲                          │  └────── tokens (one instance does both) ──────────────────────────────▲ │
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class JournalPhase(Enum):
-    """The party that has to act next."""
+    """Phase, which determines the party that acts next."""
 
     ROUTING = "routing"
     PREFILLING = "prefilling"

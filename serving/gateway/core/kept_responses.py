@@ -1,6 +1,6 @@
-"""Responses that are kept for a while, so that clients can ask for them and go on with them: bounded per namespace.
+"""Responses stored for a limited time, so that clients can request and continue them: bounded per namespace.
 
-The oldest go first. One namespace never pushes out what another keeps.
+The oldest are dropped first. A namespace never displaces another's responses.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeepLimits:
-    """How much is kept of each namespace.
+    """Limits of each namespace.
 
     Args:
-        responses: so many; 0 = none are kept.
-        size_bytes: of all of them together.
-        seconds: each, from when it was kept.
+        responses: number of responses; 0 = none are stored.
+        size_bytes: of all together.
+        seconds: lifetime of each.
     """
 
     responses: int = 1000
@@ -22,16 +22,16 @@ class KeepLimits:
     seconds: float = 86_400.0
 
     def takes(self, size: int) -> bool:
-        """Whether a response of this size [bytes] can be kept at all."""
+        """Whether a response of this size [bytes] can be stored at all."""
         return self.responses > 0 and size <= self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class KeptEntry:
-    """One response that is kept.
+    """One stored response.
 
     Args:
-        at: when it was kept [s].
+        at: when it was stored [s].
         size: bytes.
     """
 
@@ -41,7 +41,7 @@ class KeptEntry:
 
 
 def overdue(entries: Iterable[KeptEntry], limits: KeepLimits, now: float) -> list[str]:
-    """Ids of one namespace that must go: the expired, and the oldest until the rest is within the limits."""
+    """Ids in one namespace to delete: the expired, and the oldest until the rest is within the limits."""
     newest = sorted(entries, key=lambda entry: (entry.at, entry.response_id), reverse=True)
     gone, size = [], 0
     for count, entry in enumerate(newest, 1):
@@ -60,9 +60,9 @@ class KeptResponses:
         """By namespace and id."""
 
     def put(self, namespace: str, response_id: str, value: bytes, now: float) -> bool:
-        """Keep a response, in place of one with the same id.
+        """Store a response, replacing one with the same id.
 
-        Returns: whether it is kept.
+        Returns: whether it was stored.
         """
         if not self._limits.takes(len(value)):
             return False
@@ -73,7 +73,7 @@ class KeptResponses:
         return response_id in own
 
     def get(self, namespace: str, response_id: str, now: float) -> bytes | None:
-        """A response that is kept; None if it is not, or no longer."""
+        """A stored response; None if it is not, or no longer, stored."""
         found = self._kept.get(namespace, {}).get(response_id)
         if found is None:
             return None
@@ -84,14 +84,14 @@ class KeptResponses:
         return value
 
     def delete(self, namespace: str, response_id: str, now: float) -> bool:
-        """Forget a response. Returns: whether it was kept."""
+        """Delete a response. Returns: whether it was stored."""
         if self.get(namespace, response_id, now) is None:
             return False
         self._remove(namespace, response_id)
         return True
 
     def check(self) -> None:
-        """Raises: AssertionError if more is kept than the limits allow."""
+        """Raises: AssertionError if the limits are exceeded."""
         for own in self._kept.values():
             assert own, "an empty namespace is not remembered"
             assert len(own) <= self._limits.responses, "too many"

@@ -1,11 +1,10 @@
-"""The baseline that the pool makes unnecessary: send a prompt where its prefix is cached.
+"""Baseline routing without the pool: send a prompt to an instance that has its prefix cached.
 
-This is how systems route whose instances keep their caches to themselves. A gateway cannot see those caches; it guesses
-from what it sent where. Following the prefix blindly would pile a popular one onto one instance, so that the choice is
-by predicted work: what waits there plus what would have to be computed there. Locality is followed until the queue
-outweighs what it saves.
+Systems route like this if instances do not share their caches. A gateway cannot see those caches; it estimates them
+from the prompts that it sent. Following the prefix alone would send a popular one to a single instance, so the choice
+is by predicted work: queued work plus the work of computing the prompt. Locality wins until the queue outweighs its
+savings. With the pool, `router.route_prefill` needs no estimate: any instance reads any block.
 
-With the pool, `router.route_prefill` needs no such guess: any instance reaches any block.
 """
 
 from collections import deque
@@ -21,10 +20,10 @@ from serving.ids import BlockHash, ReplicaId
 
 
 class _Sent:
-    """The blocks that one instance was sent last: an LRU in which a whole prompt is one use.
+    """The blocks most recently sent to one instance: an LRU in which a whole prompt is one use.
 
-    A block's place in the order is its place in the newest prompt that has it. Its places in older ones are void, and
-    passed over.
+    A block's position in the order is that in the latest prompt that contains it. Its positions in earlier prompts are
+    void, and skipped.
     """
 
     __slots__ = ("_most", "_places", "_prompts", "newest")
@@ -62,7 +61,7 @@ class _Sent:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Drop void places."""
+        """Drop void positions."""
         newest = self.newest
         valid = [(prompt, [one for one in blocks if newest[one] == prompt]) for prompt, blocks in self._prompts]
         self._prompts = deque(one for one in valid if one[1])
@@ -70,10 +69,10 @@ class _Sent:
 
 
 class PrefixHistory:
-    """Which blocks each instance was sent lately, as a guess at what it has cached.
+    """Blocks recently sent to each instance, as an estimate of its cache.
 
-    For each instance an LRU of hashes, like the cache that it stands for; the end of a prompt leaves before its
-    beginning, since a block behind a gap is of no use.
+    An LRU of hashes per instance, like the cache that it models; the end of a prompt is evicted before its beginning,
+    because a block after a gap is useless.
     """
 
     __slots__ = ("_blocks", "_sent")
@@ -81,7 +80,7 @@ class PrefixHistory:
     def __init__(self, blocks: int) -> None:
         """
         Args:
-            blocks: remembered per instance; best as many as its cache has.
+            blocks: remembered per instance; ideally the size of its cache.
         Raises: LedgerError if there is none.
         """
         if blocks < 1:
@@ -90,14 +89,14 @@ class PrefixHistory:
         self._sent: dict[ReplicaId, _Sent] = {}
 
     def note(self, replica: ReplicaId, hashes: Sequence[BlockHash]) -> None:
-        """This prompt was sent there. Effects: the oldest blocks are forgotten when there are too many."""
+        """Record a prompt sent to an instance. Effects: evicts the oldest blocks beyond the limit."""
         sent = self._sent.get(replica)
         if sent is None:
             sent = self._sent[replica] = _Sent(self._blocks)
         sent.note(hashes)
 
     def matched(self, replica: ReplicaId, hashes: Sequence[BlockHash]) -> int:
-        """Leading blocks of a prompt that are probably cached there."""
+        """Leading blocks of a prompt that are probably cached at an instance."""
         sent = self._sent.get(replica)
         if sent is None:
             return 0
@@ -108,15 +107,15 @@ class PrefixHistory:
         return len(hashes)
 
     def forget(self, replica: ReplicaId) -> None:
-        """This instance is gone, and its cache with it. Unknown ones are ignored."""
+        """Drop an instance that was lost with its cache. Unknown ones are ignored."""
         self._sent.pop(replica, None)
 
 
 def uncached_cost(cost: PrefillCost, tokens: int, cached: int) -> int:
-    """The work of a prompt of which so much is probably cached.
+    """The work of a prompt that is partly cached.
 
     Args:
-        tokens: of the prompt; cached: its leading tokens whose KV is probably there.
+        tokens: of the prompt; cached: its leading tokens whose KV is probably cached.
     Returns: short-prompt tokens; at least one is always computed: the last one's logits give the first new token.
     """
     uncached = max(min(tokens, 1), tokens - cached)
@@ -134,16 +133,16 @@ def route_prefill_by_locality(
     exclude: Collection[ReplicaId] = (),
     cost: PrefillCost | None = None,
 ) -> RouteDecision:
-    """Choose the instance with the least predicted work, its probable prefix matches taken off.
+    """Choose the instance with the least predicted work, after subtracting its probable prefix match.
 
-    The caller notes in `history` where it really sent the prompt.
+    The caller records in `history` the instance to which the prompt was sent.
 
     Args:
         hashes: of the prompt's full blocks.
         block_tokens: tokens per block.
-        tokens: that this sequence adds where nothing of it is cached.
+        tokens: work of this sequence if nothing is cached.
         turn, max_age_s, exclude: as in `route_prefill`.
-        cost: what tokens cost; None = all the same.
+        cost: relative cost of tokens; None = all equal.
     Raises: UnavailableError if no live instance is known.
     """
     price = cost or PrefillCost()

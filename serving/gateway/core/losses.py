@@ -1,5 +1,5 @@
-"""Losses and returns of instances as one gateway sees them, for people: which are dead now, and what is yet to be
-reported. Decides nothing; what becomes of the streams is the core's business.
+"""Losses and returns of instances as observed by one gateway, for people: instances that are dead now, and unreported
+notices. Decides nothing; the core handles the streams.
 """
 
 from collections import deque
@@ -9,61 +9,61 @@ from serving.ids import ReplicaId
 from serving.values.traffic import InstanceNotice, NoticeKind
 
 MOST_NOTICES = 256
-"""Kept while the scaling board does not answer; older ones are dropped."""
+"""Notices kept while the scaling board does not respond; older ones are dropped."""
 
 
 class Losses:
-    """Instances that were lost and are still listed, and the notices that the board has not taken yet."""
+    """Lost instances that are still listed, and notices that the board has not received yet."""
 
     def __init__(self) -> None:
         self._lost: dict[ReplicaId, tuple[str, NoticeKind]] = {}
-        """Incarnation, and how it was lost."""
+        """Incarnation, and kind of loss."""
         self._notices: deque[InstanceNotice] = deque(maxlen=MOST_NOTICES)
 
     def lost(self, notice: InstanceNotice, incarnation: str) -> None:
-        """An instance died or froze."""
+        """Note that an instance died or froze."""
         self._lost[notice.replica] = incarnation, notice.kind
         self._notices.append(notice)
 
     def came(self, pool: str, replica: ReplicaId, incarnation: str) -> None:
-        """An instance is linked. Effects: one that had only seemed dead is noticed as being back."""
+        """Note that an instance is linked. Effects: if it had only seemed dead, adds a notice that it is back."""
         before, _ = self._lost.pop(replica, (None, None))
         if before == incarnation:
             self._notices.append(InstanceNotice("back", pool, replica, "it answers again"))
 
     def left(self, notice: InstanceNotice) -> None:
-        """An instance ended as it was asked to: no loss."""
+        """Note an orderly exit, which is not a loss."""
         self._notices.append(notice)
 
     def audited(self, finding: str) -> None:
-        """The KV-cache pool was audited."""
+        """Note an audit of the KV-cache pool."""
         self._notices.append(InstanceNotice("audit", "kvcache", ReplicaId(""), finding))
 
     def poisoned(self, reason: str) -> None:
-        """A request was given up because it takes instances down."""
+        """Note that a request was abandoned because it crashes instances."""
         self._notices.append(InstanceNotice("poison", "", ReplicaId(""), reason))
 
     def how(self, replica: ReplicaId, incarnation: str) -> NoticeKind | None:
-        """How an instance was lost; None = it was not, as far as is known."""
+        """Kind of an instance's loss; None = not known as lost."""
         before, kind = self._lost.get(replica, (None, None))
         return kind if before == incarnation else None
 
     def retain(self, listed: Collection[ReplicaId]) -> None:
-        """Forget instances that are not listed any more."""
+        """Drop instances that are no longer listed."""
         if self._lost:
             self._lost = {replica: one for replica, one in self._lost.items() if replica in listed}
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to report."""
+        """Whether there are notices to report."""
         return bool(self._notices)
 
     def notices(self) -> tuple[InstanceNotice, ...]:
-        """Notices to report, oldest first. Effects: none; see `reported`."""
+        """Notices to report, oldest first; they are kept until `reported`."""
         return tuple(self._notices)
 
     def reported(self, notices: tuple[InstanceNotice, ...]) -> None:
-        """The board has taken these."""
+        """Drop notices that the board has received."""
         for notice in notices:
-            if self._notices and self._notices[0] is notice:  # else it was dropped meanwhile
+            if self._notices and self._notices[0] is notice:  # otherwise it was dropped in the meantime
                 self._notices.popleft()

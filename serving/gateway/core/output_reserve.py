@@ -9,8 +9,8 @@ from serving.errors import LedgerError
 from serving.ids import ReplicaId
 
 RESERVE_TOKENS = 256
-"""Expected of an answer whose length nobody knows: Azure's conversations have a median of 129 output tokens and a mean
-of 211. More would keep room from answers that are there for ones that may never come."""
+"""Expected tokens of a response of unknown length: Azure's conversations have a median of 129 output tokens and a mean
+of 211. A larger value would reserve capacity for output that may never be generated."""
 
 
 class OutputReserve:
@@ -25,7 +25,7 @@ class OutputReserve:
         self._total: dict[ReplicaId, int] = {}
 
     def expected_blocks(self, tokens_left: int) -> int:
-        """Expected growth of a sequence that may generate so many tokens [blocks]."""
+        """Expected growth of a sequence that may generate this many tokens [blocks]."""
         return -(-min(max(tokens_left, 0), self._most) // self._block_tokens)
 
     def book(self, name: str, replica: ReplicaId, tokens_left: int) -> None:
@@ -61,7 +61,7 @@ class OutputReserve:
         return -(-self._total.get(replica, 0) // self._block_tokens)
 
     def check(self) -> None:
-        """Prove that the sums are those of the parts.
+        """Check that the sums are those of the parts.
 
         Raises: LedgerError if they are not.
         """

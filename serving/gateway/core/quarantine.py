@@ -13,14 +13,14 @@ from serving.ids import ReplicaId, SequenceId
 from serving.values.news import FailKind
 
 EMPTYING_S = 30.0
-"""How long an instance is kept from new work so that it gets empty. A replacement is empty when it comes."""
+"""Time for which an instance gets no new work so that it becomes empty. A replacement is empty when it starts."""
 
 
 class Quarantine:
-    """Keeps an instance free for the sequence on trial, and remembers which instances died together.
+    """Keeps an instance free for the sequence on trial, and records which instances died together.
 
     Args:
-        choices: all that the gateway has under way.
+        choices: all running sequences of the gateway.
     """
 
     def __init__(self, routes: Routes, choices: Mapping[SequenceId, Choice]) -> None:
@@ -46,7 +46,7 @@ class Quarantine:
             self._seat = replica
 
     def died(self, instance: KnownInstance, still_since: float | None, now: float) -> None:
-        """An instance was lost. One that left in good order did not die."""
+        """Note that an instance was lost. An orderly exit is not a death."""
         if still_since != 0.0:
             self.deaths.note(instance.replica, now, shared=instance.busy > 1)
 
@@ -73,9 +73,9 @@ class Quarantine:
         return commands
 
     def _empty(self, choice: Choice, now: float) -> ReplicaId | None:
-        """The instance where a sequence is alone; None = not yet.
+        """The instance on which a sequence is alone; None = not yet.
 
-        Raises: UnavailableError if none was empty in time.
+        Raises: UnavailableError if none became empty in time.
         Effects: reserves the instance that will be empty first.
         """
         if self.closed and self._tried is not choice:

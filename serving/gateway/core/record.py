@@ -1,4 +1,4 @@
-"""A gateway's decisions as a decision log keeps them: each event with its time, and the effects."""
+"""A gateway's decisions in a decision log: each event with its time, and the effects."""
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ class GatewayCall(CallRecord, frozen=True):
     now: float
 
     def on(self, gateway: Gateway) -> list[GatewayEffect]:
-        """Carry it out."""
+        """Apply the event."""
         return gateway.on(self.event, self.now)
 
     def kind(self) -> str:
@@ -23,16 +23,15 @@ class GatewayCall(CallRecord, frozen=True):
         return type(self.event).__name__
 
     def title(self) -> str:
-        """The event in a few words."""
+        """A short description of the event."""
         return f"{self.kind()} at {self.now:.6f} s"
 
 
 def recorded(gateway: Gateway, note: Note) -> GatewayOn:
-    """An `on` that does what the gateway's own does, and notes it.
+    """Wrap the gateway's `on` to record its calls.
 
     Args:
-        note: takes each call and what was kept of its outcome; must return at once.
-    Effects: none yet.
+        note: receives each call and its recorded outcome; must return immediately.
     """
 
     def on(event: GatewayEvent, now: float) -> list[GatewayEffect]:
@@ -46,7 +45,7 @@ def recorded(gateway: Gateway, note: Note) -> GatewayOn:
 
 
 def noted(event: GatewayEvent) -> GatewayEvent:
-    """An event as it is written: handoffs come without their blocks, which a gateway only passes on."""
+    """An event in the form in which it is logged: handoffs without their blocks, which a gateway only forwards."""
     if isinstance(event, InstanceSays) and any(isinstance(one, Prefilled) for one in event.news):
         return replace(event, news=tuple([_short(one) for one in event.news]))
     return event

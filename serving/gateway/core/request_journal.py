@@ -1,7 +1,7 @@
 """The gateway's record of one sequence, sufficient to resume it on any instance after a failure.
 
 The phases are those of `JournalPhase`. Each submission to an instance has its own id, `<sequence>@<number>`. An event
-of any submission but the live one is late: it changes no state, and its instance receives a cancel. An event carries
+of any submission but the live one is late: it changes no state, and its instance receives a cancel. An event contains
 the position of its first token, so no token is delivered twice, and a missing frame shows as a gap and causes a
 resubmission.
 Draining is not a failure: sequences that a draining instance declines or wants moved are resubmitted to another
@@ -23,7 +23,7 @@ from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec
 
 Commands = tuple[Command, ...]
 
-_FINAL = {  # ends that would be the same at any instance
+_FINAL = {  # finish reasons that would be the same at any instance
     FinishReason.DEADLINE: (FailKind.DEADLINE, "the deadline passed at the instance"),
     FinishReason.GRAMMAR: (FailKind.INVALID, "no token can follow that the request's grammar or its token lists allow"),
     FinishReason.GRAMMAR_LIMIT: (FailKind.INVALID, "the request's grammar is too large for this server"),
@@ -36,9 +36,9 @@ class SequenceJournal:
     def __init__(self, spec: SequenceSpec, now: float, max_attempts: int = 3) -> None:
         """
         Args:
-            spec: the order; its `sequence_id` is the base of the ids sent to instances.
-            now: gateway time [s]; the deadline counts from here.
-            max_attempts: failures of any kind, without progress in between, after which the sequence is given up.
+            spec: the sequence; its `sequence_id` is the base of the ids sent to instances.
+            now: gateway time [s]; start of the deadline.
+            max_attempts: failures of any kind, without progress in between, after which the sequence is abandoned.
         """
         self.spec = spec
         self.deadline = now + spec.time_left_s
@@ -70,10 +70,10 @@ class SequenceJournal:
         """Id of the live submission; None while there is none."""
         return self._live_id
 
-    # ---- what the gateway decides --------------------------------------------------------------------------------
+    # ---- decisions of the gateway --------------------------------------------------------------------------------
 
     def start(self) -> Commands:
-        """The first thing to do."""
+        """The first command."""
         return (self._need_prefill(),)
 
     def prefill_routed(self, replica: ReplicaId, now: float) -> Commands:
@@ -97,7 +97,7 @@ class SequenceJournal:
         return (Send(replica, Add(order)),)
 
     def decode_routed(self, replica: ReplicaId, now: float) -> Commands:
-        """An instance was chosen to adopt the handoff.
+        """Submit the handoff to the chosen instance.
 
         Raises: LedgerError if no handoff waits.
         """
@@ -113,20 +113,20 @@ class SequenceJournal:
         return self._send_adopt(None, now)
 
     def cancel(self) -> Commands:
-        """The client left, or a stop string matched. Idempotent."""
+        """End without an error: the client left, or a stop string matched. Idempotent."""
         return self._end()
 
     def give_up(self, kind: FailKind, reason: str) -> Commands:
-        """No instance, or no time left: end with an error."""
+        """End with an error: no instance, or no time left."""
         return () if self.done else (*self._end(), Fail(kind, reason))
 
-    # ---- what instances say --------------------------------------------------------------------------------------
+    # ---- events of instances -------------------------------------------------------------------------------------
 
     def on_news(self, news: News, *, begun: bool = False) -> Commands:
         """Process an instance's event about one of the submissions.
 
         Args:
-            begun: the client has received output of the request, perhaps of another of its sequences.
+            begun: whether the client has received output of the request, of any of its sequences.
         """
         match news:
             case Tokens():
@@ -145,13 +145,13 @@ class SequenceJournal:
     def _on_prefilled(self, first: Tokens, ticket: HandoffTicket) -> Commands:
         """Accept blocks that are ready to pull: prefill is done, or a draining instance hands the sequence over.
 
-        The first token after a prompt is delivered at once.
+        The first token after a prompt is delivered immediately.
         """
         if self._ticket is not None and ticket.ticket_id == self._ticket.ticket_id:
-            return ()  # a duplicate of what is under way
+            return ()  # a duplicate of the handoff in progress
         if first.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return (Send(ticket.source, Release(ticket.ticket_id)),)
-        commands = self._drop_ticket()  # whoever hands a stream on has adopted it, should that notice be missing
+        commands = self._drop_ticket()  # an instance that hands a stream on has adopted it, even without the notice
         prompt_done = self.phase is JournalPhase.PREFILLING
         self._at_source = AtSource.AFTER_GRACE if prompt_done else AtSource.IF_ALONE
         self._ticket = ticket
@@ -163,7 +163,7 @@ class SequenceJournal:
         return (*commands, *deliver, self._need_decode(ticket))
 
     def _on_adopted(self, sequence_id: SequenceId) -> Commands:
-        """The decode instance has the blocks: the source may free its copy."""
+        """Release the blocks at the source, after the decode instance has pulled them."""
         if sequence_id != self._live_id:
             return self._late(sequence_id)
         if self.phase is not JournalPhase.MOVING:
@@ -172,16 +172,16 @@ class SequenceJournal:
         return self._drop_ticket()
 
     def _on_tokens(self, news: Tokens) -> Commands:
-        """New tokens, the end, or both."""
+        """Handle new tokens, the end, or both."""
         finish_reason = news.finish_reason
         if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return self._late(news.sequence_id)
         if news.position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
-        # Tokens from an adopting instance prove the adoption, should its own notice be missing.
+        # Tokens from an adopting instance prove the adoption, even if its notice is missing.
         commands = self._drop_ticket()
         new = news.position + len(news.tokens) - len(self.output)
-        # An instance that does both gives the prompt's token first: not yet progress, see `Attempts`.
+        # An instance that does both sends the prompt's token first, which is not yet progress, see `Attempts`.
         if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
             self.attempts.progress(decoding=True)
         self.phase = JournalPhase.DECODING
@@ -206,7 +206,7 @@ class SequenceJournal:
             return self._elsewhere()
         full = kind is FailKind.OVERLOADED and (begun or self._first_delivered) and not self._is_at_source()
         if not full and (self.phase is not JournalPhase.MOVING or self._ticket is None or self._is_at_source()):
-            return self._resubmit(kind, reason, cancel=False)  # a source refuses only what it has not got any more
+            return self._resubmit(kind, reason, cancel=False)  # a source refuses only blocks that it no longer has
         asked_before = self.replica in self.attempts.excluded
         if not full and not self.attempts.failed(self.replica):
             return self.give_up(kind, reason)
@@ -225,20 +225,20 @@ class SequenceJournal:
             self._live_id = None
             return (*self._drop_ticket(), *self._elsewhere())
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE or self._is_at_source():
-            return ()  # it has moved on since, or stays because there was nobody else
+            return ()  # it has moved on since, or stays because there was no other instance
         commands = self._late(sequence_id)
         self._live_id = None
         return (*commands, *self._elsewhere())
 
     def _on_lost(self, sequence_id: SequenceId, reason: str) -> Commands:
-        """The instance, or the source that it was to pull from, failed on the sequence; it has forgotten it."""
+        """Resubmit a sequence that failed at its instance, or at the source of its pull, and was dropped there."""
         if sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         if self._ticket is not None and not self._is_at_source():
             self.attempts.avoid(self._ticket.source)
         return self._resubmit(FailKind.ENGINE, reason, cancel=False, distrust=True)
 
-    # ---- what becomes of instances -------------------------------------------------------------------------------
+    # ---- losses of instances -------------------------------------------------------------------------------------
 
     def instance_lost(
         self, replica: ReplicaId, still_since: float | None = None, *, together: bool = False
@@ -272,19 +272,19 @@ class SequenceJournal:
         return (self._need_prefill(),) if verdict is None else self.give_up(*verdict)
 
     def unsent(self, replica: ReplicaId) -> Commands:
-        """Handle a submission that a closed link kept from being sent; the first time counts no failure."""
+        """Handle a submission that was not sent because its link had closed; the first time counts no failure."""
         if self.phase not in AT_INSTANCE or self.replica != replica:
             return ()
         return self._left(replica, again=replica in self.attempts.excluded)
 
-    # ---- inside --------------------------------------------------------------------------------------------------
+    # ---- internals -----------------------------------------------------------------------------------------------
 
     def _expect(self, phase: JournalPhase) -> None:
         if self.phase is not phase:
             raise LedgerError(f"{self.spec.sequence_id} is {self.phase.value}, not {phase.value}")
 
     def _submission(self, replica: ReplicaId, now: float) -> SequenceSpec:
-        """The order as it is sent next: a new id, the output so far, the time that is left."""
+        """The next submission: a new id, the output so far, the remaining time."""
         self.attempts.sent()
         self._sent_at = now
         self._live_id = SequenceId(f"{self.spec.sequence_id}@{len(self._sent) + 1}")
@@ -312,7 +312,7 @@ class SequenceJournal:
         return self._ticket is not None and self._ticket.source == self.replica
 
     def _elsewhere(self, later: bool = False) -> Commands:
-        """The instance let go of the live submission: on to another one, with the blocks if they are still held."""
+        """Route the sequence to another instance, with the blocks if the source still has them."""
         self.attempts.avoid(self.replica)
         if self.phase is JournalPhase.MOVING and self._ticket is not None:
             self.phase = JournalPhase.HANDED_OFF  # only the target changes
@@ -394,6 +394,6 @@ class SequenceJournal:
 
     def _close(self) -> None:
         if self._live_id is not None:
-            self._told_to_stop.add(self._live_id)  # it has ended by itself
+            self._told_to_stop.add(self._live_id)  # it has finished at the instance
         self._live_id = None
         self.phase = JournalPhase.DONE

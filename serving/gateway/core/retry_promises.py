@@ -1,7 +1,7 @@
 """Capacity reserved for refused requests until their Retry-After is due.
 
 Without reservations, arbitrary new requests take the places that become free, and clients that honoured Retry-After are
-refused again. A retry is recognised by its mark, a fingerprint of the request, since clients repeat it unchanged. A
+refused again. A retry is recognized by its mark, a fingerprint of the request, since clients repeat it unchanged. A
 reservation expires some time after it was due.
 """
 
@@ -13,16 +13,16 @@ from msgspec import Struct
 from serving.errors import LedgerError
 
 EARLY_S = 0.1
-"""How much sooner than told a client may come: clocks."""
+"""Tolerance for retries before the due time, as clocks differ."""
 GRACE_S = 3.0
-"""How long a place is kept for a client that does not come: it may have a connection to set up, or have given up."""
+"""Time for which an overdue reservation is kept: its client may still be connecting, or may have given up."""
 ALIKE_SHARE = 4
-"""Of all promises at most one in so many is to requests with the same mark: one who asks without end is told, but is
-not given promise after promise."""
+"""Divisor of all reservations for those with the same mark: a client that retries endlessly gets a Retry-After each
+time, but no further reservations."""
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """Room for so many prompt tokens of a key from `due` on."""
+    """Capacity for prompt tokens of a key, reserved from `due` on."""
 
     due: float
     tokens: int
@@ -41,11 +41,11 @@ class RetryPromises:
         self.tokens = 0
 
     def bound(self, most: int) -> None:
-        """Book no more than so many from now on."""
+        """Set the limit of reservations."""
         self._most = most
 
     def book(self, mark: int, promise: Promise) -> bool:
-        """Keep room. Returns: False if there are too many promises, of all or of this mark."""
+        """Reserve capacity. Returns: False if there are too many reservations, in total or of this mark."""
         alike = self._by_mark.get(mark, ())
         if self.requests >= self._most or len(alike) > self._most // ALIKE_SHARE:
             return False
@@ -63,8 +63,8 @@ class RetryPromises:
         return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
-        """Take note of a request that comes back. Returns: True if its Retry-After is over by now; its room is no
-        longer kept.
+        """Check a request for a reservation. Returns: whether its Retry-After has passed; the reservation is then
+        released.
         """
         mine = self._by_mark.get(mark)
         if mine is None or mine[0].due > now + EARLY_S:
@@ -77,7 +77,7 @@ class RetryPromises:
         while self._dues and self._dues[0][0] + GRACE_S < now:
             due, mark = heappop(self._dues)
             mine = self._by_mark.get(mark)
-            if mine is not None and mine[0].due <= due:  # else it was claimed
+            if mine is not None and mine[0].due <= due:  # otherwise it was claimed
                 self._void(mark, mine)
 
     def _void(self, mark: int, mine: deque[Promise]) -> None:
@@ -95,7 +95,7 @@ class RetryPromises:
             del self._by_key[promise.key]
 
     def check(self) -> None:
-        """Prove that the sums are those of the promises.
+        """Check that the sums are those of the reservations.
 
         Raises: LedgerError if they are not.
         """

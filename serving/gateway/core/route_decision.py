@@ -1,4 +1,4 @@
-"""A choice of an instance: what it is made from, and what comes of it."""
+"""Values of a routing decision: its input and its result."""
 
 from typing import Literal
 
@@ -14,17 +14,17 @@ class InstanceView(Struct, frozen=True, gc=False):
 
     Args:
         pool: name of its pool, for the reason text.
-        queued_tokens: tokens waiting to be computed there.
-        sequences: sequences waiting, being pulled or running there.
+        queued_tokens: tokens queued for computation.
+        sequences: sequences waiting, being pulled or running.
         kv_blocks_free: free or evictable blocks.
         age_s: time since the view was taken.
-        reserved_tokens, reserved_sequences, reserved_blocks: sent there by this gateway since the view was taken.
-        promised_blocks: that this gateway's sequences there are expected to grow by.
-        tokens_per_s: recently computed there; 0 = not known.
-        gateways: that send work there, this one included.
-        share: of the sequences that it would get otherwise.
-        waiting: of the `sequences`, those without KV blocks.
-        max_sequences, max_step_tokens: bounds of what runs there at once; 0 = not known.
+        reserved_tokens, reserved_sequences, reserved_blocks: sent by this gateway since the view was taken.
+        promised_blocks: expected growth of this gateway's sequences.
+        tokens_per_s: recent speed; 0 = unknown.
+        gateways: number of gateways that send work to it, including this one.
+        share: fraction of its usual number of sequences that it requests.
+        waiting: number of its `sequences` without KV blocks.
+        max_sequences, max_step_tokens: limits of its concurrent work; 0 = unknown.
     """
 
     replica: ReplicaId
@@ -49,10 +49,10 @@ class InstanceView(Struct, frozen=True, gc=False):
 
 
 class RouteDecision(Struct, frozen=True, gc=False):
-    """Where to send a sequence, and why.
+    """The chosen instance, and the reason.
 
     Args:
-        tokens: prefill only: the work that this adds there, in tokens of a short prompt.
+        tokens: prefill only: the added work, in tokens of a short prompt.
     """
 
     replica: ReplicaId
@@ -62,11 +62,11 @@ class RouteDecision(Struct, frozen=True, gc=False):
 
 
 class RouteTurn(Struct, frozen=True, gc=False):
-    """Which question this is, and whose.
+    """Number of a decision, for alternation among equal instances.
 
     Args:
-        counter: of the questions of this kind.
-        seed: the gateway's own.
+        counter: of the gateway's decisions of this kind.
+        seed: of the gateway.
     """
 
     counter: int

@@ -1,8 +1,8 @@
-"""Which instance computes a prompt, and which one decodes it.
+"""Routing rules: the instance that computes a prompt, and the one that decodes it.
 
 Prefill is routed to the instance with the earliest predicted first token, from its queued work, the prompt's own work
 and its measured speed. Decode is routed to an instance with capacity for the KV blocks, and among those to the one with
-the fewest sequences and KV blocks. There is no affinity to a cached prefix: any instance reaches any block.
+the fewest sequences and KV blocks. There is no affinity to a cached prefix: any instance reads any block.
 
 A view is always slightly stale, and other gateways use the same stale view. So the work that this gateway sent since
 the view is added, once per gateway: the others have very probably sent as much. Instances that are equal, or within a
@@ -19,18 +19,19 @@ from serving.gateway.core.route_decision import InstanceView, RouteDecision, Rou
 from serving.ids import NodeId, ReplicaId
 
 RETRY_WITHOUT_INSTANCE_S = 1.0
-"""A replaced replica takes seconds to come up; asking again each second costs nothing."""
+"""A replaced replica takes seconds to come up; a retry every second costs nothing."""
 
 NEAR = 0.05
-"""Loads this close are equal: they are not known any better, and a strict order would be every gateway's."""
+"""Loads this close are equal: they are not known more precisely, and all gateways would follow the same strict
+order."""
 
 SLOW, SLOWEST = 0.5, 0.25
 """Below `SLOW` times the median speed an instance counts as a straggler, but never as slower than `SLOWEST` times that.
-Lesser differences tell what the instance had to do lately, full steps being faster than small ones: were they heeded,
-who has work would get more of it. A straggler must get some work, or it would look like one for ever."""
+Smaller differences reflect the recent work, because full steps are faster than small ones: if they counted, busy
+instances would get more of it. A straggler must get some work, otherwise it would remain one forever."""
 
 LEAST_SHARE = 0.05
-"""Of an instance's sequences, as little as it may ask for."""
+"""Least fraction of its usual sequences that an instance can request."""
 
 _by_name = attrgetter("replica")
 
@@ -44,16 +45,16 @@ def route_prefill(
     rule: Rule = "load",
     added: Callable[[InstanceView], int] | None = None,
 ) -> RouteDecision:
-    """Choose the instance with the soonest first token.
+    """Choose the instance with the earliest first token.
 
     Args:
         uncached_tokens: work that this sequence adds, in tokens of a short prompt.
-        turn: a counter or more; equal instances take turns by it.
-        max_age_s: older views count as dead.
+        turn: a counter or more; equal instances alternate by it.
+        max_age_s: views older than this count as dead.
         exclude: instances that failed this sequence before; used only if no other is left.
-        rule: how to choose; `locality` differs from `load` by `added` only.
-        added: the work where that depends on the instance.
-    Returns: the decision; its `tokens` is what to book.
+        rule: how to choose; `locality` differs from `load` only by `added`.
+        added: the work, if it depends on the instance.
+    Returns: the decision; its `tokens` must be reserved.
     Raises: UnavailableError if no live instance is known.
     """
     candidates = usable(views, max_age_s, exclude, "prefill")
@@ -64,7 +65,7 @@ def route_prefill(
     own = [uncached_tokens] * len(candidates) if added is None else [added(v) for v in candidates]
     speed = [max(v.tokens_per_s, slowest) if 0 < v.tokens_per_s < straggling else usual for v in candidates]
     seconds = [(waits + adds) / pace for waits, adds, pace in zip(queued, own, speed, strict=True)]
-    # What waits is known roughly, this prompt's own work is not; and a near tie is not worth a cached prefix.
+    # Queued work is known roughly, this prompt's own work exactly; and a near tie is not worth a cached prefix.
     near = 0.0 if rule == "locality" else NEAR * min(queued) / usual
     place, among = choose(seconds, turn, rule, near)
     chosen = candidates[place]
@@ -90,7 +91,7 @@ def route_decode(
     attention reads them all. An instance that requests a reduced share counts as more loaded.
 
     Args:
-        needed_blocks: KV blocks of the tokens known so far, and of those that are expected.
+        needed_blocks: KV blocks of the tokens so far, and of the expected ones.
         turn, max_age_s, exclude, rule: as in `route_prefill`.
         host: among equal instances with capacity, prefer those on this host; None = no preference.
     Raises: UnavailableError if no live instance is known.
@@ -108,7 +109,7 @@ def route_decode(
     used = [v.kv_blocks_total - room for v, room in zip(roomy, rooms, strict=True)]
     sequences, blocks = max(1.0, sum(inside) / len(roomy)), max(1.0, sum(used) / len(roomy))
     loads = [one / sequences + other / blocks for one, other in zip(inside, used, strict=True)]
-    if any([v.share < 1.0 for v in roomy]):  # one sequence more than it has: an empty slow rank is not an empty one
+    if any([v.share < 1.0 for v in roomy]):  # count one sequence more, so that an empty slow rank is not load 0
         own = 1 / sequences
         loads = [(load + own) / max(v.share, LEAST_SHARE) for load, v in zip(loads, roomy, strict=True)]
     favoured = [place for place, v in enumerate(roomy) if v.node == host] if host is not None else []
@@ -122,7 +123,7 @@ def route_decode(
 
 
 def _next(loads: Sequence[float], place: int, form: str) -> str:
-    """The load that the choice was compared with, in words: the least of the others."""
+    """Text with the load that the choice was compared with: the least of the others."""
     others = [*loads[:place], *loads[place + 1 :]]
     return f", next {form.format(min(others))}" if others else ""
 
@@ -130,13 +131,13 @@ def _next(loads: Sequence[float], place: int, form: str) -> str:
 def choose(
     loads: Sequence[float], turn: int | RouteTurn, rule: Rule, near: float = 0.0, favoured: Sequence[int] = ()
 ) -> tuple[int, str]:
-    """One of some instances by a rule.
+    """Choose one of several instances by a rule.
 
     Args:
         loads: of the instances, at least one, in a fixed order; less is better.
-        near: loads that exceed the least one by no more are equal to it.
-        favoured: places that come first where they are equal to the least one; baselines know none.
-    Returns: index of the chosen instance, and the alternatives it was compared with, in words.
+        near: loads that exceed the least load by at most this are equal to it.
+        favoured: indices preferred among the equal; the baselines ignore them.
+    Returns: index of the chosen instance, and the alternatives it was compared with, as text.
     """
     turn = turn if isinstance(turn, RouteTurn) else RouteTurn(turn)
     count = len(loads)
@@ -162,7 +163,7 @@ def _room(view: InstanceView) -> int:
 def usable(
     views: Sequence[InstanceView], max_age_s: float, exclude: Collection[ReplicaId], role: str
 ) -> list[InstanceView]:
-    """Live instances in a fixed order, those to avoid only when there is no other.
+    """Live instances in a fixed order; excluded ones only if there are no others.
 
     Raises: UnavailableError if no live instance is known.
     """

@@ -39,7 +39,7 @@ class Routes:
     """Chooses instances for one gateway.
 
     Args:
-        pools: names of the engine pools in the order of a request's life; one name when a pool does both.
+        pools: names of the engine pools in the order in which a request passes them; one name when a pool does both.
         router: makes the decisions; must be unused.
     """
 
@@ -57,7 +57,7 @@ class Routes:
         """Sequences that instances which leave have handed to others, while such an instance is known."""
 
     def open(self, now: float) -> bool:
-        """Whether a request that comes now finds an instance."""
+        """Whether an instance is available to a request that arrives now."""
         return self._instances.any_open(self._pools, now)
 
     def seats(self, now: float) -> PoolSeats | None:
@@ -66,7 +66,7 @@ class Routes:
         prefills = self._staying(self._prefill, now)
         decodes = prefills if self._decode == self._prefill else self._staying(self._decode, now)
         apart = decodes is not prefills and bool(prefills and decodes)
-        prefills, decodes = prefills or decodes, decodes or prefills  # either role stands in for the other
+        prefills, decodes = prefills or decodes, decodes or prefills  # either role replaces the other
         if not decodes or not all([view.max_sequences for view in (*prefills, *decodes)]):
             return None
         return PoolSeats(
@@ -79,7 +79,7 @@ class Routes:
         )
 
     def decodes_nowhere(self, now: float) -> float:
-        """For how long there has been no decode instance [s]. Effects: time counts from the first call of those."""
+        """Time without a decode instance [s]. Effects: the time starts with the first call that finds none."""
         if self._instances.any_open((self._decode,), now):
             self._no_decode_since = None
             return 0.0
@@ -87,7 +87,7 @@ class Routes:
         return now - self._no_decode_since
 
     def hashes(self, spec: SequenceSpec) -> tuple[BlockHash, ...]:
-        """Hashes of the prompt's full blocks, if routing needs them. They are sent along, so instances reuse them.
+        """Hashes of the prompt's full blocks, if routing needs them. They are sent with it, so instances reuse them.
 
         A prompt of 4,096 tokens takes about a quarter of a millisecond.
         """
@@ -96,15 +96,15 @@ class Routes:
         return spec.prompt_hashes or prefix_hashes(spec.prompt, self._block_tokens, spec.salt)
 
     def grew(self, sequence_id: SequenceId, tokens: int) -> None:
-        """A sequence has so many new tokens."""
+        """Count new tokens of a sequence."""
         self._reserve.grew(sequence_id, tokens)
 
     def ended(self, sequence_id: SequenceId) -> None:
-        """A sequence needs no room any more."""
+        """Release the reservation of a sequence."""
         self._reserve.drop(sequence_id)
 
     def promised(self, replica: ReplicaId) -> int:
-        """KV blocks that this gateway's sequences there are expected to grow by."""
+        """Expected growth of this gateway's sequences at an instance [KV blocks]."""
         return self._reserve.blocks(replica)
 
     def stays(self, replica: ReplicaId, journal: SequenceJournal, item: News, now: float) -> bool:
@@ -123,7 +123,7 @@ class Routes:
     def computed_elsewhere(self, source: ReplicaId, now: float) -> bool:
         """Whether a stream that no instance can adopt is recomputed on another instance.
 
-        True where prefill instances also decode, for want of decode instances, and `source` is a draining one of them:
+        True if prefill instances also decode, for lack of decode instances, and `source` is a draining one of them:
         prefill instances never adopt. The last decode instance keeps its streams while it drains.
         """
         known = self._instances.find(source)
@@ -138,11 +138,11 @@ class Routes:
         now: float,
         closed: Collection[ReplicaId | None] = (),
     ) -> RouteDecision:
-        """Choose an instance and book what it is about to get.
+        """Choose an instance and reserve for the sequence.
 
         Args:
-            closed: instances that are out of the question.
-        Raises: UnavailableError when there is none.
+            closed: instances that must not be chosen.
+        Raises: UnavailableError if there is none.
         """
         spec, output = journal.spec, len(journal.output)
         tokens = len(spec.prompt) + output
@@ -159,7 +159,7 @@ class Routes:
             self._instances.reserve(decision.replica, decision.tokens, blocks)
             self._reserve.book(spec.sequence_id, decision.replica, left)
             return decision
-        # A prefill pool that is gone is no reason to fail: a decode instance computes prompts too, only less well.
+        # Without a prefill pool, decode instances compute prompts, only less efficiently.
         views = self._staying(self._prefill, now) or self._views(self._decode, now)
         views = _open(self._roomy(views, tokens + min(left, 2), now), closed)
         if troubles:
@@ -171,7 +171,7 @@ class Routes:
         return decision
 
     def idlest(self, journal: SequenceJournal, now: float) -> Idlest | None:
-        """Where a sequence would be alone soonest, from its prompt to its end."""
+        """The instance on which a sequence would soonest be alone, from its prompt to its end."""
         known = len(journal.spec.prompt) + len(journal.output)
         views = self._staying(self._prefill, now) or self._staying(self._decode, now)
         views = self._roomy(views, known + min(journal.spec.sampling.max_tokens - len(journal.output), 2), now)
@@ -190,15 +190,15 @@ class Routes:
         return [view for view in self._views(pool, now) if not view.draining]
 
     def _roomy(self, views: list[InstanceView], tokens: int, now: float) -> list[InstanceView]:
-        """Those with capacity for so many tokens; if there are none, decode instances with it; if there are none, all.
+        """Views with capacity for these tokens; if there are none, decode instances with it; if there are none, all.
 
-        The token that fills an instance is the last it can produce, so to produce more it needs capacity for two. A
+        The token that fills an instance is the last it can generate, so generating more needs capacity for two. A
         prompt, or a stream that a prefill instance started, may be too long for every prefill instance.
         """
         return self._holding(views, tokens) or self._holding(self._staying(self._decode, now), tokens) or views
 
     def _holding(self, views: list[InstanceView], tokens: int) -> list[InstanceView]:
-        """Those whose whole memory holds so many tokens: the others would refuse them however long they wait."""
+        """Views whose total memory can hold these tokens: the others would refuse them however long they wait."""
         blocks = -(-tokens // self._block_tokens)
         return [view for view in views if view.kv_blocks_total >= blocks]
 
@@ -219,13 +219,14 @@ def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> li
 
 
 def _starved(view: InstanceView) -> bool:
-    """Whether sequences wait there for blocks, not for a seat or a step: what is free would not do for one more."""
+    """Whether its sequences wait for blocks, not for a seat or a step: the free blocks would not suffice for
+    another."""
     used = view.kv_blocks_total - view.kv_blocks_free
     return view.waiting > 0 and view.kv_blocks_free * (view.sequences - view.waiting) < used
 
 
 def _seats(view: InstanceView) -> float:
-    """Sequences that run there at once, of one gateway: without blocks for more, as many as have some."""
+    """One gateway's share of its concurrent sequences: if blocks are short, as many as have some."""
     most = max(1, view.sequences - view.waiting) if _starved(view) else view.max_sequences
     return min(most, view.max_sequences) / view.gateways
 

@@ -12,13 +12,14 @@ class GatewaySettings(Value, frozen=True):
 
     Args:
         name: unique in the cluster; part of the ids of its sequences.
-        pools: names of the engine pools in the order of a request's life: `prefill` and `decode`, or `aggregated`.
+        pools: names of the engine pools in the order in which a request passes them: `prefill` and `decode`, or
+            `aggregated`.
         max_age_s: an instance that has been silent for longer counts as dead [s].
         history_blocks, rule, seed, attention_tokens, prefer_host: as in `GatewayRouter`.
-        max_attempts: failures in a row after which a sequence is given up.
+        max_attempts: failures in a row after which a sequence is abandoned.
         role_wait_s: how long a sequence waits for an instance of a role [s].
-        empty_role_s: how long there is no decode instance before prefill instances decode [s].
-        coming: instances are expected, or would be started for what waits.
+        empty_role_s: time without a decode instance after which prefill instances decode [s].
+        coming: whether instances are expected, or would be started for waiting requests.
     """
 
     name: str
@@ -38,12 +39,12 @@ class GatewaySettings(Value, frozen=True):
     prefer_host: bool = False
 
     def router(self) -> GatewayRouter:
-        """A router that was asked nothing yet."""
+        """A new router."""
         blocks = self.block_tokens, self.history_blocks
         return GatewayRouter(
             self.max_age_s, *blocks, self.rule, self.seed, self.attention_tokens, prefer_host=self.prefer_host
         )
 
     def queue(self) -> AdmissionQueue:
-        """An admission queue that was asked nothing yet."""
+        """A new admission queue."""
         return AdmissionQueue(self.limits)

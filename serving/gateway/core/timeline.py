@@ -1,7 +1,7 @@
-"""Time lines of requests as values: consecutive parts from arrival to the last byte.
+"""Timelines of requests as values: consecutive parts from arrival to the last byte.
 
-Each process measures its own parts on its own clock. The gateway's events are the frame; the time between two of them
-is divided into the durations that instances reported, and the remainder is `NETWORK`.
+Each process measures its own parts on its own clock. The gateway's events delimit the parts; the time between two of
+them is divided into the durations that instances reported, and the remainder is `NETWORK`.
 """
 
 from typing import Literal
@@ -30,14 +30,14 @@ Outcome = Literal["stop", "length", "abort", "error"]
 
 
 class TimePart(Struct, frozen=True, omit_defaults=True):
-    """One part of a time line.
+    """One part of a timeline.
 
     Args:
         start_s: since arrival [s].
-        replica, host: where it was; empty = at the gateway.
+        replica, host: where it was spent; empty = at the gateway.
         tokens: fed, found or sampled in it; frames: received in it.
         nbytes: KV moved; source: the host that sent it.
-        predicted_s: what real NPUs would have taken [s]; 0 = not known.
+        predicted_s: duration on real NPUs [s]; 0 = unknown.
     """
 
     kind: str
@@ -71,8 +71,8 @@ class Answered(Struct, frozen=True):
 
     Args:
         arrived, ended: by the gateway's clock [s].
-        names: ids under which its client may look it up, the response's first.
-        trace: header `traceparent` of the request; empty = there was none.
+        names: ids by which its client can look it up, the response's first.
+        trace: header `traceparent` of the request; empty = none.
     """
 
     arrived: float
@@ -83,16 +83,16 @@ class Answered(Struct, frozen=True):
 
 
 class RequestTimes(Struct, frozen=True):
-    """One request that is over.
+    """One finished request.
 
     Args:
         arrived: seconds since 1970, by the gateway's clock.
         total_s: from its arrival to its end [s].
-        choices: those that were there last, the last one first.
+        choices: the choices that finished last, the very last first.
         tokens, resumed: of all its choices together.
-        reason: of a failure; empty = there was none.
-        cause: the largest part, in a sentence.
-        names: further ids by which it is found.
+        reason: of a failure; empty = none.
+        cause: the largest part, as a sentence.
+        names: further ids by which it can be found.
         trace: the W3C trace context that its client sent; empty = none.
     """
 
@@ -112,5 +112,5 @@ class RequestTimes(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether it got no whole answer."""
+        """Whether it got no complete response."""
         return self.outcome in ("abort", "error")

@@ -1,4 +1,4 @@
-"""Builds a request's time line from the gateway's events and the durations that instances report.
+"""Builds a request's timeline from the gateway's events and the durations that instances report.
 
     gateway    arrived │ submitted │ Add sent ··············· first token │ Adopt sent ···· token · token · token │ over
     instance                          queue, get, prefill ...               handoff, decode   step   step   step
@@ -28,13 +28,13 @@ KINDS = {
     c.DECODE: t.DECODE,
 }
 MOST_RUNS = 24
-"""Runs of decode steps of one choice; with more, two neighbours become one, and later runs are longer."""
+"""Runs of decode steps of one choice; beyond that, neighbours are merged in pairs, and later runs are longer."""
 FIRST_RUN = 32
-"""Frames of one run to begin with."""
+"""Initial number of frames in a run."""
 MOST_CHOICES = 8
-"""Of a request, those that were there last, so that one with hundreds of choices takes no more memory."""
+"""Choices stored per request, those that finished last, to limit the memory of one with hundreds of choices."""
 MOST_PARTS = 400
-"""Of one choice. A sequence that is resumed more often than that has its later parts summed by kind."""
+"""Parts stored per choice. Beyond that, e.g. after many resumptions, parts are summed by kind."""
 
 
 class _Run:
@@ -50,10 +50,10 @@ class _Run:
 
 
 class ChoiceBuilder:
-    """One choice of a request, while it is under way. Times are the gateway's [s].
+    """One choice of a running request. Times are the gateway's [s].
 
     Args:
-        submitted: when the request was given to the gateway's core.
+        submitted: when the request was submitted to the gateway's core.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class ChoiceBuilder:
         """Note that the sequence is sent to an instance.
 
         Args:
-            handoff: the instance adopts KV from another one; else it computes the KV.
+            handoff: whether the instance adopts KV from another one instead of computing it.
         """
         again = self._sent and not (handoff and self._heard)
         self._close_run()
@@ -102,12 +102,12 @@ class ChoiceBuilder:
         self._replica, self._host, self._source = replica, host, ""
 
     def told(self, course: VisitTimes, source: str) -> None:
-        """Durations that come with the next news. `source`: host of a handoff."""
+        """Note durations reported with the next event. `source`: host of a handoff."""
         self._legs += course.legs
         self._source = source
 
     def news(self, now: float, tokens: int, step: StepTime | None, *, last: bool = False) -> None:
-        """Tokens, or an end, have come from the instance."""
+        """Note tokens, or an end, from the instance."""
         self._heard = True
         self._ended = self._ended or last
         if tokens and self.first_at is None:
@@ -132,11 +132,11 @@ class ChoiceBuilder:
             self._run = _Run(now, step)
 
     def end(self, index: int, before_s: float, now: float, over: float) -> t.ChoiceLine:
-        """The finished time line of the choice. Do not report further events after this call.
+        """Finish and return the timeline of the choice. Do not report further events after this call.
 
         Args:
-            before_s: from the request's arrival until it was given to the gateway's core [s].
-            now: when the core was done with all choices; over: when the request ended.
+            before_s: from the request's arrival to its submission to the gateway's core [s].
+            now: when the core had finished all choices; over: when the request ended.
         """
         self._close_run()
         if self._mark < now:
@@ -160,7 +160,7 @@ class ChoiceBuilder:
         self._parts.append(part)
 
     def _lay(self, now: float, legs: Sequence[Leg], tokens: int) -> None:
-        """Durations of an instance, and the network, from the mark to now."""
+        """Fill the time from the mark to now with an instance's durations, and the network."""
         gap = now - self._mark
         told = sum(leg.seconds for leg in legs)
         scale = 1.0 if told <= gap else gap / told if told else 0.0
@@ -188,7 +188,7 @@ class ChoiceBuilder:
         self._mark = max(self._mark, now)
 
     def _close_run(self) -> None:
-        """Turn the run into parts: own steps, those of others, between steps, and the network."""
+        """Convert the run to parts: own steps, those of others, between steps, and the network."""
         run, self._run = self._run, None
         if run is None or not run.frames:
             return
@@ -224,7 +224,7 @@ class ChoiceBuilder:
         self._limit = self._merge()
 
     def _merge(self) -> int:
-        """Bound the runs. Returns: frames of the next one."""
+        """Limit the number of runs. Returns: frames of the next one."""
         if len(self._parts) > MOST_PARTS:
             self._parts = _by_kind(self._parts)
         decodes = sum(part.kind == t.DECODE for part in self._parts)
@@ -235,7 +235,7 @@ class ChoiceBuilder:
 
 
 def _halved(parts: list[t.TimePart]) -> list[t.TimePart]:
-    """Neighbouring runs at one replica as one, each with its parts by kind. Sums stay."""
+    """Merge pairs of neighbouring runs at one replica, each pair with its parts by kind. Sums are unchanged."""
     result: list[t.TimePart] = []
     group: list[t.TimePart] = []
     runs = 0
@@ -271,7 +271,7 @@ def _by_kind(group: Sequence[t.TimePart]) -> list[t.TimePart]:
 
 
 def joined(one: t.TimePart, other: t.TimePart) -> t.TimePart:
-    """Two parts of one kind as one, at the place of the first."""
+    """Two parts of one kind as one, in the position of the first."""
     return replace(
         one,
         seconds=one.seconds + other.seconds,
@@ -283,7 +283,7 @@ def joined(one: t.TimePart, other: t.TimePart) -> t.TimePart:
 
 
 class RequestBuilder:
-    """A request under way. Times are the gateway's [s]."""
+    """A running request. Times are the gateway's [s]."""
 
     __slots__ = ("_arrived", "_choices", "_done", "_submitted", "job", "reason")
 
@@ -300,12 +300,12 @@ class RequestBuilder:
         return self._choices[index]
 
     def over(self, now: float) -> None:
-        """The gateway's core is done with the request; its answer may still be on its way out."""
+        """Note that the gateway's core has finished the request; its response may still be in transit."""
         if self._done is None:
             self._done = now
 
     def times(self, answered: t.Answered, ended_at: float) -> t.RequestTimes:
-        """The time lines. Call it once. `ended_at`: the end in seconds since 1970."""
+        """The timelines. Call it once. `ended_at`: the end in seconds since 1970."""
         ended = answered.ended
         done = ended if self._done is None else min(self._done, ended)
         before = max(0.0, self._submitted - answered.arrived)

@@ -1,7 +1,7 @@
-"""Time lines of past requests: a bounded number of them, of which the slowest, failed and resumed stay longest.
+"""Timelines of past requests: a bounded number, of which the slowest, failed and resumed are kept longest.
 
 The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is kept
-on each shelf that it qualifies for, and is dropped once it is on none.
+on each shelf that it qualifies for, and is dropped when it is on none.
 """
 
 from collections import deque
@@ -14,10 +14,11 @@ Choose = Literal["newest", "slowest", "failed", "resumed"]
 
 
 class TimelineShelf:
-    """Keeps at most `room` time lines.
+    """Keeps at most `room` timelines.
 
     Args:
-        room: a quarter of it each for the slowest, the failed and the resumed, the rest for the latest; 0 = none.
+        room: total capacity: a quarter each for the slowest, the failed and the resumed, the rest for the latest; 0 =
+            none.
     """
 
     def __init__(self, room: int) -> None:
@@ -30,7 +31,7 @@ class TimelineShelf:
         self._most_slow = part
 
     def add(self, times: RequestTimes) -> None:
-        """Keep one. Effects: others may be forgotten."""
+        """Keep a timeline. Effects: may drop others."""
         self._newest.append(times)
         if times.failed:
             self._failed.append(times)
@@ -74,7 +75,7 @@ class TimelineShelf:
 
 
 def chosen(found: Iterable[RequestTimes], which: Choose, limit: int) -> list[RequestTimes]:
-    """The first `limit` of them by a wish, see `TimelineShelf.choose`."""
+    """The first `limit` requests by a criterion, see `TimelineShelf.choose`."""
     if which == "slowest":
         return sorted(found, key=lambda times: -times.total_s)[:limit]
     wanted = [

@@ -1,7 +1,7 @@
-"""Spans of a finished time line, for tracing systems: the request, and below it each part. Values, no protocol.
+"""Spans of a finished timeline, for tracing systems: the request, with each part as a child. Values, no protocol.
 
-Nothing is measured a second time: a span is a part of the time line under another name. Ids are made of the request's
-own, so that the same request gives the same spans.
+There are no further measurements: a span is a part of the timeline by another name. Ids are derived from the request's
+own, so that the same request has the same spans.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from serving.gateway.core.timeline import RequestTimes, TimePart
 
 Attribute = str | int | float | tuple[str, ...]
 SAMPLED = 1
-"""W3C's flag."""
+"""W3C's sampled flag."""
 _SHARES = 1 << 56
 
 
 class TraceSpan(Struct, frozen=True):
-    """One span. Times in seconds since 1970; `parent` is empty for the first of a trace."""
+    """One span. Times in seconds since 1970; `parent` is empty for the root of a trace."""
 
     trace_id: bytes
     span_id: bytes
@@ -32,10 +32,10 @@ class TraceSpan(Struct, frozen=True):
 
 
 def is_sampled(times: RequestTimes, share: float) -> bool:
-    """Whether a request is to be traced: as its caller's trace says, else so many of all.
+    """Whether to trace a request: as its client's trace context requests, otherwise a share of all.
 
     Args:
-        share: of requests that come without a trace, 0 to 1.
+        share: of requests without a trace context, 0 to 1.
     """
     if times.trace:
         return bool(int(times.trace[-2:], 16) & SAMPLED)
@@ -43,7 +43,7 @@ def is_sampled(times: RequestTimes, share: float) -> bool:
 
 
 def trace_id_of(times: RequestTimes) -> str:
-    """The trace that a request belongs to, hexadecimal."""
+    """The request's trace id, hexadecimal."""
     return times.trace.split("-")[1] if times.trace else _own_id(times).hex()
 
 
@@ -51,7 +51,7 @@ def spans_of(times: RequestTimes, model: str) -> list[TraceSpan]:
     """The request's span, then its parts'.
 
     Args:
-        model: name that is served.
+        model: the served name.
     """
     trace_id = bytes.fromhex(trace_id_of(times))
     parent = bytes.fromhex(times.trace.split("-")[2]) if times.trace else b""
@@ -64,7 +64,7 @@ def spans_of(times: RequestTimes, model: str) -> list[TraceSpan]:
 
 
 def _request_attributes(times: RequestTimes, model: str) -> dict[str, Attribute]:
-    """OpenTelemetry's names for generative models where there are any."""
+    """Attributes, with OpenTelemetry's names for generative models if there are any."""
     first = times.choices[0].first_token_s if times.choices else None
     return {
         "gen_ai.operation.name": "chat",

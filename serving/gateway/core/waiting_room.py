@@ -1,4 +1,4 @@
-"""Jobs that wait for their turn at one gateway: an `AdmissionQueue`, with the jobs themselves."""
+"""Jobs that wait to start at one gateway: an `AdmissionQueue`, with the jobs themselves."""
 
 from collections.abc import Callable
 from math import inf, nextafter
@@ -21,7 +21,7 @@ class WaitingRoom:
     Args:
         queue: makes the decisions; must be unused.
         role_wait_s: how long a job waits while there is no instance at all [s].
-        pools: returns what the instances can run now; called only where keys share the queue.
+        pools: returns what the instances can run now; called only if keys share the queue.
     """
 
     def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSeats | None]) -> None:
@@ -39,34 +39,34 @@ class WaitingRoom:
 
     @property
     def tokens(self) -> int:
-        """Known tokens of those that wait."""
+        """Known tokens of all waiting jobs."""
         return self._queue.tokens
 
     @property
     def oldest_since(self) -> float | None:
-        """Since when the oldest of them has been waiting."""
+        """Start of the oldest job's wait; None if no job waits."""
         return self._queue.oldest_since
 
     def apply(self, number: int, job: GenerationJob, running: int, now: float, is_open: bool) -> AdmissionDecision:
-        """Request a place for a job; on success call `enter` at once.
+        """Request a place for a job; on success call `enter` immediately.
 
         Args:
-            number: of the job; they only grow. running: sequences in the pools. is_open: an instance is there.
+            number: of the job; increasing. running: sequences in the pools. is_open: an instance is available.
         """
         return self._queue.offer(applicant(number, job, now), running, now, is_open, self._look(running, now))
 
     def enter(self, job: Job) -> None:
-        """The job that was just given a place."""
+        """Add the job that was just given a place."""
         self._waiting[job.number] = job
 
     def configure(self, limits: AdmissionLimits, role_wait_s: float) -> None:
-        """Go on with other bounds; what waits stays."""
+        """Apply other limits; waiting jobs are kept."""
         self._queue.configure(limits)
         self._shared = limits.shared
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
-        """A job that waits."""
+        """A waiting job."""
         return self._waiting.get(number)
 
     def next(self, running: int, now: float) -> Job | None:
@@ -89,7 +89,7 @@ class WaitingRoom:
         return self._seats
 
     def all(self) -> tuple[Job, ...]:
-        """Those that wait."""
+        """All waiting jobs."""
         return tuple(self._waiting.values())
 
     def leave(self, job: Job) -> None:
@@ -103,17 +103,17 @@ class WaitingRoom:
         return self._seats.freed and len(self._waiting) > 0
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
-        """The prompt of a sequence is computed."""
+        """Note that the prompt of a sequence is computed."""
         if self._shared:
             self._seats.computed(choice.journal.spec.sequence_id, cached_tokens, now)
 
     def placed(self, choice: Choice) -> None:
-        """A sequence has its room where it generates."""
+        """Note that a sequence's KV is reserved at the generating instance."""
         if self._shared:
             self._seats.placed(choice.journal.spec.sequence_id)
 
     def finished(self, choice: Choice, now: float) -> None:
-        """A sequence of a job that was started is over."""
+        """Note that a sequence of a started job has finished."""
         self._queue.finished(now - choice.job.started)
         self._seats.ended(choice.journal.spec.sequence_id, now)
 
@@ -131,7 +131,7 @@ class WaitingRoom:
         return gone
 
     def check(self) -> None:
-        """Prove that queue and jobs agree. Raises: LedgerError if they do not."""
+        """Check that queue and jobs agree. Raises: LedgerError if they do not."""
         self._queue.check()
         self._seats.check()
         assert len(self._queue) == len(self._waiting), "a place without a job, or a job without a place"
@@ -149,6 +149,6 @@ def applicant(number: int, job: GenerationJob, now: float) -> QueuedRequest:
         key=job.key,
         weight=job.weight,
         priority=min([spec.priority for spec in specs]),
-        # Of integers only: the same in every process. With the key, since nobody may claim another's place.
+        # Of integers only: the same in every process. With the key, since no client may claim another's reservation.
         mark=job.mark or hash((len(specs), specs[0].prompt, crc32(job.key.encode()))) & (2**63 - 1),
     )

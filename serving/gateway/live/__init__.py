@@ -1,1 +1,1 @@
-"""The gateway on its event loop: links, clients, and the core between them."""
+"""The gateway on its event loop: links, clients, and the core that connects them."""

@@ -35,11 +35,11 @@ from serving.wire import messages as m
 logger = logging.getLogger(__name__)
 
 WAKE_PERIOD_S = 0.1
-"""How late the core may be woken."""
+"""Maximum delay of waking the core."""
 
 
 class LiveBackend:
-    """Accepts jobs and drives them through the pools.
+    """Accepts jobs and routes them through the pools.
 
     Args:
         pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
@@ -68,8 +68,8 @@ class LiveBackend:
     def submit(self, job: GenerationJob) -> LiveGeneration:
         """Submit a request, see `GenerationBackend`. Must be called on the gateway's loop.
 
-        Raises: OverloadedError when the queue is at its bound; UnavailableError when it is without an instance to wait
-            for, or none is expected.
+        Raises: OverloadedError when the queue is full; UnavailableError when it would wait for an instance and is full,
+            or no instance is expected.
         """
         self._serial += 1
         generation = LiveGeneration(self._serial, job, self._now(), self._stop, self._cancel)
@@ -94,21 +94,21 @@ class LiveBackend:
         self._tell(e.EndAll(reason))
 
     def configure(self, config: ServeConfig) -> None:
-        """Go on with another configuration, as far as a running gateway can."""
+        """Apply the keys of another configuration that a running gateway accepts."""
         self._wakes_pools = config.autoscaler.policy != "none"
         self._tell(configured(config))
 
     def expect(self, targets: Mapping[str, int]) -> None:
-        """Take the number of replicas requested now, by pool."""
+        """Update the number of replicas now requested, by pool."""
         self._tell(e.Expect(self._wakes_pools or any(targets.values())))
 
     def counts(self) -> dict[str, int]:
-        """Requests running and queued here, sequences known."""
+        """Counts of running requests, queued requests and known sequences."""
         core = self.core
         return {"running": core.running, "queued": len(core.room), "sequences": len(core.choices)}
 
     def waiting(self) -> tuple[int, int, float]:
-        """The requests that wait now, see `Gateway.waiting`."""
+        """The waiting requests, see `Gateway.waiting`."""
         return self.core.waiting(self._now())
 
     @property
@@ -117,7 +117,7 @@ class LiveBackend:
         return self.core.starved(self._now())
 
     def close(self) -> None:
-        """Stop waking the core, drop the links, write the log's end."""
+        """Stop waking the core, close the links, finish the log."""
         if self._waker is not None:
             self._waker.cancel()
         self.links.close()
@@ -156,7 +156,7 @@ class LiveBackend:
         assert welcome is not None, "a link is up when it was welcomed"
         self.losses.came(welcome.pool, link.replica, link.incarnation)
         self._tell(e.InstanceUp(link.replica, welcome.pool, welcome.node, welcome.kv_blocks))
-        if link.status is not None:  # it may have come with the welcome
+        if link.status is not None:  # it may have been received with the welcome
             self._on_status(link, link.status)
 
     def _on_down(self, link: InstanceLink, reason: str) -> None:
@@ -259,7 +259,7 @@ def _named(request_id: str) -> dict[str, str]:
 
 
 def _own_name(sent: SequenceId) -> SequenceId:
-    """Id of a sequence at its gateway; what is sent has another for each attempt."""
+    """Id of a sequence at its gateway; each submission has another id."""
     return SequenceId(sent.rpartition("@")[0])
 
 

@@ -1,11 +1,11 @@
 """Limits on connections to the HTTP server: in total, and per client address.
 
-    place        while                                       what the connection may request
-    ORDINARY     below the bound and the address's share     all routes
-    PROBE        beyond, while a probe place is left         health and metrics; other routes respond 503
-    NONE         beyond all that                             none: it receives 503 and is closed
+    slot         while                                          what the connection may request
+    ORDINARY     below the limit and the address's share        all routes
+    PROBE        beyond, while a probe slot is left             health and metrics; other routes respond 503
+    NONE         beyond all slots                               none: it receives 503 and is closed
 
-The bound is below the process's limit of open files: at that limit the process could accept no connection, open no link
+The limit is below the process's limit of open files: at that limit the process could accept no connection, open no link
 to an instance and read no file.
 """
 
@@ -16,10 +16,10 @@ from enum import Enum
 from ipaddress import IPv6Address
 
 PROBES = 64
-"""Connections kept for health checks and scrapers when all others are taken; half of them at most for one address."""
+"""Connections reserved for health checks and scrapers when all others are in use; at most half of them per address."""
 MOST_CONNECTIONS = 65_536
 HELD_HEADS_BYTES = 64 << 20
-"""All that unfinished request heads may take together; ordinary ones arrive whole and are never among them."""
+"""Limit of all unfinished request heads together; ordinary heads arrive in one piece and are not counted."""
 
 
 class ConnectionSlot(Enum):
@@ -32,16 +32,16 @@ class ConnectionSlot(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How much, how slow and how many the front door takes.
+    """Limits of the HTTP server on size, time and number of connections.
 
     Args:
-        max_head_bytes: request line and headers; beyond it 431.
-        head_timeout_s: until they must be complete; then 408.
+        max_head_bytes: of request line and headers; beyond it 431.
+        head_timeout_s: until they must be complete; otherwise 408.
         body_timeout_s: without a byte of an unfinished body; then 408.
-        request_timeout_s: until the whole body must be there; then 408.
-        max_connections: open at once; 0 = as many as the limit of open files allows.
+        request_timeout_s: until the whole body must have arrived; otherwise 408.
+        max_connections: open concurrently; 0 = as many as the limit of open files allows.
         address_share: of them for one address.
-        allowed_origins: pages of which may read what the door itself answers.
+        allowed_origins: origins whose pages may read the server's own responses.
     """
 
     max_head_bytes: int = 64 << 10
@@ -54,10 +54,10 @@ class ConnectionLimits:
 
 
 class ConnectionLimiter:
-    """Counts what is open.
+    """Counts open connections.
 
     Args:
-        open_files: how many files this process may have open.
+        open_files: this process's limit of open files.
     """
 
     def __init__(self, limits: ConnectionLimits, open_files: int | None = None) -> None:
@@ -69,12 +69,12 @@ class ConnectionLimiter:
         self._of: Counter[tuple[ConnectionSlot, str]] = Counter()
 
     def configure(self, limits: ConnectionLimits) -> None:
-        """Take other limits; what is open stays open."""
+        """Apply other limits; open connections are kept."""
         self.limit = connection_limit(limits.max_connections, self._files)
         self.share = max(1, int(self.limit * limits.address_share))
 
     def enter(self, address: str) -> ConnectionSlot:
-        """A connection comes. Effects: books it; `leave` gives its place back."""
+        """Count a new connection. Effects: occupies a slot until `leave`."""
         place = self._place(address)
         if place is not ConnectionSlot.NONE:
             self._total[place] += 1
@@ -82,7 +82,7 @@ class ConnectionLimiter:
         return place
 
     def leave(self, address: str, place: ConnectionSlot) -> None:
-        """A connection is closed."""
+        """Count a closed connection."""
         if place is ConnectionSlot.NONE:
             return
         self._total[place] -= 1
@@ -102,14 +102,14 @@ class ConnectionLimiter:
 
 
 def connection_limit(asked: int, open_files: int) -> int:
-    """Concurrent connections: the requested number, reduced to keep files for links, probes, refusals and disk."""
+    """Concurrent connections: the requested number, limited so that files for links, probes and the disk are left."""
     kept = max(2 * PROBES, open_files // 8)
     most = max(1, min(MOST_CONNECTIONS, open_files - kept))
     return min(asked, most) if asked else most
 
 
 def address_of(host: str) -> str:
-    """Address that a connection is counted for: IPv4, or an IPv6 network of 64 bits, as one host has all of it."""
+    """Address that a connection is counted for: IPv4, or an IPv6 network of 64 bits, which one host may own."""
     if ":" not in host:
         return host
     try:

@@ -1,4 +1,4 @@
-"""Answers that a front door gives itself, instead of the application, with the headers that all answers have."""
+"""Responses that the HTTP server sends itself, instead of the application, with the headers of all responses."""
 
 import re
 import uuid
@@ -28,24 +28,24 @@ _LINE = re.compile(rb"\r\n(origin|x-request-id):[ \t]*([^\r\n]*?)[ \t]*(?=\r\n)"
 
 
 def too_large(limit: int) -> ErrorReply:
-    """For request line and headers above `limit` bytes."""
+    """The error for request line and headers above `limit` bytes."""
     text = f"request line and headers are larger than the limit of {limit} bytes; send less"
     return ErrorReply(431, text, "invalid_request_error", None, "headers_too_large")
 
 
 def headers_in(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Those of a request's headers that an answer needs, from bytes that no parser has seen."""
+    """The request headers needed for a response, from unparsed bytes."""
     return [(name.lower(), value) for name, value in _LINE.findall(raw)]
 
 
 def wire(reply: ErrorReply, headers: Headers, origins: tuple[str, ...]) -> bytes:
-    """The whole answer; the connection is closed behind it.
+    """The whole response; the connection must be closed after it.
 
     Args:
-        headers: of the request, as far as they are known.
-        origins: pages of which may read the answer.
+        headers: known headers of the request.
+        origins: origins whose pages may read the response.
     """
-    given: Mapping[bytes, bytes] = dict(reversed(list(headers)))  # the first of a name counts
+    given: Mapping[bytes, bytes] = dict(reversed(list(headers)))  # the first of each name counts
     own_id = usable_request_id(given.get(b"x-request-id", b"").decode("latin-1"))
     origin = given[b"origin"].decode("latin-1") if b"origin" in given else None
     request_id = own_id or f"req-{uuid.uuid4().hex}"
@@ -55,7 +55,7 @@ def wire(reply: ErrorReply, headers: Headers, origins: tuple[str, ...]) -> bytes
         "content-length": str(len(body)),
         **reply.headers,
         "x-request-id": request_id,
-        "request-id": request_id,  # the path, and with it the kind of client, may not be known
+        "request-id": request_id,  # the path, and with it the client's API, may be unknown
         **origin_headers(origins, origin),
         "connection": "close",
     }

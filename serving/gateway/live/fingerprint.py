@@ -1,4 +1,4 @@
-"""The `system_fingerprint` of answers: two systems with the same one say the same to the same seeded request."""
+"""The `system_fingerprint` of responses: systems with the same one respond equally to the same seeded request."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from serving.version import VERSION
 _WHOLE = ("config.json", "generation_config.json")
 _TEXT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 PLACEHOLDER = "-placeholder-tokens"
-"""End of the fingerprint where NPUs are simulated: the times mean something, the words do not."""
+"""Suffix of the fingerprint if NPUs are simulated, so that the text is meaningless."""
 
 
 def system_fingerprint(config: ServeConfig) -> str:
@@ -18,7 +18,7 @@ def system_fingerprint(config: ServeConfig) -> str:
 
     Simulated NPUs compute no tokens, so theirs ends in `PLACEHOLDER`.
 
-    Of weights counts the content (see `serving.model.identity`), not the times of files: copies on several nodes agree.
+    For weights, the content counts (see `serving.model.identity`), not file times: copies on several nodes are equal.
 
     Raises: ModelError if a file cannot be read.
     """
@@ -30,7 +30,7 @@ def system_fingerprint(config: ServeConfig) -> str:
     digest.update(repr(settings).encode())
     try:
         for path in [*(model.path / name for name in _WHOLE), *(model.tokenizer_folder / name for name in _TEXT)]:
-            if path.is_file():  # a pipe would never end
+            if path.is_file():  # reading a pipe would never end
                 digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
         digest.update(f"\0{weights_digest(model.path)}".encode())
     except OSError as error:

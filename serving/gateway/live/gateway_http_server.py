@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 LAST = (b"connection", b"close")
 LOOK_PERIOD_S = 0.05
 BACKLOG = 2048
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 IDLE_S = 6.0
-"""How long a leaving gateway waits for idle connections, which end after five seconds by themselves."""
+"""How long a gateway that shuts down waits for idle connections, which uvicorn closes after five seconds."""
 LISTEN_ATTEMPTS = 50
-"""A replacement replica may have to wait for its predecessor's socket: 50 tries, 0.1 s apart."""
+"""A replacement replica may have to wait for its predecessor's socket: 50 attempts, 0.1 s apart."""
 
 
 class CurrentApp:
@@ -36,16 +36,16 @@ class CurrentApp:
         self.now = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """One exchange."""
+        """Handle one exchange."""
         await self.now(scope, receive, send)
 
 
 class GatewayHttpServer:
-    """Carries the bytes of one ASGI application.
+    """Serves one ASGI application.
 
     Args:
-        leave_s: how long streams may go on after `leave`; then they are cut.
-        limits: what clients may send, how slowly, and how many of them there may be.
+        leave_s: how long streams may continue after `leave`; then they are aborted.
+        limits: limits on clients' connections.
     """
 
     def __init__(self, app: Any, host: str, port: int, leave_s: float, limits: ConnectionLimits | None = None) -> None:
@@ -58,8 +58,8 @@ class GatewayHttpServer:
             uvicorn.Config(
                 app,
                 http=self._protocol,
-                # Uvicorn's own set-up of logging closes the handlers that are there. Without its own, Serve's replica
-                # could not answer a controller that comes back, which would then replace it and cut every stream.
+                # Uvicorn's own logging setup closes existing handlers. Without its own, Serve's replica could not
+                # respond to a controller that returns, which would then replace it and abort every stream.
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -78,17 +78,17 @@ class GatewayHttpServer:
             sock = await _listen(self._host, self._port)
             self._sockets = [sock]
             self._opened.set()
-            await self._server.serve(sockets=[sock])  # not the main thread: uvicorn leaves the signals to Ray
+            await self._server.serve(sockets=[sock])  # not on the main thread: uvicorn leaves the signals to Ray
         finally:
             self._opened.set()
             self._ended.set()
 
     async def opened(self) -> None:
-        """Wait until connections are taken, or `serve` has failed."""
+        """Wait until connections are accepted, or `serve` has failed."""
         await self._opened.wait()
 
     def configure(self, limits: ConnectionLimits, leave_s: float) -> None:
-        """Go on with other limits: for new connections, and for the next request of those that are there."""
+        """Apply other limits to new connections, and to the next request of open ones."""
         self._protocol.configure(limits)
         self._server.config.timeout_graceful_shutdown = ceil(leave_s)
 
@@ -98,8 +98,8 @@ class GatewayHttpServer:
         Connections still in the accept queue are served: closing the socket would reset them.
 
         Args:
-            idle_s: how long an idle connection may still send one last request [s]; by default it is closed at once,
-                even if its client is just sending.
+            idle_s: how long an idle connection may still send one last request [s]; by default it is closed
+                immediately, even if its client is just sending.
         """
         await self._take_waiting()
         if idle_s:
@@ -113,12 +113,12 @@ class GatewayHttpServer:
         await self._ended.wait()
 
     async def _take_waiting(self) -> None:
-        """Accept what waits and close the listening sockets, without a pause between the two."""
+        """Accept queued connections and close the listening sockets, without a pause between the two."""
         if not self._server.started:
             return
         config, waiting = self._server.config, []
         for sock in self._sockets:
-            with suppress(OSError):  # nobody waits any more
+            with suppress(OSError):  # no connection is queued any more
                 while True:
                     waiting.append(sock.accept()[0])
         for server in self._server.servers:
@@ -131,7 +131,7 @@ class GatewayHttpServer:
             return self._protocol(config=config, server_state=self._server.server_state, app_state={}, _loop=loop)
 
         for accepted in waiting:
-            with suppress(OSError):  # it has left
+            with suppress(OSError):  # the client has disconnected
                 accepted.setblocking(False)
                 await loop.connect_accepted_socket(protocol, accepted)
 

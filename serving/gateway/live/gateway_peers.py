@@ -1,11 +1,11 @@
 """Exchange of metrics among gateways when one of them is scraped, so that each can show the whole system.
 
-They request time lines from each other in the same way, since a client reaches an arbitrary gateway.
+They request timelines from each other in the same way, since a client reaches an arbitrary gateway.
 
-    scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all at once,
-                         <-- B's numbers ------------                `DEADLINE_S` in all
+    scraper -> gateway A -- proof, its numbers -----> gateway B      one connection per exchange, all concurrent,
+                         <-- B's numbers ------------                `DEADLINE_S` in total
 
-The exchange is mutual: when B is scraped next, it already has the numbers that A showed. A peer that does not respond
+The exchange is mutual: when B is scraped next, it already has the numbers that A sent. A peer that does not respond
 in time is shown with its last known numbers; one whose port is closed has exited and is dropped. There is no traffic
 between scrapes.
 """
@@ -33,13 +33,13 @@ from serving.wire.listener import Listener
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 1.0
-"""Scrapers wait for 10 s by default, and readers of `/load` for less."""
+"""Scrapers wait for 10 s by default, and clients of `/load` for less."""
 FIRST_NEWS_S = 2.0
-"""How long after its start a gateway may wait to hear who else there is."""
+"""How long a gateway waits after its start for the first list of other gateways."""
 KEEP_S = 60.0
-"""How long one is shown that neither answers nor is listed."""
+"""How long a gateway is shown that neither responds nor is listed."""
 GREETING_BYTES = 4 << 10
-"""All that is buffered for a stranger."""
+"""Buffer limit for a peer that has not proved its identity."""
 NUMBERS_BYTES = 8 << 20
 MAX_CALLERS = 64
 MAX_PEERS = 256
@@ -57,11 +57,11 @@ class Numbers(Value, frozen=True):
 
 
 class TimesWish(Value, frozen=True):
-    """Request for time lines: of one request by its id, or the first few by a criterion.
+    """Request for timelines: of one request by its id, or the first few by a criterion.
 
     Args:
         namespace: of the requesting tenant; None = all tenants.
-        request_id: empty = by `which` and `limit`.
+        request_id: empty = select by `which` and `limit`.
     """
 
     namespace: str | None
@@ -71,7 +71,7 @@ class TimesWish(Value, frozen=True):
 
 
 class FoundTimes(Value, frozen=True):
-    """Time lines of one gateway that fit a wish."""
+    """Timelines of one gateway that match a request."""
 
     found: tuple[RequestTimes, ...]
 
@@ -92,7 +92,7 @@ def _decode(body: bytes) -> Message:
 
 @dataclass(slots=True)
 class _Peer:
-    """Another gateway. `listed_at`: when the board named it, or itself, last."""
+    """Another gateway. `listed_at`: time of the latest list, or message, that named it."""
 
     address: tuple[str, int]
     listed_at: float
@@ -100,12 +100,12 @@ class _Peer:
 
 
 class GatewayPeers:
-    """`Others` for one gateway. Belongs to its event loop.
+    """`Others` for one gateway. Used from its event loop.
 
     Args:
         gateway: this gateway's name.
         tell: returns this gateway's numbers.
-        times: finds this gateway's own time lines.
+        times: finds this gateway's own timelines.
     """
 
     def __init__(
@@ -139,12 +139,12 @@ class GatewayPeers:
         self.address = self._listener.start(host, ports)
 
     def move(self, host: str) -> None:
-        """Listen on another address of this host too, and name that one. Raises: as `start`."""
+        """Also listen on another address of this host, and announce that one. Raises: as `start`."""
         self._listener.move(host)
         self.address = self._listener.address
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._exchange is not None:
             self._exchange.cancel()
         await self._listener.stop()
@@ -152,7 +152,7 @@ class GatewayPeers:
             connection.close("the gateway stops")
 
     def hear(self, peers: Mapping[str, tuple[str, int]]) -> None:
-        """The board has named the other gateways. Effects: forgets those not heard of for long."""
+        """Update the list of other gateways from the board. Effects: drops gateways unlisted for long."""
         now = self._loop.time()
         self._listed = frozenset(peers) - {self._gateway}
         for gateway, address in peers.items():
@@ -165,13 +165,14 @@ class GatewayPeers:
         if not self._heard.is_set():
             await self._first_news()
         if self._peers:
-            if self._exchange is None or self._exchange.done():  # many scrapes at once share one
+            if self._exchange is None or self._exchange.done():  # concurrent scrapes share one exchange
                 self._exchange = self._loop.create_task(self._ask_all())
             await asyncio.shield(self._exchange)
         return [peer.known for peer in self._peers.values() if peer.known is not None]
 
     async def first(self, name: str) -> bool:
-        """Whether `name` sorts before all peers in the board's last list, which drops silent gateways in seconds."""
+        """Whether `name` sorts before all peers in the board's last list, which drops silent gateways within
+        seconds."""
         if not self._heard.is_set():
             await self._first_news()
         return all(name < other for other in self._listed)
@@ -206,7 +207,7 @@ class GatewayPeers:
             logger.warning("gateway %s does not tell its numbers (%s)", name, in_words(error))
 
     async def find(self, wish: TimesWish) -> list[RequestTimes]:
-        """Time lines of the other gateways that fit. One that does not answer in time has none."""
+        """Matching timelines of the other gateways; none of a gateway that does not respond in time."""
         if not self._heard.is_set():
             await self._first_news()
         found = await asyncio.gather(*(self._find(name, peer, wish) for name, peer in list(self._peers.items())))
@@ -220,7 +221,7 @@ class GatewayPeers:
             return ()
 
     async def _put_to(self, peer: _Peer, question: Value, kind: type[Answer]) -> Answer:
-        """One question to another gateway, on a connection of its own.
+        """Send one request to another gateway, on a connection of its own.
 
         Raises: OSError, TimeoutError, LinkError.
         """
@@ -284,7 +285,7 @@ class GatewayPeers:
             self._send_found(connection, message)
 
     def _send_found(self, connection: Connection, wish: TimesWish) -> None:
-        """Answer with as many as fit into a frame."""
+        """Respond with as many timelines as fit into a frame."""
         found = self._times(wish)
         while len(_encoder.encode(FoundTimes(tuple(found)))) > NUMBERS_BYTES:
             found = found[: len(found) // 2]

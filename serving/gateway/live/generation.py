@@ -1,4 +1,4 @@
-"""One accepted job, from the HTTP side's point of view: an awaitable stream of updates."""
+"""One accepted job, as the HTTP API sees it: an awaitable stream of updates."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from serving.values.news import FailKind
 from serving.values.traffic import RequestMeter
 
 RETRY_AFTER_S = 1.0
-"""Where no instance has said when."""
+"""Default if no instance has sent a Retry-After."""
 
 
 class LiveGeneration:
@@ -30,8 +30,8 @@ class LiveGeneration:
     Args:
         number: of the job at its gateway.
         submitted: gateway time of acceptance [s].
-        on_stop: called with the number and an index, to end one choice early.
-        on_cancel: called with the number, to end all that is left.
+        on_stop: called with the number and an index, to finish one choice early.
+        on_cancel: called with the number, to cancel all unfinished choices.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class LiveGeneration:
         self._on_cancel(self.number)
 
     def given_to(self, replica: ReplicaId) -> None:
-        """An instance has got work of this job."""
+        """Record an instance that works on this job."""
         if replica not in self.replicas:
             self.replicas.append(replica)
 
     def deliver(self, update: SequenceUpdate) -> None:
-        """Queue one update. Bounded by the sequence's own `max_tokens`, and slow readers get them in one go."""
+        """Queue one update. Bounded by the sequence's own `max_tokens`; slow readers get several updates together."""
         if self.meter is not None:
             news = update.news
             if news.cached_tokens is not None:
@@ -99,10 +99,10 @@ class LiveGeneration:
         self._wake()
 
     def fail(self, failure: Fail, retry_after_s: float | None) -> None:
-        """End the job with an error; updates that came before it are still read first.
+        """End the job with an error; earlier updates are still read first.
 
         Args:
-            retry_after_s: when a refused request may come back; None = not known.
+            retry_after_s: when a refused request may be retried; None = unknown.
         """
         if self._error is None:
             self._error = as_error(failure, retry_after_s or RETRY_AFTER_S)
@@ -116,7 +116,7 @@ class LiveGeneration:
             self.timelines.answered(self.times, answered)
 
     def close(self, now: float) -> None:
-        """Nothing more comes. `now`: gateway time [s]."""
+        """Mark the end of all updates. `now`: gateway time [s]."""
         self.closed = True
         if self.times is not None:
             self.times.over(now)
@@ -130,10 +130,10 @@ class LiveGeneration:
 
 
 def as_error(failure: Fail, retry_after_s: float) -> ServingError:
-    """The error that the HTTP side turns into a status.
+    """The error that the HTTP API converts to a status.
 
     Args:
-        retry_after_s: when a refused request may come back.
+        retry_after_s: when a refused request may be retried.
     """
     match failure.kind:
         case FailKind.DEADLINE:

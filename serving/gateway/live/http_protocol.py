@@ -1,12 +1,12 @@
-"""HTTP/1.1 on one connection, as uvicorn speaks it, with bounds on what a client may send, how slowly and how much.
+"""HTTP/1.1 on one connection by uvicorn, with limits on size, time and number of a client's bytes.
 
 uvicorn's parser accepts headers of any length and waits for the rest of a request without a timeout. This protocol
-bounds the size and the time of request line and headers, requires a body to keep arriving, and reads and drops for a
-while what follows a refused request: closing with unread bytes would reset the connection and lose the response.
+limits the size and the time of request line and headers, requires a body to keep arriving, and for a while reads and
+drops what follows a refused request: closing with unread bytes would reset the connection and lose the response.
 
     idle ──first byte──► head ──complete──► body ──complete──► idle        too much, too slow ──► refused ──► closed
 
-An answer's own bytes do not pass through here, so that a streamed token costs what it did.
+The response's own bytes bypass this code, so that it does not slow down streamed tokens.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from serving.gateway.live.connections import (
 from serving.gateway.live.door_replies import FULL, GARBAGE, LATE_BODY, LATE_HEAD, headers_in, too_large, wire
 
 PROBE_HEAD_S = 1.0
-"""How long one of the few connections that are kept for health checks may take to say what it wants."""
+"""Time limit for the request on one of the few connections reserved for health checks."""
 LINGER_S = 10.0
 LINGER_BYTES = 256 << 20
-"""How long and how much is read and dropped behind a request that was answered before it was complete."""
+"""Time and bytes for which data is read and dropped after a request that was answered before it was complete."""
 _HEADER_EXTRA = 4
-"""Colon, space and the end of the line."""
+"""Colon, space and line end."""
 _OFFER = (b"upgrade", b"http2-settings")
 """Headers, and words of the header `Connection`, that offer another protocol."""
 
@@ -82,14 +82,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @classmethod
     def configure(cls, limits: ConnectionLimits) -> None:
-        """Go on with other limits: for new connections, and for the next request of those that are there."""
+        """Apply other limits to new connections, and to the next request of open ones."""
         cls.limits = limits
         cls.ledger.configure(limits)
 
     # ---- the connection --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Give it a place, or refuse it."""
+        """Assign a slot, or refuse the connection."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._address = address_of(self.client[0] if self.client else "")
         self._place = self.ledger.enter(self._address)
@@ -100,7 +100,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._arm(wait_s, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection's timer, reserved bytes and place."""
+        """Release the connection's timer, reserved bytes and slot."""
         self._disarm()
         self._hold(0)
         self.ledger.leave(self._address, self._place)
@@ -108,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes within the bounds."""
+        """Parse received bytes within the limits."""
         if self._dropping:
             self._drop(len(data))
             return
@@ -123,9 +123,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._look_after(len(data))
 
     def _parse(self, data: bytes) -> None:
-        """Feed the parser. An offer to go on in another protocol is declined by taking the request as if without it.
+        """Feed the parser. An offer to switch to another protocol is declined by handling the request without it.
 
-        Java's client offers HTTP/2 with every request. The parser would end there and lose the body.
+        Java's client offers HTTP/2 with every request. The parser would stop there and lose the body.
         Raises: httptools.HttpParserError.
         """
         while True:
@@ -139,7 +139,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _declined(self) -> bytes:
-        """The head under way without the offer."""
+        """The current head without the offer."""
         version = self.parser.get_http_version().encode()
         lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
         for name, value in self.headers:
@@ -151,11 +151,11 @@ class GuardedProtocol(HttpToolsProtocol):
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _look_after(self, size: int) -> None:
-        """Bounds and deadlines of what is under way once these bytes are parsed."""
+        """Check limits and set deadlines after these bytes were parsed."""
         if self._in_body:
             self._look_after_body(size)
             return
-        if self._ended_here:  # how much of these bytes belongs to the next head is not known; what follows is counted
+        if self._ended_here:  # it is unknown how many of these bytes belong to the next head; later bytes are counted
             self._head_bytes = 1 if self._in_head else 0
         if self._head_bytes > self.limits.max_head_bytes:
             self._refuse(too_large(self.limits.max_head_bytes))
@@ -177,7 +177,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._body_began = self._body_moved = self.loop.time()
             self._arm(min(self.limits.body_timeout_s, self.limits.request_timeout_s), self._body_late)
 
-    # ---- what the parser tells -------------------------------------------------------------------------------------
+    # ---- parser callbacks ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Start a new request."""
@@ -186,11 +186,11 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Start the request, if it may."""
+        """Start the request, if it is allowed."""
         size = len(self.url) + sum(len(name) + len(value) + _HEADER_EXTRA for name, value in self.headers)
         if size > self.limits.max_head_bytes:
             self._refused = too_large(self.limits.max_head_bytes)
-            raise ValueError("too large")  # ends the parsing; `data_received` answers
+            raise ValueError("too large")  # stops the parser; `data_received` responds
         path = self.url.partition(b"?")[0].decode("latin-1")
         if self._place is ConnectionSlot.PROBE and path not in OPEN_PATHS:
             self._refused = FULL
@@ -204,7 +204,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head, self._in_body, self._head_bytes = False, True, 0
         self._disarm()
         self._hold(0)
-        if self.scope["http_version"] == "1.0":  # which knows no chunks: the end of the connection ends the answer
+        if self.scope["http_version"] == "1.0":  # has no chunks: closing the connection ends the response
             self.cycle.chunked_encoding = False
             self.cycle.send = partial(_send_unframed, self.cycle, self.cycle.send)  # type: ignore[method-assign]
         if self._place is ConnectionSlot.PROBE:
@@ -212,19 +212,19 @@ class GuardedProtocol(HttpToolsProtocol):
         self.cycle.transport = cast(asyncio.Transport, _Exchange(self.transport, self._close_gently))
 
     def on_body(self, body: bytes) -> None:
-        """Another piece."""
+        """Handle a piece of the body."""
         self._head_bytes = 0
         self._body_moved = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Handle the end of the request."""
         if self._offered:
             return
         self._in_body, self._head_bytes, self._ended_here = False, 0, True
         self._disarm()
         super().on_message_complete()
-        if self.cycle.response_complete and not self._dropping:  # it was answered before
+        if self.cycle.response_complete and not self._dropping:  # the response was sent before
             self._unset_keepalive_if_required()
             self.timeout_keep_alive_task = self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -239,14 +239,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close a connection that stayed idle after a response."""
-        if not self._dropping:  # that has its own end
+        if not self._dropping:  # dropping has its own end
             self._close()
 
     # ---- refusals --------------------------------------------------------------------------------------------------
 
     def _head_late(self) -> None:
         self._timer = None
-        if self._busy:  # with an earlier request: nobody waits for this one yet
+        if self._busy:  # with an earlier request: the client does not wait for this one yet
             self._arm(self.limits.head_timeout_s, self._head_late)
         elif self._place is ConnectionSlot.PROBE:
             self._refuse(FULL)
@@ -256,7 +256,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._close()
 
     def _body_late(self) -> None:
-        """The body has not moved, or is not complete after a request's whole time; while it is not read, it waits."""
+        """Refuse a body that stalls or exceeds the request's time; while the application does not read it, it waits."""
         self._timer = None
         now = self.loop.time()
         if self.flow.read_paused:
@@ -270,15 +270,15 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(LATE_BODY)
 
     def _refuse(self, reply: ErrorReply) -> None:
-        """Answer instead of the application, as far as it has not, and close when the client has had a chance to read.
+        """Respond instead of the application, if it has not yet, and close after the client had time to read.
 
-        Effects: the application's request, if there is one, ends as if the client had left.
+        Effects: the application sees its request, if there is one, as abandoned by the client.
         """
         mine = self._in_body and not self.cycle.response_started and not self.pipeline
         if self._busy:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if (self._busy or self._in_body) and not mine:  # the answer under way is another's, or cannot be taken back
+        if (self._busy or self._in_body) and not mine:  # the response in progress is for another request, or started
             self._close()
             return
         headers = self.headers if self._in_head or self._in_body else []
@@ -287,11 +287,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     @property
     def _busy(self) -> bool:
-        cycle = cast(RequestResponseCycle | None, self.cycle)  # there is none before the first request
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first request
         return cycle is not None and not cycle.response_complete
 
     def _turn_away(self) -> None:
-        """Refuse a connection that has no place. It is closed at once, so what it has sent already is read before."""
+        """Refuse a connection without a slot. It is closed immediately, so bytes already sent are read before."""
         sock = self.transport.get_extra_info("socket")
         asked = b""
         with suppress(OSError):
@@ -301,14 +301,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close()
 
     def _close_gently(self) -> None:
-        """The answer is out and the connection is to be closed."""
+        """Close the connection after the response has been sent."""
         if self._in_body and not self._dropping:
             self._linger()
         elif not self._dropping:
             self._close()
 
     def _linger(self) -> None:
-        """Say that no more comes, and drop what arrives until the client closes, within bounds."""
+        """Shut down writing, and drop what arrives until the client closes, within limits."""
         self._dropping = True
         self._dropped = 0
         self._hold(0)
@@ -324,7 +324,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._close()
 
     def _close(self) -> None:
-        """Close as soon as the client has taken what was written, but do not wait for ever for one that does not."""
+        """Close as soon as the client has received all output, but with a time limit."""
         self._dropping = True
         unsent = self.transport.get_write_buffer_size()
         self.transport.close()
@@ -369,7 +369,7 @@ class _Exchange:
 async def _send_unframed(
     cycle: RequestResponseCycle, send: Callable[[Any], Awaitable[None]], message: dict[str, Any]
 ) -> None:
-    """Each piece as long as it is: uvicorn would frame an answer of unknown length, or count it."""
+    """Send each piece with its own length: uvicorn would frame a response of unknown length, or count it."""
     if message["type"] == "http.response.body":
         cycle.expected_content_length = len(message.get("body", b""))
     await send(message)

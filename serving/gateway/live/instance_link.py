@@ -1,4 +1,4 @@
-"""The gateway's side of one link: connects, introduces itself, keeps the instance's last known load."""
+"""The gateway's side of one link: connects, identifies itself, stores the instance's last reported load."""
 
 import asyncio
 import contextlib
@@ -20,11 +20,11 @@ CONNECT_DEADLINE_S = 5.0
 
 
 class InstanceLink:
-    """One connection to one instance. Made anew for each attempt; never reconnects by itself.
+    """One connection to one instance. Created for each attempt; never reconnects.
 
     Args:
-        on_frame, on_status: called with every `Frame` and `Status`, these perhaps before the link counts as up.
-        on_down: called exactly once after `connect` succeeded, when the link ends for whatever reason.
+        on_frame, on_status: called with every `Frame` and `Status`; statuses may precede the link being up.
+        on_down: called exactly once after `connect` succeeded, when the link ends for any reason.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class InstanceLink:
     async def connect(self, host: str, port: int, gateway: GatewayId, secret: str | ClusterSecrets) -> None:
         """Connect and wait for the instance's `Welcome`.
 
-        Raises: LinkError when there is no instance, it refuses, or it does not answer in time.
+        Raises: LinkError if there is no instance, it refuses, or it does not respond in time.
         """
         self._welcomed = asyncio.get_running_loop().create_future()
         self._connection = connection = Connection(self._receive, self._closed)
@@ -81,12 +81,12 @@ class InstanceLink:
 
     @property
     def up(self) -> bool:
-        """True while the instance can be spoken to and its engine moves."""
+        """Whether the link is open and the instance's engine makes progress."""
         return self.welcome is not None and self._connection is not None and self._connection.open and not self.hangs
 
     @property
     def hangs(self) -> bool:
-        """Whether the instance's shell answers but its engine has been at one step for too long, by its own account."""
+        """Whether the instance responds but reports that its engine has been at one step for too long."""
         status = self.status
         return status is not None and status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
 
@@ -102,7 +102,7 @@ class InstanceLink:
         """Request the instance's counters. Returns: done when `facts` has them, or the link is down."""
         answered = asyncio.get_running_loop().create_future()
         if self.send(m.FactsRequest()):
-            self._asked.append(answered)  # answers come in the order of the requests
+            self._asked.append(answered)  # responses arrive in the order of the requests
         else:
             answered.set_result(None)
         return answered
@@ -112,7 +112,7 @@ class InstanceLink:
             self._asked.popleft().set_result(None)
 
     def close(self, reason: str) -> None:
-        """End the link; `on_down` follows."""
+        """Close the link; `on_down` follows."""
         if self._connection is not None:
             self._connection.close(reason)
 

@@ -14,7 +14,7 @@ from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
 
 
 class MeteredBackend:
-    """`GenerationBackend` that counts the requests of a `LiveBackend`. Belongs to the gateway's event loop.
+    """`GenerationBackend` that counts the requests of a `LiveBackend`. Used from the gateway's event loop.
 
     Args:
         pools: replicas requested at the start, by engine pool.
@@ -32,7 +32,7 @@ class MeteredBackend:
         self._unheard_since: float | None = None
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
-        """Implements `GenerationBackend.submit`.
+        """Submit a job and count it, see `GenerationBackend.submit`.
 
         Raises: OverloadedError, UnavailableError as the backend does.
         """
@@ -48,15 +48,13 @@ class MeteredBackend:
         return generation
 
     def configure(self, config: ServeConfig) -> None:
-        """Go on with another configuration, as far as a running gateway can."""
+        """Apply the keys of another configuration that a running gateway accepts."""
         self._waits = config.gateway.role_wait_s > 0
         self._meter.promise(config.slo.ttft_s, config.slo.tpot_s)
         self._backend.configure(config)
 
     def ready(self) -> bool:
-        """Implements `GenerationBackend.ready`; a system that sleeps is ready, too, where a request waits and so wakes
-        it.
-        """
+        """Whether a request can be served; also true of a system scaled to zero, if a request waits and so wakes it."""
         return self._backend.ready() or (self._waits and any(pool in self._news.asleep for pool in self._pools))
 
     def starved(self) -> bool:
@@ -64,7 +62,7 @@ class MeteredBackend:
         return self._backend.starved
 
     def hear(self, news: BoardNews) -> None:
-        """Take the board's response to a report."""
+        """Process the board's response to a report."""
         self._unheard_since = None
         self.targets.update(news.targets)
         self._backend.expect(self.targets)
@@ -75,7 +73,7 @@ class MeteredBackend:
         self._unheard_since = now if self._unheard_since is None else self._unheard_since
 
     def board_silent_s(self, now: float) -> float | None:
-        """How long the board has not responded [s], during which no pool is scaled; None = it responds."""
+        """Time since the board last responded [s], during which no pool is scaled; None = it responds."""
         return None if self._unheard_since is None else now - self._unheard_since
 
     @property

@@ -25,19 +25,19 @@ from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 
 USAGE_DEADLINE_S = 2.0
 USAGE_AGE_S = 1.0
-"""Answers so young are given again: whoever asks often does not cost the servers more."""
+"""Age up to which a response is reused, so that frequent clients do not load the servers."""
 
 FORGET_DEADLINE_S = 15.0
 FORGET_ROUNDS = 3
 AUDIT_DEADLINE_S = 300.0
-"""Every byte is hashed, those on disk are read first."""
+"""An audit hashes every byte, and first reads those on disk."""
 
 MAX_THREADS = 32
-"""Servers asked at once."""
+"""Servers queried concurrently."""
 
 
 class NamespaceDirectory(Protocol):
-    """Where quotas and weights are kept."""
+    """Store of quotas and weights."""
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
         """Raises: UnavailableError."""
@@ -49,14 +49,14 @@ class NamespaceDirectory(Protocol):
 
 
 class LivePoolAdmin:
-    """`PoolAdmin` over the servers of a view. Belongs to one event loop.
+    """`PoolAdmin` over the servers of a view. Used from one event loop.
 
     Args:
         name: of the client, for the servers' logs.
         node: of this process.
         secret: the cluster's.
         view: returns the latest view; must not block.
-        directory: keeps the tenants' quotas and weights.
+        directory: stores the tenants' quotas and weights.
         accounted: set when the servers hold accounted bytes of a simulated system instead of real ones.
     """
 
@@ -85,11 +85,11 @@ class LivePoolAdmin:
         self._audit_lock = asyncio.Lock()
 
     def view(self) -> PoolView:
-        """Implements `PoolAdmin.view`."""
+        """The latest view of the pool."""
         return self._view()
 
     async def usage(self) -> ServerAnswers:
-        """Implements `PoolAdmin.usage`; at most `USAGE_AGE_S` old."""
+        """Holdings of each namespace on each server; at most `USAGE_AGE_S` old."""
         async with self._usage_lock:
             if time.monotonic() - self._usage_at > USAGE_AGE_S:
                 answers = await self._ask_all(AskUsage(), USAGE_DEADLINE_S)
@@ -114,7 +114,7 @@ class LivePoolAdmin:
         return ServerAnswers({server: dict(counts) for server, counts in deleted.items()}, silent)
 
     async def audit(self, *, repair: bool) -> ServerAnswers:
-        """Implements `PoolAdmin.audit`; one at a time, since each keeps every server busy."""
+        """Audit every server; one audit at a time, since each keeps every server busy."""
         async with self._audit_lock:
             answers = await self._ask_all(Audit(repair), AUDIT_DEADLINE_S)
         self._audited(_finding(answers, repair=repair))
@@ -133,17 +133,17 @@ class LivePoolAdmin:
         return answers
 
     async def _ask_on_thread(self, record: ServerRecord, question: Message, deadline: float) -> Data | str:
-        """The answer, or why there is none. The thread is a daemon: a long audit must not hold up the process's end."""
+        """The response, or the reason for none. The thread is a daemon: a long audit must not delay the exit."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Data | str] = loop.create_future()
 
         def tell(value: Data | str) -> None:
-            if not reply.done():  # cancelled meanwhile
+            if not reply.done():  # cancelled in the meantime
                 reply.set_result(value)
 
         def run() -> None:
             value = self._ask(record, question, deadline)
-            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended, and with it the waiting task
                 loop.call_soon_threadsafe(tell, value)
 
         async with self._threads:
@@ -161,7 +161,7 @@ class LivePoolAdmin:
 
 
 def _finding(answers: ServerAnswers, *, repair: bool) -> str:
-    """An audit's finding in words."""
+    """An audit's finding as text."""
     problems = sum(len(answer["problems"]) for answer in answers.by_server.values())
     count = len(answers.by_server)
     told = f"{count} memory server{'s' * (count != 1)} audited"

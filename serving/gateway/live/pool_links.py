@@ -5,9 +5,9 @@ no new link, but its open link serves until it closes. While membership is unava
 
 Failures that end a link, and how soon they are detected:
 
-    the process dies        its socket closes                                    at once
+    the process dies        its socket closes                                    immediately
     the process freezes     no message arrives                                   `[health] link_period_s * link_misses`
-    its engine hangs        its shell reports that a step takes too long         `[health] step_stall_s`, or more
+    its engine hangs        its process reports that a step takes too long       `[health] step_stall_s`, or more
 
 When a link ends, the gateway resubmits its sequences to other instances, and the instance cancels them as soon as it
 detects the closed link; a frozen process does so when it resumes. An instance whose engine hangs gets a new link, but
@@ -32,12 +32,12 @@ from serving.wire import messages as m
 logger = logging.getLogger(__name__)
 
 SILENCE_LIMIT_S = 2.5
-"""As `[health]` has it by default."""
+"""Default that follows from `[health]`."""
 
 FACTS_S = 0.2
-"""How long a page of metrics waits for the counters of instances; one that does not answer is shown as it was."""
+"""How long a page of metrics waits for the instances' counters; without a response the previous ones are shown."""
 CHECK_PERIOD_S = 0.1
-"""How often silence is looked for: it is noticed that much later."""
+"""Polling period of silence, and so the most delay in detecting it."""
 
 
 class Address(Protocol):
@@ -61,7 +61,7 @@ class Address(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks of a link. `on_up` after a link is usable, `on_down` when it is not any more."""
+    """Callbacks of a link. `on_up` after a link is usable, `on_down` when it no longer is."""
 
     on_frame: Callable[[InstanceLink, m.Frame], None]
     on_status: Callable[[InstanceLink, Status], None]
@@ -101,9 +101,9 @@ class PoolLinks:
                 task.add_done_callback(partial(self._connected, member.replica))
 
     def check_silence(self) -> None:
-        """Close links whose instance is silent for too long, or reports that its engine hangs.
+        """Close links whose instance has been silent for too long, or reports that its engine hangs.
 
-        Call it every `CHECK_PERIOD_S`.
+        Call this every `CHECK_PERIOD_S`.
         """
         now = asyncio.get_running_loop().time()
         self._silence.look(now)
@@ -114,7 +114,7 @@ class PoolLinks:
             elif link.hangs and link.used and link.status is not None:
                 age_s = link.status.progress_age_s
                 crashed = age_s >= CRASHED_AGE_S
-                # Nobody knows when a crashed engine moved last: what it had been sent was there, and may be the cause.
+                # It is unknown when a crashed engine last made progress: any submission sent to it may be the cause.
                 link.still_since = None if crashed else now - age_s
                 link.close("its engine has " + ("crashed" if crashed else f"been at one step for {age_s:.1f} s"))
 
@@ -124,7 +124,7 @@ class PoolLinks:
         return link if link is not None and link.up else None
 
     def hangs(self, replica: ReplicaId) -> bool:
-        """Whether a replica answers while its engine has been at one step for too long."""
+        """Whether a replica responds while its engine has been at one step for too long."""
         link = self._links.get(replica)
         return link is not None and link.hangs
 
@@ -133,12 +133,12 @@ class PoolLinks:
         return [link for link in self._links.values() if link.up]
 
     async def ask_facts(self) -> None:
-        """Have every instance report its counters, and wait up to `FACTS_S`. Effects: `InstanceLink.facts` are new."""
+        """Request every instance's counters, and wait up to `FACTS_S`. Effects: updates `InstanceLink.facts`."""
         if asked := [link.ask_facts() for link in self.up()]:
             await asyncio.wait(asked, timeout=FACTS_S)
 
     def close(self) -> None:
-        """Close all links, for good: a listing that comes later opens none."""
+        """Close all links permanently: a later listing opens none."""
         self._closed = True
         for task in list(self._connecting.values()):
             task.cancel()
@@ -165,6 +165,6 @@ class PoolLinks:
         if self._links.get(link.replica) is link:
             del self._links[link.replica]
         if link.status is not None and link.status.draining:
-            link.still_since = 0.0  # nothing killed it: it left, before it could decline what was on its way there
+            link.still_since = 0.0  # not a crash: it exited before it could decline submissions in flight
         logger.warning("link to %s is down: %s", link.replica, reason)
         self._events.on_down(link, reason)

@@ -1,9 +1,9 @@
-"""Responses in a Redis, so that any gateway can go on with them.
+"""Responses in a Redis, so that any gateway can continue them.
 
-    cloudmatrix:response:<namespace>:<id>    the response, gone when its time is over
-    cloudmatrix:responses:<namespace>        hash: id -> when it was kept [Unix time, s] and its size [bytes]
+    cloudmatrix:response:<namespace>:<id>    the response, deleted when it expires
+    cloudmatrix:responses:<namespace>        hash: id -> when it was stored [Unix time, s] and its size [bytes]
 
-Every call has a timeout. What must go when another response comes is decided by the same rule as in memory.
+Every call has a timeout. The rule for dropping responses is the same as in memory.
 """
 
 import time
@@ -28,10 +28,10 @@ class RedisResponseStore:
     """A `ResponseStore` that all gateways share.
 
     Args:
-        url: as `[kvcache] directory` may have it.
-        setting: that names it, for messages.
-    Raises: ConfigError if the address cannot be one; nothing of it is repeated, a password may be there. Nothing is
-        connected yet.
+        url: in the format of `[kvcache] directory`.
+        setting: the configuration key with the address, for messages.
+    Raises: ConfigError if the address is invalid; the message does not repeat it, as it may contain a password. The
+        constructor does not connect.
     """
 
     place = "in the Redis that the gateways share"
@@ -47,9 +47,9 @@ class RedisResponseStore:
             raise ConfigError(f"{setting} is no address of a Redis such as redis://host:port/0") from None
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
-        """Keep a response, and forget what is too much with it.
+        """Store a response, and drop those beyond the limits.
 
-        Returns: whether it is kept.
+        Returns: whether it was stored.
         Raises: UnavailableError.
         """
         if not self.limits.takes(len(value)):
@@ -71,12 +71,12 @@ class RedisResponseStore:
         return response_id not in gone
 
     async def get(self, namespace: str, response_id: str) -> bytes | None:
-        """A response that is kept; None if it is not, or no longer. Raises: UnavailableError."""
+        """A stored response; None if it is not, or no longer, stored. Raises: UnavailableError."""
         found: bytes | None = await self._ask(self._redis.get(_key(namespace, response_id)))
         return found
 
     async def delete(self, namespace: str, response_id: str) -> bool:
-        """Forget a response. Returns: whether it was kept. Raises: UnavailableError."""
+        """Delete a response. Returns: whether it was stored. Raises: UnavailableError."""
         batch = self._redis.pipeline(transaction=True)
         batch.delete(_key(namespace, response_id))
         batch.hdel(_index(namespace), response_id)
@@ -84,7 +84,7 @@ class RedisResponseStore:
         return bool(deleted)
 
     async def close(self) -> None:
-        """End its connections."""
+        """Close the connections."""
         await self._redis.aclose()
 
     async def _ask(self, call: Awaitable[T]) -> T:

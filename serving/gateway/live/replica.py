@@ -1,4 +1,4 @@
-"""The ingress replica: the HTTP surface over the live pools, served by uvicorn in this process or by Serve's proxy."""
+"""The ingress replica: the HTTP API over the live pools, served by uvicorn in this process or by Serve's proxy."""
 
 import asyncio
 import logging
@@ -64,14 +64,14 @@ from serving.version import VERSION
 logger = logging.getLogger(__name__)
 
 MEMBERS_PERIOD_S = 0.5
-"""How often facts of instances are read; who comes and goes is told at once."""
+"""Polling period of instances' facts; joins and leaves are notified immediately."""
 LEAST_MEMBERS_PERIOD_S = 0.02
 LINKS_S = 2.0
-"""How long a gateway that comes to a running system waits for its links before it takes requests."""
+"""How long a gateway that joins a running system waits for its links before it accepts requests."""
 ORDER_DEADLINE_S = 10.0
-"""A shell looks for orders every half second; one that has just died is replaced within seconds."""
+"""An instance polls for commands every half second; a dead one is replaced within seconds."""
 LEAVE_S = 10.0 + IDLE_S
-"""Serve waits 2 s before it tells a gateway to leave, and what it holds is closed after its last stream."""
+"""Serve waits 2 s before it shuts a gateway down, and connections are closed after their last stream."""
 
 
 class GatewayDeployment:
@@ -80,10 +80,10 @@ class GatewayDeployment:
     Args:
         config: sealed.
         pools: handles of the engine pools; bound so that they belong to the same application.
-        pool_salt: from which namespaces get their salts; the same for all gateways, known to them only.
-        created: start of the application [Unix time, s]; the same for all gateways, regardless of their own start.
+        pool_salt: namespaces' salts are derived from it; the same for all gateways, known to them only.
+        created: start of the application [Unix time, s]; the same for all gateways, whenever they start.
         kvcache, autoscaler: handles of the memory servers and of the autoscaler, bound for the same reason as `pools`.
-        dashboard_url: of Ray's dashboard; empty = not known.
+        dashboard_url: of Ray's dashboard; empty = unknown.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -145,7 +145,7 @@ class GatewayDeployment:
         if self._door is not None:
             await self._know_instances()
             self._tasks.append(asyncio.create_task(self._door.serve()))
-            await self._door.opened()  # Serve ends an older gateway when this one is there
+            await self._door.opened()  # Serve stops an older gateway once this one is ready
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
@@ -160,7 +160,7 @@ class GatewayDeployment:
             await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
 
     def _make_app(self) -> Any:
-        """The HTTP surface of the configuration as it is now."""
+        """The ASGI application for the present configuration."""
         app = create_app(
             self._metered,
             self._served,
@@ -177,7 +177,7 @@ class GatewayDeployment:
         return app
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
-        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too.
+        """Apply the keys that need no restart, see `upgrade_rules`. Called by Serve, also at the start.
 
         Effects: requests in progress keep the configuration they started with.
         """
@@ -218,7 +218,7 @@ class GatewayDeployment:
         return left
 
     async def close_log(self) -> None:
-        """End the decision log, if there is one: the system stops."""
+        """Finish the decision log, if there is one, because the system stops."""
         if self._backend.recorder is not None:
             await asyncio.to_thread(self._backend.recorder.close)
 
@@ -231,8 +231,8 @@ class GatewayDeployment:
         if not hasattr(self, "_tasks"):
             return
         if self._door is not None:
-            # While the system goes on, what comes on connections that are there is served: another gateway takes all
-            # others. Uvicorn waits for streams as long as any may last.
+            # While the system continues, requests on open connections are served; another gateway accepts new ones.
+            # Uvicorn waits for streams as long as any may last.
             await self._door.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
         for task in self._tasks:
             task.cancel()
@@ -273,7 +273,7 @@ class GatewayDeployment:
             self._metrics.publish_servers(memory_server_stats(self._pool.view))
 
     def _current(self) -> list[Member]:
-        """Listed members, with what each has reported last."""
+        """Listed members, with their latest reports."""
         current = []
         for member in self._members:
             links = self._backend.links
@@ -292,7 +292,7 @@ class GatewayDeployment:
             await asyncio.sleep(CHECK_PERIOD_S)
 
     async def _cluster(self) -> dict[str, Any]:
-        """Answer of `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
+        """Response to `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
         view, metered = self._pool.view if self._pool is not None else None, self._metered
         await self._backend.links.ask_facts()
         return cluster_status(
@@ -307,11 +307,11 @@ class GatewayDeployment:
         )
 
     def _experts(self) -> dict[str, Any]:
-        """Answer of `cloudmatrix experts`."""
+        """Response to `cloudmatrix experts`."""
         return expert_status({name: pool.ep for name, pool in self._config.pools.items()}, self._current())
 
     def _groups(self) -> list[OrderedGroup]:
-        """Groups that take orders, each by one of its ranks that is here now."""
+        """Groups that accept commands, each with one of its present ranks."""
         found: dict[str, OrderedGroup] = {}
         for member in self._current():
             facts = member.facts
@@ -360,7 +360,7 @@ def _served_model(config: ServeConfig, created: int) -> ServedModel:
     served = ServedModel.from_folder(
         config.model.tokenizer_folder, names=(name,), max_model_len=length, created=created
     )
-    if config.engine.executor != "simulated":  # a simulated one knows what its tokenizer knows
+    if config.engine.executor != "simulated":  # the vocabulary of a simulated model is its tokenizer's
         served = replace(served, vocab_size=checkpoint.vocab_size)
     tools, calls = config.model.tools, config.model.most_calls
     return replace(
@@ -391,7 +391,7 @@ def _api_settings(config: ServeConfig, pool_salt: bytes, dashboard_url: str = ""
 
 
 def _hosts(config: ServeConfig) -> AllowedHosts | None:
-    """Names that requests must give, or None: a page that poses as this server has no API key."""
+    """Accepted host names of requests, or None: a page that poses as this server has no API key."""
     gateway = config.gateway
     if ANY in gateway.allowed_hosts or (config.api_keys_required and not gateway.allowed_hosts):
         return None

@@ -6,10 +6,10 @@ from serving.gateway.core.kept_responses import KeepLimits
 
 
 def response_store(config: ServeConfig, limits: KeepLimits) -> ResponseStore | None:
-    """The Redis that keeps responses; None where each gateway keeps its own in memory.
+    """The Redis that stores responses; None if each gateway stores its own in memory.
 
-    Raises: ConfigError if the address cannot be one.
-    Effects: none; nothing is connected yet.
+    Raises: ConfigError if the address is invalid.
+    Does not connect.
     """
     url, setting = config.gateway.response_store, "[gateway] response_store"
     if url == "auto":

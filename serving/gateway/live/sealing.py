@@ -1,7 +1,7 @@
-"""The configuration as it is handed to other processes: without anything that opens a door.
+"""The configuration for other processes: without secrets that grant access.
 
-Ray keeps what replicas are made of in its control store, which may lie on disk, and shows it to whoever asks its
-dashboard. Nobody but the gateways compares keys, and they compare digests.
+Ray stores the arguments of replicas in its control store, which may be on disk, and shows them to all clients of its
+dashboard. Only gateways compare keys, and they compare digests.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from serving.gateway.api.settings import hash_api_key
 
 
 def sealed(config: ServeConfig) -> ServeConfig:
-    """A configuration whose API keys are their digests, in hexadecimal, and whose salt is not told."""
+    """A configuration with API keys replaced by their digests, in hexadecimal, and without the salt."""
     gateway = replace(config.gateway, api_keys=_digests(config.gateway.api_keys))
     gateway = replace(gateway, admin_keys=_digests(config.gateway.admin_keys))
     namespaces = tuple(replace(one, api_keys=_digests(one.api_keys)) for one in config.namespaces)
@@ -19,16 +19,16 @@ def sealed(config: ServeConfig) -> ServeConfig:
 
 
 def salt_of(config: ServeConfig) -> bytes | None:
-    """The secret from which gateways make the salts of namespaces, if the configuration names one; else the system has
-    one of its own."""
+    """The secret from which gateways derive the salts of namespaces, if the configuration has one; otherwise the system
+    generates its own."""
     salt = config.kvcache.salt
     return hash_api_key(salt) if salt else None
 
 
 def unsealed(digests: tuple[str, ...]) -> tuple[bytes, ...]:
-    """The digests of a sealed configuration.
+    """The digests in a sealed configuration.
 
-    Raises: ValueError for keys that are not sealed.
+    Raises: ValueError for keys that are not digests.
     """
     return tuple(bytes.fromhex(digest) for digest in digests)
 

@@ -1,4 +1,4 @@
-"""The cluster in numbers, from what instances announce: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
+"""The cluster's state, from instances' announcements: for `GET /cluster`, `cloudmatrix status` and `/metrics`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -102,11 +102,11 @@ def _replica(member: Address) -> dict[str, Any]:
 def current_facts(
     facts: Mapping[str, Any], status: Status | None, told: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Facts that an instance announced, with what it has reported over its link, which is newer.
+    """Facts that an instance announced, updated by its later reports over the link.
 
     Args:
         status: its last report; None = there is no link to it.
-        told: facts that a gateway requested from it; may be older than its latest announcement.
+        told: facts in its last response to a gateway; may be older than its latest announcement.
     """
     if told.get("told_s", 0.0) > facts.get("told_s", 0.0):
         facts = {**facts, **told}
@@ -130,7 +130,7 @@ def current_facts(
 def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool) -> str:
     """`serving`, `draining`, `dead`, `frozen`, or `starting` while there is no link yet.
 
-    Membership lists a dead instance until its announcement expires; the gateway detects its loss at once.
+    Membership lists a dead instance until its announcement expires; the gateway detects its loss immediately.
 
     Args:
         lost: how the gateway lost it; None = it did not.
@@ -143,6 +143,6 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
 
 
 def host_labels(members: Iterable[Address]) -> dict[str, str]:
-    """Labels of nodes in metrics: `n<number>` as their NPUs are named, by Ray's id."""
+    """Labels of nodes in metrics, by Ray's id: `n<number>`, as in the names of their NPUs."""
     npus = ((member.node, next(iter(member.facts["npus"]), "")) for member in members)
     return {node: npu.partition(".")[0] for node, npu in npus if npu}

@@ -1,4 +1,4 @@
-"""Time lines of a gateway's requests: passes backend events to their builders, and keeps finished time lines."""
+"""Timelines of a gateway's requests: passes backend events to their builders, and stores finished timelines."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ class SharedTimelines:
         self._peers = peers
 
     async def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
-        """Implements `Timelines.find`."""
+        """Find a request's timeline, in any gateway."""
         own = self._shelf.find(request_id, namespace)
         if own is not None:
             return own
@@ -31,13 +31,13 @@ class SharedTimelines:
         return max(found, key=lambda times: times.arrived, default=None)
 
     async def choose(self, which: Choose, limit: int, namespace: str | None) -> Sequence[RequestTimes]:
-        """Implements `Timelines.choose`."""
+        """Choose timelines by a criterion, from all gateways."""
         others = await self._peers.find(TimesWish(namespace, "", which, limit))
         return chosen([*self._shelf.choose(which, limit, namespace), *others], which, limit)
 
 
 def wished(shelf: TimelineShelf, wish: TimesWish) -> Sequence[RequestTimes]:
-    """A gateway's own time lines that match a peer's request."""
+    """A gateway's own timelines that match a peer's request."""
     if not wish.request_id:
         return shelf.choose(wish.which, wish.limit, wish.namespace)
     found = shelf.find(wish.request_id, wish.namespace)
@@ -45,11 +45,11 @@ def wished(shelf: TimelineShelf, wish: TimesWish) -> Sequence[RequestTimes]:
 
 
 class LiveTimelines:
-    """Belongs to the gateway's event loop.
+    """Timelines of one gateway. Used from its event loop.
 
     Args:
-        room: `[gateway] timelines`; 0 = no time lines are recorded.
-        host_of: name of the host that a replica is on; empty = not known.
+        room: `[gateway] timelines`; 0 = no timelines are recorded.
+        host_of: name of a replica's host; empty = unknown.
     """
 
     def __init__(self, room: int, host_of: Callable[[ReplicaId], str]) -> None:
@@ -63,7 +63,7 @@ class LiveTimelines:
         """When the frame that is being read came, and its step."""
 
     def send_to(self, exporter: TraceExporter, on_traced: Callable[[float, str, float], None]) -> None:
-        """Have time lines sent as spans.
+        """Export timelines as spans.
 
         Args:
             on_traced: called for each first token whose trace is sent: time since arrival [s], trace, and Unix time
@@ -72,7 +72,7 @@ class LiveTimelines:
         self.traces, self._on_traced = exporter, on_traced
 
     def begin(self, job: GenerationJob, now: float) -> RequestBuilder | None:
-        """Start the time line of an accepted request. Returns: its builder; None if time lines are off."""
+        """Start the timeline of an accepted request. Returns: its builder; None if timelines are off."""
         return RequestBuilder(job, now) if self.shelf.room or self.traces is not None else None
 
     def reading(self, step: StepTime | None, now: float) -> None:
@@ -80,7 +80,7 @@ class LiveTimelines:
         self._step, self._read_at = step, now
 
     def read(self) -> None:
-        """The frame is read. What comes after it is of none."""
+        """Mark the end of a frame; later events belong to no frame."""
         self._step = self._read_at = None
 
     def told(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
@@ -91,16 +91,16 @@ class LiveTimelines:
     def delivered(self, times: RequestBuilder, update: SequenceUpdate) -> None:
         """Record an update of a choice; each token is delivered once."""
         news, now = update.news, self._read_at
-        if now is None:  # a deadline, perhaps
+        if now is None:  # not from a frame, for example a deadline
             now = asyncio.get_running_loop().time()
         times.choice(update.index).news(now, len(news.tokens), self._step, last=news.finish_reason is not None)
 
     def sent(self, times: RequestBuilder, index: int, replica: ReplicaId, now: float, *, handoff: bool) -> None:
-        """A choice was given to an instance."""
+        """Record that a choice was sent to an instance."""
         times.choice(index).sent(now, replica, self._host_of(replica), handoff=handoff)
 
     def answered(self, times: RequestBuilder, answered: Answered) -> None:
-        """The answer is out, or will never be. Effects: the time line is kept."""
+        """Store the timeline, as the response is complete or was aborted."""
         whole = times.times(answered, time.time())
         self.shelf.add(whole)
         if self.traces is not None and self.traces.add(whole):

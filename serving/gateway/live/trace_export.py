@@ -1,6 +1,6 @@
 """Sends spans of finished requests to a tracing system, OTLP over HTTP, on a thread of its own.
 
-Nothing waits for it: what does not fit into its queue is dropped, and so is a batch that the receiver does not take.
+Its callers never wait: what does not fit its queue is dropped, as is a batch that the receiver does not accept.
 """
 
 import logging
@@ -19,17 +19,17 @@ from serving.version import VERSION
 logger = logging.getLogger(__name__)
 
 MOST_QUEUED = 1024
-"""Requests that wait to be sent."""
+"""Requests waiting to be sent."""
 BATCH = 64
 GATHER_S = 1.0
-"""Requests are sent in batches this far apart."""
+"""Interval between batches."""
 SEND_S = 10.0
-"""Limit of one batch, from connecting to the answer."""
+"""Time limit of one batch, from connecting to the response."""
 PATH = "/v1/traces"
 _SERVER, _INTERNAL = 2, 1
 """`Span.SpanKind` of OpenTelemetry's protocol."""
 _ERROR = 2
-"""Its `STATUS_CODE_ERROR`."""
+"""`STATUS_CODE_ERROR` of that protocol."""
 
 
 class TraceExporter:
@@ -37,7 +37,7 @@ class TraceExporter:
 
     Args:
         endpoint: base address of the receiver, such as `http://collector:4318`.
-        share: of requests that come without a trace context.
+        share: share of traced requests among those without a trace context.
         gateway: this gateway's name.
     Raises: ConfigError if the package that the protocol needs is missing.
     """
@@ -59,7 +59,7 @@ class TraceExporter:
         self._thread.start()
 
     def add(self, times: RequestTimes) -> bool:
-        """Take a finished request; nothing waits. Returns: whether its trace is to be sent."""
+        """Queue a finished request without waiting. Returns: whether its trace will be sent."""
         sampled = is_sampled(times, self._share)
         if sampled:
             self._queue.append(times)
@@ -67,7 +67,7 @@ class TraceExporter:
         return sampled
 
     def close(self) -> None:
-        """Send what waits, and stop."""
+        """Send queued requests, and stop."""
         self._stopping = True
         self._wake.set()
         self._thread.join(SEND_S)
@@ -89,7 +89,7 @@ class TraceExporter:
             question = urllib.request.Request(self._url, body, {"Content-Type": "application/x-protobuf"})
             with urllib.request.urlopen(question, timeout=SEND_S) as answer:
                 answer.read(1 << 16)
-        except Exception as error:  # a trace is never worth a request
+        except Exception as error:  # a failed trace must not affect requests
             self.lost += len(batch)
             if not self._failing:
                 logger.warning("no traces go to %s (%s); those of the meantime are lost", self._url, error)
@@ -102,10 +102,10 @@ class TraceExporter:
 
 
 def export_request(spans: Sequence[TraceSpan], gateway: str) -> bytes:
-    """Spans as OTLP's request.
+    """Spans as a request of OTLP.
 
     Args:
-        gateway: name of the process that tells of them.
+        gateway: name of the process that reports them.
     """
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 

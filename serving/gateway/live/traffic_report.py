@@ -1,4 +1,4 @@
-"""A gateway's reports to the scaling board: twice a second, and at once when a request waits for an empty pool."""
+"""A gateway's reports to the scaling board: twice a second, and immediately when a request waits for an empty pool."""
 
 import asyncio
 
@@ -15,12 +15,12 @@ TICK_S = 0.1
 
 
 class TrafficReporter:
-    """Reports until it is cancelled, and passes on what the board answers."""
+    """Sends reports until it is cancelled, and forwards the board's responses."""
 
     def __init__(self, backend: MeteredBackend, peers: GatewayPeers) -> None:
         """
         Args:
-            peers: told who the other gateways are.
+            peers: receives the list of other gateways.
         """
         self._backend = backend
         self._peers = peers
@@ -28,7 +28,7 @@ class TrafficReporter:
         self._complaint = Complaint("the scaling board does not answer; nobody hears of this gateway's traffic")
 
     async def run(self) -> None:
-        """Report for ever; what goes wrong is tried again."""
+        """Report forever; failed reports are repeated."""
         known = False
         while True:
             losses = self._backend.losses
@@ -51,7 +51,7 @@ class TrafficReporter:
             await self._pause(report.starved)
 
     async def _pause(self, starved: bool) -> None:
-        """Until the next report is due, somebody begins to wait for an instance, or one is lost."""
+        """Wait until the next report is due, a request starts to wait for an instance, or an instance is lost."""
         for _ in range(round(PERIOD_S / TICK_S)):
             await asyncio.sleep(TICK_S)
             if (not starved and self._backend.starved()) or self._backend.losses.waiting:

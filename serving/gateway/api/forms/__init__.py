@@ -1,1 +1,1 @@
-"""Wire forms of answers: an encoder for each, behind the protocol in `form`."""
+"""Wire forms of responses: an encoder for each, behind the protocol in `form`."""

@@ -13,7 +13,7 @@ from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 
 
 class ChatChunks:
-    """Choices of a chat's chunks: the assistant's role first, an empty delta with the end; a `ChunkShape`."""
+    """Choices of a chat's chunks: the assistant's role first, an empty delta last; a `ChunkShape`."""
 
     name = "chat.completion.chunk"
     ends_apart = True
@@ -34,7 +34,7 @@ class ChatChunks:
 
 
 class ChatWhole:
-    """Choices of a chat's answer; a `WholeShape`."""
+    """Choices of a chat response; a `WholeShape`."""
 
     name = "chat.completion"
 
@@ -49,12 +49,12 @@ class ChatWhole:
     def placed(
         self, choices: list[dict[str, Any]], prompt_facts: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """Put what is known about the one prompt beside the choices."""
+        """Return the prompt's data next to the choices."""
         return choices, prompt_facts[0]
 
 
 def _delta(answering: Answering, out: Visible) -> dict[str, Any]:
-    """Addition of an update to a message. Reasoning goes by both names that clients know."""
+    """Increment of a message. Reasoning is sent under both names that clients know."""
     delta: dict[str, Any] = {}
     text = out.text
     if any(isinstance(part, ReasoningPart) for part in out.parts):
@@ -87,8 +87,7 @@ def _whole_call(call: WholeCall) -> dict[str, Any]:
 
 
 def call_deltas(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Additions to calls, one for each call: index, id and name with its first, then arguments, or a custom tool's
-    input."""
+    """One increment per call: index, id and name with its first piece, then arguments, or a custom tool's input."""
     deltas: dict[int, dict[str, Any]] = {}
     for part in parts:
         if isinstance(part, CallPart):

@@ -1,4 +1,4 @@
-"""Streams of OpenAI's chunks, built from parts that do not change so that a token costs one JSON string.
+"""Streams of OpenAI's chunks, with constant parts encoded in advance so that a token costs one JSON string.
 
 Per choice the bytes before and after the text are built once; the common event (only text) is a join of three byte
 strings. All other events (log-probabilities, token ids, running usage, the end) use the general encoder. Chat and
@@ -28,10 +28,10 @@ class ChunkShape(Protocol):
     name: str
     """The chunk's `object`."""
     ends_apart: bool
-    """The end comes in a chunk of its own, behind the last output."""
+    """Whether the end has a chunk of its own, after the last output."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        """The choice of a chunk before its first output, where there is one."""
+        """The choice of a chunk before its first output, or None."""
         ...
 
     def choice(self, index: int, out: Visible) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ChunkStream:
         """The plain event of a choice with an empty text, split where the text belongs."""
         whole = event(_encode(self._chunk(index, Visible([_MARK]))))
         before, after = whole.split(_MARK.encode())
-        return before[:-1], after[1:]  # without the quotes, which come with the encoded text
+        return before[:-1], after[1:]  # without the quotes, which the encoded text includes
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
         """All events of one batch of updates; empty if there is no visible output."""
@@ -77,7 +77,7 @@ class ChunkStream:
         return b"".join(parts)
 
     def silence(self) -> bytes:
-        """A comment."""
+        """A comment line."""
         return KEEPALIVE
 
     def closing(self, told: Mapping[str, Any]) -> bytes:

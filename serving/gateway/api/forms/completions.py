@@ -12,7 +12,7 @@ from serving.gateway.api.logprob_wire import completion_logprobs
 
 
 class CompletionChunks:
-    """Choices of a completion's chunks: texts, the last with the end; a `ChunkShape`."""
+    """Choices of a completion's chunks: texts, the finish reason with the last; a `ChunkShape`."""
 
     name = "text_completion"
     ends_apart = False
@@ -21,16 +21,16 @@ class CompletionChunks:
         self._answering = answering
 
     def opening(self, index: int) -> None:
-        """Nothing."""
+        """No chunk."""
 
     def choice(self, index: int, out: Visible) -> dict[str, Any]:
-        """Some text."""
+        """The update's text."""
         logprobs = _logprobs(self._answering, out.logprobs) if out.logprobs or not out.finish else None
         return {"index": index, "text": out.text, "logprobs": logprobs}
 
 
 class CompletionWhole:
-    """Choices of a completion's answer; a `WholeShape`."""
+    """Choices of a completion response; a `WholeShape`."""
 
     name = "text_completion"
 
@@ -48,7 +48,7 @@ class CompletionWhole:
     def placed(
         self, choices: list[dict[str, Any]], prompt_facts: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """Put what is known about a prompt into its choices."""
+        """Return the choices with their prompts' data in them."""
         return [{**choice, **facts} for choice, facts in zip(choices, prompt_facts, strict=True)], {}
 
 

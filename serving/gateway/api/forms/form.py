@@ -1,9 +1,9 @@
-"""The protocol of wire forms: what became visible goes in, bytes of an answer come out.
+"""The protocol of wire forms: converts visible output to the bytes of a response.
 
     run ──(index, Visible)──► events(...).batch ──► bytes of a stream
                          └──► whole(...).add ... body ──► bytes of one object
 
-A `Visible` carries parts (text, reasoning, calls); each form shows them in its own way.
+A `Visible` has parts (text, reasoning, calls); each form encodes them in its own way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +19,10 @@ from serving.gateway.api.translate import GenerationOrder
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The request that an encoder answers, and its choices.
+    """The request that an encoder responds to, and its choices.
 
     Args:
-        timing: times to tell the client; None = none.
+        timing: times to report to the client; None = none.
     """
 
     order: GenerationOrder
@@ -32,13 +32,13 @@ class Answering:
 
 
 class EventEncoder(Protocol):
-    """Server-sent events of one streamed answer."""
+    """Server-sent events of one streamed response."""
 
     comments: bool
-    """`silence` is a comment, not an event: it does not start a stream."""
+    """Whether `silence` is a comment, not an event: it does not start a stream."""
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
-        """All events of one batch of updates; empty when nothing became visible."""
+        """All events of one batch of updates; empty if there is no visible output."""
         ...
 
     def silence(self) -> bytes:
@@ -46,10 +46,10 @@ class EventEncoder(Protocol):
         ...
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
-        """The last events of a whole stream.
+        """The last events of a complete stream.
 
         Args:
-            told: further keys beside the usage.
+            told: further keys next to the usage.
         """
         ...
 
@@ -59,19 +59,19 @@ class EventEncoder(Protocol):
 
 
 class WholeEncoder(Protocol):
-    """The one object that answers a request without `stream`."""
+    """The only object in the response to a request without `stream`."""
 
     @property
     def short(self) -> bool:
-        """Whether the body is made in no time."""
+        """Whether encoding the body takes negligible time."""
         ...
 
     def add(self, index: int, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         ...
 
     def body(self, told: Mapping[str, Any]) -> bytes:
-        """The body, when every choice is finished.
+        """The body, after every choice has finished.
 
         Args:
             told: further keys.

@@ -2,7 +2,7 @@
 
     message_start (content_block_start [ping] content_block_delta* content_block_stop)* message_delta message_stop
 
-The common event, some more text of the block that is open, is a join of three byte strings as in OpenAI's streams.
+The common event, more text of the open block, is a join of three byte strings as in OpenAI's streams.
 """
 
 import re
@@ -36,7 +36,7 @@ _DELTAS = {
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
-"""Of each kind of block: its delta's type, and the field that grows."""
+"""By kind of block: its delta's type, and the field that grows."""
 
 
 class MessageEvents:
@@ -112,7 +112,7 @@ class MessageEvents:
         name, field = _DELTAS[kind]
         whole = _event({"type": "content_block_delta", "index": self._block, "delta": {"type": name, field: _MARK}})
         before, after = whole.split(_MARK.encode())
-        self._before, self._after = before[:-1], after[1:]  # without the quotes, which come with the encoded text
+        self._before, self._after = before[:-1], after[1:]  # without the quotes, which the encoded text includes
         events.append(_event({"type": "content_block_start", "index": self._block, "content_block": block}))
         return [*events, _PING] if self._block == 0 else events
 
@@ -137,7 +137,7 @@ class MessageWhole:
         self._collected = Collected()
 
     def add(self, index: int, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         self._collected.add(out)
 
     def body(self, told: Mapping[str, Any]) -> bytes:
@@ -171,7 +171,7 @@ def _content(collected: Collected) -> list[dict[str, Any]]:
 
 
 def _input(arguments: str) -> dict[str, Any] | None:
-    """A call's arguments; None if cut off or not an object, as an agent would then run the tool without arguments."""
+    """A call's arguments; None if cut off or not an object, because an agent would run the tool without arguments."""
     try:
         value = parse_json(arguments)
     except ValueError:
@@ -180,7 +180,7 @@ def _input(arguments: str) -> dict[str, Any] | None:
 
 
 def _tool_use_id(own_id: str) -> str:
-    """A call's id as Anthropic's look, from what the model or this server has named it."""
+    """A call's id in Anthropic's format, from the model's or this server's id."""
     return f"toolu_{_NOT_OF_IDS.sub('_', own_id.removeprefix('call_'))}"
 
 

@@ -1,4 +1,4 @@
-"""Items of a response's output while they grow: a message, reasoning, or a call of a function or a custom tool each."""
+"""Items of a response's output during generation: a message, reasoning, or a call of a function or a custom tool."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +20,7 @@ _PREFIX: dict[Kind, str] = {
     "tool_search_call": "tsc",
 }
 CALLED_WITH: dict[Kind, str] = {"function_call": "arguments", "custom_tool_call": "input"}
-"""What grows of an item that is a call."""
+"""The field of a call's item that grows."""
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class OutputItem:
 
     Args:
         place: its index in the output.
-        call: index of the call within the choice; of calls only.
-        call_id: of a call.
-        tool: of a call: namespace, empty where there is none, and name.
+        call: index of the call within the choice; calls only.
+        call_id: id of the call; calls only.
+        tool: namespace (empty if none) and name of the tool; calls only.
         pieces: of its text, or of its arguments.
-        logprobs: of the tokens of its text, as they are shown.
+        logprobs: of its text's tokens, JSON-ready.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class OutputItem:
 
     @property
     def text(self) -> str:
-        """All of it so far."""
+        """The item's text so far."""
         return "".join(self.pieces)
 
     def part(self) -> dict[str, Any]:
@@ -61,9 +61,9 @@ class OutputItems:
     """All items of one response.
 
     Args:
-        stem: what ids of items are made of.
-        sealed: reasoning is told a second time as `encrypted_content`.
-        names: of the request's tools.
+        stem: stem of the items' ids.
+        sealed: whether reasoning is repeated as `encrypted_content`.
+        names: names of the request's tools.
     """
 
     def __init__(self, stem: str, *, sealed: bool, names: FlatNames) -> None:
@@ -73,9 +73,9 @@ class OutputItems:
         self._names = names
 
     def take(self, part: Part) -> tuple[OutputItem, str]:
-        """Add a part to the item that it belongs to, which is the last one or a new one.
+        """Add a part to its item, which is the last one or a new one.
 
-        Returns: the item and what it has grown by, which may be nothing.
+        Returns: the item and its increment, which may be empty.
         """
         if type(part) is str:
             item, piece = self._last("message"), part
@@ -89,7 +89,7 @@ class OutputItems:
         return item, piece
 
     def shown(self, item: OutputItem, status: str) -> dict[str, Any]:
-        """An item as the response has it.
+        """An item as it appears in the response.
 
         Args:
             status: in_progress, completed or incomplete.
@@ -109,7 +109,7 @@ class OutputItems:
         return {**shown, "summary": [], "content": content, **sealed}
 
     def output(self, end: str) -> list[dict[str, Any]]:
-        """All items of a response that is over.
+        """All items of a finished response.
 
         Args:
             end: status of the last one.
@@ -139,7 +139,7 @@ class OutputItems:
 
 
 def _whole_arguments(text: str) -> dict[str, Any]:
-    """Arguments as an object, which is empty where they are not whole."""
+    """Arguments as an object, which is empty if they are incomplete."""
     try:
         arguments = parse_json(text)
     except ValueError:
@@ -148,7 +148,7 @@ def _whole_arguments(text: str) -> dict[str, Any]:
 
 
 def text_logprobs(answering: Answering, out: Visible) -> list[dict[str, Any]]:
-    """Log-probabilities of an update, as chat shows them; nothing where they were not asked for."""
+    """Log-probabilities of an update, in chat's format; empty if not requested."""
     options = answering.order.options
     if options.logprobs is None or not out.logprobs:
         return []

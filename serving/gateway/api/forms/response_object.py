@@ -1,4 +1,4 @@
-"""The response object of the Responses API: what the request asked for, and what came of it."""
+"""The response object of the Responses API: the request's parameters, and its output."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ResponseFrame:
-    """Parts of a response that the request decides.
+    """Parts of a response that depend only on the request.
 
     Args:
         fields: of the response object that repeat the request.
-        sealed: reasoning is told a second time as `encrypted_content`.
-        whole: is given the response object when it is over, before a client is.
-        names: of the request's tools.
+        sealed: whether reasoning is repeated as `encrypted_content`.
+        whole: called with the finished response object, before it is sent to the client.
+        names: names of the request's tools.
     """
 
     fields: Mapping[str, Any]
@@ -31,21 +31,22 @@ class ResponseFrame:
 
 
 def running_response(answering: Answering, frame: ResponseFrame) -> Json:
-    """The object of a response that has begun."""
+    """The object of a response in progress."""
     return _response(answering, frame, "in_progress", [])
 
 
 def failed_response(answering: Answering, frame: ResponseFrame, output: list[Json], reply: ErrorReply) -> Json:
     """The object of a response that has failed."""
-    code = "rate_limit_exceeded" if reply.status == 429 else "server_error"  # OpenAI has no other that would fit
+    code = "rate_limit_exceeded" if reply.status == 429 else "server_error"  # OpenAI has no better code
     error = {"code": code, "message": reply.message}
     return {**_response(answering, frame, "failed", output), "error": error}
 
 
 def ended_response(answering: Answering, frame: ResponseFrame, output: list[Json], end: Visible) -> Json:
-    """The object of a response that is over, with its usage.
+    """The object of a finished response, with its usage.
 
-    One that no limit but the context has cut has failed: agents that set none shorten the conversation then and go on.
+    A response without a limit of its own that reaches the end of the context is reported as failed: agents that set no
+    limit then shorten the conversation and continue.
     """
     counted = _usage(answering)
     usage = {"usage": counted}
@@ -84,7 +85,7 @@ def _response(answering: Answering, frame: ResponseFrame, status: str, output: l
 
 
 def _usage(answering: Answering) -> Json:
-    """Tokens so far. What is written to a cache is not told here."""
+    """Tokens so far. Tokens written to a cache are not reported."""
     prompt = sum(map(len, answering.order.prompts))
     completion = sum(choice.completion_tokens for choice in answering.choices)
     cached = cache_use(answering.order, answering.choices).cached_tokens

@@ -1,4 +1,4 @@
-"""Wire form of /v1/responses: OpenAI's response object, streamed as events that number themselves.
+"""Wire form of /v1/responses: OpenAI's response object, streamed as numbered events.
 
     response.created response.in_progress
     (response.output_item.added
@@ -6,7 +6,7 @@
      response.output_item.done)*
     response.completed | response.incomplete | response.failed
 
-The common event, some more text of the message that is open, is a join of five byte strings.
+The common event, more text of the open message, is a join of five byte strings.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from serving.gateway.api.forms.whole import MANY_LOGPROBS
 
 _encode = msgspec.json.Encoder().encode
 _NUMBER = -1_234_567_890
-"""Stands for the number of an event where it is cut."""
+"""Placeholder for an event's number, where the encoded event is split."""
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
 _TEXT = {
     "message": "output_text",
@@ -59,7 +59,7 @@ class ResponseEvents:
         self._begun = False
 
     def batch(self, outputs: Sequence[tuple[int, Visible]]) -> bytes:
-        """All events of one batch of updates; empty when nothing became visible."""
+        """All events of one batch of updates; empty if there is no visible output."""
         if len(outputs) == 1 and self._plain and self._open is not None and self._open.kind == "message":
             out = outputs[0][1]
             if out.finish is None and len(out.parts) == 1 and type(text := out.parts[0]) is str:
@@ -74,21 +74,21 @@ class ResponseEvents:
         return b"".join(events)
 
     def silence(self) -> bytes:
-        """An event: clients give up a stream that has only comments."""
+        """An event: clients abandon a stream that has only comments."""
         if not self._begun:
             return b"".join(self._opening())
         response = running_response(self._answering, self._frame)
         return self._event("response.in_progress", response=response)
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
-        """The whole response."""
+        """The final event, with the whole response."""
         output = self._items.output(item_status(self._end))
         response = {**ended_response(self._answering, self._frame, output, self._end), **told}
         self._frame.whole(response)
         return self._event(f"response.{response['status']}", response=response)
 
     def failure(self, reply: ErrorReply) -> bytes:
-        """The response so far, with its error; nothing follows it."""
+        """The response so far, with its error; the last event."""
         output = self._items.output("incomplete")
         response = failed_response(self._answering, self._frame, output, reply)
         return self._event("response.failed", response=response)
@@ -111,7 +111,7 @@ class ResponseEvents:
                 told = []
             elif piece and item.kind in _TEXT:
                 events.append(self._delta(piece))
-        if told and self._open is not None and self._open.kind == "message":  # of text that is held back
+        if told and self._open is not None and self._open.kind == "message":  # of withheld text
             self._open.logprobs += told
 
     def _begin(self, item: OutputItem, events: list[bytes]) -> None:
@@ -178,7 +178,7 @@ class ResponseWhole:
         self._end = Visible()
 
     def add(self, index: int, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         told = text_logprobs(self._answering, out)
         for part in out.parts:
             self._items.take(part)
@@ -189,7 +189,7 @@ class ResponseWhole:
 
     @property
     def short(self) -> bool:
-        """Whether the body is made in no time."""
+        """Whether encoding the body takes negligible time."""
         return sum(len(item.logprobs) for item in self._items.items) < MANY_LOGPROBS
 
     def body(self, told: Mapping[str, Any]) -> bytes:

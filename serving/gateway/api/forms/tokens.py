@@ -34,7 +34,7 @@ class TokenEvents:
         return KEEPALIVE
 
     def closing(self, told: Mapping[str, Any]) -> bytes:
-        """Usage, when asked, and the end mark."""
+        """Usage, if requested, and the end mark."""
         order = self._answering.order
         if not order.include_usage:
             return DONE
@@ -60,12 +60,12 @@ class TokenWhole:
         self._collected = [Collected() for _ in answering.choices]
 
     def add(self, index: int, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         self._collected[index].add(out)
 
     @property
     def short(self) -> bool:
-        """Whether the body is made in no time."""
+        """Whether encoding the body takes negligible time."""
         many = sum(len(one.logprobs) for one in self._collected) >= MANY_LOGPROBS
         return self._answering.order.options.prompt_logprobs is None and not many
 
@@ -88,7 +88,7 @@ class TokenWhole:
 def token_choice(
     answering: Answering, index: int, tokens: Sequence[int], entries: Sequence[LogprobEntry], end: Visible
 ) -> dict[str, Any]:
-    """One choice, or an addition to it."""
+    """One choice, or an increment of it."""
     options = answering.order.options
     told = None
     if options.logprobs is not None:

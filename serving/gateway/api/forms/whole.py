@@ -1,4 +1,4 @@
-"""Output of a request without `stream`, collected until it is whole, and OpenAI's object made of it."""
+"""Output of a request without `stream`, collected until it is complete, and OpenAI's object made of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from serving.gateway.api.parts import CallPart, Part, ReasoningPart
 from serving.gateway.api.usage import times, usage
 
 MANY_LOGPROBS = 1000
-"""So many take about 10 ms to encode."""
+"""Log-probabilities that take about 10 ms to encode."""
 
 
 class Collected:
-    """All that became visible of one choice."""
+    """All visible output of one choice."""
 
     __slots__ = ("end", "logprobs", "parts", "tokens")
 
@@ -28,7 +28,7 @@ class Collected:
         self.end = Visible()
 
     def add(self, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         self.parts.extend(out.parts)
         self.tokens.extend(out.tokens)
         self.logprobs.extend(out.logprobs)
@@ -59,7 +59,7 @@ class Collected:
 
 @dataclass(slots=True)
 class WholeCall:
-    """One call, as far as the output has it; of a custom tool its `arguments` are the text."""
+    """One call, possibly incomplete; for a custom tool `arguments` is its input text."""
 
     id: str
     name: str
@@ -68,10 +68,10 @@ class WholeCall:
 
 
 class WholeShape(Protocol):
-    """Shape of an answer's choices."""
+    """Shape of a response's choices."""
 
     name: str
-    """The answer's `object`."""
+    """The response's `object`."""
 
     def choice(self, index: int, collected: Collected) -> dict[str, Any]:
         """A choice's own fields: its output and log-probabilities."""
@@ -80,12 +80,12 @@ class WholeShape(Protocol):
     def placed(
         self, choices: list[dict[str, Any]], prompt_facts: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], Mapping[str, Any]]:
-        """Choices, and keys of the answer itself, with what is known about each choice's prompt in either."""
+        """Choices, and keys of the response itself; the data of each choice's prompt is in either."""
         ...
 
 
 class WholeAnswer:
-    """Collects all that became visible and encodes it once; a `WholeEncoder`."""
+    """Collects all visible output and encodes it once; a `WholeEncoder`."""
 
     def __init__(self, answering: Answering, shape: Callable[[Answering], WholeShape]) -> None:
         self._answering = answering
@@ -94,12 +94,12 @@ class WholeAnswer:
         self._collected = [Collected() for _ in answering.choices]
 
     def add(self, index: int, out: Visible) -> None:
-        """Take what one update made visible."""
+        """Add the visible output of one update."""
         self._collected[index].add(out)
 
     @property
     def short(self) -> bool:
-        """Whether the body is made in no time."""
+        """Whether encoding the body takes negligible time."""
         many = sum(len(one.logprobs) for one in self._collected) >= MANY_LOGPROBS
         return self._order.options.prompt_logprobs is None and not many
 
@@ -128,7 +128,7 @@ class WholeAnswer:
         return shown
 
     def _prompt_facts(self, choice: ChoiceOutput) -> dict[str, Any]:
-        """The prompt's ids and log-probabilities, as far as they were asked for."""
+        """The prompt's ids and log-probabilities, if requested."""
         options = self._order.options
         prompt = self._order.prompts[choice.index // self._order.n]
         facts: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""The endpoint's pages for people: a chat box at `/`, the API at `/docs`. Nothing here knows routes or requests."""
+"""The endpoint's pages for people: a chat box at `/`, the API at `/docs`. Independent of routes and requests."""

@@ -1,4 +1,4 @@
-"""The page at `/docs`: every operation with its fields, answers and an example, made of `/openapi.json` alone."""
+"""The page at `/docs`: every operation with its fields, responses and an example, built from `/openapi.json` alone."""
 
 import json
 import re
@@ -26,9 +26,9 @@ EXAMPLES: Mapping[str, dict[str, Any]] = {
     "/pool/namespaces/{name}": {"quota_mib": 512},
     "/pool/audit": {"repair": False},
 }
-"""A body of each operation that takes one, by path; the same for every model."""
+"""Example body of each operation that has one, by path; the same for every model."""
 _FIRST = ("generation", "information", "KV-cache pool")
-"""Tags that come before the others."""
+"""Tags listed before the others."""
 
 
 def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
@@ -36,7 +36,7 @@ def api_page(described: Mapping[str, Any], url: str) -> PageDocument:
 
     Args:
         described: the OpenAPI document.
-        url: of this server, as the browser knows it.
+        url: this server's URL in the browser.
     """
     schemas, keys = described["components"]["schemas"], "securitySchemes" in described["components"]
     groups: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {tag: [] for tag in _FIRST}
@@ -90,7 +90,7 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], schemas: Ma
 
 
 def _example(method: str, path: str, has_body: bool, url: str) -> Html:
-    """A command to paste."""
+    """A command to copy."""
     words = ["curl", *(["-X", method] if method not in ("GET", "POST") or (method == "POST" and not has_body) else [])]
     words.append(shlex.quote(url + re.sub(r"{(\w+)}", lambda found: found[1].upper(), path)))
     if has_body:
@@ -128,9 +128,9 @@ def _schema(name: str, schema: JsonSchema) -> Html:
 
 
 def _named(operations: list[tuple[str, str, Mapping[str, Any]]], schemas: Mapping[str, JsonSchema]) -> list[str]:
-    """Schemas that the page links to: answers, and what bodies and answers consist of; in the order of their first use.
+    """Schemas that the page links to: responses, and the parts of bodies and responses, in order of their first use.
 
-    Bodies themselves stand beside their operations.
+    Bodies themselves are shown with their operations.
     """
     bodies = [name for _, _, one in operations for name in _references(one.get("requestBody", {}))]
     found = dict.fromkeys(name for _, _, one in operations for name in _references(one["responses"]))

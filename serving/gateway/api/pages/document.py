@@ -1,6 +1,6 @@
-"""An HTML document that needs nothing else, and the policy sent with it: no script but its own, no other origin.
+"""A self-contained HTML document, and the policy sent with it: only its own script, no other origin.
 
-Its look is that of the reports.
+Styled like the reports.
 """
 
 import base64
@@ -40,18 +40,18 @@ $script
 
 @dataclass(frozen=True, slots=True)
 class PageDocument:
-    """The document as it is sent, with the value of its Content-Security-Policy."""
+    """The document's bytes, with the value of its Content-Security-Policy."""
 
     content: bytes
     policy: str
 
 
 def document(title: str, navigation: Sequence[Html], body: Sequence[Html], script: str = "") -> PageDocument:
-    """Put a page together.
+    """Assemble a page.
 
     Args:
         navigation: links.
-        script: JavaScript that runs behind the body; it may ask this origin only.
+        script: JavaScript that runs after the body; it may send requests to this origin only.
     """
     style = f"{stylesheet()}\n{page_asset('pages.css')}"
     content = _DOCUMENT.substitute(
@@ -71,7 +71,7 @@ def document(title: str, navigation: Sequence[Html], body: Sequence[Html], scrip
 
 
 def page_asset(name: str) -> str:
-    """A file that pages are made of."""
+    """An asset file of the pages."""
     return (importlib.resources.files("serving.gateway.api.pages") / "assets" / name).read_text(encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from loadgen.report.fragments import Html, element, join
 JsonSchema = Mapping[str, Any]
 
 _LARGEST_TOLD = 2**31 - 1
-"""Bounds beyond are those of number formats, which nobody needs to read."""
+"""Larger bounds are limits of number formats, which are not shown."""
 
 
 def type_text(schema: JsonSchema) -> Html:
@@ -36,7 +36,7 @@ def type_text(schema: JsonSchema) -> Html:
 
 
 def _bounds(schema: JsonSchema) -> list[str]:
-    """Bounds of a number, as far as they mean something."""
+    """Bounds of a number; limits of number formats are omitted."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     told = {sign: schema[name] for name, sign in signs.items() if name in schema and abs(schema[name]) < _LARGEST_TOLD}
     if told.keys() == {"≥", "≤"}:
@@ -45,7 +45,7 @@ def _bounds(schema: JsonSchema) -> list[str]:
 
 
 def fields_table(schema: JsonSchema) -> Html:
-    """An object's fields: name, type, meaning; those that must be there first. Empty for an object without fields."""
+    """An object's fields: name, type, meaning; required fields first. Empty for an object without fields."""
     required = set(schema.get("required", ()))
     fields = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required)
     if not fields:

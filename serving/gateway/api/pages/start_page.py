@@ -1,4 +1,4 @@
-"""The page at `/`: which model is served, a box to chat with it, and where everything else is."""
+"""The page at `/`: the served model, a box to chat with it, and links to the other pages."""
 
 import json
 import shlex
@@ -20,9 +20,9 @@ class StartFacts:
 
     Args:
         model: served name.
-        context_tokens: prompt and answer together.
-        placeholder: NPUs are simulated, so that answers mean nothing.
-        pools_page: address of the dashboard's page about pools; empty = not known.
+        context_tokens: prompt and response together.
+        placeholder: whether NPUs are simulated, so that responses are meaningless.
+        pools_page: address of the dashboard's page about pools; empty = unknown.
     """
 
     model: str
@@ -36,7 +36,7 @@ def start_page(told: StartFacts, url: str) -> PageDocument:
     """The page.
 
     Args:
-        url: of this server, as the browser knows it.
+        url: this server's URL in the browser.
     """
     links = [link("docs", "API"), link("openapi.json", "openapi.json"), link("metrics", "Metrics")]
     if told.pools_page:

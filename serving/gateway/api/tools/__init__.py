@@ -1,1 +1,1 @@
-"""Families of tool calls and reasoning: how a model writes them, how they are read, and which grammar binds them."""
+"""Families of tool calls and reasoning: how a model writes them, how they are parsed, and the grammar for them."""

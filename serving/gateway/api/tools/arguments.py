@@ -1,4 +1,4 @@
-"""Arguments that come one by one, made into one JSON object as they come."""
+"""Assembles arguments that arrive one by one into one JSON object."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _STRING = frozenset({"string"})
 
 
 class Arguments:
-    """Arguments of one call, which begins here."""
+    """Arguments of one call, which the constructor opens."""
 
     def __init__(self, reader: Reader, name: str) -> None:
         self._reader = reader
@@ -20,10 +20,10 @@ class Arguments:
         reader.calls.open(name)
 
     def argument(self, key: str, closings: Sequence[Closing], *, is_string: bool | None = None) -> Steps[bool]:
-        """One argument's raw text up to its end.
+        """Read one argument's raw text up to its end.
 
         Args:
-            is_string: known from elsewhere; None = the tool's schema says it.
+            is_string: whether it is a string, if known; None = use the tool's schema.
         Returns: whether it was closed.
         """
         reader = self._reader
@@ -32,7 +32,7 @@ class Arguments:
             types = _STRING if is_string else frozenset({"null", "boolean", "number", "integer", "array", "object"})
         head = ("{" if not self._any else ", ") + json.dumps(key, ensure_ascii=False) + ": "
         self._any = True
-        if types == _STRING:  # may be long, so it goes out as it comes
+        if types == _STRING:  # may be long, so it is emitted as it arrives
             reader.calls.write(head + '"')
             closed = yield from raw_text(reader, closings, reader.calls.write_string)
             if closed:
@@ -45,6 +45,6 @@ class Arguments:
         return closed
 
     def end(self) -> None:
-        """The call is whole."""
+        """Finish the call."""
         self._reader.calls.write("}" if self._any else "{}")
         self._reader.calls.close()

@@ -11,7 +11,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class CallOutcome(Enum):
-    """Kinds of objects."""
+    """Kinds of objects read."""
 
     CALL = "call"
     OTHER = "a whole object that is no call"
@@ -23,7 +23,7 @@ class CallObject:
 
     Args:
         is_tool: whether a name makes it a call.
-        needs_arguments: without them it is none.
+        needs_arguments: whether an object without arguments is not a call.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class CallObject:
 
     @property
     def raw(self) -> str:
-        """The text of an object that was no call, as far as it was read."""
+        """The text, as far as it was read, of an object that is not a call."""
         return "".join(self._seen)
 
     def read(self) -> Steps[CallOutcome]:
-        """Read it, and emit the call if it is one."""
+        """Read the object, and emit the call if it is one."""
         whole = yield from self._object()
         if not self._opened and whole and self._name is not None and self._is_tool(self._name):
             if self._arguments is not None or not self._needs_arguments:
@@ -57,7 +57,7 @@ class CallObject:
         return CallOutcome.OTHER if whole else CallOutcome.BROKEN
 
     def _object(self) -> Steps[bool]:
-        """Every member. Returns: whether the object is whole."""
+        """Read every member. Returns: whether the object is complete."""
         reader = self._reader
         if not (yield from self._sign("{")):
             return False
@@ -77,7 +77,7 @@ class CallObject:
                 return False
 
     def _member(self, key: str) -> Steps[bool]:
-        """The value of one key."""
+        """Read the value of one key."""
         reader = self._reader
         front = yield from self._front()
         if key[1:-1] in _ARGUMENTS and front == "{" and self._name is not None and self._is_tool(self._name):
@@ -95,7 +95,7 @@ class CallObject:
         return whole
 
     def _front(self) -> Steps[str]:
-        """The next character that is no white space, which stays."""
+        """The next character that is not white space, without consuming it."""
         while True:
             front = yield from self._reader.front()
             if not front.isspace():
@@ -103,7 +103,7 @@ class CallObject:
             self._seen.append(self._reader.take(1))
 
     def _sign(self, sign: str) -> Steps[bool]:
-        """Take one sign of JSON's, if it comes next."""
+        """Consume one character of JSON syntax, if it is next."""
         if (yield from self._front()) != sign:
             return False
         self._seen.append(self._reader.take(1))
@@ -120,7 +120,7 @@ def _text(value: str) -> str | None:
 
 
 def _arguments(value: str) -> str | None:
-    """Arguments that were not written as an object in their place: before the name, twice encoded, or as null."""
+    """Arguments that were not written as an object after the name: before it, encoded twice, or as null."""
     if value.startswith("{"):
         return value
     if value == "null":

@@ -1,4 +1,4 @@
-"""All families, and which of them a model belongs to: told by the configuration, else by its template and tokens."""
+"""All families, and the choice of a model's family: by the configuration, else by its template and tokens."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -27,13 +27,13 @@ _ALL = (
     LLAMA,
 )
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _ALL}
-"""By name, the most particular first."""
+"""By name, the most specific first."""
 
 
 def family_of(template: str, tokens: Collection[str]) -> Family | None:
-    """The family that a chat template and the added tokens of a vocabulary tell; None if they tell none.
+    """The family recognized from a chat template and a vocabulary's added tokens; None if there is none.
 
-    Where the template speaks of a form, it counts; tokens alone count where no other form has them.
+    A format that the template mentions has precedence; tokens alone decide only if no other format has them.
     """
     for family, tells in _SIGNS:
         if tells(template, tokens):
@@ -68,4 +68,4 @@ _SIGNS: tuple[tuple[Family, Callable[[str, Collection[str]], bool]], ...] = (
     (LLAMA, _has_token("<|python_tag|>")),
     (LLAMA, _says('"name":', '"parameters":')),
 )
-"""Families with what tells of them; the first that fits counts."""
+"""Families with their tests; the first match counts."""

@@ -1,6 +1,6 @@
-"""Texts between tags, as XML-like families write them: raw, so that the tag itself may be in one.
+"""Texts between tags, in XML-like families: unescaped, so that a text may contain the tag itself.
 
-A tag closes a text only if what must come behind it does come: `</parameter>` within a sentence is text.
+A tag closes a text only if the expected syntax follows it: `</parameter>` within a sentence is text.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ _NO, _WAIT = -1, -2
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """One way for a text to end.
+    """One possible end of a text.
 
     Args:
-        text: closes it.
-        behind: beginnings of what comes next, after white space.
-        at_end: the end of the output may come next, too.
-        stays: the closing text is not part of the tag: it stays in the buffer.
+        text: closing text.
+        behind: texts of which one must follow, after white space.
+        at_end: whether the end of the output may follow instead.
+        stays: whether the closing text stays in the buffer, because it is not part of the tag.
     """
 
     text: str
@@ -28,7 +28,7 @@ class Closing:
     stays: bool = False
 
     def verdict(self, buffer: str, at: int, *, ended: bool) -> int:
-        """Length of the closing text if the text ends at this place; `_NO`, or `_WAIT` for more."""
+        """Length of the closing text if the text ends at `at`; `_NO`; or `_WAIT` if more output is needed."""
         if not buffer.startswith(self.text, at):
             part = buffer[at:]
             return _WAIT if not ended and len(part) < len(self.text) and self.text.startswith(part) else _NO
@@ -40,7 +40,7 @@ class Closing:
 
 
 def raw_text(reader: Reader, closings: Sequence[Closing], emit: Emit) -> Steps[bool]:
-    """Emit a text up to where one of some tags closes it, and take that. Returns: whether it was closed."""
+    """Emit a text up to the tag that closes it, and consume the tag. Returns: whether it was closed."""
     firsts = "".join({closing.text[0] for closing in closings})
     while True:
         buffer, at = reader.buffer, 0

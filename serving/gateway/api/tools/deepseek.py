@@ -3,7 +3,7 @@
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Oslo"}<｜tool▁call▁end｜>
     <｜tool▁calls▁end｜>
 
-V3 and R1 write the name behind the separator, after the word `function`, and the arguments as a block of Markdown.
+V3 and R1 write the name after the separator, after the word `function`, and the arguments as a block of Markdown.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""DeepSeek V3.2 and later: tags that hold a token of their own; strings are raw text, other values JSON.
+"""DeepSeek V3.2 and later: tags that contain a token of their own; strings are raw text, other values JSON.
 
 <｜DSML｜function_calls>
 <｜DSML｜invoke name="weather">
@@ -19,11 +19,11 @@ from serving.gateway.api.tools.reader import Reader, Steps
 _TOKEN = "｜DSML｜"
 _ATTRIBUTE = re.compile(r'(\w+)\s*=\s*"([^"]*)"')
 _ALL = ("function_calls", "tool_calls", "calls")
-"""Words for the section, of V3.2 and its successors; some put a blank before each word."""
+"""Names of the section, in V3.2 and its successors; some put a space before each word."""
 
 
 def _read(reader: Reader) -> Steps[None]:
-    """One section. Its `<` is held back by the text before it."""
+    """One section. The text before it withholds its `<`."""
     reader.take(1)
     word, stop = yield from reader.collect(">")
     if not stop:
@@ -63,7 +63,7 @@ def _invoke(reader: Reader, attributes: str) -> Steps[None]:
 
 
 def _tag(reader: Reader) -> Steps[tuple[bool, str, str] | None]:
-    """The next tag: whether it closes, its word, and the rest; None at the end."""
+    """The next tag: whether it closes, its word, and the rest; None at the end of the output."""
     token = reader.marks[_TOKEN]
     before, stop = yield from reader.collect(token)
     if not stop:

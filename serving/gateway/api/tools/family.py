@@ -1,4 +1,4 @@
-"""A family: how models of one kind write reasoning and calls; and the parser that reads an output of theirs."""
+"""A family: the form of reasoning and calls in one kind of models; and the parser of its outputs."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,9 +11,8 @@ from serving.gateway.api.tools.reader import Reader, Schemas, Steps
 from serving.gateway.api.tools.sinks import NewId, call_id
 
 Rules = Callable[[Spelling, Sequence[CallRule], int | None], list[str]]
-"""Rules of a grammar, `calls` among them, from a vocabulary, the tools that may be called, and how many calls may come.
-
-None = any number."""
+"""Rules of a grammar, including `calls`, from a vocabulary, the callable tools, and the most calls (None = any
+number)."""
 
 _AS_JSON = re.compile(r"arguments['\"]?\]?\s*\|\s*tojson")
 HistoryId = Callable[[str, str, int], str]
@@ -25,23 +24,23 @@ class Family:
     """One family.
 
     Args:
-        name: as the configuration calls it.
-        marks: texts of all markers, reasoning's among them.
-        triggers: markers with which calls begin.
+        name: name in the configuration.
+        marks: texts of all markers, including those of reasoning.
+        triggers: markers that start calls.
         rules: grammar of one or more calls, from the trigger on.
-        read_calls: reads from a trigger, which is in front of the buffer, to behind the last call that belongs to it.
-        think: markers around reasoning; None = there is none.
-        frame: for a family whose text has a form of its own: the rule `start` and what it needs, from the names of the
-            rules of calls and of the answer, whether a call must come, and most tokens of reasoning.
-        heads: for a family without triggers: how its calls begin.
-        reads_all: in place of all this: reads the output from its first character.
-        calls_in_thought: a trigger ends reasoning, if this comes behind it.
-        trims: white space around calls and reasoning is the template's.
-        holds: a text that belongs to the marker behind it.
-        argument_objects: whether the template wants arguments as objects, not as JSON text.
-        new_id: names calls that the model does not name.
-        history_id: the name of an earlier call in the form that the templates need, from the name that it has, its
-            function, and how many calls came before it; None = templates take any.
+        read_calls: reads from a trigger, the first character of the buffer, to the end of the last call it starts.
+        think: markers around reasoning; None = the family has none.
+        frame: for a family whose text has a structure of its own: the rule `start` and the rules it needs, from the
+            names of the rules of calls and of the answer, whether a call is required, and the most reasoning tokens.
+        heads: for a family without triggers: texts that start its calls.
+        reads_all: reads the output from its first character, instead of `triggers`, `think` and `read_calls`.
+        calls_in_thought: text after a trigger with which the trigger also ends reasoning.
+        trims: whether white space around calls and reasoning belongs to the template.
+        holds: text that belongs to the marker after it.
+        argument_objects: whether the template expects arguments as objects, not as JSON text.
+        new_id: creates the id of a call to which the model gives none.
+        history_id: id of an earlier call in the form that the templates expect, from its present id, its function, and
+            the number of calls before it; None = templates accept any.
     """
 
     name: str
@@ -61,11 +60,11 @@ class Family:
     history_id: HistoryId | None = None
 
     def wants_objects(self, template: str) -> bool:
-        """Whether this template takes a call's arguments as an object."""
+        """Whether this template expects a call's arguments as an object."""
         return self.argument_objects or _AS_JSON.search(template) is not None
 
     def marks_of(self, tokens: Mapping[str, int]) -> ToolMarks:
-        """The markers over a vocabulary.
+        """The markers in a vocabulary.
 
         Args:
             tokens: ids of the vocabulary's added tokens.
@@ -74,13 +73,13 @@ class Family:
 
 
 class OutputParser:
-    """Reads one output, in pieces, into parts.
+    """Parses one output, in pieces, into parts.
 
     Args:
-        tools: on offer; where there are none, calls are text.
-        opened: the prompt has opened the reasoning already.
-        customs: tools among them that are called with a text.
-        calls_only: what is neither reasoning nor a call is the beginning of one that was cut off: not shown.
+        tools: offered tools; without any, calls are text.
+        opened: the prompt has already opened reasoning.
+        customs: names of the tools that are called with a text.
+        calls_only: text that is neither reasoning nor a call is an incomplete call, which is not shown.
     """
 
     def __init__(
@@ -106,24 +105,24 @@ class OutputParser:
 
     @property
     def calls(self) -> int:
-        """Calls that have shown."""
+        """Number of calls output so far."""
         return self._reader.calls.count
 
     @property
     def thinking(self) -> bool:
-        """Whether what comes next is reasoning."""
+        """Whether the next part is reasoning."""
         return self._reader.thinking
 
     def text(self, piece: str) -> list[Part]:
-        """Take some text. Returns: what became visible."""
+        """Add text. Returns: the parts that became visible."""
         return self._push(self._in_text.push(piece))
 
     def token(self, token: int) -> list[Part]:
-        """Take a marker that is a token."""
+        """Add a marker that is a token."""
         return self._push(self._in_text.flush() + self.of_token[token])
 
     def end(self) -> list[Part]:
-        """No more comes. Returns: what was held back."""
+        """Finish the output. Returns: the withheld parts."""
         self._reader.buffer += self._in_text.flush()
         self._reader.ended = True
         self._go_on()
@@ -147,7 +146,7 @@ class OutputParser:
 
 
 def _read(family: Family, reader: Reader, *, opened: bool) -> Steps[None]:
-    """Reasoning, text and calls, in any order, to the end."""
+    """Read reasoning, text and calls, in any order, to the end."""
     marks = reader.marks
     triggers = marks.chars(family.triggers) if reader.tools else ""
     think, unthink = (marks[name] for name in family.think) if family.think else ("", "")
@@ -171,7 +170,7 @@ def _read(family: Family, reader: Reader, *, opened: bool) -> Steps[None]:
 
 
 def _blank_before(reader: Reader, think: str) -> Steps[None]:
-    """White space before reasoning is no text; any other is."""
+    """Skip white space before reasoning; any other text is kept."""
     space = []
     while (front := (yield from reader.front())).isspace():
         space.append(reader.take(1))
@@ -180,7 +179,7 @@ def _blank_before(reader: Reader, think: str) -> Steps[None]:
 
 
 def _reason(family: Family, reader: Reader, triggers: str, unthink: str) -> Steps[None]:
-    """Reasoning up to behind its end."""
+    """Read reasoning, including its end marker."""
     marks = reader.marks
     reader.thinking = True
     stops = unthink + (triggers if family.calls_in_thought is not None else "")
@@ -200,7 +199,7 @@ def _reason(family: Family, reader: Reader, triggers: str, unthink: str) -> Step
 
 
 def _call_follows(reader: Reader, text: str) -> Steps[bool]:
-    """Whether this text comes behind the character in front, after white space."""
+    """Whether this text follows the first character of the buffer, after white space."""
     while True:
         behind = reader.buffer[1:].lstrip()
         if behind.startswith(text):

@@ -25,7 +25,7 @@ def _read(reader: Reader) -> Steps[None]:
     reader.take(1)
     closings = (
         Closing(marks[_END_VALUE], (marks[_KEY], marks[_END])),
-        Closing(marks[_END], (marks[_BEGIN],), stays=True),  # a value's own end was forgotten
+        Closing(marks[_END], (marks[_BEGIN],), stays=True),  # the value's end marker is missing
     )
     name, stop = yield from reader.collect(marks.chars((_KEY, _END)))
     if not stop:
@@ -48,7 +48,7 @@ def _read(reader: Reader) -> Steps[None]:
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
-    """With line breaks or without, as the model has learnt it."""
+    """Rules with or without line breaks, because models differ."""
     key, value, end = (spelling.mark(name) for name in (_KEY, _VALUE, _END_VALUE))
 
     def before(name: str) -> str:

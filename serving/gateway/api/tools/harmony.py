@@ -3,7 +3,7 @@
     <|channel|>analysis<|message|>They want the weather.<|end|>
     <|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>
 
-The channel `analysis` is reasoning, `final` the answer, `commentary` a call or a word before one.
+The channel `analysis` is reasoning, `final` the answer, `commentary` a call or text before it.
 """
 
 import re
@@ -35,7 +35,7 @@ def _read_all(reader: Reader) -> Steps[None]:
 
 
 def _message(reader: Reader, header: str) -> Steps[None]:
-    """One message, whose header is read."""
+    """Read one message, whose header has been read."""
     marks = reader.marks
     ends = marks.chars((_END, _CALL, _RETURN, _START))
     channel = _WORD.match(header.rpartition(marks[_CHANNEL])[2].strip())
@@ -64,7 +64,7 @@ def _message(reader: Reader, header: str) -> Steps[None]:
 
 
 def _frame(spelling: Spelling, calls: str | None, answer: str | None, forced: bool, budget: int | None) -> list[str]:
-    """Reasoning and words before a call, each a message, then a call or the answer."""
+    """Reasoning and text before a call, each a message, then a call or the answer."""
     channel, message, end = (spelling.mark(name) for name in (_CHANNEL, _MESSAGE, _END))
     turn = f'{end} {spelling.mark(_START)} "assistant"'
     free = f"{spelling.all_but(_END, _START, _CHANNEL, _MESSAGE)}*"
@@ -74,7 +74,7 @@ def _frame(spelling: Spelling, calls: str | None, answer: str | None, forced: bo
         thought = f"thought: {free}"
     last = [*([calls] if calls else []), *([] if forced else [final])]
     words = f'({channel} "commentary" {message} {free} {turn})* ' if calls and answer is None else ""
-    times = "*" if budget is None else "?"  # a budget holds for one message: with more of them it would bound nothing
+    times = "*" if budget is None else "?"  # a budget applies to one message, so several would exceed it
     return [
         f'start: ({channel} "analysis" {message} thought {turn}){times} {words}({either(last)})',
         thought,
@@ -86,7 +86,7 @@ def _none(reader: Reader) -> Steps[None]:
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
-    """One call, behind the word `assistant`; the marker behind it ends the turn."""
+    """One call, after the word `assistant`; the marker after it ends the turn."""
     channel, constrain, message = (spelling.mark(name) for name in (_CHANNEL, _CONSTRAIN, _MESSAGE))
     names = [f"{quoted(f'{_FUNCTIONS}{tool.name}')}" for tool in tools]
     in_channel = [f'{channel} "commentary to=" {name} kind {message} a{i}' for i, name in enumerate(names)]

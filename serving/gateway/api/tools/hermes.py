@@ -17,7 +17,7 @@ _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 def _read(reader: Reader) -> Steps[None]:
-    """One call. What is no object is text, as it was written."""
+    """Read one call. Text that is not an object stays text."""
     begin = reader.take(1)
     if not (yield from reader.past_space()):
         return

@@ -1,4 +1,4 @@
-"""One JSON value in an output, found by its brackets and quotes: what is in a string is text, whatever it spells."""
+"""One JSON value in an output, delimited by its brackets and quotes: a string's content is text, whatever it spells."""
 
 import re
 
@@ -9,9 +9,9 @@ _SCALAR_END = re.compile(r"[\s,}\]]")
 
 
 def json_value(reader: Reader, emit: Emit) -> Steps[bool]:
-    """Emit one value as it is written.
+    """Emit one value unchanged.
 
-    Returns: whether it is complete. A marker outside of a string ends it where it is, and stays.
+    Returns: whether it is complete. A marker outside of a string ends the value, and is not consumed.
     """
     first = yield from reader.past_space()
     if first == '"':
@@ -23,7 +23,7 @@ def json_value(reader: Reader, emit: Emit) -> Steps[bool]:
 
 
 def _string(reader: Reader, emit: Emit) -> Steps[bool]:
-    """The rest of a string, whose first quote is taken."""
+    """Emit the rest of a string, whose first quote has been consumed."""
     while True:
         found = _IN_STRING.search(reader.buffer)
         if found is None:
@@ -32,7 +32,7 @@ def _string(reader: Reader, emit: Emit) -> Steps[bool]:
             emit(reader.take(found.end()))
             return True
         elif found.end() < len(reader.buffer):
-            emit(reader.take(found.end() + 1))  # with what is escaped
+            emit(reader.take(found.end() + 1))  # with the escaped character
             continue
         else:
             emit(reader.take(found.start()))
@@ -67,7 +67,7 @@ def _container(reader: Reader, emit: Emit) -> Steps[bool]:
 
 
 def _scalar(reader: Reader, emit: Emit) -> Steps[bool]:
-    """A number or a word, up to what cannot be in one."""
+    """Emit a number or a word, up to a character that cannot be part of it."""
     length = 0
     while True:
         marks = reader.marks.all

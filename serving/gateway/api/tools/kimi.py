@@ -1,4 +1,4 @@
-"""Kimi K2: calls between tokens of their own; a call's id holds its name and its number in the conversation.
+"""Kimi K2: calls between tokens of their own; a call's id contains its name and its number in the conversation.
 
 <|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{"city": "Oslo"}
 <|tool_call_end|><|tool_calls_section_end|>

@@ -1,4 +1,4 @@
-"""Grammars of calls, written in llguidance's dialect of Lark: pieces that the families' rules are made of."""
+"""Parts of grammars for calls, in llguidance's dialect of Lark, shared by the families' rules."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ _OPTIONS = json_options(Grammar(GrammarKind.JSON_SCHEMA, ""))
 
 @dataclass(frozen=True, slots=True)
 class CallRule:
-    """A tool that may be called: its name, and the schema of its arguments.
+    """A callable tool: its name, and the schema of its arguments.
 
     Args:
-        text: grammar of a custom tool's input, its only argument, as it stands in a JSON string.
+        text: grammar of a custom tool's input, its only argument, as escaped in a JSON string.
     """
 
     name: str
@@ -29,10 +29,10 @@ class CallRule:
 
 
 class Spelling:
-    """How a grammar spells markers, texts and values over one vocabulary.
+    """Spelling of markers, texts and values in grammars for one vocabulary.
 
     Args:
-        stop: number that stands for all stop tokens, see `Vocabulary`.
+        stop: id that represents all stop tokens, see `Vocabulary`.
     """
 
     def __init__(self, marks: ToolMarks, stop: int) -> None:
@@ -44,18 +44,18 @@ class Spelling:
         return all(name in self._marks.tokens for name in names)
 
     def mark(self, name: str) -> str:
-        """A marker: its token, or where there is none its text."""
+        """A marker: its token, or its text if it has none."""
         token = self._marks.tokens.get(name)
         return quoted(name) if token is None else f"<[{token}]>"
 
     def all_but(self, *names: str) -> str:
-        """Any one token but some markers'. All of these must be tokens."""
+        """Any single token except these markers, which must be tokens."""
         kept_out = sorted({self._marks.tokens[name] for name in names} | {self._stop})
         return f"<[^{','.join(map(str, kept_out))}]>"
 
 
 def quoted(text: str) -> str:
-    """A text as it stands."""
+    """A literal text."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -63,8 +63,8 @@ def json_of(schema: Mapping[str, Any] | str, options: Mapping[str, Any] = _OPTIO
     """A JSON value.
 
     Args:
-        schema: or its text.
-        options: of llguidance's compiler of schemas.
+        schema: the schema, or its JSON text.
+        options: of llguidance's schema compiler.
     """
     plain = parse_json(schema) if isinstance(schema, str) else schema
     return "%json " + schema_text(plain, **{"x-guidance": options})
@@ -82,15 +82,15 @@ def _nested(grammar: str) -> str:
 
 
 def either(options: Sequence[str]) -> str:
-    """One of several."""
+    """One of several alternatives."""
     return " | ".join(options)
 
 
 def further(rule: str, most: int | None) -> str:
-    """Repetitions of a rule behind its first time.
+    """Repetitions of a rule after its first occurrence.
 
     Args:
-        most: times in all; None = any number.
+        most: occurrences in total; None = any number.
     """
     if most is None:
         return f" {rule}*"
@@ -99,12 +99,12 @@ def further(rule: str, most: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentForm:
-    """Rules for one argument, as a family writes it.
+    """A family's rules for one argument.
 
     Args:
-        before_text, before_value: from its name: what comes before a string, and before any other value.
-        raw: a string of any length with its end.
-        after: what comes behind a JSON value, or behind one of some given strings.
+        before_text, before_value: from its name, the text before a string, and before any other value.
+        raw: a string of any length, including its end.
+        after: text after a JSON value, or after a string from a fixed set.
     """
 
     before_text: Callable[[str], str]
@@ -116,10 +116,10 @@ class ArgumentForm:
 def call_heads(
     tools: Sequence[CallRule], form: ArgumentForm, name_of: Callable[[CallRule], str]
 ) -> tuple[list[str], list[str]]:
-    """One alternative for each tool, its name and its arguments, and the rules that these need.
+    """One alternative for each tool, its name and its arguments, and the rules that they need.
 
     Args:
-        name_of: what comes before the arguments.
+        name_of: the text before the arguments.
     """
     heads: list[str] = []
     rules: list[str] = []

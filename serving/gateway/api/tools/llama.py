@@ -1,8 +1,8 @@
-"""Llama 3: a call is the whole answer, or what follows a token.
+"""Llama 3: a call is the whole answer, or the text after a token.
 
     {"name": "weather", "parameters": {"city": "Oslo"}}
 
-An object that is no call, or names no tool on offer, is text.
+An object that is not a call, or names no offered tool, is text.
 """
 
 import json
@@ -32,7 +32,7 @@ def _read_all(reader: Reader) -> Steps[None]:
 
 
 def _calls(reader: Reader) -> Steps[None]:
-    """Calls one behind the other, as long as they are such."""
+    """Read consecutive calls, up to the first object that is not a call."""
     tag = reader.marks[_TAG]
     while True:
         if (yield from reader.front()) == tag:
@@ -55,7 +55,7 @@ def _none(reader: Reader) -> Steps[None]:
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
-    """One call; the form has no room for several."""
+    """One call; the format does not support several."""
     heads = [f"{quoted(_head(tool))} a{i}" for i, tool in enumerate(tools)]
     return [f'calls: ({either(heads)}) "}}"', *(f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools))]
 

@@ -1,8 +1,8 @@
-"""Markers in an output as single characters that no text can hold, so that text and markers are one string.
+"""Markers in an output as single characters that no text can contain, so that text and markers are one string.
 
-A marker is a lone surrogate here: decoders never give one. So a regular expression or a plain search sees at once
-whether `</tool_call>` is the marker or was spelled by ordinary tokens. A marker that a vocabulary has as a token counts
-only as that token; any other is found in the text.
+A marker is represented by a lone surrogate, which decoders never output. So a regular expression or a plain search can
+distinguish a `</tool_call>` marker from one spelled by ordinary tokens. A marker that is a token of the vocabulary
+counts only as that token; any other is searched in the text.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ class ToolMarks:
 
     Args:
         names: the markers' texts.
-        tokens: those of them that are tokens of the vocabulary, with their ids.
+        tokens: markers that are tokens of the vocabulary, with their ids.
     """
 
     def __init__(self, names: Sequence[str], tokens: dict[str, int] | None = None) -> None:
@@ -46,7 +46,7 @@ class ToolMarks:
         return "".join(self._chars.values())
 
     def coded(self, text: str) -> str:
-        """The text with every marker in it as its character, whether a token or not."""
+        """The text with every marker in it replaced by its character, whether a token or not."""
         for name in sorted(self._chars, key=len, reverse=True):
             text = text.replace(name, self._chars[name])
         return text
@@ -57,7 +57,7 @@ class ToolMarks:
 
 
 class TextMarks:
-    """Finds markers in text that comes in pieces, and holds back what may become one."""
+    """Finds markers in text that arrives in pieces, and withholds text that may become one."""
 
     def __init__(self, marks: ToolMarks) -> None:
         self._names = sorted(marks.in_text, key=len, reverse=True)
@@ -80,6 +80,6 @@ class TextMarks:
         return text[: len(text) - kept]
 
     def flush(self) -> str:
-        """Text still held back, when no more comes."""
+        """Return the withheld text, at the end of the output."""
         held, self._held = self._held, ""
         return held

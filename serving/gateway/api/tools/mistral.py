@@ -1,4 +1,4 @@
-"""Mistral: calls behind a token, each as its name and arguments, or in older models all in one JSON list.
+"""Mistral: calls after a token, each as its name and arguments, or in older models all in one JSON list.
 
 [TOOL_CALLS]weather[ARGS]{"city": "Oslo"}[TOOL_CALLS]time[ARGS]{}
 [TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Oslo"}}]
@@ -42,7 +42,7 @@ def _read(reader: Reader) -> Steps[None]:
     if stop == marks[_ARGUMENTS]:
         reader.take(1)
     elif stop != "{":
-        if not reader.ended or head.strip().count(" "):  # no name that was cut off
+        if not reader.ended or head.strip().count(" "):  # not a name that was cut off
             reader.prose.write(head)
         return
     reader.calls.open(head.strip(), own_id)
@@ -53,7 +53,7 @@ def _read(reader: Reader) -> Steps[None]:
 
 
 def _list(reader: Reader) -> Steps[None]:
-    """All calls of a list."""
+    """Read all calls of a list."""
     reader.take(1)
     while (yield from reader.past_space()) == "{":
         if (yield from CallObject(reader).read()) is CallOutcome.BROKEN:
@@ -65,7 +65,7 @@ def _list(reader: Reader) -> Steps[None]:
 
 
 def _rules(spelling: Spelling, tools: Sequence[CallRule], most: int | None) -> list[str]:
-    """Names and arguments, or a list where the vocabulary has no marker between them."""
+    """Names and arguments, or a list if the vocabulary has no marker between them."""
     begin, arguments = spelling.mark(_BEGIN), spelling.mark(_ARGUMENTS)
     values = [f"a{i}: {arguments_of(tool)}" for i, tool in enumerate(tools)]
     if spelling.has_token(_ARGUMENTS):
@@ -81,7 +81,7 @@ def _head(tool: CallRule) -> str:
 
 
 def _history_id(own_id: str, function: str, before: int) -> str:
-    """Nine letters or digits: the model's own, where another dialect has only put its prefix before them."""
+    """Nine letters or digits: the model's own id, if another dialect only added its prefix."""
     bare = _PREFIX.sub("", own_id)
     if _FORM.fullmatch(bare):
         return bare

@@ -1,4 +1,4 @@
-"""Grammar of a whole output: reasoning, then text or calls, as far as a request binds them."""
+"""Grammar of a whole output: reasoning, then text or calls, as far as the request constrains them."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _ANSWER = "the_answer"
 
 
 class Thinking(Enum):
-    """Whether an output may begin with reasoning."""
+    """Whether an output may start with reasoning."""
 
     NO = "none is expected"
     MAYBE = "the model may open it"
@@ -28,11 +28,11 @@ class OutputForm:
     """Form of a request's outputs.
 
     Args:
-        tools: that may be called.
-        forced: one must be.
-        most: calls that may come; None = any number.
-        answer: the grammar of an output without calls, behind its reasoning; None = any text.
-        budget: most tokens of reasoning.
+        tools: callable tools.
+        forced: whether a call is required.
+        most: most calls; None = any number.
+        answer: grammar of an output without calls, after its reasoning; None = any text.
+        budget: most reasoning tokens.
     """
 
     tools: Sequence[CallRule] = ()
@@ -46,7 +46,7 @@ class OutputForm:
 def output_grammar(family: Family, spelling: Spelling, form: OutputForm) -> Grammar:
     """The grammar.
 
-    Raises: GrammarError if such a form cannot be written.
+    Raises: GrammarError if this form cannot be expressed.
     """
     calls = family.rules(spelling, form.tools, form.most) if form.tools else []
     answer, rules = _answer(form.answer)
@@ -71,7 +71,7 @@ def output_grammar(family: Family, spelling: Spelling, form: OutputForm) -> Gram
 
 
 def _reasoning(family: Family, spelling: Spelling, form: OutputForm) -> tuple[str, list[str]]:
-    """Beginning of the grammar, in front of the rest, and its rules."""
+    """Start of the grammar, for reasoning, and its rules."""
     if family.think is None or form.thinking is Thinking.NO:
         return "", []
     begin, end = family.think
@@ -93,7 +93,7 @@ def _reasoning(family: Family, spelling: Spelling, form: OutputForm) -> tuple[st
 
 
 def _text(family: Family, spelling: Spelling, form: OutputForm) -> tuple[list[str], list[str]]:
-    """Free text, with calls behind it where there are tools: its alternatives, and its rules."""
+    """Free text, followed by calls if there are tools: its alternatives, and its rules."""
     barred = [name for name in (*family.triggers, *(family.think or ())[:1]) if spelling.has_token(name)]
     if not form.tools:
         return [f"{spelling.all_but(*barred)}*"], []
@@ -110,7 +110,7 @@ def _text(family: Family, spelling: Spelling, form: OutputForm) -> tuple[list[st
 
 
 def _answer(grammar: Grammar | None) -> tuple[str | None, list[str]]:
-    """The rule of an answer without calls, and its rules; None if it may be any text."""
+    """Name and rules of an answer without calls; the name is None if it may be any text."""
     if grammar is None:
         return None, []
     if grammar.kind is GrammarKind.REGEX:

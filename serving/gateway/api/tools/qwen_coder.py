@@ -41,13 +41,13 @@ def _read(reader: Reader) -> Steps[None]:
 
 
 def _function(reader: Reader, name: str) -> Steps[bool]:
-    """The arguments. Returns: whether they are whole."""
+    """Read the arguments. Returns: whether they are complete."""
     marks = reader.marks
     behind = (_PARAMETER, _END_FUNCTION, marks[_END])
     closings = (
         Closing("\n" + _END_PARAMETER, behind),
         Closing(_END_PARAMETER, behind),
-        Closing("\n" + _PARAMETER, ("",), stays=True),  # the argument's own end was forgotten
+        Closing("\n" + _PARAMETER, ("",), stays=True),  # the argument's end tag is missing
         Closing("\n" + _END_FUNCTION, (marks[_END],), stays=True),
     )
     call = Arguments(reader, name)

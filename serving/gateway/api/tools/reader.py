@@ -1,8 +1,8 @@
-"""The state of one output that is read, and the steps that families' readers are made of.
+"""State of the parser of one output, and the steps that families' parsers consist of.
 
-A family's reader is a generator that takes text from the buffer, puts parts into sinks and yields when it needs more.
-So it is written as if the whole output lay there, and reads the same however that is cut: whatever looks ahead waits
-until enough is there, or the output has ended.
+A family's parser is a generator that consumes text from the buffer, adds parts to sinks and yields when it needs more
+text. It is written as if the whole output were available, and its result does not depend on how the output is cut:
+a lookahead waits until there is enough text, or the output has ended.
 """
 
 import re
@@ -15,9 +15,9 @@ from serving.gateway.api.tools.sinks import Calls, NewId, Prose
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-"""Yields where more of the output is needed."""
+"""Yields when more of the output is needed."""
 Schemas = Mapping[str, Mapping[str, Any]]
-"""Parameters of each tool on offer, by its name."""
+"""Parameters of each offered tool, by its name."""
 Emit = Callable[[str], None]
 
 _SPACE = re.compile(r"\s*")
@@ -27,8 +27,8 @@ class Reader:
     """One output.
 
     Args:
-        tools: on offer; where there are none, no call is read.
-        customs: those among them that are called with a text.
+        tools: offered tools; without any, calls are not parsed.
+        customs: names of the tools that are called with a text.
         trims, holds: see `Prose`.
     """
 
@@ -54,7 +54,7 @@ class Reader:
         self.calls = Calls(self.parts, marks, new_id, customs)
 
     def more(self) -> Steps[bool]:
-        """Wait for more of the output; False when there is none."""
+        """Wait for more of the output; False at its end."""
         if self.ended:
             return False
         before = len(self.buffer)
@@ -63,18 +63,18 @@ class Reader:
         return len(self.buffer) > before
 
     def take(self, size: int) -> str:
-        """Characters from the front."""
+        """Consume characters from the front."""
         taken, self.buffer = self.buffer[:size], self.buffer[size:]
         return taken
 
     def front(self) -> Steps[str]:
-        """The next character, which stays; empty at the end."""
+        """The next character, not consumed; empty at the end."""
         if not self.buffer:
             yield from self.more()
         return self.buffer[:1]
 
     def past_space(self) -> Steps[str]:
-        """Leave out white space. Returns: the next character, which stays; empty at the end."""
+        """Skip white space. Returns: the next character, not consumed; empty at the end."""
         while True:
             found = _SPACE.match(self.buffer)
             assert found is not None, "nothing matches, too"
@@ -83,7 +83,7 @@ class Reader:
                 return self.buffer[:1]
 
     def copy_to(self, stops: str, emit: Emit) -> Steps[str]:
-        """Text up to one of some characters, which stays. Returns: that character; empty at the end."""
+        """Emit text up to one of some characters, not consumed. Returns: that character; empty at the end."""
         while True:
             at = min((i for i in map(self.buffer.find, stops) if i >= 0), default=-1)
             if at >= 0:
@@ -94,17 +94,17 @@ class Reader:
                 return ""
 
     def collect(self, stops: str) -> Steps[tuple[str, str]]:
-        """Text up to one of some characters, which stays, and that character; empty at the end."""
+        """Text up to one of some characters, not consumed, and that character; empty at the end."""
         pieces: list[str] = []
         stop = yield from self.copy_to(stops, pieces.append)
         return "".join(pieces), stop
 
     def skip_to(self, stops: str) -> Steps[str]:
-        """Leave out text up to one of some characters, which stays."""
+        """Skip text up to one of some characters, which is not consumed."""
         return (yield from self.copy_to(stops, lambda _: None))
 
     def accept(self, *words: str) -> Steps[str]:
-        """Take one of some words if the output goes on with it. Returns: the word; empty if with none."""
+        """Consume one of some words if the output continues with it. Returns: the word; empty if there is no match."""
         while True:
             found = next((word for word in words if self.buffer.startswith(word)), "")
             may_come = any(len(word) > len(self.buffer) and word.startswith(self.buffer) for word in words)

@@ -1,4 +1,4 @@
-"""A section of calls between tokens of their own, of DeepSeek and Kimi: BEGIN_ALL (BEGIN call END)* END_ALL."""
+"""A section of calls between tokens of their own, in DeepSeek and Kimi: BEGIN_ALL (BEGIN call END)* END_ALL."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ from serving.gateway.api.tools.reader import Reader, Steps
 
 
 def read_section(reader: Reader, begin: str, end_all: str, read_call: Callable[[Reader], Steps[None]]) -> Steps[None]:
-    """Every call of a section, whose first marker is in front.
+    """Read every call of a section, whose first marker is next.
 
     Args:
-        begin: character of the marker before each call. end_all: of the one behind the section.
-        read_call: reads from behind `begin`.
+        begin: character of the marker before each call. end_all: of the marker after the section.
+        read_call: reads a call after `begin`.
     """
     reader.take(1)
     while (front := (yield from reader.skip_to(begin + end_all))) == begin:
@@ -22,7 +22,7 @@ def read_section(reader: Reader, begin: str, end_all: str, read_call: Callable[[
 
 
 def read_arguments(reader: Reader, ends: str) -> Steps[None]:
-    """Arguments of the call that is open, and what is left up to one of these characters, which stays."""
+    """Read arguments of the open call, and skip text up to one of these characters, which is not consumed."""
     if (yield from reader.past_space()) == "{":
         yield from json_value(reader, reader.calls.write)
     elif reader.buffer:

@@ -1,4 +1,4 @@
-"""Where a reader puts what it found: text, reasoning and calls, as parts of the output."""
+"""Sinks of a parser: text, reasoning and calls, as parts of the output."""
 
 import json
 import secrets
@@ -12,16 +12,16 @@ NewId = Callable[[], str]
 
 
 def call_id() -> str:
-    """A new name for a call, as OpenAI's look."""
+    """A new call id in OpenAI's format."""
     return f"call_{secrets.token_hex(12)}"
 
 
 class Prose:
-    """Text on its way out, as answer or as reasoning.
+    """Sink of text, for the answer or for reasoning.
 
     Args:
-        trims: white space in front of a call, behind reasoning and around it is the template's, not the model's.
-        holds: further characters that may belong to a marker which begins with the next token.
+        trims: whether white space before a call, after reasoning and around it belongs to the template.
+        holds: further characters that may belong to a marker that starts with the next token.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Prose:
         self._skipping = thought and trims
 
     def write(self, text: str) -> None:
-        """Some more text."""
+        """Add text."""
         text = self._held + text
         if self._skipping:
             text = text.lstrip()
@@ -50,15 +50,15 @@ class Prose:
         self._out(core)
 
     def skip_space(self) -> None:
-        """White space that comes next is no text."""
+        """Drop white space that follows."""
         self._skipping = self._trims
 
     def cut(self) -> None:
-        """A call begins, or reasoning ends: drop what is held back."""
+        """Drop the withheld text, because a call starts or reasoning ends."""
         self._held = ""
 
     def flush(self) -> None:
-        """Nothing more comes: let out what is held back."""
+        """Output the withheld text, at the end of the output."""
         held, self._held = self._held, ""
         self._out(held)
 
@@ -69,7 +69,7 @@ class Prose:
 
 
 class Calls:
-    """Calls on their way out. A call shows with the first piece of its arguments.
+    """Sink of calls. A call becomes visible with the first piece of its arguments.
 
     Args:
         customs: names of the tools that are called with a text.
@@ -87,12 +87,12 @@ class Calls:
         self.count = 0
 
     def open(self, name: str, own_id: str | None = None) -> None:
-        """A call of this name begins; `own_id` if the model has named it."""
+        """Start a call of this name; `own_id` is the model's id, if any."""
         self.close()
         self._next = self._marks.spelled(name), own_id
 
     def write(self, text: str) -> None:
-        """Some more of the arguments' JSON text."""
+        """Add text of the arguments' JSON."""
         if self._next is not None:
             name, own_id = self._next
             self._next = None
@@ -105,11 +105,11 @@ class Calls:
             self._piece(self._marks.spelled(text) if self._text is None else self._text.push(self._marks.spelled(text)))
 
     def write_string(self, text: str) -> None:
-        """Some more of a string among the arguments."""
+        """Add text of a string among the arguments."""
         self.write(json.dumps(self._marks.spelled(text), ensure_ascii=False)[1:-1])
 
     def close(self) -> None:
-        """The call is whole, or there will be no more of it."""
+        """Finish the call, complete or not."""
         if self._open and self._text is not None:
             self._piece(self._text.end())
         self._next = None

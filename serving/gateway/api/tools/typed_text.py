@@ -1,4 +1,4 @@
-"""Arguments that a family writes as raw text, as the JSON values that their schema asks for."""
+"""Conversion of arguments that a family writes as raw text to JSON values that match their schema."""
 
 import json
 import math
@@ -8,17 +8,17 @@ from typing import Any
 from hardware.nesting import parse_json
 
 _NAMES = {"True": "true", "False": "false", "None": "null"}
-"""Python's words for JSON's."""
+"""Python's spelling of JSON's constants."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 _DEEP = 8
-"""Levels of alternatives that are looked into."""
+"""Levels of alternatives that are searched."""
 
 
 def types_of(schema: object, root: Mapping[str, Any] | None = None, depth: int = 0) -> frozenset[str]:
     """JSON types that a schema may allow; empty = any.
 
     Args:
-        root: the schema in which its references are looked up.
+        root: the schema that its references refer to.
     """
     if not isinstance(schema, Mapping) or depth > _DEEP:
         return frozenset()
@@ -47,7 +47,7 @@ def property_schema(parameters: Mapping[str, Any] | None, name: str) -> object:
 def as_json(text: str, types: frozenset[str]) -> str:
     """The JSON text of an argument that was written raw.
 
-    Text stays a string where nothing else may be there, and where it spells nothing else that may.
+    Text stays a string if only a string is allowed, or if it spells no other allowed value.
     """
     if types == {"string"}:
         return json.dumps(text, ensure_ascii=False)
