@@ -96,7 +96,7 @@ class ExchangeConnection(asyncio.Protocol):
         """Write one request.
 
         Args:
-            waiter: resolved when the answer is complete, or the exchange failed; the exchange holds the result.
+            waiter: resolved when the response is complete, or the exchange failed; the exchange holds the result.
         """
         assert self.transport is not None, "send before the connection was made"
         self._exchange = exchange
@@ -116,7 +116,7 @@ class ExchangeConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once. What still runs on it has failed before, or is nobody's any more."""
+        """Close at once. Exchanges on it have already failed, or have no waiter any more."""
         self._exchange = self._waiter = None
         if self.transport is not None:
             self.transport.abort()
@@ -124,7 +124,7 @@ class ExchangeConnection(asyncio.Protocol):
     # -- called by the event loop --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Each request leaves at once."""
+        """Disable delays, so that each request is sent immediately."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.meter.connections += 1
         sock = transport.get_extra_info("socket")
@@ -196,14 +196,14 @@ class ExchangeConnection(asyncio.Protocol):
             self._exchange.status = status
 
     def on_body(self, body: bytes) -> None:
-        """One HTTP chunk (or what of it was read)."""
+        """One HTTP chunk (or the part of it that was read)."""
         exchange = self._exchange
         if exchange is not None:
             exchange.times.append(self._now)
             exchange.parts.append(body)
 
     def on_message_complete(self) -> None:
-        """The answer is complete, unless it was an interim one (100 Continue)."""
+        """The response is complete, unless it was an interim one (100 Continue)."""
         if self._interim:
             self._interim = self._delimited = False
             if self._exchange is not None:

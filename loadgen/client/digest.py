@@ -24,10 +24,10 @@ _NOT_NOW = (429, 503)
 
 
 class Digest(msgspec.Struct, kw_only=True):
-    """Content of an answer; each field is that of `RequestRecord` of the same name.
+    """Content of a response; each field is that of `RequestRecord` of the same name.
 
     Attributes:
-        text: the (first) answer without its reasoning, always there: a conversation's next turn needs it.
+        text: the (first) choice without its reasoning, always present: a conversation's next turn needs it.
     """
 
     outcome: RequestOutcome
@@ -67,9 +67,9 @@ _SHARED_FIELDS = tuple(name for name in Digest.__struct_fields__ if name != "tex
 
 
 def reader_of(exchange: Exchange) -> AnswerReader:
-    """The reader of an exchange whose head has come.
+    """The reader of an exchange whose head has arrived.
 
-    Effects: makes it if there is none.
+    Effects: creates it if there is none.
     """
     if exchange.reader is None:
         kind = exchange.content_type.partition(";")[0].strip().lower()

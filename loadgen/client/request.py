@@ -1,7 +1,6 @@
 """A request rendered before it is due, so that sending it is one write.
 
-`RequestWriter` computes the common part of the head once per run; what is left per request
-is the id and the length.
+`RequestWriter` computes the common part of the head once per run; only the id and the length remain per request.
 """
 
 from dataclasses import dataclass

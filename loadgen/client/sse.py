@@ -8,7 +8,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseSplitter:
-    """Takes bytes in any portions and gives the data of each event that they complete.
+    """Takes bytes in any portions and returns the data of each event that they complete.
 
     Attributes:
         idle: no partial event is buffered, so a portion that is exactly one event may bypass this class.

@@ -39,7 +39,7 @@ def change_chart(figures: Sequence[ComparedFigure], chart_id: str) -> BarChart |
 
 
 def _bar(lane: int, figure: ComparedFigure, key: int) -> Bar:
-    """One figure's bar, with its change behind it."""
+    """One figure's bar, with its change after it."""
     assert figure.ratio is not None, "those without are not shown"
     moved = figure.ratio - 1
     ends = (figure.ci95[0] - 1, figure.ci95[1] - 1) if figure.ci95 else (min(0.0, moved), max(0.0, moved))

@@ -1,4 +1,4 @@
-"""Progress of a run, and how well the generator itself did; plain values for terminal and verdict.
+"""Progress of a run, and the generator's own performance; plain values for terminal and verdict.
 
 None of it is used for a reported metric of the server: those come from the records.
 """

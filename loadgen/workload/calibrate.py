@@ -87,7 +87,7 @@ def _pieces_of_each(counter: TokenCounter, characters: Sequence[str]) -> list[st
 
 
 def _proven_overhead(counter: TokenCounter, words: tuple[str, ...]) -> int | None:
-    """Tokens that come with any text, if every sample of words has that many more tokens than words; else None."""
+    """Tokens that are added to any text, if every sample of words has that many more tokens than words; else None."""
     shuffled = random.Random(0)
     overheads = {counter.count(words[0]) - 1, counter.count(words[0] + words[1]) - 2}
     for _ in range(_SAMPLES):

@@ -28,7 +28,7 @@ class Distribution(Protocol):
 
     @property
     def least(self) -> int:
-        """The smallest whole number that can come; 0 where any small one can."""
+        """The smallest possible whole number; 0 if any small one is possible."""
         ...
 
 
