@@ -185,9 +185,9 @@ class ModelShape:
 
     @property
     def attention_tokens(self) -> float:
-        """How far a prompt's token must look back for what grows with its context to cost as much as all the rest.
+        """Context length at which the growing costs of a prompt's token equal all its other costs.
 
-        In a long context: there only an indexer's scores grow, or layers without a window. Infinite without such
+        In a long context only an indexer's scores grow, or layers without a window. Infinite without such
         growth.
         """
         if self.indexer:
@@ -221,7 +221,7 @@ class ModelShape:
 
     @property
     def combine_bytes(self) -> int:
-        """An expert's answer for one token: BF16."""
+        """An expert's result for one token: BF16."""
         return self.hidden * BF16_BYTES
 
 

@@ -1,7 +1,7 @@
 """Step times interpolated from the cost model: for simulations with millions of evaluations.
 
-A table is cut into cells. The first question that falls into a cell computes the step at its four corners; from then
-on the cell answers with a bilinear formula, about ten times faster than the model. Cells are computed on demand.
+A table is divided into cells. The first query in a cell computes the step at its four corners; from then on the cell
+returns a bilinear interpolation, about ten times faster than the model. Cells are computed on demand.
 """
 
 from hardware.cost.decode_step import DecodeStep
