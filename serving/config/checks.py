@@ -171,19 +171,44 @@ def _check_bounds(config: ServeConfig) -> None:
 
 
 def _check_parts(config: ServeConfig) -> None:
-    scaler, npus = config.autoscaler, config.decode.npus_per_instance
+    scaler, decode = config.autoscaler, config.decode
     step, low, high = scaler.decode_step_npus, scaler.min_decode_npus, scaler.max_decode_npus
     if not step:
         return
-    if any(size % step for size in (low, npus, high)):
+    npus = decode.npus_per_replica
+    size = f"npus_per_instance = {decode.npus_per_instance}" + (f" with ep = {decode.ep}" if decode.ep > 1 else "")
+    if any(one % step for one in (low, npus, high)):
         raise ConfigError(
             f"[autoscaler] decode_step_npus = {step}: min_decode_npus = {low}, max_decode_npus = {high} and [decode]"
-            f" npus_per_instance = {npus} must be multiples of it"
+            f" {size} must be multiples of it"
         )
     if not low <= npus <= high:
         raise ConfigError(
-            f"[decode] npus_per_instance = {npus}, but [autoscaler] min_decode_npus and max_decode_npus allow {low} to"
-            f" {high}: change either"
+            f"[decode] {size}, but [autoscaler] min_decode_npus and max_decode_npus allow {low} to {high}: change"
+            f" either"
+        )
+    if decode.ep > 1:
+        _check_group_parts(config, npus)
+
+
+def _check_group_parts(config: ServeConfig, begun: int) -> None:
+    """Groups of ranks grow and shrink by whole ranks, between those that they begin with and `most_ranks`."""
+    scaler, rank = config.autoscaler, config.decode.npus_per_instance
+    most = config.experts.most_ranks_of(config.decode.ep)
+    if scaler.decode_step_npus % rank:
+        raise ConfigError(
+            f"[autoscaler] decode_step_npus = {scaler.decode_step_npus} is no whole number of ranks, which have"
+            f" npus_per_instance = {rank} NPUs: make it a multiple of that"
+        )
+    if scaler.min_decode_npus < begun:
+        raise ConfigError(
+            f"[autoscaler] min_decode_npus = {scaler.min_decode_npus}, but a group keeps the {begun} NPUs of the ranks"
+            f" that it begins with, [decode] ep = {config.decode.ep}, however few it has: set it to {begun}"
+        )
+    if scaler.max_decode_npus > most * rank:
+        raise ConfigError(
+            f"[autoscaler] max_decode_npus = {scaler.max_decode_npus} makes more than {most} ranks of a group: set it"
+            f" to {most * rank}, or raise [experts] most_ranks"
         )
 
 

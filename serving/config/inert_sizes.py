@@ -2,13 +2,27 @@
 
 from serving.config.inert_rule import PLAN, SERVE, VIRTUAL, Rule
 from serving.config.key import keys_of
+from serving.config.serve import ServeConfig
+
+
+def _whole_groups(config: ServeConfig) -> bool:
+    """Whether no decode instance of a system that runs can change its size: it is one process."""
+    return config.decode.ep == 1 or "decode" not in config.pools
+
 
 SIZE_RULES = (
     Rule(
         SERVE,
         keys_of("autoscaler", "decode_step_npus min_decode_npus max_decode_npus"),
-        "in a system that runs, whose groups of ranks change their size by `cloudmatrix experts resize`, "
-        "only in virtual time (`cloudmatrix simulate`)",
+        "in a system that runs, unless [decode] ep is above 1: there an instance is one process, which keeps its size;"
+        " only groups of ranks, and instances in virtual time (`cloudmatrix simulate`), grow and shrink",
+        when=_whole_groups,
+    ),
+    Rule(
+        SERVE,
+        keys_of("autoscaler", "min_decode_npus max_decode_npus"),
+        "with [autoscaler] decode_step_npus = 0: groups of ranks change their size by `cloudmatrix experts resize`",
+        when=lambda config: config.autoscaler.decode_step_npus == 0,
     ),
     Rule(
         PLAN,
@@ -26,6 +40,12 @@ SIZE_RULES = (
         keys_of("autoscaler", "min_decode max_decode"),
         "with [autoscaler] decode_step_npus: as many decode instances as there are change their size",
         when=lambda config: config.autoscaler.decode_step_npus > 0,
+    ),
+    Rule(
+        SERVE,
+        keys_of("autoscaler", "min_decode max_decode"),
+        "with [autoscaler] decode_step_npus: as many groups of ranks as there are change their size",
+        when=lambda config: config.autoscaler.decode_step_npus > 0 and not _whole_groups(config),
     ),
     Rule(
         VIRTUAL,

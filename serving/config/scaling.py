@@ -67,8 +67,8 @@ class AutoscalerConfig:
     )
     npu_budget: int = key("NPUs that the engine pools may use together; 0 = all", default=0, low=0)
     decode_step_npus: int = key(
-        "virtual time: NPUs by which decode instances, `[decode] replicas` of them, grow and shrink while they "
-        "serve; 0 = whole instances start and stop",
+        "NPUs by which decode instances, as many as `[decode] replicas`, grow and shrink while they serve: groups of "
+        "ranks in a system that runs (`[decode] ep` above 1), any in virtual time; 0 = whole instances come and go",
         default=0,
         low=0,
         high=384,

@@ -28,7 +28,7 @@ _HARDWARE = frozenset(
 )
 """Faults of hardware that a laptop does not have."""
 _LIVE_ONLY = frozenset({FaultKind.BIT_FLIP, FaultKind.FULL_DISK, FaultKind.CANCEL_BURST, FaultKind.FLOOD})
-_IN_VIRTUAL_TIME = {FaultKind.KILL_PART: ("node", "gateway"), FaultKind.FREEZE: POOLS_OF[FaultKind.SLOW_LINK]}
+_IN_VIRTUAL_TIME = {FaultKind.KILL_PART: ("node", "gateway")}
 
 LIVE: Reach = {kind: pools for kind, pools in POOLS_OF.items() if kind not in _HARDWARE}
 VIRTUAL: Reach = {kind: _IN_VIRTUAL_TIME.get(kind, pools) for kind, pools in POOLS_OF.items() if kind not in _LIVE_ONLY}

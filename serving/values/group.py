@@ -25,6 +25,26 @@ class RankPhase(Enum):
     """Its instance could not be built or joined; the reason is in `RankReport.problem`."""
 
 
+class RankRole(Enum):
+    """Work of a rank in its group."""
+
+    BOTH = "both"
+    ATTENTION = "attention"
+    """Sequences, attention and gates; no slots of routed experts."""
+    EXPERTS = "experts"
+    """Routed experts; no sequences."""
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it may have sequences."""
+        return self is not RankRole.EXPERTS
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it has slots of routed experts."""
+        return self is not RankRole.ATTENTION
+
+
 class RankOffer(Struct, frozen=True):
     """Facts about one rank that its peers need before the first joint step.
 
@@ -35,8 +55,9 @@ class RankOffer(Struct, frozen=True):
         instructions: instruction set of its native step: also the same for all, since others compute other bits.
         experts: of a layer. groups: expert groups of the model's router.
         expert_bytes: to be copied if an expert moves, of the largest layer.
-        held: experts in its own slots.
-        slots: addresses at which peers read them, as msgpack; empty if they are at the peers' own addresses.
+        held: experts in slots of its own; empty without experts.
+        slots: where peers read them, as msgpack; empty where they find them where this rank does.
+        role: what it computes.
     """
 
     rank: int
@@ -49,6 +70,7 @@ class RankOffer(Struct, frozen=True):
     expert_bytes: int = 0
     held: Held = ()
     slots: bytes = b""
+    role: RankRole = RankRole.BOTH
 
     def is_of(self, process: "RankOffer") -> bool:
         """Whether another offer is from the same process of the same rank: the experts it holds may differ."""

@@ -1,4 +1,4 @@
-"""How long a step may take before its engine counts as hanging.
+"""How long a step may take before its engine counts as hanging, and a peer be silent before it counts as frozen.
 
 Two tiers of heartbeat: the control plane polls the replica's shell, and the shell polls the engine, whose response is
 its progress. Long steps are the difficulty: a chunk of 30 s on a slow CPU is work, a step of 30 s on an engine whose
@@ -64,6 +64,37 @@ class StepWatch:
         return max(limits.floor_s, limits.factor * expected)
 
 
+@dataclass(frozen=True, slots=True)
+class FreezeCourse:
+    """Course of a process that stops responding for a while.
+
+    Args:
+        stands_s: until it resumes, or is replaced [s].
+        resumed_after_s: when gateways resume its requests elsewhere; None = it responds before [s].
+        replaced: whether it is ended and another one takes its place.
+    """
+
+    stands_s: float
+    resumed_after_s: float | None
+    replaced: bool
+
+
+def freeze_course(frozen_s: float, silence_s: float, replaced_after_s: float) -> FreezeCourse:
+    """Course of an instance that is frozen for so long.
+
+    Args:
+        silence_s, replaced_after_s: see `HealthConfig`.
+    """
+    stands_s = min(frozen_s, replaced_after_s)
+    resumed = silent_too_long(stands_s, silence_s)
+    return FreezeCourse(stands_s, silence_s if resumed else None, silent_too_long(frozen_s, replaced_after_s))
+
+
+def silent_too_long(silent_s: float, limit_s: float) -> bool:
+    """Whether a peer that has not responded for so long counts as frozen."""
+    return silent_s > limit_s
+
+
 def hangs(age_s: float, limit_s: float) -> bool:
     """Whether an engine that has been at a step for `age_s` counts as hanging. A crashed one has an infinite age."""
     return age_s > limit_s
@@ -96,5 +127,5 @@ class Silence:
         self._looked_at = now
 
     def too_long(self, heard_at: float, now: float) -> bool:
-        """Whether a peer last heard at `heard_at` has been silent for too long, while the watcher was running."""
-        return now - max(heard_at, self._awake_since) > self._limit_s
+        """Whether a peer that was heard at `heard_at` has been silent for too long, by a watcher that was awake."""
+        return silent_too_long(now - max(heard_at, self._awake_since), self._limit_s)

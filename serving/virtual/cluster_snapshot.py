@@ -6,12 +6,11 @@ of its first NPU: with that host it is lost.
 
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
+from serving.scaling.core.decode_parts import as_replicas
 from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.signals import KVCACHE
-from serving.virtual.part_sizes import PartSizes
+from serving.virtual.decode_sizes import SUPERNODE
 from serving.virtual.supernode import Supernode
-
-_SUPERNODE = NodeId("supernode")
 
 
 def virtual_sizes(node: Supernode) -> dict[str, ReplicaSize]:
@@ -32,12 +31,12 @@ def room_sight(node: Supernode) -> ClusterSnapshot:
     """Snapshot by which room is judged."""
     pools = {pool: _pool(node, pool, hosts=False) for pool in node.config.pools}
     if node.parts is not None:
-        pools["decode"] = _parts(node, node.parts)
+        pools["decode"] = as_replicas(node.parts.rules.target, node.parts.instances())
     if node.pool is not None and node.memory_sizes is not None:
         servers = tuple(_at(str(name), ReplicaPhase.SERVING) for name in node.pool.active())
         pools[KVCACHE] = SeenDeployment(node.memory_sizes.target, servers)
     memory_mib = sum(one.ub_memory_mib for one in node.config.cluster.nodes)
-    return ClusterSnapshot(node.queue.now, pools, (SeenNode(_SUPERNODE, node.placement.total, memory_mib),))
+    return ClusterSnapshot(node.queue.now, pools, (SeenNode(SUPERNODE, node.placement.total, memory_mib),))
 
 
 def host_sight(node: Supernode) -> ClusterSnapshot:
@@ -53,7 +52,7 @@ def _pool(node: Supernode, pool: str, *, hosts: bool) -> SeenDeployment:
         SeenReplica(
             one.name,
             ReplicaPhase.DRAINING if one.draining else ReplicaPhase.SERVING,
-            NodeId(f"n{node.places[one.name][0].node}") if hosts else _SUPERNODE,
+            NodeId(f"n{node.places[one.name][0].node}") if hosts else SUPERNODE,
             None,
             node.started_s[one.name],
         )
@@ -63,18 +62,5 @@ def _pool(node: Supernode, pool: str, *, hosts: bool) -> SeenDeployment:
     return SeenDeployment(node.sizes.targets[pool], (*replicas, *([] if hosts else starting)))
 
 
-def _parts(node: Supernode, sizes: PartSizes) -> SeenDeployment:
-    """Decode instances that change their size, as so many parts."""
-    leaving = sizes.leaving_npus // sizes.step
-    serving = sum(one.npus for one in node.decodes) // sizes.step - leaving
-    counts = {
-        ReplicaPhase.SERVING: serving,
-        ReplicaPhase.STARTING: sizes.growing_npus // sizes.step,
-        ReplicaPhase.DRAINING: leaving,
-    }
-    parts = [_at(f"{phase.value} {n}", phase) for phase, count in counts.items() for n in range(count)]
-    return SeenDeployment(sizes.target, tuple(parts))
-
-
 def _at(name: str, phase: ReplicaPhase) -> SeenReplica:
-    return SeenReplica(name, phase, _SUPERNODE, None)
+    return SeenReplica(name, phase, SUPERNODE, None)

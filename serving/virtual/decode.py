@@ -10,19 +10,16 @@ between two boundaries at which something happened, or at most `REFRESH_STEPS` o
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
-
-import numpy as np
+from heapq import heapify, heappop, heappush
 
 from serving.ids import ReplicaId, SequenceId
-from serving.instance.core.dp_balance import DpBalance
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Adopt, Cancel, Order, Release
 from serving.values.sequence import SequenceSpec
 from serving.virtual.decode_group import DecodeGroup
+from serving.virtual.decode_groups import DecodeGroups
 from serving.virtual.instance import InstanceInVirtualTime
 from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeTimer
 from serving.virtual.meter import WorkDone
@@ -40,6 +37,10 @@ class DecodeInstance(InstanceInVirtualTime):
         slowdown: factor on the iteration with a number: stragglers, jitter.
         refresh: iterations after which the duration is looked at again in any case.
         at_once: as `DecodeGroup`.
+    Attributes:
+        groups: its DP groups.
+        batch: sequences that the running iteration decodes.
+        step_s: duration of the iteration that runs [s]; 0 when none does.
     """
 
     def __init__(
@@ -59,8 +60,8 @@ class DecodeInstance(InstanceInVirtualTime):
     ) -> None:
         super().__init__(name, pool, npus)
         self.kv_blocks = kv_blocks * groups
+        self.batch = 0
         self.step_s = 0.0
-        """Duration of the iteration that runs [s]; 0 when none does."""
         self._queue = around.queue
         self._times = around.times
         self._around = around
@@ -71,12 +72,11 @@ class DecodeInstance(InstanceInVirtualTime):
         """Groups by which steps are predicted; 0 = as configured."""
         self._slowdown = slowdown
         self._refresh = refresh
-        self._balance = DpBalance(groups, settings.max_sequences)
         self._booked: dict[SequenceId, tuple[int, int]] = {}
         self._block_tokens = settings.block_tokens
-        self._groups = [self._group(die) for die in range(groups)]
-        self._block_pools = [group.seat.engine.scheduler.blocks.pool for group in self._groups]
-        self._queues = [group.seat.engine.scheduler.waiting.items for group in self._groups]
+        self.groups = DecodeGroups(self._group, groups, settings.max_sequences, kv_blocks)
+        self._balance = self.groups.balance
+        self._groups = self.groups.items
         self._timers: dict[int, WakeTimer] = {}
         # The lockstep clock: boundary `_at_iteration` was at `_at_s`, the following ones come every `step_s`.
         self._at_iteration = 0
@@ -85,14 +85,6 @@ class DecodeInstance(InstanceInVirtualTime):
         self._version = 0
         self._running = 0
         self._planned_at = -1.0
-        self._requests = [0] * groups
-        self._sizes = Counter({0: groups})
-        """How many groups decode so many sequences."""
-        self._largest = 0
-        self._base = np.zeros(groups)
-        self._growth = np.zeros(groups)
-        self._batch = 0
-        self._fed = 0
         self._still_until = 0.0
         self._work_s = 0.0
         """Of `step_s`, without standing still."""
@@ -130,9 +122,22 @@ class DecodeInstance(InstanceInVirtualTime):
 
     def move_out(self) -> None:
         """Hold what is inside at the next boundary, for whatever instance pulls it: it goes on elsewhere."""
-        for group, sequences in zip(self._groups, list(self._balance.sequences), strict=True):
-            if sequences:
-                group.seat.move_out()
+        self.groups.move_out()
+
+    def resize(self, groups: int, npus: int, pause_s: float) -> None:
+        """Have so many groups from now on, all open. Groups that go are empty.
+
+        Args:
+            npus: that the groups are on.
+            pause_s: it stands still for so long.
+        """
+        self.groups.resize(groups)
+        self._timers = {die: timer for die, timer in self._timers.items() if die < groups}
+        self._due = [(at, die) for at, die in self._due if die < groups]
+        heapify(self._due)
+        self._step_groups = groups
+        self.npus, self.kv_blocks = npus, groups * self._die_blocks
+        self.stall(pause_s)
 
     def die(self) -> None:
         """Everything inside is gone; what was generated up to the last boundary has reached the gateways."""
@@ -199,14 +204,9 @@ class DecodeInstance(InstanceInVirtualTime):
         """Sequences inside, in whatever state."""
         return list(self._booked)
 
-    @property
-    def batch(self) -> int:
-        """Sequences that the running iteration decodes."""
-        return self._batch
-
     def status(self) -> tuple[int, int, int]:
         """See `Instance`."""
-        return 0, len(self._booked), max(0, self.kv_blocks - sum(self._balance.blocks))
+        return 0, len(self._booked), self.groups.free_blocks()
 
     def bounds(self) -> tuple[int, int]:
         """See `Instance`. Only open groups take sequences."""
@@ -219,24 +219,22 @@ class DecodeInstance(InstanceInVirtualTime):
 
     def waiting(self) -> int:
         """Sequences without blocks."""
-        inside = self._balance.sequences
-        return sum([len(queue) for queue, sequences in zip(self._queues, inside, strict=True) if sequences])
+        return self.groups.waiting()
 
     def kv_used(self) -> int:
         """Blocks in use."""
-        inside = self._balance.sequences
-        return sum([pool.num_used for pool, sequences in zip(self._block_pools, inside, strict=True) if sequences])
+        return self.groups.kv_used()
 
     def done(self) -> WorkDone:
         """Work done so far."""
         meter = self.meter
         passed_s = self._queue.now - self._at_s if self.step_s else 0.0
-        fed = int(passed_s / self.step_s * self._fed * (1 + self._drafts)) if self.step_s else 0
+        fed = int(passed_s / self.step_s * self.batch * (1 + self._drafts)) if self.step_s else 0
         return WorkDone(meter.busy_s + passed_s, meter.prompt_tokens, meter.forward_tokens + fed, meter.attended_tokens)
 
     def preemptions(self) -> int:
         """Preemptions so far."""
-        return sum(group.seat.engine.scheduler.preemptions for group in self._groups)
+        return self.groups.preemptions()
 
     def check(self) -> None:
         """Prove that all ledgers balance.
@@ -325,41 +323,24 @@ class DecodeInstance(InstanceInVirtualTime):
                 heappush(due, (group.ends, die))
             else:
                 group.ends = -1
-            self._resize(die, group.requests)
-            self._growth[die] = group.growth
-            self._base[die] = group.context - group.growth * iteration
+            self.groups.set_load(die, iteration)
         self._retime(iteration, touched)
         if due and (self._running or due[0][0] <= iteration):
             self._schedule()
 
-    def _resize(self, die: int, requests: int) -> None:
-        """A group decodes so many sequences from now on."""
-        before, sizes = self._requests[die], self._sizes
-        if requests == before:
-            return
-        self._batch += requests - before
-        self._requests[die] = requests
-        sizes[before] -= 1
-        sizes[requests] += 1
-        if requests > self._largest:
-            self._largest = requests
-        while not sizes[self._largest]:
-            self._largest -= 1
-
     def _retime(self, iteration: int, touched: set[int]) -> None:
         """How long the iterations from here on take."""
         self._count(iteration, self._queue.now)
-        self._fed = self._batch
+        loads = self.groups
+        self.batch = loads.batch
         if not self._running:
             self.step_s = self._work_s = 0.0
             return
         # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
         stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
-        contexts = self._growth * (iteration + 0.5 * stretch)
-        contexts += self._base
-        context = float(np.maximum.reduce(contexts))
-        mean = self._batch / len(self._groups)
-        base = self._times.decode(float(self._largest), context, mean, self._step_groups)
+        context = loads.longest_context(iteration + 0.5 * stretch)
+        mean = self.batch / len(self._groups)
+        base = self._times.decode(float(loads.largest), context, mean, self._step_groups)
         chunk = 0.0
         for die in touched:
             group = self._groups[die]
@@ -370,8 +351,8 @@ class DecodeInstance(InstanceInVirtualTime):
         self.step_s = self._work_s + still
         if chunk or still:  # the iterations after this one are as fast as before
             heappush(self._due, (iteration + 1, 0))
-        if self._batch > self.meter.peak_batch:
-            self.meter.peak_batch = self._batch
+        if self.batch > self.meter.peak_batch:
+            self.meter.peak_batch = self.batch
 
     def _count(self, iteration: int, at_s: float) -> None:
         """Book the iterations that were as long as the running one, up to a boundary; the clock goes on from there."""
@@ -379,7 +360,7 @@ class DecodeInstance(InstanceInVirtualTime):
             passed = iteration - self._at_iteration
             self.meter.steps += passed
             self.meter.busy_s += at_s - self._at_s
-            self.meter.forward_tokens += passed * self._fed * (1 + self._drafts)
+            self.meter.forward_tokens += passed * self.batch * (1 + self._drafts)
         self._at_iteration, self._at_s = iteration, at_s
 
     def _wake(self, seat: InstanceDriver, when: float | None) -> None:

@@ -16,11 +16,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from hardware.faults import FaultKind, Recovery, recovery_time
-from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.group.core.first_map import contents_of, opening_map
 from serving.group.core.group_experts import ExpertRules, GroupExperts
 from serving.group.core.split import balancedness, rank_loads
-from serving.values.expert_facts import ExchangeFacts, ExpertWork
 from serving.values.expert_moves import (
     FetchExpert,
     LoadExpert,
@@ -34,6 +32,7 @@ from serving.values.expert_moves import (
 )
 from serving.values.group import RankOffer
 from serving.virtual.decode import DecodeInstance
+from serving.virtual.group_dies import GroupDies
 from serving.virtual.instance_driver import WakeTimer
 from serving.virtual.result import ExpertRecord
 from serving.virtual.routing import ExpertRouting, Rows
@@ -91,11 +90,7 @@ class ExpertGroup:
         """Rank and process that counts for all: what is planned depends on sums alone."""
         self._counted: Rows = ()
         self._fed, self._busy_s = 0, 0.0
-        self._slow: dict[int, float] = {}
-        """Factors of slow dies, by place in the instance."""
-        self._facts: dict[int, ExchangeFacts] = {}
-        self._shares: list[float] = []
-        """Rows of each rank over the busiest one's, mean over layers."""
+        self._dies = GroupDies()
         self.balancedness = math.nan
         """Under the map in use and the load of this slice, mean over layers."""
         self._begun: tuple[float, float, int, str] = 0.0, 0.0, 0, ""
@@ -141,7 +136,7 @@ class ExpertGroup:
 
     def slow(self, factors: Mapping[int, float]) -> None:
         """Some dies take so much longer from now on, by place in the instance."""
-        self._slow = {die: factor for die, factor in factors.items() if factor != 1.0}
+        self._dies.slow = {die: factor for die, factor in factors.items() if factor != 1.0}
         self._look()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
@@ -159,7 +154,7 @@ class ExpertGroup:
         """A map of these members. Returns: experts that it borrows, over all layers of the routing."""
         core, now, routing = self.core, self._node.queue.now, self._routing
         self._carry_out(core.abandon("the group's members have changed", now))
-        self._facts = {rank: facts for rank, facts in self._facts.items() if self._pids[rank] == pids.get(rank)}
+        self._dies.keep({rank for rank, pid in self._pids.items() if pid == pids.get(rank)})
         self._pids = pids
         opening = opening_map(routing.experts, self._size, self._redundant, routing.layers)
         offers = [
@@ -232,35 +227,12 @@ class ExpertGroup:
             self.core.on(rank, self._pids[rank], RowsCounted(rank, none), now)
         new = self._routing.rows(self._slice, tokens * self._chosen)
         self._counted = tuple(tuple(map(int.__add__, one, more)) for one, more in zip(self._counted, new, strict=True))
-        facts = self._exchange(busy_s) if self._slow or self.core.pace.measures() else {}
+        watched = self._dies.slow or self.core.pace.measures()
+        facts = self._dies.exchange(self._pids, self._size, busy_s, self.core.pace.share) if watched else {}
         for one, pid in self._pids.items():
             if one == rank or one in facts:
                 counted = self._counted if one == rank else none
                 self.core.on(one, pid, RowsCounted(one, counted, facts.get(one)), now)
-
-    def _exchange(self, busy_s: float) -> dict[int, ExchangeFacts]:
-        """Work and waits of each rank since it joined. All wait for the one that takes longest."""
-        needs = {rank: self._need(rank) for rank in self._pids}
-        last = max(needs, key=needs.__getitem__)
-        ranks = self._size
-        for rank, need in needs.items():
-            before = self._facts.get(rank, ExchangeFacts((), (), (0.0,) * ranks, 0.0))
-            waited = [*before.waited_s[:ranks], *[0.0] * (ranks - len(before.waited_s))]
-            waited[last] += busy_s * (1 - need / needs[last]) if rank != last else 0.0
-            rows = int(self._share(rank) * 1e6)
-            seconds = busy_s * PRODUCTION_MOE_SHARE * self._share(rank) * self._slow.get(rank, 1.0) / needs[last]
-            work = ExpertWork(before.work.seconds + seconds, before.work.rows + rows, 0)
-            worked_s = before.worked_s + busy_s * need / needs[last]
-            self._facts[rank] = ExchangeFacts((), (), tuple(waited), worked_s, work)
-        return self._facts
-
-    def _need(self, die: int) -> float:
-        """Time that a die needs for a step, over that of the usual die with the most rows."""
-        experts = PRODUCTION_MOE_SHARE * self._share(die)
-        return self._slow.get(die, 1.0) * ((1 - PRODUCTION_MOE_SHARE) * self.core.pace.share(die) + experts)
-
-    def _share(self, die: int) -> float:
-        return self._shares[die] if die < len(self._shares) else 1.0
 
     def _look(self) -> None:
         """Follow the map in use and the load of this slice. Effects: the next steps last as they say."""
@@ -273,9 +245,9 @@ class ExpertGroup:
         ]
         self.balancedness = fmean(balancedness(row[rank] for rank in self._pids) for row in rows)
         imbalance = fmean(max(row) * self._size / sum(row) if any(row) else 1.0 for row in rows)
-        self._shares = [fmean(row[rank] / max(row) if any(row) else 1.0 for row in rows) for rank in range(ranks)]
+        self._dies.shares = [fmean(row[rank] / max(row) if any(row) else 1.0 for row in rows) for rank in range(ranks)]
         self._times.imbalance = float(f"{imbalance:.3g}")
-        self._slowdown.set("dies", max([1.0, *map(self._need, self._slow)]))
+        self._slowdown.set("dies", self._dies.slowest(self.core.pace.share))
         self._instance.change_pace()
 
     def _carry_out(self, effects: Sequence[MoveOrder]) -> None:

@@ -1,71 +1,92 @@
 """Moves entries to the server that owns them, in virtual time: after a server joined, and when one leaves.
 
-The same rounds as a live memory server's own migration, with the same limits and pace: those used last go first, a
-batch at a time, and a round that left something behind is tried again. Two things differ, because there is no wire: an
-entry on SSD goes straight to its owner, without the detour through its server's memory; and there are no idle rounds,
-since no client with an old view can have written to the wrong server.
+Rounds, batches, targets and moves are those of a live memory server's own migration (`kvpool/core/migration_plan`,
+`kvpool/core/batch_move`). Ledgers respond at once; only entries on SSD take time, until the disk has loaded them.
+There are no idle rounds, because no client with an old view can have written to the wrong server.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry, EntryView
-from serving.kvpool.core.entry import GrantStatus
-from serving.kvpool.core.migration_plan import next_round, planned_batches, round_end
+from serving.kvpool.core.batch_move import BatchMove
+from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
+from serving.kvpool.core.messages import Promote, Promoted
+from serving.kvpool.core.migration_plan import (
+    MoveTargets,
+    batch_end,
+    next_batch,
+    next_round,
+    planned_batches,
+    round_end,
+)
+from serving.kvpool.core.operation import (
+    PoolAnswer,
+    PoolAsk,
+    PoolEffect,
+    PoolEvent,
+    PoolFailure,
+    PoolPost,
+    PoolWrite,
+    PoolWritten,
+)
 from serving.kvpool.core.ring import HashRing
+from serving.values.pool_outcome import MissReason
 from serving.virtual.memory_server import VirtualServer
 
-_MIGRATOR = -1
-"""Under which number its writes are booked."""
-
-Find = Callable[[BlockHash], VirtualServer | None]
-"""The server that a block belongs to now; None = there is none, or it does not answer."""
+Work = Callable[[VirtualServer, float], None]
+"""Carries out a ledger's orders."""
 
 
 class Migration:
-    """One server's migration. It says when its next step is due and is called then.
+    """One server's migration.
 
+    Args:
+        up: servers that respond, by name; changes over time.
     Attributes:
-        due: when `step` should be called; None = everything is where it should be.
-        left: entries that should be elsewhere, as counted at the start of the round and kept since.
-        moved, moved_bytes: so far.
+        due: when to call `step`; None = every entry is in its place.
+        left: entries that should be on other servers, counted at the start of the round and updated since.
+        moved, moved_bytes: totals.
     """
 
-    def __init__(self, server: VirtualServer, find: Find, bytes_per_s: float) -> None:
+    def __init__(self, server: VirtualServer, up: Mapping[str, VirtualServer], work: Work, bytes_per_s: float) -> None:
         self.server = server
         self.due: float | None = None
         self.left = 0
         self.moved = 0
         self.moved_bytes = 0
-        self._find = find
+        self._up = up
+        self._work = work
         self._bytes_per_s = bytes_per_s
+        self._client = -server.incarnation
+        """Books leases and reservations of this migration at every server."""
         self._batches: Iterator[list[EntryView]] | None = None
         self._round_ends = 0.0
-        self._ring: HashRing | None = None
+        self._targets: MoveTargets | None = None
+        self._move: BatchMove[EntryView] | None = None
+        self._move_started = 0.0
+        self._loading: Promote | None = None
+        self._loaded_by = 0.0
 
     def settle(self, ring: HashRing, now: float) -> None:
-        """Adopt another ring: count what should be elsewhere, and go on with that.
+        """Adopt another ring: start a round that moves what it gives to other servers.
 
-        Effects: a round begins, in place of the one under way; `due` unless there is nothing to move.
+        A batch that waits for the disk is finished first.
         """
-        self._ring = ring
-        strays = [
-            one for one in self.server.manager.entries() if ring.primary(one.hash) not in (self.server.name, None)
-        ]
-        self.left = len(strays)
-        self._round_ends = round_end(now, self.server.leave_by)
-        capacity_bytes = self.server.manager.settings.capacity_bytes
-        self._batches = planned_batches(strays, lambda one: -one.last_use, capacity_bytes)
-        self.due = now if strays else None
+        self._targets = MoveTargets(ring, self.server.name)
+        if self._move is None:
+            self._plan_round(self._targets, now)
+        else:
+            self._batches = None
 
     def step(self, now: float) -> None:
-        """Move one batch; when the round is over, decide when the next one begins.
-
-        Effects: entries move to their owners.
-        """
-        assert self._ring is not None, "a step without a round"
+        """Move one batch; when the round is over, decide when the next one starts."""
+        assert self._targets is not None, "a step without a ring"
+        if self._loading is not None:
+            self._wait_for_disk(self._loading, now)
+            return
         if self._batches is None:
-            self.settle(self._ring, now)
+            self._plan_round(self._targets, now)
             if self.due is None:
                 return
         batch = next(self._batches, None) if self._batches is not None and now < self._round_ends else None
@@ -73,30 +94,80 @@ class Migration:
             self._batches = None
             self.due = next_round(self.left, now, self.server.leave_by)
             return
-        nbytes = sum(self._move(view, now) for view in batch)
-        self.due = now + nbytes / self._bytes_per_s
+        self._move = BatchMove(self.server.name, batch, self._owner, batch_end(now, self._round_ends))
+        self._move_started = now
+        self._drive(self._move, self._move.start(now), now)
 
-    def _move(self, view: EntryView, now: float) -> int:
-        """Returns the bytes copied."""
-        shelf = self.server.shelf(view.space.namespace)
-        entry = shelf.entries.get(view.hash)
-        if entry is None or not entry.shown:
-            self.left -= 1  # evicted meanwhile
-            return 0
-        shelf.use(entry, now)
-        owner = self._find(view.hash)
-        if owner is None or owner is self.server:
-            return 0
-        other = owner.shelf(view.space.namespace)
-        written = other.admit(view.hash, view.nbytes, _MIGRATOR, now)
-        copied = 0
-        if isinstance(written, Entry):
-            other.finish(written, now)
-            copied = view.nbytes
-        elif written is not GrantStatus.PRESENT:
-            return 0
-        if self.server.manager.remove(entry.version, now):
-            self.left -= 1
-            self.moved += 1
-        self.moved_bytes += copied
-        return copied
+    def resume(self, ring: HashRing, now: float) -> None:
+        """Continue after the server's process was frozen."""
+        self.settle(ring, now)
+        if self._loading is not None:
+            self.due = now
+
+    @property
+    def leased(self) -> set[int]:
+        """Versions that the batch under way leases at home."""
+        return set() if self._move is None else self._move.leased
+
+    def _plan_round(self, targets: MoveTargets, now: float) -> None:
+        strays = [one for one in self.server.manager.entries() if targets.target(one) is not None]
+        self.left = len(strays)
+        self._round_ends = round_end(now, self.server.leave_by)
+        capacity_bytes = self.server.manager.settings.capacity_bytes
+        self._batches = planned_batches(strays, lambda one: -one.last_use, capacity_bytes)
+        self.due = now if strays else None
+
+    def _owner(self, entry: EntryView) -> str | None:
+        assert self._targets is not None
+        return self._targets.target(entry)
+
+    def _drive(self, move: BatchMove[EntryView], effects: Sequence[PoolEffect], now: float) -> None:
+        """Carry out effects until the move is complete or waits for the disk."""
+        queue = deque(effects)
+        asked: dict[str, VirtualServer] = {}
+        while queue:
+            effect = queue.popleft()
+            if isinstance(effect, PoolAsk) and isinstance(effect.message, Promote):
+                self._loading, self._loaded_by = effect.message, now + effect.message.wait_s
+                self.server.manager.promote(effect.message.versions, self._client, now)
+                self._work(self.server, now)
+                self._wait_for_disk(effect.message, now)
+                return
+            event = self._carried_out(move, effect, asked, now)
+            if event is not None:
+                queue.extend(move.on(event, now))
+        for server in asked.values():
+            self._work(server, now)
+        result = move.result
+        assert result is not None, "a move without an end"
+        self._move = None
+        self.left -= len(result.moved) + result.absent
+        self.moved += len(result.moved)
+        self.moved_bytes += result.copied_bytes
+        self.due = next_batch(self._move_started, now, result.copied_bytes, self._bytes_per_s, self._round_ends)
+
+    def _carried_out(
+        self, move: BatchMove[EntryView], effect: PoolEffect, asked: dict[str, VirtualServer], now: float
+    ) -> PoolEvent | None:
+        match effect:
+            case PoolWrite(name, grants):
+                return PoolWritten(name, [move.ready[index][1].checksum for index, _ in grants])
+            case PoolAsk(name, message) | PoolPost(name, message):
+                server = self._up.get(name)
+                if server is None:
+                    return PoolFailure(name, MissReason.UNREACHABLE)
+                asked[name] = server
+                answer = ledger_answer(server.manager, message, self._client, now)
+                return PoolAnswer(name, answer) if isinstance(effect, PoolAsk) else None
+        return None  # a connection that ends
+
+    def _wait_for_disk(self, order: Promote, now: float) -> None:
+        manager, move = self.server.manager, self._move
+        assert move is not None
+        if now < self._loaded_by and any(map(manager.pending, order.versions)):
+            times = (self.server.disk_due, self.server.tick_at, self._loaded_by)
+            self.due = max(now, min(time for time in times if time is not None))
+            return
+        self._loading = None
+        found = tuple([found_in_dram(manager, version) for version in order.versions])
+        self._drive(move, move.on(PoolAnswer(self.server.name, Promoted(found)), now), now)

@@ -1,13 +1,13 @@
 """The KV-cache pool of one supernode in virtual time: the live pool's ring, roster and ledgers, without bytes and wire.
 
-A lookup does to the ledgers what a live client's does (`kvpool/core/shelf_steps.py`), in one moment:
+A lookup has the effects of a live client's on the ledgers (`kvpool/core/shelf_steps.py`), in one moment:
 
-    live                                             here
-    leases until the bytes have arrived or lease_s   a hold on the leading blocks, ended by `release` or `lease_s`
-    SSD hits are promoted                            the same; how long the bytes take is the caller's business
-    reserve, copy, commit the last block first       the same in one moment: nothing else happens in between
+    live                                             virtual time
+    leases until the bytes have arrived or lease_s   a hold on the leading blocks, until `release` or `lease_s`
+    SSD hits are promoted                            the same; the caller decides how long the bytes take
+    reserve, copy, commit the last block first       the same in one moment, without other events in between
 
-What differs is only what needs no asking: blocks are grouped by no server, and nobody is told what is not there.
+It omits only what messages need: grouping blocks by server, and responses for absent blocks.
 """
 
 from collections import deque
@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
+from serving.kvpool.core.batch_write import reserve_deadline
 from serving.kvpool.core.entries import Entry
 from serving.kvpool.core.migration_plan import BYTES_PER_S
+from serving.kvpool.core.prefix_find import lookup_deadline, servers_to_ask
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.shelf_steps import FoundCopy, ShelfRoutes
-from serving.values.pool_outcome import StoreReport
+from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
 from serving.virtual.memory_members import Members
 from serving.virtual.memory_server import manager_settings
@@ -49,8 +51,8 @@ class VirtualPool:
     ) -> None:
         """
         Args:
-            config: `replicas` servers of `ub_memory_mib` and `ssd_mib` of accounted bytes each. A pool without a server
-                finds and stores nothing.
+            config: `replicas` servers of `ub_memory_mib` and `ssd_mib` of accounted bytes each. A pool without servers
+                finds and stores no block.
             block_bytes: of one KV block.
             quotas: bytes that a namespace may hold in the whole pool; absent or 0 = no limit.
             migration_bytes_per_s: pace at which one server hands entries to others.
@@ -67,6 +69,8 @@ class VirtualPool:
         self._with_ssd = config.ssd_mib > 0
         self._members = Members(config, settings, quotas or {}, migration_bytes_per_s, ssd_bytes_per_s)
         self._timers = self._members.timers
+        self._silent = self._members.silent
+        self._get_timeout_s, self._put_timeout_s = config.get_timeout_s, config.put_timeout_s
         self._holds: deque[BlockHold] = deque()  # by `until`: the lease is the same for all
         self._counted = PoolCounters()
         self._routes: dict[str, ShelfRoutes] = {}
@@ -76,15 +80,21 @@ class VirtualPool:
     # Readers
 
     def lookup_and_hold(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> LongestPrefix:
-        """The longest prefix of these blocks that the pool has. It stays for `lease_s`, or until it is released.
+        """The longest prefix of these blocks in the pool, held for `lease_s` or until it is released.
+
+        All found blocks count as used, in the prefix or not; promotions of SSD hits start.
 
         Args:
-            client: who asks; kept for symmetry with `store`.
-        Effects: what is found counts as used, leading or not; SSD hits begin to be promoted.
+            client: number of the instance that looks up.
         """
-        del client
         self.tick(now)
-        return self._hold(self._routes_in(namespace).find(hashes, now), len(hashes), now)
+        if not self._silent:
+            return self._hold(self._routes_in(namespace).find(hashes, now), len(hashes), now)
+        members, until = self._members, lookup_deadline(now, self._get_timeout_s)
+        asked = servers_to_ask(members.ring, members.listed, hashes)
+        silent, end = self._silent.ask((client, False), asked, now, until)
+        found = self._hold(self._routes_around(namespace, silent).find(hashes, now), len(hashes), now)
+        return found._replace(waited_s=end - now)
 
     def _hold(self, run: list[FoundCopy], asked: int, now: float) -> LongestPrefix:
         on_ssd = 0
@@ -112,13 +122,10 @@ class VirtualPool:
                 by_server.setdefault(server, []).append((shelf, entry))
         for server, pairs in by_server.items():
             pairs[0][0].bring([entry for _shelf, entry in pairs], now)
-            self._members.work(self._members.up[server], now)
+            self._members.work(self._members.processes()[server], now)
 
     def release(self, handle: BlockHold, now: float) -> None:
-        """The bytes have arrived, or are not wanted any more. Nothing happens if the hold has ended already.
-
-        Effects: its blocks may be evicted again.
-        """
+        """End a hold: its blocks may be evicted again. Ignored if it has already ended."""
         self.tick(now)
         self._end(handle)
 
@@ -130,19 +137,25 @@ class VirtualPool:
     # Writers
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], client: int, now: float) -> StoreReport:
-        """Publish blocks of one chain, in its order, each on its primary.
+        """Publish blocks of one chain, in its order, each on its primary. May evict other entries.
 
         Args:
-            client: who writes.
-        Returns: what became of them, in the words of a live client's report.
-        Effects: new entries; others leave for them.
+            client: number of the instance that writes.
+        Returns: the outcomes, in the words of a live client's report.
         """
         self.tick(now)
         nbytes = self._block_bytes
-        done = self._routes_in(namespace).store(hashes, nbytes, client, now)
+        if self._silent:
+            until = reserve_deadline(now, now + self._put_timeout_s)
+            asked = dict.fromkeys(name for name in self._members.ring.primaries(hashes) if name is not None)
+            silent, _end = self._silent.ask((client, True), asked, now, until)
+            routes = self._routes_around(namespace, silent)
+        else:
+            routes = self._routes_in(namespace)
+        done = routes.store(hashes, nbytes, client, now)
         if self._with_ssd:
             for server in done.servers:
-                self._members.work(self._members.up[server], now)
+                self._members.work(self._members.processes()[server], now)
         counted = self._counted
         counted.stored += done.stored
         counted.present += done.present
@@ -163,46 +176,78 @@ class VirtualPool:
             routes = self._routes[namespace] = ShelfRoutes(members.ring, shelves, members.steady)
         return routes
 
+    def _routes_around(self, namespace: str, silent: Mapping[str, MissReason]) -> ShelfRoutes:
+        """Routes of a client without the silent servers, but with frozen ones that resume in time."""
+        members = self._members
+        shelves = {name: one.shelf(namespace) for name, one in members.processes().items() if name not in silent}
+        return ShelfRoutes(members.ring, shelves, members.steady, silent)
+
     # Servers
 
     def add_server(self, now: float, name: str | None = None) -> str:
         """Start one server: the replacement of the one that was lost first, with its SSD folder, or a new one.
 
+        Its share grows over `ramp_s`; entries start to move.
+
         Args:
-            name: to start the replacement of a certain one.
+            name: of the lost server to replace; None = the first one.
         Returns: its name.
-        Raises: ConfigError if a server of this name is there.
-        Effects: the ring, step by step over `ramp_s`; entries begin to move.
+        Raises: ConfigError if a server of this name exists.
         """
         self.tick(now)
         return self._members.add(now, name)
 
     def remove_server(self, name: str, now: float) -> None:
-        """Let a server go: it hands its entries to the others first, for at most `drain_s`.
+        """Drain a server: it first hands its entries to the others, for at most `drain_s`.
 
         Raises: ConfigError if there is no such server, or it drains already.
-        Effects: the ring; entries move.
         """
         self.tick(now)
         self._members.remove(name, now)
 
     def lose_server(self, name: str, now: float, keeps_ssd: bool = True) -> None:
-        """A server dies. The ring forgets it only after some seconds, during which its blocks are missed.
+        """Kill a server. The ring drops it only after some seconds, during which its blocks are misses.
 
         Args:
             keeps_ssd: its replacement, of the same name, finds its SSD folder.
         Raises: ConfigError if there is no such server.
-        Effects: what it held is lost, at least for now.
         """
         self.tick(now)
         self._members.lose(name, now, keeps_ssd)
 
+    def freeze_server(self, name: str, now: float, until: float) -> int:
+        """Suspend a server's process, for `thaw_server` to resume. In between it may be lost and replaced.
+
+        Clients wait for it once, until their deadline. The ring drops it when it has been silent for some seconds, and
+        takes it back with all its entries when it resumes.
+
+        Args:
+            until: when it resumes; infinite = never.
+        Returns: its incarnation.
+        Raises: ConfigError if there is no such server.
+        """
+        self.tick(now)
+        return self._members.freeze(name, now, until)
+
+    def thaw_server(self, name: str, incarnation: int, now: float) -> None:
+        """Resume a frozen server. Ignored if that process no longer exists."""
+        self.tick(now)
+        self._members.thaw(name, incarnation, now)
+
+    def is_frozen(self, name: str, incarnation: int) -> bool:
+        """Whether this incarnation is frozen now."""
+        return self._members.is_frozen(name, incarnation)
+
+    def runs(self, name: str) -> bool:
+        """Whether a process of this name exists, frozen or not."""
+        return name in self._members.up or name in self._silent.frozen
+
     # Time
 
     def tick(self, now: float) -> None:
-        """Everything that time brings by now: ends of holds, steps of the ramp, migration, disk work. Cheap if nothing.
+        """Carry out all timed events up to now: ends of holds, ramp steps, migration, disk work. Cheap without any.
 
-        Effects: as it says. Every other call begins with it.
+        Every other method calls it first.
         """
         holds = self._holds
         while holds and (holds[0].until <= now or not holds[0].blocks):
@@ -216,7 +261,7 @@ class VirtualPool:
             self._members.advance(now)
 
     def next_tick(self) -> float | None:
-        """When `tick` has something to do; None = nothing will happen by itself."""
+        """When `tick` is due; None = no timed event is pending."""
         due = min(self._timers.due, self._holds[0].until if self._holds else NEVER)
         return due if due < NEVER else None
 
@@ -227,12 +272,12 @@ class VirtualPool:
         return self._members.facts()
 
     def active(self) -> list[str]:
-        """Servers that answer and do not leave, in the order in which they came."""
+        """Servers that respond and do not drain, in the order in which they joined."""
         return [name for name, server in self._members.up.items() if server.state is not ServerState.DRAINING]
 
     @property
     def draining(self) -> int:
-        """Servers that leave and are not gone."""
+        """Number of servers that drain."""
         return len(self._members.up) - len(self.active())
 
     @property
@@ -252,13 +297,14 @@ class VirtualPool:
         return self._counted + self._members.counters()
 
     def check(self) -> None:
-        """Prove that every ledger balances and that what is lent is held by somebody. O(entries).
+        """Prove that every ledger balances and that every leased entry has a hold. O(entries).
 
         Raises: LedgerError if not.
         """
         lent = {entry.version for hold in self._holds for _shelf, entry, _server in hold.blocks}
         for server in self._members.up.values():
             server.manager.check()
+            held = lent | self._members.leased(server.name)
             for view in server.manager.entries():
-                if view.leased != (view.version in lent):
+                if view.leased != (view.version in held):
                     raise LedgerError(f"version {view.version} of {server.name} is lent wrongly")

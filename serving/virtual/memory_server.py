@@ -1,22 +1,22 @@
 """One memory server in virtual time: the real ledger, and a disk that takes as long as its bytes need.
 
-Bytes are accounted, never filled. A read or write of the SSD tier ends when all those before it have ended and its own
-bytes have gone through; a load waits behind spills, as it does on a busy disk.
+Bytes are accounted, never filled. The disk reads and writes one entry after the other, so a load waits for earlier
+spills, as on a busy disk.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from hardware.units import KIB, MIB
 from serving.config.kvcache import KvCacheConfig
-from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Space, Spill, Unlink
+from serving.ids import NodeId
+from serving.kvpool.core.entry import LoadFromSsd, Order, Space, Spill, Unlink
 from serving.kvpool.core.inventory import SLABS
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.server_settings import water_marks
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import QUANTUM
+from serving.kvpool.core.ssd_restore import KeptFile
 from serving.values.pool_view import ServerRecord, ServerState
 from serving.virtual.memory_values import PoolCounters
 
@@ -24,23 +24,15 @@ LAYOUT = "simulated"
 _SLAB_BLOCKS = 16
 """Blocks of a slab: the ledger then has few spans to keep."""
 _VERSIONS = 1 << 40
-"""Versions of one incarnation; the next one begins behind them."""
-
-
-class Kept(NamedTuple):
-    """A file of an SSD folder that outlived its server."""
-
-    space: Space
-    hash: BlockHash
-    nbytes: int
-    last_use: float
+"""Number of versions of one incarnation; those of the next one follow."""
 
 
 def manager_settings(config: KvCacheConfig, block_bytes: int) -> ManagerSettings:
-    """The ledger's settings as `[kvcache]` says, sizes read as accounted bytes.
+    """The ledger's settings from `[kvcache]`, with sizes as accounted bytes.
 
-    Slabs are whole blocks, so that no server loses the end of each slab, which no block fits in: a few blocks, with
-    little left over at the end of the region, or as many as `[kvcache] slab_kib` says if those are more.
+    Slabs are whole blocks, so that no server loses the end of each slab, which no block fits in. A slab has a few
+    blocks, chosen to leave little unused at the end of the region, or as many as `[kvcache] slab_kib` holds if those
+    are more.
 
     Args:
         block_bytes: of one KV block.
@@ -67,10 +59,10 @@ class VirtualServer:
     """One memory server.
 
     Attributes:
-        incarnation: tells it from its predecessors of the same name.
-        up: it answers.
-        leave_by: when it is gone, once it drains.
-        left: entries that another server should have, as counted last.
+        incarnation: distinguishes it from its predecessors of the same name.
+        up: it responds.
+        leave_by: when it ends, once it drains.
+        left: entries that another server should have, by the latest count.
         tick_at: when the ledger's `tick` is due at the latest; None = never.
     """
 
@@ -98,10 +90,7 @@ class VirtualServer:
         return ServerRecord(self.name, str(self.incarnation), *place, self.state, now - self.born)
 
     def shelf(self, namespace: str) -> Shelf:
-        """The server's entries of a namespace.
-
-        Effects: none that can be seen.
-        """
+        """The server's entries of a namespace."""
         shelf = self._shelves.get(namespace)
         if shelf is None:
             shelf = self._shelves[namespace] = self.manager.shelf(Space(namespace, LAYOUT))
@@ -115,10 +104,7 @@ class VirtualServer:
         return self._disk[0][0] if self._disk else None
 
     def take_orders(self, now: float) -> None:
-        """Hand the ledger's orders to the disk.
-
-        Effects: the disk works.
-        """
+        """Hand the ledger's orders to the disk."""
         orders: Sequence[Order] = self.manager.take_orders()
         for order in orders:
             if not isinstance(order, Unlink):
@@ -126,10 +112,7 @@ class VirtualServer:
                 self._disk.append((self._disk_free_at, order))
 
     def end_disk_work(self, now: float) -> None:
-        """Report what the disk has done by now.
-
-        Effects: the ledger goes on.
-        """
+        """Report the disk work that is complete by now to the ledger."""
         while self._disk and self._disk[0][0] <= now:
             due, order = self._disk.popleft()
             if isinstance(order, Spill):
@@ -137,19 +120,13 @@ class VirtualServer:
             else:
                 self.manager.loaded(order.version, True, due)
 
-    def kept(self) -> list[Kept]:
-        """Entries of the server's SSD folder, the file used longest ago first."""
-        files = [one for one in self.manager.entries() if one.on_ssd]
-        files.sort(key=lambda one: one.last_use)
-        return [Kept(one.space, one.hash, one.nbytes, one.last_use) for one in files]
-
-    def restore(self, files: Sequence[Kept], now: float) -> None:
-        """Take over the folder of a predecessor.
-
-        Effects: its entries are found again.
-        """
-        for one in files:
-            self.manager.restore(one.space, one.hash, Kind.CONTEXT, one.nbytes, 0, one.last_use, now)
+    def kept(self) -> list[KeptFile]:
+        """Files of the server's SSD folder. Each belongs to an entry: the disk is derived from the ledger."""
+        return [
+            KeptFile(one.space, one.hash, one.kind, one.nbytes, one.checksum, one.last_use)
+            for one in self.manager.entries()
+            if one.on_ssd
+        ]
 
     def counters(self) -> PoolCounters:
         """The part of the pool's counters that ledgers know."""

@@ -18,10 +18,7 @@ class MemorySizes:
         self._pool = pool
 
     def set_target(self, target: int) -> None:
-        """The pool should have so many servers from now on.
-
-        Effects: servers join, or the latest ones begin to hand their blocks over.
-        """
+        """Set the target number of servers: new servers join, or the latest ones start to drain."""
         grows = min(target, self.most) - min(self.target, self.most)
         self.target = target
         now = self._queue.now

@@ -7,7 +7,7 @@ NEVER = float("inf")
 
 
 class ActionTimers:
-    """Actions with their times. An action is told the time for which it was set."""
+    """Actions with their times. Each is called with the time for which it was scheduled."""
 
     __slots__ = ("_heap", "_number", "due")
 
@@ -18,19 +18,13 @@ class ActionTimers:
         self._number = 0
 
     def at(self, time: float, action: Callable[[float], None]) -> None:
-        """Have something done later. It cannot be called off: the action looks itself whether it is still wanted.
-
-        Effects: `due`.
-        """
+        """Schedule an action. It cannot be cancelled: the action itself checks whether it still applies."""
         self._number += 1
         heappush(self._heap, (time, self._number, action))
         self.due = self._heap[0][0]
 
     def pop(self) -> tuple[float, Callable[[float], None]]:
-        """The first action, with its time; it is the caller's now. There must be one.
-
-        Effects: `due`.
-        """
+        """Remove and return the first action with its time. There must be one."""
         time, _number, action = heappop(self._heap)
         self.due = self._heap[0][0] if self._heap else NEVER
         return time, action

@@ -28,12 +28,14 @@ class LongestPrefix(NamedTuple):
     Attributes:
         blocks: leading blocks found = `from_memory` + `from_ssd`.
         handle: for `VirtualPool.release`, once the bytes have arrived.
+        waited_s: how long the lookup waited for servers that do not answer.
     """
 
     blocks: int
     from_memory: int
     from_ssd: int
     handle: BlockHold
+    waited_s: float = 0.0
 
     @property
     def servers(self) -> dict[str, int]:
@@ -46,12 +48,12 @@ class PoolCounters:
     """Events since the start; they only grow.
 
     Attributes:
-        lookups: prefixes asked for. blocks_asked: blocks of them.
+        lookups: prefixes looked up. blocks_asked: blocks of them.
         blocks_memory, blocks_ssd: leading blocks found, by tier.
-        stored, present, dropped: what became of blocks that were to be stored.
-        evicted: copies that left memory or SSD for want of room, whether or not the other tier kept one.
+        stored, present, dropped: outcomes of stores, in blocks.
+        evicted: copies that left memory or SSD for lack of room, whether or not the other tier kept one.
         spilled, promoted: copies written to SSD, and loaded from there.
-        moved, moved_bytes: entries handed to another server. stored_bytes: of what was stored.
+        moved, moved_bytes: entries handed to another server. stored_bytes: of stored blocks.
         holds_expired: lookups whose blocks were not released in time.
     """
 
@@ -75,7 +77,7 @@ class PoolCounters:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the blocks asked for that were found, 0 to 1."""
+        """Share of the blocks looked up that were found, 0 to 1."""
         return (self.blocks_memory + self.blocks_ssd) / max(1, self.blocks_asked)
 
 

@@ -80,7 +80,7 @@ class VirtualMovers:
         self.found_blocks += found.blocks
         nbytes = found.blocks * self._block_bytes
         asked = self._asking_until[instance] = max(now, self._asking_until.get(instance, 0.0)) + ASK_S
-        latency_s = asked - ASK_S - now + LOOKUP_S
+        latency_s = asked - ASK_S - now + LOOKUP_S + found.waited_s
         self._network.from_pool(instance, nbytes, latency_s, self._fetched, (order, found, nbytes, done))
 
     def _fetched(self, move: tuple[FetchOrder, LongestPrefix, int, Done]) -> None:

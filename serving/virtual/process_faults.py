@@ -3,6 +3,7 @@
 kill     the instance is gone, its requests go elsewhere; another one is up after the restart of an engine
 freeze   ├─ stands still ─┬─ `silence_s`: gateways send its requests elsewhere ─┬─ `replaced_after_s`: as a kill
          └ goes on        └ thaws later: empty, and gateways send to it again   └ thaws no more
+         a frozen memory server is waited for, missed and dropped from the ring; thawed, it is back with its blocks
 slow_link  every handoff, fetch and store of the instance takes longer
 """
 
@@ -14,6 +15,7 @@ from hardware.faults import DURATIONS, Fault, FaultKind, Recovery, recovery_time
 from serving.errors import LedgerError
 from serving.faults.schedule import choose
 from serving.ids import ReplicaId
+from serving.values.health import freeze_course
 from serving.values.orders import Cancel
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
@@ -70,7 +72,10 @@ class ProcessFaults:
         """
         node, now = self._node, self._node.queue.now
         if pool == "kvcache":
-            self.lose_memory(name, now + DURATIONS[FaultKind.MEMORY_SERVER].value)
+            if fault.kind is FaultKind.FREEZE:
+                self._freeze_memory(name, fault.duration_s)
+            else:
+                self.lose_memory(name, now + DURATIONS[FaultKind.MEMORY_SERVER].value)
             return
         if pool == "gateway":
             number = int(name.removeprefix("gateway"))
@@ -114,7 +119,7 @@ class ProcessFaults:
     def lose_memory(self, name: str, until_s: float) -> None:
         """A memory server is lost until then. Nothing happens where there is no such server, or none that is up."""
         pool, now = self._node.pool, self._node.queue.now
-        if pool is not None and any(one.name == name and one.up for one in pool.servers()):
+        if pool is not None and pool.runs(name):
             pool.lose_server(name, now, keeps_ssd=True)
             if until_s < math.inf:
                 self._node.queue.at(until_s, self._new_memory, name)
@@ -122,21 +127,19 @@ class ProcessFaults:
     def _new_memory(self, name: str) -> None:
         pool = self._node.pool
         if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
-            taken = any(one.name == name and one.up for one in pool.servers())
-            pool.add_server(self._node.queue.now, None if taken else name)
+            pool.add_server(self._node.queue.now, None if pool.runs(name) else name)
 
     # ---- frozen ----------------------------------------------------------------------------------------------------
 
     def _freeze(self, instance: _Instance, seconds: float, cost: FaultCost) -> None:
         queue, health = self._node.queue, self._node.config.health
-        given_up = seconds > health.replaced_after_s
-        lasts = min(seconds, health.replaced_after_s)
-        cost.npus, cost.still_s = instance.npus, lasts
+        course = freeze_course(seconds, health.silence_s, health.replaced_after_s)
+        cost.npus, cost.still_s = instance.npus, course.stands_s
         self._frozen.add(instance.name)
-        instance.stall(lasts)
-        if lasts > health.silence_s:
-            queue.at(queue.now + health.silence_s, self._fall_silent, (instance, queue.now, cost))
-        queue.at(queue.now + lasts, self._give_up if given_up else self._thaw, instance)
+        instance.stall(course.stands_s)
+        if course.resumed_after_s is not None:
+            queue.at(queue.now + course.resumed_after_s, self._fall_silent, (instance, queue.now, cost))
+        queue.at(queue.now + course.stands_s, self._give_up if course.replaced else self._thaw, instance)
 
     def _fall_silent(self, silent: tuple[_Instance, float, FaultCost]) -> None:
         """Gateways give it up, as live: what it has, it drops before it goes on."""
@@ -165,6 +168,27 @@ class ProcessFaults:
         if instance.alive:
             restart_s = self._node.config.simulation.start_s or recovery_time(FaultKind.KILL)
             self.lose(instance, FaultCost(still_s=restart_s))
+
+    def _freeze_memory(self, name: str, seconds: float) -> None:
+        """A memory server stands still; after `replaced_after_s` it is killed, and another one takes over its SSD."""
+        pool, queue, replaced_after_s = self._node.pool, self._node.queue, self._node.config.health.replaced_after_s
+        assert pool is not None
+        replaced = seconds > replaced_after_s
+        server = name, pool.freeze_server(name, queue.now, math.inf if replaced else queue.now + seconds)
+        if replaced:
+            queue.at(queue.now + replaced_after_s, self._replace_memory, server)
+        else:
+            queue.at(queue.now + seconds, self._thaw_memory, server)
+
+    def _thaw_memory(self, server: tuple[str, int]) -> None:
+        pool = self._node.pool
+        if pool is not None:
+            pool.thaw_server(*server, self._node.queue.now)
+
+    def _replace_memory(self, server: tuple[str, int]) -> None:
+        pool, now = self._node.pool, self._node.queue.now
+        if pool is not None and pool.is_frozen(*server):
+            self.lose_memory(server[0], now + DURATIONS[FaultKind.MEMORY_SERVER].value)
 
     # ---- slow ------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,13 @@ from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD, DecodeAbility, Expected
+from serving.scaling.core.decode_parts import in_parts
 from serving.scaling.core.measure import Abilities
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals
 from serving.virtual.aggregated import AggregatedInstance
+from serving.virtual.decode_sizes import DecodeSizes
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_sizes import MemorySizes
-from serving.virtual.part_sizes import PartSizes
 from serving.virtual.ports import StepDurations
 from serving.virtual.supernode import Supernode
 from serving.virtual.work_done import answers_pool, prompts_pool
@@ -94,38 +95,27 @@ class SignalReader:
             return self._parts(self._node.parts)
         return self._instances(pool)
 
-    def _parts(self, sizes: PartSizes) -> PoolSignals:
+    def _parts(self, sizes: DecodeSizes) -> PoolSignals:
         """Decode instances that change their size, as so many parts of theirs."""
-        whole = self._instances("decode")
-        per_instance = whole.npus_per_instance // sizes.step
-        leaving = sizes.leaving_npus // sizes.step
-        there = sum(one.npus for one in self._node.decodes) // sizes.step
-        low, high = sizes.bounds
+        whole, target, bounds = self._instances("decode"), sizes.rules.target, sizes.bounds
+        low, high = bounds
         count = max(1, whole.running)
         abilities = tuple(whole.max_sequences * count * self._part(sizes, parts / count) for parts in range(high + 1))
-        now = min(max(sizes.target, low), high)
+        now = min(max(target, low), high)
         crowded = whole.crowd / whole.max_sequences if whole.max_sequences > 0 else 0.0
         return replace(
-            whole,
-            target=sizes.target,
-            running=there - leaving,
-            starting=max(0, sizes.target - (there - leaving)),
-            draining=leaving,
-            npus_per_instance=sizes.step,
+            in_parts(whole, whole.npus_per_instance // sizes.step, target, sizes.instances(), sizes.step, bounds),
             max_sequences=abilities[now] / now,
-            low=low,
-            high=high,
             crowd=crowded * abilities[now] / now,
-            seats=whole.seats // per_instance,
             start_s=sizes.start_s(),
             abilities=abilities,
         )
 
-    def _part(self, sizes: PartSizes, parts: float) -> float:
+    def _part(self, sizes: DecodeSizes, parts: float) -> float:
         """Ability of an instance of so many parts, in that of one of the configured size; in proportion below the
         fewest, and between whole parts.
         """
-        fewest = sizes.fewest
+        fewest = sizes.rules.fewest
         if parts < fewest:
             return parts / fewest * self._share(fewest * sizes.step)
         below = math.floor(parts)

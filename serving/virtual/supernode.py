@@ -18,9 +18,8 @@ from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
 from serving.instance.core.from_config import engine_settings
 from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
+from serving.virtual.decode_sizes import DecodeSizes
 from serving.virtual.directory import Directory
-from serving.virtual.elastic_decode import ElasticDecode
-from serving.virtual.engine_sizes import EngineSizes
 from serving.virtual.events import EventQueue
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.instance_driver import DriverContext
@@ -30,10 +29,10 @@ from serving.virtual.memory_sizes import MemorySizes
 from serving.virtual.meter import WorkDone
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
-from serving.virtual.part_sizes import PartSizes
 from serving.virtual.placement import NpuPlacement
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
+from serving.virtual.serve_replicas import ServeReplicas
 from serving.virtual.slowdown import JITTER_STEPS, Slowdown
 from serving.virtual.start_phases import start_phases
 from serving.virtual.times import TableTimes
@@ -86,10 +85,10 @@ class Supernode:
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self._serial = dict.fromkeys(config.pools, 0)
-        self.sizes = EngineSizes(self, start_phases(cost, config.simulation))
+        self.sizes = ServeReplicas(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
-        self.parts = PartSizes(self, scaler.decode_step_npus) if resized else None
+        self.parts = DecodeSizes(self, scaler.decode_step_npus) if resized else None
         if config.simulation.routing:
             from serving.virtual.expert_groups import ExpertGroups  # elsewhere its imports would be waited for in vain
 
@@ -149,7 +148,7 @@ class Supernode:
         for gateway in self.gateways:
             gateway.instance_lost(name)
 
-    def move_instance(self, instance: ElasticDecode, npus: tuple[NpuId, ...]) -> None:
+    def move_instance(self, instance: DecodeInstance, npus: tuple[NpuId, ...]) -> None:
         """A decode instance has these NPUs from now on. Effects: it pauses; gateways hear of its new room."""
         name = instance.name
         self.places[name] = npus
@@ -247,7 +246,8 @@ class Supernode:
     def _decode(self, name: ReplicaId) -> DecodeInstance:
         pool, simulation = self.config.decode, self.config.simulation
         groups = self.groups_of(pool.npus_per_instance)
-        fewest = pool.dies_per_instance if self.parts is None else self.parts.fewest * self.parts.step * DIES_PER_NPU
+        parts = self.parts
+        fewest = pool.dies_per_instance if parts is None else parts.rules.fewest * parts.step * DIES_PER_NPU
         blocks = self.cost.hbm_plan("decode", fewest).kv_tokens // self.config.engine.block_tokens
         of_a_group = replace(
             pool,
@@ -256,9 +256,8 @@ class Supernode:
         )
         settings = engine_settings(self.config, "decode", of_a_group, MODEL_LEN, blocks, draft_tokens=simulation.drafts)
         settings = replace(settings, cache_decoded=not self.config.model.reasoning)
-        make = DecodeInstance if self.parts is None else ElasticDecode
         around = self._around if self.experts is None else replace(self._around, times=self.experts.times(name))
-        instance = make(
+        instance = DecodeInstance(
             name, "decode", pool.npus_per_instance, groups, settings, blocks, around, self.slowdowns[name],
             simulation.drafts, simulation.acceptance,
             JITTER_STEPS if self.slowdowns[name].varies else REFRESH_STEPS,

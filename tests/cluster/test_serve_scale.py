@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 from ray.serve._private.common import ReplicaState
+from ray.serve._private.constants import REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD
 
 from serving.cluster.serve_scale import scale_down
+from serving.config.health import SHELL_MISSES
 
 
 class Controller:
@@ -40,3 +42,7 @@ def test_another_serve_than_we_know_chooses_itself() -> None:
     controller = Controller(["a"], known=False)
     assert scale_down(controller, "decode", 0, ("a",)) == ()
     assert (controller.calls, controller.stopped) == ([("decode", 0)], [])
+
+
+def test_serve_replaces_a_frozen_replica_after_as_many_misses_as_virtual_time() -> None:
+    assert SHELL_MISSES == REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD

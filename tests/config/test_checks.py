@@ -24,6 +24,7 @@ from serving.config.checks import check_consistency
 from serving.errors import ConfigError
 from tests.config.toml_file import load
 
+PARTS = '[autoscaler]\npolicy = "slo"\ndecode_step_npus = {}\nmin_decode_npus = {}\nmax_decode_npus = {}\n'
 REFUSED = {
     "an origin with a path": (
         '[gateway]\nallowed_origins = ["*", "https://chat.example.com/"]',
@@ -102,6 +103,19 @@ REFUSED = {
     "more spares than a group may have ranks": (
         "[experts]\nspares = 3\nmost_ranks = 4\n[decode]\nep = 2\nnpus_per_instance = 1",
         "[decode] ep = 2 with [experts] spares = 3 makes more than 4 ranks: raise most_ranks to 5",
+    ),
+    "a part that is half a rank": (
+        PARTS.format(1, 4, 6) + "[decode]\nep = 2\nnpus_per_instance = 2",
+        "[autoscaler] decode_step_npus = 1 is no whole number of ranks, which have npus_per_instance = 2 NPUs",
+    ),
+    "fewer ranks than a group keeps the NPUs of": (
+        PARTS.format(1, 1, 4) + "[decode]\nep = 2\nnpus_per_instance = 1",
+        "[autoscaler] min_decode_npus = 1, but a group keeps the 2 NPUs of the ranks that it begins with, [decode]"
+        " ep = 2, however few it has: set it to 2",
+    ),
+    "more ranks than a group can have": (
+        PARTS.format(1, 2, 6) + "[decode]\nep = 2\nnpus_per_instance = 1\n[experts]\nmost_ranks = 4",
+        "[autoscaler] max_decode_npus = 6 makes more than 4 ranks of a group: set it to 4, or raise [experts]",
     ),
     "ranks on an accelerator": (
         'device = "cuda"\n[decode]\nep = 2\nnpus_per_instance = 1',

@@ -58,6 +58,7 @@ def test_the_setting_that_a_help_shows_works_in_that_command(
 
 
 TWO_RANKS = "[decode]\nep = 2\nnpus_per_instance = 1\nub_memory_mib = 256\n"
+PARTS = '[autoscaler]\npolicy = "slo"\ndecode_step_npus = 1\nmin_decode_npus = 2\nmax_decode_npus = 4\n'
 SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n'
 
 
@@ -83,6 +84,22 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             '[autoscaler]\npolicy = "slo"\nidle_to_zero_s = 9\n',
             "[autoscaler] idle_to_zero_s has no effect unless a pool may go to zero: set one of [autoscaler]"
             " min_prefill, min_decode, min_kvcache to 0",
+        ),
+        (
+            PARTS,
+            "[autoscaler] decode_step_npus, min_decode_npus, max_decode_npus have no effect in a system that runs,"
+            " unless [decode] ep is above 1: there an instance is one process, which keeps its size; only groups of"
+            " ranks, and instances in virtual time (`cloudmatrix simulate`), grow and shrink",
+        ),
+        (
+            PARTS + "max_decode = 3\n" + TWO_RANKS,
+            "[autoscaler] max_decode has no effect with [autoscaler] decode_step_npus: as many groups of ranks as there"
+            " are change their size",
+        ),
+        (
+            '[autoscaler]\npolicy = "slo"\nmax_decode_npus = 4\n' + TWO_RANKS,
+            "[autoscaler] max_decode_npus has no effect with [autoscaler] decode_step_npus = 0: groups of ranks change"
+            " their size by `cloudmatrix experts resize`",
         ),
         (
             "[experts]\nredundant = 1\n",

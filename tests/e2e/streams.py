@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import httpx
 
 from tests.e2e.server import PATIENCE_S, Server
 from tests.live.workload import Ask, Reference
+from tests.virtual.core.outcome import Seen
 
 
 def order(ask: Ask, *, stream: bool = False, model: str = "tiny") -> dict[str, Any]:
@@ -50,6 +52,15 @@ class Streams:
         self._begun = asyncio.Event()
         self._enough: Callable[[Iterable[object]], bool] = all
 
+    def seen(self, resumed: int) -> Seen:
+        """What the clients got.
+
+        Args:
+            resumed: as the gateway counted; see `resumptions`.
+        """
+        finished = sum(stream.finish == "length" for stream in self.streams)
+        return Seen(finished, len(self.streams) - finished, resumed, sum(len(stream.tokens) for stream in self.streams))
+
     @property
     def done(self) -> bool:
         """Whether every stream has finished."""
@@ -85,6 +96,12 @@ class Streams:
                     stream.finish = choice["finish_reason"] or stream.finish
                 if self._enough(other.tokens for other in self.streams):
                     self._begun.set()
+
+
+def resumptions(server: Server) -> int:
+    """How often choices went on elsewhere so far."""
+    counted = re.findall(r"^cloudmatrix:resumptions_total{.*} (\S+)$", server.get("/metrics"), re.M)
+    return round(sum(map(float, counted)))
 
 
 async def fickle_request(port: int, rng: random.Random, *, leave: bool) -> str:

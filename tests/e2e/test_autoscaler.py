@@ -14,9 +14,10 @@ import pytest
 
 from tests.e2e.scaled import Scaled, asks, settled
 from tests.e2e.server import wait_for
-from tests.e2e.streams import Streams
+from tests.e2e.streams import Streams, resumptions
 from tests.e2e.topology import small
 from tests.live.workload import Reference
+from tests.virtual.core.live_scenes import burst
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -73,6 +74,7 @@ def test_pools_without_requests_go_to_sleep(server: Scaled) -> None:
 
 def test_decode_follows_its_load_and_nothing_is_lost(server: Scaled, reference: Reference) -> None:
     most = 0
+    simulated, decided = burst(40, 600)
 
     async def scene() -> None:
         nonlocal most
@@ -83,12 +85,15 @@ def test_decode_follows_its_load_and_nothing_is_lost(server: Scaled, reference: 
             await asyncio.sleep(0.1)
         await running
         assert all(stream.follows(reference) for stream in streams.streams)
+        assert streams.seen(resumptions(server)) == simulated, "in virtual time, too"
 
     begun = time.monotonic()
     while most < 2 and time.monotonic() < begun + LOAD_S:  # one lot may end before a second instance has started
         asyncio.run(scene())
     assert most >= 2, server.kinds("decode")
     settled(server, "decode", 0)
+    kinds = [kind for kind, _ in server.kinds("decode")]
+    assert [kinds[0]] == [kind for kind, _ in decided[-1:]] == ["zero"]
 
 
 def test_a_target_by_hand_stands_against_the_policy_and_ends(server: Scaled) -> None:

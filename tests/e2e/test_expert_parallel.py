@@ -16,9 +16,11 @@ from msgspec.structs import replace
 
 from tests.e2e.scaled import Scaled, asks, settled
 from tests.e2e.server import SHARED_MEMORY, STOP_S, wait_for
-from tests.e2e.streams import Streams, order
+from tests.e2e.streams import Streams, order, resumptions
 from tests.e2e.topology import small
 from tests.live.workload import GREEDY, Ask, Reference, varied_asks
+from tests.virtual.core.live_scenes import group_resized, rank_lost
+from tests.virtual.core.outcome import Seen
 
 pytestmark = pytest.mark.slow
 
@@ -26,13 +28,20 @@ SETTINGS = """
 [experts]
 redundant = 1
 policy = "none"
+[autoscaler]
+policy = "requests"
+requests_per_instance = 1000
+decode_step_npus = 1
+min_decode_npus = 2
+max_decode_npus = 2
 [chaos]
 enabled = true
 least_step_s = 0.01
 """
-"""Slow steps, so that streams are running when a process dies."""
+"""Slow steps, so that streams run when a process dies. The policy targets two ranks, whatever was set by hand."""
 LENGTH = 300
 """Tokens of a stream: 3 s."""
+STREAMS = 4
 
 
 @pytest.fixture(scope="module")
@@ -63,17 +72,18 @@ def shells(server: Scaled) -> set[int]:
     return {row["shell_pid"] for row in server.replicas("decode")}
 
 
-def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> None:
-    """Kill a process under streams: all streams finish correctly."""
+def kill_under_streams(server: Scaled, reference: Reference, seed: int, pid: int) -> Seen:
+    """Kill a process under streams: all go on to their right ends. Returns: what the clients got."""
+    streams, before = Streams(server, asks(seed, STREAMS, LENGTH)), resumptions(server)
 
     async def scene() -> None:
-        streams = Streams(server, asks(seed, 4, LENGTH))
         running = await streams.start()
         os.kill(pid, signal.SIGKILL)
         await running
         assert all(stream.follows(reference) for stream in streams.streams)
 
     asyncio.run(scene())
+    return streams.seen(resumptions(server) - before)
 
 
 def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: Reference) -> None:
@@ -173,7 +183,7 @@ def outcomes(server: Scaled) -> list[str]:
 
 def test_the_next_shell_takes_the_ranks_over(server: Scaled, reference: Reference) -> None:
     before, (shell,) = ranks(server), shells(server)
-    kill_under_streams(server, reference, 1, shell)
+    assert kill_under_streams(server, reference, 1, shell) == Seen(STREAMS, 0, 0, STREAMS * LENGTH)
     wait_for(lambda: len(shells(server) - {shell}) == 1, "another shell holds both", state=server.cluster)
     settled(server, "decode", 1)
     assert ranks(server) == before, "the same processes, under their names"
@@ -183,7 +193,8 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
     """Its peer computes all experts until it is back."""
     before = ranks(server)
     lost, kept = sorted(before)
-    kill_under_streams(server, reference, 2, before[lost])
+    live = kill_under_streams(server, reference, 2, before[lost])
+    assert live == rank_lost(STREAMS, LENGTH), "in virtual time, too"
     wait_for(lambda: ranks(server).get(lost, before[lost]) != before[lost], "it is back", state=server.cluster)
     wait_for(lambda: len(ranks(server)) == 2, "the group is whole", state=server.cluster)
     assert ranks(server)[kept] == before[kept]
@@ -195,7 +206,7 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
 
 
 def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Reference) -> None:
-    """2 -> 3 -> 2 ranks; a larger number is refused."""
+    """2 -> 3 ranks by hand, -> 2 by the policy once it may; and there is a limit to it."""
     before = ranks(server)
 
     async def scene() -> None:
@@ -206,15 +217,18 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
         more = Streams(server, asks(6, 6, LENGTH))
         both = await more.start()
         await asyncio.to_thread(wait_for, lambda: busy(server), "the new rank has streams")
-        shrunk = await asyncio.to_thread(resized, server, 2)
-        assert shrunk.returncode == 0, shrunk.stderr
+        freed = await asyncio.to_thread(server.command, "scale", "decode", "1", "--hold", "0")
+        assert freed.returncode == 0, freed.stderr
         await asyncio.gather(running, both)
         assert all(stream.follows(reference) for stream in (*streams.streams, *more.streams))
 
+    counted = resumptions(server)
     asyncio.run(scene())
+    assert resumptions(server) - counted == group_resized([2 * LENGTH] * 6, [LENGTH] * 6).resumed == 0
     wait_for(lambda: rank_processes(server) == 2, "the third rank has ended", state=server.processes)
     settled(server, "decode", 1)
     assert ranks(server) == before
+    assert server.kinds("decode")[0] == ("forecast", "autoscaler")
     full = resized(server, 8)
     assert full.returncode != 0
     assert "do not fit" in full.stderr

@@ -28,22 +28,25 @@ def test_a_shipped_scenario_runs_both_ways() -> None:
 def test_what_a_command_cannot_do_is_refused_by_name_with_what_it_can() -> None:
     die = Fault(Seconds(3.0), FaultKind.DIE, "n0.npu0.die1", Seconds(1.0), 0.0)
     scenario = Scenario(
-        faults=(FaultConfig(FaultKind.FREEZE), FaultConfig(FaultKind.FLOOD, weight=0.0)),
+        faults=(FaultConfig(FaultKind.FULL_DISK), FaultConfig(FaultKind.FLOOD, weight=0.0)),
         fault=(die,),
         rates=rates_from({"bit_flip": 1}, ""),
     )
     with pytest.raises(ConfigError, match=r"^chaos cannot do .* at 3 s: die\. It can do kill \(prefill, .*flood"):
         check_reach(scenario, LIVE, "chaos", POOLS)
-    refused = r"cannot do \[\[faults\]\]\[0\] freeze of kvcache; \[rates\] bit_flip\. It can do .*straggler"
+    refused = r"cannot do \[\[faults\]\]\[0\] full_disk; \[rates\] bit_flip\. It can do .*straggler"
     with pytest.raises(ConfigError, match=refused):
         check_reach(scenario, VIRTUAL, "simulate", POOLS)
 
 
 def test_what_is_never_hit_is_not_refused() -> None:
+    engines = {FaultKind.FREEZE: POOLS_OF[FaultKind.SLOW_LINK]}
     freeze = Scenario(faults=(FaultConfig(FaultKind.FREEZE),))
-    check_reach(freeze, VIRTUAL, "simulate", ("prefill", "decode"))
+    check_reach(freeze, engines, "simulate", ("prefill", "decode"))
     spared = Scenario(pools=PoolsConfig(kvcache=0.0), faults=freeze.faults)
-    check_reach(spared, VIRTUAL, "simulate", POOLS)
+    check_reach(spared, engines, "simulate", POOLS)
+    with pytest.raises(ConfigError, match="freeze of kvcache"):
+        check_reach(freeze, engines, "simulate", POOLS)
     parts = Scenario(faults=(FaultConfig(FaultKind.KILL_PART, pools=("gateway", "gcs")),))
     with pytest.raises(ConfigError, match="kill_part of gcs"):
         check_reach(parts, VIRTUAL, "simulate", POOLS)

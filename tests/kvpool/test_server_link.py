@@ -11,7 +11,8 @@ import pytest
 from serving.errors import PoolError, PoolRefusedError, PoolTimeoutError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
-from serving.kvpool.live import frames, server_link
+from serving.kvpool.core import server_backoff
+from serving.kvpool.live import frames
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.opening import accept_proved
 from serving.sockets.proof import Verifier
@@ -215,11 +216,11 @@ def test_pauses_double_up_to_their_limit() -> None:
         link = server.link()
     pauses = []
     for _ in range(7):
-        link._retry_at = 0.0  # instead of waiting
+        link.backoff.retry_at = 0.0  # instead of waiting
         start = time.monotonic()
         with pytest.raises(PoolUnreachableError):
             link.prepare(soon())
-        pauses.append(round(link._retry_at - start, 1))
+        pauses.append(round(link.backoff.retry_at - start, 1))
     assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert link.skipped(time.monotonic())
 
@@ -237,7 +238,7 @@ def test_a_good_answer_ends_the_doubling() -> None:
             link.ask(m.Done, m.ReleaseLeases(()), soon())
             with pytest.raises(PoolTimeoutError):
                 link.ask(m.Data, m.Stats(), soon(0.05))
-            assert link._pause_s == pytest.approx(0.2)
+            assert link.backoff.pause_s == pytest.approx(0.2)
             time.sleep(0.25)
             after_greeting(link)
         link.close()
@@ -253,7 +254,7 @@ def test_a_server_that_does_not_take_us(greeting: m.Message) -> None:
 
 
 def test_a_server_that_never_greets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_link, "CONNECT_S", 0.3)
+    monkeypatch.setattr(server_backoff, "CONNECT_S", 0.3)
     with serving(lambda _, __: None) as server:
         link = server.link()
         start = time.monotonic()

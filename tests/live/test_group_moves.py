@@ -121,7 +121,7 @@ async def test_an_operator_moves_an_expert() -> None:
     [
         (MoveOneExpert(3, 0, 1), True, "layers 0 to 0"),
         (MoveOneExpert(0, 4, 1), True, "experts 0 to 3"),
-        (MoveOneExpert(0, 0, 2), True, "no member"),
+        (MoveOneExpert(0, 0, 2), True, "holds no experts"),
         (MoveOneExpert(0, 2, 1), False, "holds expert 2 of layer 0 already"),
         (RebalanceExperts("random"), True, "no policy 'random'"),
     ],

@@ -27,7 +27,7 @@ async def test_a_group_is_made_and_leaves_nothing() -> None:
     assert shell.group == "decode#abc"
     ranks = scene.world.of("decode#abc")
     assert [rank.name.replica for rank in ranks] == ["decode#abc.r0", "decode#abc.r1"]
-    assert scene.serving("decode#abc") == shell.pids == [rank.pid for rank in ranks]
+    assert scene.serving("decode#abc") == shell.ranks.pids == [rank.pid for rank in ranks]
     await shell.close_logs()
     await scene.close(shell)
     told = [Follow, Begin, CloseLog, Leave, EndRank]
@@ -160,7 +160,7 @@ async def test_a_rank_that_cannot_be_built_later_is_tried_again() -> None:
     await scene.until(lambda: scene.world.made > made + 3)
     scene.world.unbuildable = ""
     await scene.until(lambda: scene.serving("decode#abc"))
-    assert len(shell.pids) == 2
+    assert len(shell.ranks.pids) == 2
     await scene.close(shell)
 
 

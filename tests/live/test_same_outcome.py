@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from serving.errors import ServingError
 from serving.gateway.live.generation import LiveGeneration
 from serving.instance.live.segment_reader import SegmentReader
 from serving.values.sequence import SamplingParams
-from serving.virtual.result import Outcome
 from serving.virtual.run import simulate
 from serving.virtual.workload.request import RequestStream, TraceRequest
 from tests.kvpool.pool_cluster import PoolCluster
@@ -32,6 +31,7 @@ from tests.live import harness
 from tests.live.harness import SECRET, Pools, Start, executor, small_config, until
 from tests.live.workload import Ask, tokens
 from tests.virtual.core.case import SHIPPED
+from tests.virtual.core.outcome import Seen, seen
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
@@ -40,31 +40,26 @@ REQUESTS, PROMPT, ANSWER = 6, 40, 300
 SAMPLING = SamplingParams(max_tokens=ANSWER, min_tokens=ANSWER, temperature=0.0)
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Results of one run's clients."""
-
-    finished: int
-    failed: int
-    resumed: int
-    """Requests that were partly recomputed because an instance had failed."""
-    tokens: int
-
-
 def calm(requests: int = REQUESTS) -> Seen:
     """Outcome of a run without faults."""
     return Seen(requests, 0, 0, requests * ANSWER)
 
 
-def configuration(checkpoint: Path, prefills: int = 1, decodes: int = 1, **sections: Any) -> ServeConfig:
-    """Two hosts of eight NPUs for each instance: no two instances share a host."""
-    config = small_config(checkpoint, engine={"empty_role_s": 0.1}, autoscaler={"period_s": 0.1}, **sections)
-    node = replace(config.cluster.nodes[0], npus=16 * (prefills + decodes))
+def configuration(checkpoint: Path, prefills: int = 1, decodes: int = 1, both: int = 0, **sections: Any) -> ServeConfig:
+    """Two hosts of eight NPUs for each instance: none shares a host with another one.
+
+    Args:
+        both: aggregated instances, in place of the others.
+    """
+    mode = "aggregated" if both else "disaggregated"
+    config = small_config(checkpoint, mode=mode, engine={"empty_role_s": 0.1}, autoscaler={"period_s": 0.1}, **sections)
+    node = replace(config.cluster.nodes[0], npus=16 * (both or prefills + decodes))
     return replace(
         config,
         cluster=replace(config.cluster, nodes=(node,)),
         prefill=replace(config.prefill, npus_per_instance=16, replicas=prefills),
         decode=replace(config.decode, npus_per_instance=16, replicas=decodes),
+        aggregated=replace(config.aggregated, npus_per_instance=16, replicas=max(1, both)),
     )
 
 
@@ -79,14 +74,7 @@ def played(
     Args:
         late: when as many requests arrive again; None = never.
     """
-    result = simulate(_large(config), _load(late), faults=faults, scaler=scaler, check=True)
-    rows, outcomes = result.requests, list(result.requests.outcome)
-    return Seen(
-        outcomes.count(Outcome.FINISHED),
-        outcomes.count(Outcome.FAILED),
-        sum(attempts > 1 for attempts in rows.attempts),
-        sum(rows.output_tokens),
-    )
+    return seen(simulate(_large(config), _load(late), faults=faults, scaler=scaler, check=True))
 
 
 def _large(config: ServeConfig) -> ServeConfig:
@@ -157,7 +145,10 @@ async def met_live(pools: Pools, misfortune: Callable[[Pools], Awaitable[None]])
 
 
 def _decoding(pools: Pools) -> int:
-    return sum(instance.engine.snapshot(0.0).running for instance in pools.of("decode"))
+    """Sequences that decode, so that one token each is to be computed; 0 while more are."""
+    snapshots = [one.engine.snapshot(0.0) for pool in ("decode", "aggregated") for one in pools.of(pool)]
+    running = sum(one.running for one in snapshots)
+    return 0 if sum(one.queued_tokens for one in snapshots) > running else running
 
 
 def _pace(pools: Pools, seconds: float) -> None:
@@ -227,6 +218,29 @@ async def test_an_instance_is_drained(started: Start, checkpoint: Path) -> None:
     scaler = ScriptedScaler([(0.0, "decode", 1)])
     assert live == calm() == played(config, scaler=scaler)
     assert scaler.seen, "it was drained while requests ran"
+    await pools.audit()
+
+
+async def test_prefill_is_scaled_down(started: Start, checkpoint: Path) -> None:
+    config = configuration(checkpoint, prefills=2)
+    pools = await started("prefill", "prefill", "decode", config=config)
+    _pace(pools, 0.01)
+    generations = [pools.submit(ask) for ask in asks()]
+    await pools.retire(pools.of("prefill")[0], 0.0)
+    _pace(pools, 0.0)
+    scaler = ScriptedScaler([(0.0, "prefill", 1)])
+    assert await told(generations) == calm() == played(config, scaler=scaler)
+    assert scaler.seen[-1].pool("prefill").running == 1
+    await pools.audit()
+
+
+async def test_an_aggregated_instance_is_lost(started: Start, checkpoint: Path) -> None:
+    config = configuration(checkpoint, both=2)
+    pools = await started("aggregated", "aggregated", config=config)
+    live = await met_live(pools, lambda pools: pools.kill(pools.of("aggregated")[0]))
+    for kind, target in ((FaultKind.NODE, "n0"), (FaultKind.KILL, "aggregated0")):
+        virtual = played(config, fault(kind, target, while_all_decode(config)))
+        assert live == virtual == replace(calm(), resumed=REQUESTS // 2)
     await pools.audit()
 
 

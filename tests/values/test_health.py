@@ -1,10 +1,12 @@
 """Limits of a step's duration, and attribution of silence."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.values.health import Silence, StepLimits, StepWatch, hangs
+from serving.values.health import FreezeCourse, Silence, StepLimits, StepWatch, freeze_course, hangs
 
 LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
@@ -97,3 +99,21 @@ def test_who_did_not_look_blames_nobody() -> None:
         assert not silence.too_long(10.0, now)
     silence.look(22.1)
     assert silence.too_long(10.0, 22.1), "the whole limit again, but no more"
+
+
+@pytest.mark.parametrize(
+    ("frozen_s", "course"),
+    [
+        (2.5, FreezeCourse(2.5, None, False)),
+        (2.6, FreezeCourse(2.6, 2.5, False)),
+        (15.0, FreezeCourse(15.0, 2.5, False)),
+        (15.1, FreezeCourse(15.0, 2.5, True)),
+        (math.inf, FreezeCourse(15.0, 2.5, True)),
+    ],
+)
+def test_a_frozen_instance_is_waited_for_then_left_then_replaced(frozen_s: float, course: FreezeCourse) -> None:
+    assert freeze_course(frozen_s, 2.5, 15.0) == course
+
+
+def test_an_instance_that_is_replaced_before_gateways_notice_is_never_silent() -> None:
+    assert freeze_course(math.inf, 20.0, 15.0) == FreezeCourse(15.0, None, True)

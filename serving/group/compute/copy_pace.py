@@ -1,4 +1,4 @@
-"""Byte rate of copies that must not disturb the steps beside them."""
+"""Byte rate of copies that must not disturb concurrent steps."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from serving.errors import ExpertError
 
 
 class CopyPace:
-    """Waits after each piece of a copy for as long as the rate asks for. One thread at a time.
+    """Wait after each piece of a copy according to the rate. One thread at a time.
 
-    A pause is not made up for: the rate holds over every stretch of time, but for one piece.
+    A pause is not compensated by a higher rate: the rate holds over every interval, up to one piece.
 
     Args:
         bytes_per_s: above 0.
-        wait: waits so many seconds; returns True if the copy is to be given up.
-        clock: seconds, ever rising.
+        wait: waits for a time [s]; returns True if the copy is to be given up.
+        clock: monotonic time [s].
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class CopyPace:
         self._free_at = 0.0
 
     def __call__(self, nbytes: int) -> None:
-        """A piece was copied.
+        """Wait after a copied piece.
 
         Raises: ExpertError if the copy is to be given up.
         """

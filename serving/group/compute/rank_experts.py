@@ -1,4 +1,4 @@
-"""Experts of one rank: the slots that hold them, the map that it follows, the moves that it is asked for."""
+"""Experts of one rank: their slots, the map in use, and moves."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -46,12 +46,12 @@ Answered = Callable[[tuple[RankEvent, ...]], None]
 
 
 class RankExperts:
-    """Slots of a rank, own ones and the reserve behind them, and what is done with them.
+    """Slots of a rank, own ones and the reserve after them, and changes to them.
 
     Args:
-        path: where the segment of copied slots goes.
+        path: of the segment of copied slots.
     Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory.
-    Effects: fills the own slots as `opening_map` says.
+    Effects: fills the own slots according to `opening_map`.
     """
 
     def __init__(
@@ -79,23 +79,23 @@ class RankExperts:
         """Slots of a layer that have memory of their own."""
         self._slots: ExpertSlots = make_slots(config.slots, source, self.own, path, self.experts)
         fill_all(self._slots, opening)
-        self._mover = SlotMover(self._number, self._slots, opening, self._on_event, config.move_mib_per_s * MIB)
+        self._open = _OpenOrders()
+        self._mover = SlotMover(self._number, self._slots, opening, self._open.on, config.move_mib_per_s * MIB)
         self._executor: NativeGroupExecutor | None = None
         self._borrowed: set[tuple[int, int]] = set()
         """Experts (layer, expert) that the reserve holds."""
         self._map: ExpertMap | None = None
-        """The newest one that this rank was given."""
+        """The latest map that was used."""
         self._given: dict[int, ExpertMap] = {}
-        """Maps of moves by version, until the thread that makes moves has come to them."""
+        """Maps of moves by version, until the mover's thread has switched to them."""
         self._facts: RankFacts | None = None
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
         self._small_lock = threading.Lock()
-        """Of `_given` and `_waiting`; never held for long."""
+        """Of `_given`; never held for long."""
         self.expert_bytes = max(self._slots.layout.room)
         """Weights of one expert, of the layer where they are largest; 0 where slots point to them."""
         self.offer = msgspec.msgpack.encode(self._slots.offer) if self._slots.offer is not None else b""
-        """The own slots as peers are told of them; empty if they find the same experts themselves."""
+        """Access to the own slots for peers; empty if peers find the same experts themselves."""
 
     @property
     def table(self) -> SlotTable:
@@ -109,39 +109,40 @@ class RankExperts:
 
     @property
     def version(self) -> int:
-        """Version of the newest map that this rank was given; 0 = none."""
+        """Version of the latest map that this rank received; 0 = none."""
         with self._small_lock:
             newest = max(self._given, default=0)
         return max(newest, self._map.version) if self._map is not None else newest
 
     def join(self, executor: NativeGroupExecutor, offers: Sequence[RankOffer]) -> None:
-        """Belong to a group, and again whenever its members have changed."""
+        """Join a group. Call it again whenever the members have changed."""
         self._executor = executor
         peers = {one.rank: one.slots for one in offers if one.rank != self._number and one.slots}
         self._mover.join(self, {rank: PeerSlots(_slots_of(slots)) for rank, slots in peers.items()})
 
     def prepare(self, new: ExpertMap) -> NDArray[np.uint32]:
-        """A regrouping's map as the native step reads it, which is to be given to it next.
+        """A regrouping's map as a table of the native step, which must be passed to it next.
 
-        Effects: fills the reserve as the map says, and publishes that.
+        Effects: fills the reserve according to the map, and publishes the slots.
         Raises: ExpertError, ModelError.
         """
         with self._lock:
             return self._prepare(new)
 
     def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
-        """Do what a shell's mover asks of this rank.
+        """Carry out commands of a shell's mover.
 
         Args:
-            answered: is called once, by any thread, when all is done, has failed, or was ended by `MovesEnded`.
+            answered: called once, from any thread, when all commands are done, have failed, or were ended by
+                `MovesEnded`.
         """
         counted = [self._counted() for one in orders if isinstance(one, CountRows)]
         mine = [one for one in orders if not isinstance(one, CountRows) and self._is_mine(one)]
         if not mine:
             answered(tuple(counted))
             return
+        self._open.add(mine, answered)
         with self._small_lock:
-            self._waiting.append(_Waiting(mine, answered))
             self._given |= {one.map.version: one.map for one in mine if isinstance(one, SwitchMap)}
         for order in mine:
             self._mover.take(order)
@@ -168,7 +169,7 @@ class RankExperts:
         self._executor.wake()
 
     def give_back(self) -> None:
-        """Empty slots of the reserve that no map names any more. Now and then; never waits; any thread."""
+        """Empty reserve slots that no map names. Call it periodically, from any thread; never waits."""
         if not self._borrowed or not self._lock.acquire(blocking=False):
             return
         try:
@@ -185,7 +186,7 @@ class RankExperts:
             self._lock.release()
 
     def facts(self) -> ExpertFacts | None:
-        """Where rows go and what is here; None before it has joined. Any thread; never waits for an order."""
+        """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
         executor, facts = self._executor, self._facts
         return (
             None
@@ -194,7 +195,7 @@ class RankExperts:
         )
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
-        """Products of an expert that is here, for each layer: those of absent ones are of the same sizes and form."""
+        """Products of one present expert of each layer: absent experts have the same sizes and form."""
         table, layout, found = self._slots.table, self._slots.layout, []
         for layer in range(self._source.layers):
             numbers = (layout.number(layer, slot) for slot in range(layout.slots))
@@ -203,7 +204,7 @@ class RankExperts:
         return found
 
     def close(self) -> None:
-        """Give the memory back, when nothing computes any more."""
+        """Release the memory. No step may be running."""
         self._mover.close()
         self._slots.close()
 
@@ -242,26 +243,9 @@ class RankExperts:
     def _is_mine(self, order: MoveOrder) -> bool:
         return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number
 
-    def _on_event(self, event: MoveAnswer) -> None:
-        """Answer who waits for it. By threads of the mover and of the engine."""
-        with self._small_lock:
-            for one in self._concerned(event):
-                one.on(event)
-            done = [one for one in self._waiting if one.done]
-            self._waiting = [one for one in self._waiting if not one.done]
-        for one in done:
-            one.answered(tuple(one.events))
-
-    def _concerned(self, event: MoveAnswer) -> "list[_Waiting]":
-        """Those that may wait for an event: the end of moves is none of what was asked for after it."""
-        if not isinstance(event, MovesStopped):
-            return self._waiting
-        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
-        return self._waiting[: next(ends, 0)]
-
 
 class _Waiting:
-    """Orders that were given together, and what has come of them."""
+    """Commands that were given together, and their events."""
 
     def __init__(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
         self._open = list(orders)
@@ -270,20 +254,50 @@ class _Waiting:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is awaited any more."""
+        """Whether all events have arrived."""
         return not self._open
 
     @property
     def awaits_the_end(self) -> bool:
-        """Whether it is the end of moves that was asked for."""
+        """Whether the end of moves is among the commands."""
         return any(isinstance(one, MovesEnded) for one in self._open)
 
     def on(self, event: MoveAnswer) -> None:
-        """Take an event. The end of moves ends all that was asked for before it."""
+        """Take an event. The end of moves completes all earlier commands."""
         left = [one for one in self._open if not _answers(event, one)]
         if len(left) < len(self._open):
             self.events.append(event)
         self._open = [] if isinstance(event, MovesStopped) else left
+
+
+class _OpenOrders:
+    """Commands whose events are awaited, in the order in which they were given. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+
+    def add(self, orders: Sequence[MoveOrder], answered: Answered) -> None:
+        """Await the events of these commands."""
+        with self._lock:
+            self._waiting.append(_Waiting(orders, answered))
+
+    def on(self, event: MoveAnswer) -> None:
+        """Take an event, and report commands that are complete."""
+        with self._lock:
+            for one in self._concerned(event):
+                one.on(event)
+            done = [one for one in self._waiting if one.done]
+            self._waiting = [one for one in self._waiting if not one.done]
+        for one in done:
+            one.answered(tuple(one.events))
+
+    def _concerned(self, event: MoveAnswer) -> list[_Waiting]:
+        """Entries that may wait for an event: the end of moves concerns only earlier commands."""
+        if not isinstance(event, MovesStopped):
+            return self._waiting
+        ends = (number for number, one in enumerate(self._waiting, 1) if one.awaits_the_end)
+        return self._waiting[: next(ends, 0)]
 
 
 def _answers(event: MoveAnswer, order: MoveOrder) -> bool:

@@ -1,4 +1,4 @@
-"""Makes a rank's `ExpertFacts`: whole tables of small models, of large ones what fits."""
+"""Makes a rank's `ExpertFacts`: whole tables of small models, the largest entries of large ones."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from serving.values.expert_map import PARTS, ExpertMap
 MOST_CELLS = 1024
 """Largest table [layer][expert] that is announced whole: about 5 KiB."""
 MOST_NAMED = 32
-"""Busiest and borrowed experts that are named."""
+"""Number of busiest and borrowed experts in the facts."""
 
 
 def rank_shares(map_: ExpertMap) -> npt.NDArray[np.float64]:
@@ -28,7 +28,7 @@ class RankFacts:
     """Facts of a rank under one map.
 
     Args:
-        map_: the newest one.
+        map_: the latest one.
         number: the rank's own. own_slots: of a layer; those behind them hold experts of lost ranks.
         members: ranks that compute together.
         layer_names: of the layers with experts, as the model numbers them.

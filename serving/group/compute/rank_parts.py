@@ -1,4 +1,4 @@
-"""Parts that make an instance a rank of a group: its window, its expert slots, the map it begins with."""
+"""Parts that make an instance a rank of a group: its window, its expert slots, its initial map."""
 
 import os
 import threading
@@ -27,13 +27,13 @@ LAST_EPOCH = (1 << 64) - 1
 
 
 class RankParts:
-    """Parts of one rank beside those of any instance.
+    """Parts of one rank in addition to those of any instance.
 
     Args:
         model: with routed experts, or with absent ones.
         forms: those that it was loaded with, made anew.
     Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory for slots.
-    Effects: makes UB segments beside the instance's own; fills the slots.
+    Effects: makes UB segments in addition to the instance's own; fills the slots.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RankParts:
         """By rank: process and window."""
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
-        """The last one that was followed: who computes together, or will as soon as its epoch begins."""
+        """The last order that was followed: members that compute together, or will from its epoch on."""
 
     def executor(
         self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers, most_forced: int = 0
@@ -84,7 +84,7 @@ class RankParts:
         return str(self._own.path)
 
     def offer(self, layout: str) -> RankOffer:
-        """Implements `GroupMember.offer`. Effects: gives back what the reserve holds for no map any more."""
+        """Implements `GroupMember.offer`. Effects: empties reserve slots that no map names."""
         experts = self.experts
         experts.give_back()
         return RankOffer(
@@ -132,7 +132,7 @@ class RankParts:
     def follow(self, order: RegroupOrder) -> None:
         """Compute with these members from the order's epoch on. The first order joins the group.
 
-        Experts that lie nowhere are computed by the members, each in its reserve of slots, as the order's map says.
+        Members compute experts that are in no own slot from their reserves, according to the order's map.
 
         Raises: GroupError if they do not fit.
         """
@@ -188,11 +188,11 @@ class RankParts:
         return True
 
     def facts(self) -> ExpertFacts | None:
-        """Where its rows go and what it holds; None before it has joined. Any thread; never waits for an order."""
+        """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
         return None if self.order is None else self.experts.facts()
 
     def leave(self) -> None:
-        """End whatever this rank waits for; no step can be made any more."""
+        """End any wait of this rank; no step can follow."""
         if self._own is not None:
             self._own.raise_epoch(LAST_EPOCH, 0)
 

@@ -1,4 +1,4 @@
-"""Windows of a group's ranks in shared memory: each rank makes its own, and maps those of its peers."""
+"""Windows of a group's ranks in shared memory: each rank makes its own and maps those of its peers."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from serving.model.native.rank_group import format_window, raise_epoch, window_b
 
 
 class RankWindow:
-    """One window, made or mapped here; a context manager that lets it go.
+    """One window, made or mapped by this process; a context manager that closes it.
 
     Attributes:
         memory: the window, writable; valid until this is closed.
@@ -48,7 +48,7 @@ class RankWindow:
     def attach(cls, path: str | Path) -> Self:
         """Map the window of a peer.
 
-        Raises: UbError if there is none; GroupError if it holds something else.
+        Raises: UbError if there is none; GroupError if the segment is not such a window.
         """
         segment = UbSegment.attach(path)
         if len(segment.regions()) != 1:
@@ -63,7 +63,7 @@ class RankWindow:
 
     @property
     def epoch(self) -> int:
-        """Epoch that has begun for its owner."""
+        """Epoch that its owner has started."""
         return int.from_bytes(self.memory[EPOCH_OFFSET : EPOCH_OFFSET + 8], sys.byteorder)
 
     def raise_epoch(self, epoch: int, members: int) -> None:
@@ -73,7 +73,7 @@ class RankWindow:
         raise_epoch(library, self.memory, epoch, members)
 
     def close(self) -> None:
-        """Let it go; the rank's own segment is removed."""
+        """Unmap it; the rank's own segment is removed."""
         if self._own:
             self._segment.remove()
         else:

@@ -1,11 +1,11 @@
-"""A rank's part in moves of experts: fetches, loads and switches of maps, as the mover's core orders them.
+"""A rank's part in moves of experts: fetches, loads and switches of maps on command of the mover's core.
 
-    FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
-    LOAD      the record goes into the slot, which no map names; done when the native step knows of it
-    SWITCH    the map goes to the native step, which uses it when all ranks have it; done when it does
+    FETCH     copy a record from a peer's slot, else from this rank's own source, to staging memory; paced
+    LOAD      copy the record to the slot, which no map names; done when the native step uses the new slot table
+    SWITCH    pass the map to the native step, which uses it when all ranks have it; done when it is in use
 
-Copies are made by one thread, in pieces for which the interpreter's lock is let go. Every order is answered, a load
-above all: its slot counts as unusable until then.
+One thread makes the copies, in pieces that release the interpreter's lock. Every command gets a response, above all a
+load, whose slot counts as unusable until then.
 """
 
 import logging
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 _FAILURES = (ServingError, HardwareError, OSError, MemoryError)
 _END_S = 10.0
 _LOOK_S = 0.002
-"""Between two looks whether a map is in use: about a step of the smallest model."""
+"""Interval of checks whether a map is in use [s]: about a step of the smallest model."""
 
 
 class PeerRecords(Protocol):
-    """Another rank's slots, to be read."""
+    """Read access to another rank's slots."""
 
     def record(self, layer: int, slot: int) -> memoryview:
         """The record of one slot; it may change at any time.
@@ -59,10 +59,10 @@ class PeerRecords(Protocol):
 
 
 class MapUser(Protocol):
-    """The native step of a rank in a group; every method may be called by any thread."""
+    """The native step of a rank in a group. Every method may be called from any thread."""
 
     def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
-        """Give the next map, which all ranks use from the same step on.
+        """Set the next map, which all ranks use from the same step on.
 
         Raises: ServingError if it names slots that are empty.
         """
@@ -74,19 +74,19 @@ class MapUser(Protocol):
         ...
 
     def wake(self) -> None:
-        """End a wait for peers' steps soon, so that what was loaded is published."""
+        """End a wait for peers' steps soon, so that loaded slots are published."""
         ...
 
 
 class SlotMover:
-    """Carries out orders for one rank.
+    """Carries out commands for one rank.
 
     Args:
         rank: its number.
         slots: filled with the first map's experts.
-        held: those, in the rank's own slots.
-        report: takes events; called by the thread that copies, and of loads by the one that computes; must not wait.
-        bytes_per_s: how fast experts are fetched.
+        held: the experts in the rank's own slots.
+        report: takes events; called by the copying thread, and for loads by the computing thread; must not block.
+        bytes_per_s: rate of fetches.
     Effects: the first `join` starts a thread.
     """
 
@@ -107,10 +107,10 @@ class SlotMover:
         self._thread = threading.Thread(target=self._run, name=f"expert-slots-{rank}", daemon=True)
 
     def join(self, user: MapUser, peers: Mapping[int, PeerRecords]) -> None:
-        """Belong to a group. Again whenever its ranks have changed.
+        """Join a group. Call it again whenever its ranks have changed.
 
         Args:
-            peers: ranks whose experts are read from their slots; others' come from this rank's own source.
+            peers: ranks whose slots can be read; experts of others are read from this rank's own source.
         """
         self._user, self._peers = user, dict(peers)
         if self._thread.ident is None:
@@ -122,7 +122,7 @@ class SlotMover:
         return tuple(tuple(row) for row in self._held)
 
     def take(self, order: MoveOrder) -> None:
-        """Carry out an order, after those before it. What is for another rank is passed over. Any thread."""
+        """Carry out a command after the earlier ones. Ignores commands for other ranks. Any thread."""
         if isinstance(order, MovesEnded):
             self._given_up.set()
         elif isinstance(order, FetchExpert | LoadExpert) and order.move.to.rank != self.rank:
@@ -130,7 +130,7 @@ class SlotMover:
         self._orders.put(order)
 
     def close(self) -> None:
-        """End the thread; what was ordered and not begun is not done."""
+        """End the thread, without carrying out commands that have not started."""
         self._given_up.set()
         self._orders.put(None)
         if self._thread.ident is not None:
@@ -163,7 +163,7 @@ class SlotMover:
                 self._report(MovesStopped(self.rank, self.held))
 
     def _switch(self, new: ExpertMap) -> None:
-        """Give the map to the native step. One that it refuses is never in use, and the mover's deadline ends that."""
+        """Pass the map to the native step. If it refuses the map, the mover's deadline ends the moves."""
         assert self._user is not None, "a rank without a group has no maps to switch"
         if self._before is not None and new.version <= self._before[0].version:  # a shell that had no answer asks again
             self._asked = max(self._asked or 0, new.version)
@@ -202,7 +202,7 @@ class SlotMover:
         self._report(MoveFetched(move))
 
     def _record(self, move: ExpertMove) -> memoryview | None:
-        """The source's record; None if it cannot be had, or this rank finds the expert where the source does."""
+        """The source's record; None if it is not readable, or both ranks read experts from the same source."""
         assert move.source is not None
         peer = self._peers.get(move.source.rank)
         try:

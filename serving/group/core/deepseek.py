@@ -1,7 +1,7 @@
 """DeepSeek's expert-parallelism load balancer (EPLB): replicate the heaviest experts, pack copies of equal weight.
 
-Where experts, slots and ranks divide evenly, the choices are those of the original. Where they do not, groups and
-copies go where there is room instead of being refused.
+Where experts, slots and ranks divide evenly, the choices equal those of the original. Otherwise groups and copies are
+placed where there is room instead of being refused.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from serving.values.expert_map import PARTS, Placement
 
 
 class GlobalPlacement:
-    """All ranks alike: for decode, where groups are large."""
+    """Ignores nodes: for decode, where groups are large."""
 
     def place(self, load: LayerLoad, experts: int, shape: GroupShape, current: Placement | None = None) -> Placement:
         """See `PlacementPolicy`; the current placement does not matter."""
@@ -28,7 +28,7 @@ class HierarchicalPlacement:
     """Groups of experts stay on one node, so that group-limited routing crosses few: for prefill.
 
     Args:
-        groups: of experts; contiguous and as equal as possible. If they do not fit the nodes, ranks count as alike.
+        groups: of experts; contiguous and as equal as possible. If they do not fit the nodes, nodes are ignored.
     """
 
     groups: int
@@ -53,7 +53,7 @@ class HierarchicalPlacement:
 
 
 def spread(experts: Sequence[int], loads: Sequence[float], slots: Sequence[int]) -> Placement:
-    """Copies of some experts over ranks, the heaviest first.
+    """Placement of copies of some experts on ranks, heaviest first.
 
     Args:
         experts: not more than there are slots.

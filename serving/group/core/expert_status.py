@@ -1,4 +1,4 @@
-"""Experts in numbers, from what ranks announce: for `GET /experts` and `cloudmatrix experts`."""
+"""Status of experts from the facts that ranks announce, for `GET /experts` and `cloudmatrix experts`."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ MOST_BUSIEST = 10
 
 
 class AnnouncedMember(Protocol):
-    """An instance or a rank, with what it announced."""
+    """An instance or a rank with its announced facts."""
 
     @property
     def replica(self) -> ReplicaId: ...
@@ -35,8 +35,8 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
     Args:
         ep: ranks of a group by pool; 1 = one process computes all experts.
         members: instances and ranks; instances are left out.
-    Returns: of a group, `exchange` has `worked_s` [rank], `waited_s` [rank][peer that was there last] and `bytes`
-        [from][to]: rows and results; `layer_names` has what the model calls the layers, which orders count from 0.
+    Returns: for each group, `exchange` has `worked_s` [rank], `waited_s` [rank][last peer to arrive] and `bytes`
+        [from][to] of rows and results; `layer_names` has the model's names of the layers, which commands count from 0.
     """
     groups: dict[str, list[AnnouncedMember]] = {}
     for member in members:
@@ -46,7 +46,7 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
 
 
 def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
-    """Groups as metrics show them. Counts that are zero are among them: `increase` does not see a series begin at one.
+    """Groups for metrics. Includes zero counts, since `increase` misses a series that starts at one.
 
     Args:
         status: of `expert_status`.
@@ -101,7 +101,7 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
 
 
 def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
-    """Latest moves and rebalances, as the group's shell has told its ranks; the newest of what they heard."""
+    """Latest moves and rebalances of the group's shell: the latest facts that any rank has received."""
     told = [one.facts["of_group"] for one in members if one.facts.get("of_group")]
     newest: dict[str, Any] = max(told, key=lambda one: one["shown_s"], default={})
     return {
@@ -120,7 +120,7 @@ def _of_group(members: list[AnnouncedMember]) -> dict[str, Any]:
 
 
 def _to_ranks(facts: list[ExpertFacts], layer: int, ranks: int) -> list[int]:
-    """Rows of a layer by the rank that computes them. While a group is resized, some say it of another size."""
+    """Rows of a layer by the rank that computes them. During a resize, ranks report for different sizes."""
     return [sum(one.to_ranks[layer][rank] for one in facts if rank < one.ranks) for rank in range(ranks)]
 
 
@@ -129,7 +129,7 @@ def _number(of: tuple[AnnouncedMember, ExpertFacts]) -> int:
 
 
 def _exchange(ranks: Sequence[tuple[AnnouncedMember, ExpertFacts]], count: int) -> dict[str, Any]:
-    """Time and bytes between ranks, each since it joined; zeros of one that is missing."""
+    """Time and bytes between ranks, each since it joined; zeros for missing ranks."""
     worked, waited = [0.0] * count, [[0.0] * count for _ in range(count)]
     moved = [[0] * count for _ in range(count)]
     for member, told in ranks:

@@ -1,4 +1,6 @@
-"""Map that a group begins with: experts where a placement policy wants them before there is any load to go by."""
+"""Initial map of a group: experts placed by a policy before any load is known."""
+
+from collections.abc import Collection
 
 from serving.errors import PlacementError
 from serving.group.core.deepseek import GlobalPlacement
@@ -8,17 +10,28 @@ from serving.values.expert_map import ExpertMap
 from serving.values.expert_moves import Held
 
 
-def group_shape(experts: int, ranks: int, redundant: int = 0, nodes: tuple[int, ...] | None = None) -> GroupShape:
-    """Room of a group whose ranks share the experts evenly, the first ones taking what is left over.
+def group_shape(
+    experts: int,
+    ranks: int,
+    redundant: int = 0,
+    nodes: tuple[int, ...] | None = None,
+    holders: Collection[int] | None = None,
+) -> GroupShape:
+    """Room of a group whose ranks share the experts evenly, the first ranks taking the remainder.
 
     Args:
         experts: of a layer.
-        redundant: slots of a rank beside its share.
+        redundant: slots of a rank in addition to its share.
         nodes: [rank] its node; all on one by default.
+        holders: ranks with experts; all by default.
+    Raises: PlacementError if there are none.
     """
-    share, more = divmod(experts, ranks)
-    slots = tuple(share + (rank < more) + redundant for rank in range(ranks))
-    return GroupShape(slots, nodes or (0,) * ranks)
+    able = range(ranks) if holders is None else sorted(holders)
+    if not able:
+        raise PlacementError("no rank of the group holds experts")
+    share, more = divmod(experts, len(able))
+    room = {rank: share + (place < more) + redundant for place, rank in enumerate(able)}
+    return GroupShape(tuple(room.get(rank, 0) for rank in range(ranks)), nodes or (0,) * ranks)
 
 
 def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: PlacementPolicy | None = None) -> ExpertMap:
@@ -26,7 +39,7 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
 
     Args:
         layers: with routed experts.
-        policy: told that all experts are alike; by default experts lie as they are numbered, redundant slots empty.
+        policy: gets an even load; by default experts are placed by number, and redundant slots are empty.
     Raises: PlacementError if the group has too few slots.
     """
     even = (1,) * experts
@@ -34,15 +47,20 @@ def first_map(shape: GroupShape, experts: int, layers: int = 1, policy: Placemen
     return ExpertMap(1, shape.slots, (split(placement, even),) * layers)
 
 
-def opening_map(experts: int, ranks: int, redundant: int, layers: int) -> ExpertMap:
-    """The map of a new group on one node: experts are dealt out evenly, redundant slots get second copies.
+def opening_map(
+    experts: int, ranks: int, redundant: int, layers: int, holders: Collection[int] | None = None
+) -> ExpertMap:
+    """The map of a new group on one node: experts are placed evenly, redundant slots get second copies.
 
-    Raises: PlacementError if a rank would have no expert at all.
+    Args:
+        holders: ranks with experts; all by default.
+    Raises: PlacementError if one of them would have no expert.
     """
-    shape = group_shape(experts, ranks, redundant)
-    if min(shape.slots) == 0:
+    shape = group_shape(experts, ranks, redundant, holders=holders)
+    able = ranks if holders is None else len(holders)
+    if len(shape.ranks()) < able:
         raise PlacementError(
-            f"ep = {ranks}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
+            f"ep = {able}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
             f" rank a slot more with [experts] redundant = 1"
         )
     return first_map(shape, experts, layers, GlobalPlacement())

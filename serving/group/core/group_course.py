@@ -1,4 +1,4 @@
-"""A shell's decisions: which group it takes over, and what it does to make its own group whole and keep it so.
+"""Decisions of a shell: what completes its group of ranks and keeps it complete.
 
     absent ── Make ──► loading ──► offered ── Regroup, at first once all have offered ──► serving
        ▲                                                                          │
@@ -6,39 +6,47 @@
                                                                                   │
     absent ◄─ Dismiss ── left: Regroup without it ◄── leaving ◄── BeginDrain ─────┘
 
-Ranks compute together. When one is lost, the others are regrouped without it at once, redo the step that they were in,
-and compute its experts, too; its replacement joins at another regrouping. Only when none is left is it begun anew.
+Ranks compute together. When a rank is lost, the other ranks are regrouped without it immediately, redo their current
+step, and compute its experts too; its replacement joins at a later regrouping. The group starts over only when no rank
+is left.
 
-A group that is to be larger gets more ranks behind those that it has, which join at one regrouping when all of them
-have offered. In one that is to be smaller the last ranks drain; the others are regrouped without them, and then they
-end. So does a single rank that is to be replaced without a loss. Ranks' phases tell any shell where a change is.
+A group that grows gets ranks with higher numbers, which join at one regrouping when all of them have offered. When a
+group shrinks, its last ranks drain, the others are regrouped without them, and the drained ranks end. A rank that is
+replaced without a loss drains in the same way. The phases of the ranks show the progress of a change to any shell.
 
-Spares are ranks that have offered and are no members: as soon as fewer than `size` serve, the first of them joins under
-its own number. The lost rank's number is given to the next spare. So members need not be the ranks 0 to size - 1.
+Spares are ranks that have offered and are not members: when fewer than `size` ranks serve, the first spare joins under
+its own number, and the number of the lost rank is given to the next spare. So members need not be the ranks 0 to
+size - 1.
+
+Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from serving.values.group import RankOffer, RankPhase, RankReport
+from serving.values.group import RankOffer, RankPhase, RankReport, RankRole
+from serving.values.health import silent_too_long
 from serving.values.rank_losses import LossKind
+
+T = TypeVar("T")
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 FRESH_S = 1.5
-"""What a rank said of its peers is believed for so long: one that is frozen, too, says nothing new."""
+"""How long the report of a rank about its peers is trusted [s]: a frozen rank sends no newer report."""
 _COMPUTING = frozenset({RankPhase.SERVING, RankPhase.LEAVING})
 _NOT_BEGUN = frozenset({RankPhase.LOADING, RankPhase.OFFERED})
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSizes:
-    """Numbers of ranks that a group may have.
+    """Possible numbers of ranks of a group.
 
     Args:
-        first: as it begins. most: that its windows have room for.
-        redundant: expert slots of a rank beside its share.
-        spares: ranks beside those of the size, if there is room for them.
+        first: at the start. most: room of its windows.
+        redundant: expert slots of a rank in addition to its share.
+        spares: ranks in addition to the size, if there is room for them.
     """
 
     first: int
@@ -47,44 +55,55 @@ class GroupSizes:
     spares: int = 0
 
     def spares_of(self, size: int) -> int:
-        """Spares of a group of some size; one that ends has none."""
+        """Spares of a group of this size; 0 for a group that shuts down."""
         return min(self.spares, self.most - size) if size else 0
 
     def room_of(self, size: int) -> int:
-        """Ranks of such a group, spares included."""
+        """Ranks of a group of this size, spares included."""
         return size + self.spares_of(size)
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGroup:
-    """A group that some shell has made.
+class GroupSide:
+    """Target for the ranks of one role, whose numbers are consecutive.
 
     Args:
-        shell: that holds it, or made it if no rank says more.
-        size: ranks that it is to have; 0 = it drains, and ends; None = no rank has said.
+        size: ranks that are to compute.
         former: ranks that it had, while it grows; else 0.
+        spares: additional ranks, which wait to join.
+        first: its lowest rank.
+        end: number behind its highest possible rank; None = no side has higher ones.
     """
 
-    name: str
-    shell: str
-    term: int = 1
-    size: int | None = None
+    size: int
     former: int = 0
+    spares: int = 0
+    first: int = 0
+    end: int | None = None
 
     @property
-    def leaving(self) -> bool:
-        """Whether it is to end."""
-        return self.size == 0
+    def full(self) -> int:
+        """Number behind the ranks of its size."""
+        return self.first + self.size
+
+    @property
+    def room(self) -> int:
+        """Number behind its spares."""
+        return self.full + self.spares
+
+    def of(self, ranks: Mapping[int, T]) -> dict[int, T]:
+        """The entries of its ranks, in order."""
+        return {rank: ranks[rank] for rank in sorted(ranks) if self.first <= rank and (not self.end or rank < self.end)}
 
 
 @dataclass(frozen=True, slots=True)
 class RankSnapshot:
-    """One rank as its shell sees it.
+    """State of one rank, as known to its shell.
 
     Args:
         dead: its process has ended.
-        silent_s: how long it has not answered [s].
-        report: its last answer; None = there was none yet.
+        silent_s: time since its last response [s].
+        report: its last response; None = it has not responded yet.
     """
 
     dead: bool = False
@@ -97,7 +116,7 @@ class Make:
     """Start a process for a rank that has none.
 
     Args:
-        gently: at low priority, since the group computes and lacks nobody.
+        gently: at low priority, since the group computes and lacks no rank.
     """
 
     rank: int
@@ -106,10 +125,10 @@ class Make:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a rank's process, whatever it does. It is absent from then on.
+    """Kill a rank's process. The rank is absent afterwards.
 
     Args:
-        reason: in words. kind: the same, for counters.
+        reason: for the log. kind: for counters.
     """
 
     rank: int
@@ -119,28 +138,28 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class BeginDrain:
-    """Have a rank hand on its streams, and then leave."""
+    """Have a rank move its streams to other ranks, then leave."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """End a rank's process that computes with nobody: it has left, or never began. It is absent from then on."""
+    """End the process of a rank that has left or has not started to serve. The rank is absent afterwards."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Regroup:
-    """Have the members compute together from a new epoch on, once those that were killed before are dead for certain.
+    """Have the members compute together from a new epoch on, after killed ranks are confirmed dead.
 
-    Those that do not serve yet begin to.
+    Members that do not serve yet start to serve.
 
     Args:
-        epoch: higher than that of any rank. version: that the map has at least, higher than any rank was given.
-        members: what they offer.
-        left: ranks that have drained: they stop when all members have been told, before the epoch begins.
+        epoch: higher than that of any rank. version: least version of the map, higher than any rank has received.
+        members: their offers.
+        left: drained ranks, which stop after all members have received the order, before the epoch starts.
     """
 
     epoch: int
@@ -152,28 +171,6 @@ class Regroup:
 GroupOrder = Make | Kill | BeginDrain | Dismiss | Regroup
 
 
-def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | None:
-    """The group that a new shell takes over: one whose shell does not exist any more, and that does not leave.
-
-    Args:
-        shells: that exist, the asker apart, which has none yet.
-    """
-    lost = [one for one in groups if one.shell not in shells and not one.leaving]
-    return min(lost, key=lambda one: one.name, default=None)
-
-
-def abandoned(places: Collection[str], groups: Collection[str], shells: Collection[str]) -> list[str]:
-    """Groups that have a place and no ranks, and that the shell which made them does not look after: a node was lost
-    with all of them, and Ray keeps the place for ever.
-
-    A shell that took such a group over, and is about to make its ranks anew, makes the place anew as well.
-
-    Args:
-        places: names of groups that have a place. groups: of those that have ranks. shells: that exist.
-    """
-    return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
-
-
 def mend(
     ranks: Mapping[int, RankSnapshot],
     size: int,
@@ -183,63 +180,100 @@ def mend(
     spares: int = 0,
     anew: bool = False,
 ) -> list[GroupOrder]:
-    """Orders that make the group whole, or keep it so. Ask again after they are carried out, and now and then.
+    """Orders that complete the group. Call it again after they are carried out, and periodically.
 
     Args:
-        ranks: those that have a process, or had one when last looked at, by number.
+        ranks: ranks with a process, or with one at the last check, by number.
         size: ranks of the group.
-        silence_s: a rank that does not answer for longer is frozen [s].
-        former: ranks that it had, while it grows; else 0.
-        spares: ranks beside those, which wait to join.
-        anew: those that serve are to be regrouped although nothing has changed.
-    Returns: orders; none while everything is as it should be or comes by itself.
+        silence_s: a rank that does not respond for longer is frozen [s].
+        former: previous number of ranks, while the group grows; else 0.
+        spares: additional ranks, which wait to join.
+        anew: regroup the serving ranks even if nothing has changed.
+    Returns: orders; empty while the group is complete or only has to wait.
+    """
+    return mend_sides(ranks, [GroupSide(size, former, spares)], silence_s, anew=anew)
+
+
+def mend_sides(
+    ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide], silence_s: float, *, anew: bool = False
+) -> list[GroupOrder]:
+    """Orders that complete a group of several roles, as `mend`: each side by ranks of its own.
+
+    A side of which no rank computes keeps the others in their epoch until one of its ranks has offered.
+
+    Args:
+        sides: one for each role, in order of their ranks.
     """
     late = _late(ranks)
     lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank))}
     there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
     phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
     orders: list[GroupOrder] = [Kill(rank, why, kind) for rank, (kind, why) in lost.items()]
-    orders += [BeginDrain(rank) for rank in _too_many(phases, size, spares)]
-    orders += [Dismiss(rank) for rank, phase in phases.items() if rank >= size + spares and phase in _NOT_BEGUN]
+    awaited = _awaited(there.values())
+    for side in sides:
+        own = side.of(phases)
+        orders += [BeginDrain(rank) for rank in _too_many(own, side)]
+        surplus = [rank for rank, phase in own.items() if rank >= side.room and phase in _NOT_BEGUN]
+        orders += [Dismiss(rank) for rank in surplus if (one := there[rank]) is None or one.pid not in awaited]
     left = tuple(rank for rank, phase in phases.items() if phase is RankPhase.LEFT)
-    absent = _absent(ranks, size, former, spares)
-    coming = former > 0 and any(rank not in ranks or ranks[rank].report is None for rank in range(former, size))
-    due = _regroup(there, size, left, spares=spares, coming=coming, anew=anew)
+    coming = {side for side in sides if _is_coming(ranks, side)}
+    due = _regroup(there, sides, left, coming=coming, anew=anew)
     orders += [due] if due is not None else [Dismiss(rank) for rank in left]
-    well = whole(ranks, size, spares)
-    return orders + [Make(rank, gently=well or 0 < former <= rank) for rank in absent]
+    well = whole_sides(ranks, sides)
+    newcomers = [(rank, 0 < one.former <= rank - one.first) for one in sides for rank in _absent(one.of(ranks), one)]
+    return orders + [Make(rank, gently=well or new) for rank, new in newcomers]
 
 
-def _too_many(phases: Mapping[int, RankPhase], size: int, spares: int) -> list[int]:
-    """Ranks that serve and are to leave: the last ones."""
+def _awaited(reports: Iterable[RankReport | None]) -> set[int]:
+    """Processes that a computing rank counts as members: some may not have received that order, if a shell died while
+    it sent it, and are dismissed only after a regrouping without them."""
+    return {pid for one in reports if one is not None and one.phase in _COMPUTING for pid in one.members}
+
+
+def _too_many(phases: Mapping[int, RankPhase], side: GroupSide) -> list[int]:
+    """Surplus ranks, which are to drain: the last serving ones."""
     serving = [rank for rank, phase in phases.items() if phase is RankPhase.SERVING]
-    if not spares:
-        return [rank for rank in serving if rank >= size]
-    stay = [rank for rank in serving if rank < size + spares][:size]
+    if not side.spares:
+        return [rank for rank in serving if rank >= side.full]
+    stay = [rank for rank in serving if rank < side.room][: side.size]
     return [rank for rank in serving if rank not in stay]
 
 
-def _absent(ranks: Mapping[int, RankSnapshot], size: int, former: int, spares: int) -> list[int]:
-    """Ranks whose processes are to start: all at once, but newcomers to a group that computes one by one, since the
-    start of a process takes the processor from those that compute. Spares come last.
+def _is_coming(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> bool:
+    """Whether a side grows, and some newcomer has not reported yet."""
+    new = range(side.first + side.former, side.full)
+    return side.former > 0 and any(rank not in ranks or ranks[rank].report is None for rank in new)
+
+
+def _absent(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> list[int]:
+    """Ranks whose processes are to start: all at once, but newcomers of a computing group one after the other, since
+    starting a process takes CPU time from computing ranks. Spares start last.
     """
-    first_new = former or size
-    absent = [rank for rank in range(size + spares) if rank not in ranks]
+    first_new = side.first + (side.former or side.size)
+    absent = [rank for rank in range(side.first, side.room) if rank not in ranks]
     lost = [rank for rank in absent if rank < first_new]
     new = [rank for rank in absent if rank >= first_new]
     starts = any(rank >= first_new and one.report is None and not one.dead for rank, one in ranks.items())
-    wait = starts or (not former and not whole(ranks, size, spares))
+    wait = starts or (not side.former and not whole_sides(ranks, [side]))
     return lost + ([] if wait else new[:1])
 
 
 def whole(ranks: Mapping[int, RankSnapshot], size: int, spares: int = 0) -> bool:
-    """Whether every rank serves, or is about to be replaced without a loss; with spares, whether as many do."""
-    serving = {rank for rank, sight in ranks.items() if sight.report and sight.report.phase in _COMPUTING}
-    return len(serving) >= size if spares else serving.issuperset(range(size))
+    """Whether every rank serves or drains; with spares, whether `size` ranks do."""
+    return whole_sides(ranks, [GroupSide(size, spares=spares)])
+
+
+def whole_sides(ranks: Mapping[int, RankSnapshot], sides: Iterable[GroupSide]) -> bool:
+    """Whether each side is complete; see `whole`."""
+    serving = {rank: one for rank, one in ranks.items() if one.report and one.report.phase in _COMPUTING}
+    return all(
+        len(side.of(serving)) >= side.size if side.spares else serving.keys() >= set(range(side.first, side.full))
+        for side in sides
+    )
 
 
 def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spares: int = 0) -> str:
-    """Why a rank cannot be drained and replaced now; empty = it can."""
+    """Why a rank cannot be drained and replaced now; empty if it can."""
     if not 0 <= rank < size + spares or (spares and rank not in ranks):
         return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
     if size == 1:
@@ -254,15 +288,16 @@ def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spare
     return ""
 
 
-def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
-    """Why a group cannot have so many ranks; empty = it can.
+def resize_refusal(size: int, sizes: GroupSizes, experts: int, role: RankRole = RankRole.BOTH) -> str:
+    """Why a group cannot have this number of ranks of a role; empty if it can.
 
     Args:
+        sizes: of that role.
         experts: of a layer.
     """
     if not 1 <= size <= sizes.most:
         return f"{size} ranks: give 1 to {sizes.most}; [experts] most_ranks sets the most"
-    if size > experts and not sizes.redundant:
+    if role.has_experts and size > experts and not sizes.redundant:
         return (
             f"{size} ranks, but a layer has {experts} experts: some would hold none; [experts] redundant gives each one"
         )
@@ -270,44 +305,50 @@ def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
 
 
 def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) -> list[int]:
-    """Ranks that have offered and are no members, of a group that is whole."""
+    """Spares of a complete group: ranks that have offered and are not members."""
     if not spares or not whole(ranks, size, spares):
         return []
     return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
 
 
-def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> list[int]:
-    """Ranks whose own places nobody needs any more: those that a shell did not live to give back.
+def unbuildable(ranks: Mapping[int, RankSnapshot], births: Mapping[int, int], size: int, most_tries: int) -> str | None:
+    """Why a new group cannot be built; None if no failure is known.
 
     Args:
-        places: ranks that were added and have a place of their own. ranks: that have a process.
-        size: of the group, its spares included.
+        births: processes started for each rank. most_tries: limit of those.
     """
-    return sorted(rank for rank in places if rank >= size and rank not in ranks)
+    for rank, one in sorted(ranks.items()):
+        if one.report is not None and one.report.phase is RankPhase.FAILED:
+            return f"rank {rank} of {size}: {one.report.problem}"
+        if births[rank] > most_tries:
+            return f"rank {rank} of {size}: its process ended {most_tries} times"
+    return None
 
 
 def _regroup(
-    there: Mapping[int, RankReport | None], size: int, left: tuple[int, ...], *, spares: int, coming: bool, anew: bool
+    there: Mapping[int, RankReport | None],
+    sides: Sequence[GroupSide],
+    left: tuple[int, ...],
+    *,
+    coming: Collection[GroupSide],
+    anew: bool,
 ) -> Regroup | None:
-    """The regrouping that is due, if any: to those that compute, and those that wait to, without those that have left.
+    """The regrouping that is due, if any: of computing ranks and ranks that can join, without ranks that have left.
 
-    Before the first one all must be there. Later, newcomers wait for those that are being built: each regrouping costs
-    a moment. So they do for those that are about to start.
+    The first regrouping needs all ranks.
 
     Args:
-        spares: ranks beside those of the size, of which the first ones join where others are missing.
-        coming: whether there are some.
+        coming: sides with newcomers that are about to start.
     """
     reports = {rank: one for rank, one in there.items() if one is not None}
     computing = {rank: one for rank, one in reports.items() if one.phase in _COMPUTING}
-    offered = [rank for rank, one in reports.items() if rank < size + spares and one.phase is RankPhase.OFFERED]
-    room = size - sum(one.phase is RankPhase.SERVING for one in computing.values()) if spares else size
-    new = {rank: reports[rank] for rank in offered[: max(0, room)] if spares or rank < size}
-    if not computing and len(new) < size:
-        return None
-    if computing and not (spares and len(new) >= room):
-        waits = any(rank < size and one.phase is RankPhase.LOADING for rank, one in reports.items())
-        new = {} if coming or (waits and not spares) else new
+    new: dict[int, RankReport] = {}
+    for side in sides:
+        joining = _joining(side.of(reports), side, begun=bool(computing), coming=side in coming)
+        missing = not joining and not side.of(computing)
+        if side.size and (len(joining) < side.size if not computing else missing):
+            return None
+        new |= joining
     members = dict(sorted((computing | new).items()))
     pids = tuple(one.pid for one in members.values())
     if not new and not anew and all(one.members == pids and one.raised == one.epoch for one in computing.values()):
@@ -317,9 +358,26 @@ def _regroup(
     return Regroup(epoch, version, tuple(one.offer for one in members.values() if one.offer is not None), left)
 
 
+def _joining(reports: Mapping[int, RankReport], side: GroupSide, *, begun: bool, coming: bool) -> dict[int, RankReport]:
+    """Ranks of a side that join at a regrouping: those that have offered, but not while other newcomers are being built
+    or about to start, since each regrouping pauses the group. With spares, the first ones replace missing members.
+
+    Args:
+        begun: whether the group computes.
+    """
+    serving = sum(one.phase is RankPhase.SERVING for one in reports.values())
+    offered = [rank for rank, one in reports.items() if rank < side.room and one.phase is RankPhase.OFFERED]
+    room = side.size - serving if side.spares else side.size
+    new = {rank: reports[rank] for rank in offered[: max(0, room)] if side.spares or rank < side.full}
+    if not begun or (side.spares and len(new) >= room):
+        return new
+    waits = any(rank < side.full and one.phase is RankPhase.LOADING for rank, one in reports.items())
+    return {} if coming or (waits and not side.spares) else new
+
+
 def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
-    """Ranks that keep their peers waiting for longer than a step may take, and wait for nobody themselves: of a chain
-    of ranks that wait for each other only the last one is to blame.
+    """Ranks for which peers wait longer than a step may take, and which do not wait for a peer themselves: in a chain
+    of waiting ranks only the last one is replaced.
     """
     waiting = {
         rank: sight.report.late_peer
@@ -331,11 +389,11 @@ def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
 
 
 def _loss(sight: RankSnapshot, silence_s: float) -> tuple[LossKind, str] | None:
-    """Why a rank must be replaced; None = it need not."""
+    """Why a rank must be replaced; None if it need not be."""
     report = sight.report
     if sight.dead:
         return LossKind.DEAD, "has ended"
-    if sight.silent_s > silence_s:
+    if silent_too_long(sight.silent_s, silence_s):
         return LossKind.SILENT, f"has not answered for {sight.silent_s:.0f} s"
     if report is None:
         return None

@@ -1,17 +1,18 @@
-"""A shell's knowledge and decisions about its group's experts: what lies where, when experts move, what operators want.
+"""State and decisions of a shell about the experts of its group: contents of slots, moves, operators' commands.
 
-Of processes that the shell has regrouped, its ledger knows what lies in their slots. What a new process holds is in its
-offer. A shell that has taken a group over knows nothing of those that serve: it tells them that moves have ended, they
-say what they hold, and all get a map of that.
+The ledger has the contents of the slots of all processes that the shell has regrouped. The offer of a new process
+states what that process holds. A shell that takes over a group does not know the slots of serving ranks: it ends their
+moves, they report what they hold, and all receive a map of those contents.
 
-Nothing moves until every member computes by the map that the ledger has: what an older one names is used until then.
+No expert moves until every member computes by the ledger's map: slots named by an older map are in use until then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from serving.errors import PlacementError
 from serving.group.core.group_pace import GroupPace, StragglerMode
-from serving.group.core.load import LayerLoad, LoadReport, LoadWindow
+from serving.group.core.load import CountedLoad
 from serving.group.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.group.core.mover import MoverTick
 from serving.group.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan, unknown_place
@@ -36,10 +37,10 @@ from serving.values.group import RankOffer
 from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, RebalanceExperts
 
 LASTING_WINDOWS = 10.0
-"""How long a placement is expected to fit, in windows of load."""
+"""Expected lifetime of a placement, in windows of load."""
 STUCK_S = 30.0
-"""A map that is not in use by then, or moves that have not ended so long after their deadline: the group is regrouped,
-which makes an end of whatever is under way."""
+"""Time for a new map to come into use, and for moves to end after their deadline [s]; then the group is regrouped,
+which ends any moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class ExpertRules:
         window_s: time over which load is counted [s]. slices: of that time.
         min_gain: see `RebalanceSettings`.
         bytes_per_s: rate of moves.
-        straggler: how far measures against a slow rank may go.
+        straggler: strongest measure against a slow rank.
     """
 
     policy: str = "time_sliced"
@@ -76,52 +77,58 @@ class GroupExperts:
 
     def __init__(self, rules: ExpertRules, epoch_s: float = 0.0) -> None:
         self.rules = rules
-        self._epoch_s = epoch_s
+        self.epoch_s = epoch_s
         self.ledger: SlotLedger | None = None
-        """None until the group is regrouped for the first time, or taken over."""
+        """None until the group is first regrouped or taken over."""
         self.journal = MoveJournal(epoch_s)
         self.pace = GroupPace(rules.straggler, rules.slice_s)
         self._members: dict[int, RankOffer] = {}
         self._said: dict[int, Held] = {}
-        """By process: what ranks said that the ledger does not know."""
+        """By process: contents reported by ranks that are not in the ledger."""
         self._rebalancer: Rebalancer | None = None
-        self._window: LoadWindow | None = None
-        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
-        """By process: what it has counted."""
+        self._groups = 1
+        """Of experts, as the model's router has them."""
+        self.load: CountedLoad | None = None
+        """None as `ledger`."""
         self._count_at = 0.0
         self._switched: dict[int, set[int]] = {}
         """By version of a map: the ranks that use it."""
         self._confirmed = False
         self._since = 0.0
-        """When the last map that is not the mover's was made, or moves began."""
+        """Time of the last regrouping or start of moves."""
 
-    # ---- what lies where ---------------------------------------------------------------------------------------------
+    # ---- contents of slots -------------------------------------------------------------------------------------------
 
     def is_known(self, rank: int, pid: int) -> bool:
-        """Whether it is known for certain what lies in the slots of a rank that serves."""
+        """Whether the contents of a serving rank's slots are known."""
         return pid in self._said or self._pid(rank) == pid
 
     def regroup(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> ExpertMap:
-        """The map for other members, in use from now on as far as this shell is concerned.
+        """The map for changed members, which this shell considers in use from now on.
 
-        No slot that is being loaded is in it. Moves must have been abandoned before.
+        It names no slot that is being loaded, and has no slots on ranks without experts. Moves must have been abandoned
+        before.
 
         Args:
-            members: those that serve are known.
-            ranks: of the group, some of which may be missing.
-            version: that the map has at least.
+            members: the contents of serving ones are known.
+            ranks: of the group, including missing ones.
+            version: least version of the map.
+        Raises: PlacementError if no member holds experts.
         """
         ledger = self.ledger
-        known = [one.rank for one in members if ledger is not None and self._pid(one.rank) == one.pid]
-        newcomers = {one.rank: self._said.get(one.pid, one.held) for one in members if one.rank not in known}
+        holders = [one for one in members if one.role.has_experts]
+        if not holders:
+            raise PlacementError(f"none of {len(members)} members holds experts")
+        known = [one.rank for one in holders if ledger is not None and self._pid(one.rank) == one.pid]
+        newcomers = {one.rank: self._said.get(one.pid, one.held) for one in holders if one.rank not in known}
         contents = newcomers | {rank: ledger.held(rank) for rank in known if ledger is not None}
-        experts = members[0].experts
+        experts = holders[0].experts
         if ledger is not None:
             version = max(version, ledger.next_version())
-        ranks = max(ranks, 1 + max(contents))
+        ranks = max(ranks, 1 + max(one.rank for one in members))
         self.pace.follow({one.rank: one.pid for one in members})
         speeds = [self.pace.speeds().get(rank, 1.0) for rank in range(ranks)]
-        found = regroup_map(contents, ranks, experts, version, self._totals(now), speeds)
+        found = regroup_map(contents, ranks, experts, version, self.load.totals(now) if self.load else (), speeds)
         if ledger is None:
             self.ledger = ledger = SlotLedger(found, experts)
         ledger.regroup(found, newcomers)
@@ -132,13 +139,13 @@ class GroupExperts:
         return found
 
     def adopt(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> list[MoveOrder]:
-        """Effects that give a group which was taken over, and goes on, a map that this shell knows."""
+        """Effects that give a group that was taken over, and continues, a map known to this shell."""
         return [SwitchMap(self.regroup(members, ranks, version, now))]
 
     def confirm(self, using: Mapping[int, int], now: float) -> str | None:
-        """Take note of the map that each member uses. Now and then.
+        """Record the map that each member uses. Call it periodically.
 
-        Returns: why the group must be regrouped all the same; None = it need not.
+        Returns: why the group must be regrouped; None if it need not be.
         """
         ledger = self.ledger
         if ledger is None:
@@ -146,16 +153,17 @@ class GroupExperts:
         self._confirmed |= all(using.get(rank, 0) >= ledger.map.version for rank in self._members)
         if not self._confirmed and now > self._since + STUCK_S:
             return f"expert map {ledger.map.version} has not come into use for {STUCK_S:g} s"
-        if ledger.busy and self._settings is not None and now > self._since + self._settings.deadline_s + STUCK_S:
+        rebalancer = self._rebalancer
+        if ledger.busy and rebalancer and now > self._since + rebalancer.settings.deadline_s + STUCK_S:
             return "experts are being moved, and that does not end"
         return None
 
     # ---- load --------------------------------------------------------------------------------------------------------
 
     def count_due(self, now: float) -> bool:
-        """Whether rows are to be counted now, once in each slice of the window.
+        """Whether rows are to be counted now, which is once in each slice of the window.
 
-        Effects: not again in this one. What was counted in the one before is judged.
+        Effects: if so, the pace of ranks in the previous slice is judged.
         """
         if now < self._count_at or self.ledger is None:
             return False
@@ -166,18 +174,18 @@ class GroupExperts:
         return True
 
     def plan(self, now: float) -> RebalancePlan | None:
-        """The rebalance that is due, if any. May take long with many experts: any thread may ask, one at a time."""
-        if self._rebalancer is None or self.rules.policy == NONE or not self._confirmed:
+        """The rebalance that is due, if any. Slow with many experts: call it from any thread, one at a time."""
+        if self._rebalancer is None or self.load is None or self.rules.policy == NONE or not self._confirmed:
             return None
-        return self._rebalancer.look(self._loads(now), now)
+        return self._rebalancer.look(self.load.loads(now), now)
 
     # ---- moves -------------------------------------------------------------------------------------------------------
 
     def begin(self, plan: RebalancePlan, map_version: int, reason: str, policy: str, now: float) -> list[MoveOrder]:
-        """Begin what was planned.
+        """Start a planned rebalance.
 
         Args:
-            map_version: of the map that it was planned by; if another one is in use by now nothing is begun.
+            map_version: of the map that it was planned on; if another map is in use now, nothing starts.
         """
         ledger, rebalancer = self.ledger, self._rebalancer
         if ledger is None or rebalancer is None or not self._may_begin(map_version):
@@ -188,14 +196,14 @@ class GroupExperts:
         return self._noted(rebalancer.start(plan, now), now)
 
     def on(self, rank: int, pid: int, event: RankEvent, now: float) -> list[MoveOrder]:
-        """Take an answer of a rank's process."""
+        """Take an event of a rank's process."""
         match event:
             case MovesStopped(_, held):
                 self._stopped(rank, pid, held)
-            case _ if self._pid(rank) != pid or self._rebalancer is None:
-                pass  # of one that is no member any more
+            case _ if self._pid(rank) != pid or self._rebalancer is None or self.load is None:
+                pass  # of a process that is not a member
             case RowsCounted(_, rows, exchange):
-                self._count(rank, pid, rows, now)
+                self.load.count(rank, pid, rows, now)
                 if exchange is not None:
                     self.pace.count(rank, exchange)
             case MapSwitched(version):
@@ -211,39 +219,39 @@ class GroupExperts:
         return []
 
     def tick(self, now: float) -> list[MoveOrder]:
-        """Go on when the time of `next_wake` has come."""
+        """Continue moves at the time of `next_wake`."""
         busy = self._rebalancer is not None and self.ledger is not None and self.ledger.busy
         return self._noted(self._rebalancer.on(MoverTick(), now), now) if busy and self._rebalancer else []
 
     def next_wake(self) -> float | None:
-        """When a tick is due; None while an event has to come first."""
+        """When a tick is due; None while moves wait for an event."""
         return self._rebalancer.next_wake() if self._rebalancer is not None else None
 
     def abandon(self, reason: str, now: float) -> list[MoveOrder]:
-        """End moves at once: the next thing is another map."""
+        """End moves immediately, before a regrouping."""
         return self._noted(self._rebalancer.abandon(reason, now), now) if self._rebalancer is not None else []
 
     # ---- operators ---------------------------------------------------------------------------------------------------
 
     def plan_order(self, order: PlannedOrder, now: float) -> RebalancePlan | Refusal:
-        """Plan what an operator wants. May take long: any thread may ask, one at a time."""
-        ledger, settings = self.ledger, self._settings
-        if ledger is None or settings is None or not self._confirmed:
+        """Plan an operator's command. May be slow: call it from any thread, one at a time."""
+        ledger, rebalancer, load = self.ledger, self._rebalancer, self.load
+        if ledger is None or rebalancer is None or load is None or not self._confirmed:
             return Refusal("the group is being formed; try again when all its ranks serve")
         if isinstance(order, MoveOneExpert) and (unknown := unknown_place(order, ledger)):
             return unknown
         if ledger.busy:
             return Refusal("experts are being moved; try again when that has ended")
-        loads = self._loads(now)
+        loads = load.loads(now)
         if isinstance(order, RebalanceExperts):
-            nodes = (0,) * len(ledger.map.slots)
-            return rebalance_plan(order, ledger, loads, self.rules.policy, self._groups, nodes, settings)
+            nodes, policy = (0,) * len(ledger.map.slots), self.rules.policy
+            return rebalance_plan(order, ledger, loads, policy, self._groups, nodes, rebalancer.settings)
         return move_plan(order, ledger, loads)
 
     def begin_order(
         self, order: PlannedOrder, plan: RebalancePlan | Refusal, map_version: int, now: float
     ) -> tuple[OrderAnswer, list[MoveOrder]]:
-        """Answer an operator, and begin what was planned."""
+        """Response to an operator, and effects that start what was planned."""
         if isinstance(plan, Refusal):
             return OrderAnswer(False, plan.reason, plan.unknown), []
         shown = plan_shown(plan)
@@ -259,38 +267,7 @@ class GroupExperts:
             True, "experts are being moved; `cloudmatrix experts` shows how that goes", detail=shown
         ), effects
 
-    def load_after(self, after: int | None, now: float) -> OrderAnswer:
-        """Rows of slices that are over, for who records them: `after` as in `ReadLoad`."""
-        window = self._window
-        if window is None:
-            return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
-        experts = window.experts
-        last = int(now // window.slice_s) - 1
-        slices = (
-            [
-                {
-                    "at_s": round(number * window.slice_s + self._epoch_s, 3),
-                    "rank": rank,
-                    "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
-                }
-                for number, rank, flat in window.after(after, now)
-                if any(flat)
-            ]
-            if after is not None
-            else []
-        )
-        shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
-        return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)
-
     # ---- inside ------------------------------------------------------------------------------------------------------
-
-    @property
-    def _settings(self) -> RebalanceSettings | None:
-        return self._rebalancer.settings if self._rebalancer is not None else None
-
-    @property
-    def _groups(self) -> int:
-        return max((one.groups for one in self._members.values()), default=1)
 
     def _pid(self, rank: int) -> int | None:
         known = self._members.get(rank)
@@ -307,21 +284,21 @@ class GroupExperts:
             self._said[pid] = held
 
     def _follow_members(self, ledger: SlotLedger) -> None:
-        """Forget who has gone, and make what needs a ledger."""
-        rules, pids = self.rules, {one.pid for one in self._members.values()}
-        self._rows = {pid: rows for pid, rows in self._rows.items() if pid in pids}
+        """Forget former members; make the load window and the rebalancer once there is a ledger."""
+        rules, members = self.rules, self._members.values()
+        self._groups = max((one.groups for one in members), default=1)
         self._switched.clear()
-        layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
-        if self._window is None:
-            slice_s = rules.window_s / rules.slices
-            self._window = LoadWindow(layers, experts, slice_s=slice_s, slices=rules.slices)
+        if self.load is None:
+            layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
+            self.load = CountedLoad(layers, experts, slice_s=rules.slice_s, slices=rules.slices)
+        self.load.keep({one.pid for one in members})
         nodes = (0,) * len(ledger.map.slots)
         if self._rebalancer is not None:
             self._rebalancer.nodes = nodes
             self._take_speeds()
             return
         settings = RebalanceSettings(
-            expert_bytes=max(one.expert_bytes for one in self._members.values()),
+            expert_bytes=max(one.expert_bytes for one in members),
             bytes_per_s=rules.bytes_per_s,
             min_gain=rules.min_gain,
             lasting_s=LASTING_WINDOWS * rules.window_s,
@@ -334,21 +311,6 @@ class GroupExperts:
         one = self._rebalancer
         if one is not None:
             one.settings = replace(one.settings, speeds=self.pace.speeds())
-
-    def _count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
-        assert self._window is not None
-        before = self._rows.get(pid)
-        self._rows[pid] = rows
-        if before is not None:
-            new = tuple(tuple(map(int.__sub__, *pair)) for pair in zip(rows, before, strict=True))
-            self._window.add(LoadReport(rank, new), now)
-
-    def _loads(self, now: float) -> list[LayerLoad]:
-        window = self._window
-        return [window.layer(layer, now) for layer in range(window.layers)] if window is not None else []
-
-    def _totals(self, now: float) -> list[tuple[int, ...]]:
-        return [tuple(map(sum, zip(*load, strict=True))) for load in self._loads(now)]
 
     def _noted(self, effects: Iterable[MoveOrder], now: float) -> list[MoveOrder]:
         found = list(effects)

@@ -1,8 +1,8 @@
-"""Pace of a group's ranks, from what they count, and the measures against one that is slow.
+"""Pace of a group's ranks, from their counters, and the measures against a slow rank.
 
-Ranks are compared by the time of their experts alone, for the same work: a row costs what it costs anywhere, and the
-weights of an expert that has any rows cost as much as `NET_ROWS` of them. Waits are not in it, nor attention, which
-depends on a rank's own sequences. So a rank that waits is not slow, nor is one with much to do.
+Ranks are compared by the time of their experts for the same work: rows, and for each expert with any rows the reading
+of its weights, which costs as much as `NET_ROWS` rows. The time excludes waits, and attention, which depends on a
+rank's own sequences. So neither a waiting nor a heavily loaded rank counts as slow.
 """
 
 import statistics
@@ -20,19 +20,19 @@ NET_ROWS = 4.0
 machine, 1 in BF16 and 8 in float32. Twice as many or as few change the pace of a rank with half of the rows for each
 expert by a tenth."""
 LEAST_WORK_S = 0.02
-"""Time of experts in an interval from which it says something [s]: a few hundred layers of a small model."""
+"""Least time of experts in an interval that is judged [s]: a few hundred layers of a small model."""
 HOLDS_S = 20.0
-"""A rank is slow once all looks of so long a time say so: a neighbour's burst or a collection is shorter."""
+"""A rank must be slow throughout this time [s]: a neighbour's burst or a garbage collection is shorter."""
 LEAST_LOOKS = 4
 LEAST_SHARE = 0.1
-"""Of its sequences, that a slow rank keeps: it must get some work, or it would look slow for ever."""
+"""Least fraction of its sequences that a slow rank keeps: without work its pace could not be measured."""
 
 
 class GroupPace:
     """Paces of one group. Time is passed in.
 
     Args:
-        mode: how far measures may go; paces are known in any case.
+        mode: strongest measure; paces are measured in any case.
         slice_s: time between two looks [s].
     """
 
@@ -50,7 +50,7 @@ class GroupPace:
         self._treated: dict[int, MeasureChanged] = {}
 
     def follow(self, pids: Mapping[int, int]) -> None:
-        """The group has these members from now on.
+        """Set the members.
 
         Args:
             pids: of their processes, by rank.
@@ -63,11 +63,11 @@ class GroupPace:
         self._pids = dict(pids)
 
     def count(self, rank: int, facts: ExchangeFacts) -> None:
-        """A member says what it has counted since it joined."""
+        """Take a member's counters since it joined."""
         self._new[rank] = facts
 
     def look(self, now: float) -> list[MeasureChanged]:
-        """Judge what was counted since the last look. Once in each slice."""
+        """Judge the counts since the last call. Call it once in each slice."""
         intervals = {
             rank: _since(self._before[rank], facts) for rank, facts in self._new.items() if rank in self._before
         }
@@ -81,20 +81,20 @@ class GroupPace:
         return changes
 
     def speeds(self) -> dict[int, float]:
-        """Ranks that are treated as slow, for `split`; all others have 1."""
+        """Speeds of ranks under a measure, for `split`; all others have 1."""
         return {rank: one.speed for rank, one in self._treated.items()}
 
     def share(self, rank: int) -> float:
-        """Share of the sequences that a rank would get otherwise, and should."""
+        """Fraction of its usual sequences that a rank gets."""
         treated = self._treated.get(rank)
         return max(LEAST_SHARE, treated.sequences) if treated is not None else 1.0
 
     def to_drain(self) -> list[int]:
-        """Ranks that are to be drained and replaced as soon as that can be; at most one."""
+        """Ranks to drain and replace as soon as possible; at most one."""
         return [rank for rank, one in self._treated.items() if one.measure is StragglerMeasure.DRAIN]
 
     def ratios(self) -> dict[int, float]:
-        """Time of each rank for the same work over the median's; of those for which it is known."""
+        """Time of each rank for the same work over the median's, where known."""
         return self._stragglers.ratios()
 
     def measures(self) -> dict[int, str]:
@@ -120,7 +120,7 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
 
 
 def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts], totals: Mapping[int, float]) -> float:
-    """Share of their steps' time that all others waited for a rank: the least of theirs."""
+    """Share of step time that every other rank waited for this one: the minimum over the others."""
     shares = []
     for other, facts in intervals.items():
         total = totals[other]
@@ -130,7 +130,7 @@ def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts], totals: Mapping[
 
 
 def _since(before: ExchangeFacts, now: ExchangeFacts) -> ExchangeFacts:
-    """Counts between two times. Sizes of lists differ if the group's windows were made anew."""
+    """Counts between two times. Sizes of lists differ if the group's windows were replaced."""
     work, was = now.work, before.work
     waited = tuple(
         max(0.0, one - (before.waited_s[rank] if rank < len(before.waited_s) else 0.0))

@@ -1,10 +1,11 @@
 """Load of experts: tokens by layer, expert, time slice and source rank, in a window that forgets.
 
-Each rank counts where its tokens go; its reports are added here. Windows merge, so that ranks may be counted apart.
+Each rank counts the destinations of its tokens, and the window adds its reports. Windows of several ranks can be
+merged.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -24,11 +25,11 @@ class LoadReport(msgspec.Struct, frozen=True):
 
 
 class LoadWindow:
-    """The latest slices of time; memory is slices × ranks × layers × experts × 8 bytes at most.
+    """The latest slices of time. Uses at most slices × ranks × layers × experts × 8 bytes of memory.
 
     Args:
         slice_s: length of a slice [s].
-        slices: how many are kept.
+        slices: number of slices kept.
     """
 
     def __init__(self, layers: int, experts: int, *, slice_s: float, slices: int) -> None:
@@ -51,7 +52,7 @@ class LoadWindow:
         self._add(int(now // self.slice_s), report.rank, flat)
 
     def merge(self, other: "LoadWindow") -> None:
-        """Add what another window of the same shape and slices has counted, in any order of merging."""
+        """Add the counts of another window of the same shape and slices. The order of merges does not matter."""
         own = (self.layers, self.experts, self.slice_s)
         if own != (other.layers, other.experts, other.slice_s):
             raise ValueError("windows of different shapes cannot be merged")
@@ -79,16 +80,16 @@ class LoadWindow:
         return found
 
     def after(self, number: int, now: float) -> list[tuple[int, int, tuple[int, ...]]]:
-        """Slices that are over: number, source rank, and its tokens as [layer * experts + expert].
+        """Completed slices: number, source rank, and its tokens as [layer * experts + expert].
 
         Args:
-            number: of the last slice that is not wanted any more.
+            number: of the slice before the first one to return.
         """
         over = [one for one in self._kept(now) if number < one < int(now // self.slice_s)]
         return [(one, rank, tuple(counts)) for one in over for rank, counts in sorted(self._counts[one].items())]
 
     def forget(self, rank: int) -> None:
-        """Drop what a rank has sent: it has left, and its sequences are counted where they are now."""
+        """Drop the counts of a rank that has left: its sequences are counted at their present ranks."""
         for ranks in self._counts.values():
             ranks.pop(rank, None)
 
@@ -104,9 +105,49 @@ class LoadWindow:
         ranks[rank] = array("Q", flat if before is None else map(sum, zip(before, flat, strict=True)))
 
     def _kept(self, now: float) -> list[int]:
-        """Slices of the window that ends now, oldest first; those of ranks that have left do not count."""
+        """Slices of the window that ends now, oldest first, without slices that have no ranks left."""
         oldest = int(now // self.slice_s) - self.slices
         return sorted(number for number, ranks in self._counts.items() if number > oldest and ranks)
+
+
+class CountedLoad:
+    """Load of a group's experts, from what each process has counted since it started.
+
+    The first count of a process is only a baseline for the next one.
+
+    Args:
+        layers, experts, slice_s, slices: see `LoadWindow`.
+    """
+
+    def __init__(self, layers: int, experts: int, *, slice_s: float, slices: int) -> None:
+        self.window = LoadWindow(layers, experts, slice_s=slice_s, slices=slices)
+        self._rows: dict[int, tuple[tuple[int, ...], ...]] = {}
+        """By process: its latest count."""
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget the counts of all processes but these; the window keeps what they have added."""
+        self._rows = {pid: rows for pid, rows in self._rows.items() if pid in pids}
+
+    def count(self, rank: int, pid: int, rows: tuple[tuple[int, ...], ...], now: float) -> None:
+        """Add what a process has counted since its last call.
+
+        Args:
+            rows: [layer][expert] since it started.
+        Raises: ValueError as `LoadWindow.add`.
+        """
+        before = self._rows.get(pid)
+        self._rows[pid] = rows
+        if before is not None:
+            new = tuple(tuple(map(int.__sub__, *pair)) for pair in zip(rows, before, strict=True))
+            self.window.add(LoadReport(rank, new), now)
+
+    def loads(self, now: float) -> list[LayerLoad]:
+        """[layer] Load over the window."""
+        return [self.window.layer(layer, now) for layer in range(self.window.layers)]
+
+    def totals(self, now: float) -> list[tuple[int, ...]]:
+        """[layer][expert] Tokens over the window; of no layer before the first count."""
+        return [tuple(map(sum, zip(*load, strict=True))) for load in self.loads(now)]
 
 
 def total(load: LayerLoad, experts: int) -> tuple[int, ...]:

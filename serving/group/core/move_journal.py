@@ -1,4 +1,4 @@
-"""Journal of a group for whoever looks: its latest moves and rebalances, and counts of those and of lost ranks."""
+"""Journal of a group for status pages: its latest moves and rebalances, and counts of them and of lost ranks."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ MOST_MOVES = 40
 MOST_REBALANCES = 20
 MOST_MEASURES = 20
 NEWS = 0.05
-"""Change of a rank's pace from which it is shown anew."""
+"""Change of a rank's pace from which the journal counts as changed."""
 RUNNING = "running"
 DONE = "done"
 UNDONE = "undone"
@@ -23,7 +23,7 @@ class MoveJournal:
     """Entries are JSON-ready.
 
     Args:
-        epoch_s: added to times, which are of any clock, to make them seconds since 1970.
+        epoch_s: added to times of the caller's clock to get seconds since 1970.
     """
 
     def __init__(self, epoch_s: float = 0.0) -> None:
@@ -40,10 +40,10 @@ class MoveJournal:
         self._taken: Counter[str] = Counter()
         self._spares: list[int] = []
         self.changed = False
-        """Whether there is something that has not been shown."""
+        """Whether there are entries that `shown` has not returned."""
 
     def begin(self, reason: str, policy: str, rounds: Sequence[MoveRound], gain: float, now: float) -> None:
-        """A rebalance, or an operator's move, begins.
+        """Record the start of a rebalance or of an operator's move.
 
         Args:
             gain: largest share of a layer's expert time that is to be saved; 0 = unknown.
@@ -63,7 +63,7 @@ class MoveJournal:
         self.changed = True
 
     def moved(self, move: ExpertMove, now: float) -> None:
-        """An expert lies in its new slot."""
+        """Record that an expert is in its new slot."""
         self._moved += 1
         self._moves.append(
             {
@@ -79,7 +79,7 @@ class MoveJournal:
         self.changed = True
 
     def end(self, outcome: str, problem: str | None, map_version: int, now: float) -> None:
-        """Note the end of what was begun last."""
+        """Record the end of the last rebalance or move."""
         self._counts[outcome] += 1
         if self._rebalances and self._rebalances[-1]["outcome"] == RUNNING:
             last = self._rebalances[-1]
@@ -88,17 +88,17 @@ class MoveJournal:
         self.changed = True
 
     def lost(self, kind: str) -> None:
-        """A rank was lost."""
+        """Count a lost rank."""
         self._losses[kind] += 1
         self.changed = True
 
     def set_spares(self, ranks: Sequence[int]) -> None:
-        """Ranks that wait to join."""
+        """Record the ranks that wait to join."""
         self.changed |= self._spares != list(ranks)
         self._spares = list(ranks)
 
     def not_grown(self) -> None:
-        """The group was to have more ranks, and could not."""
+        """Count a growth that was given up."""
         self._not_grown += 1
         self.changed = True
 
@@ -109,7 +109,7 @@ class MoveJournal:
         changes: Sequence[MeasureChanged],
         now: float,
     ) -> None:
-        """Paces of ranks have been judged.
+        """Record the paces of ranks after they were judged.
 
         Args:
             paces: time for the same work over the median's, by rank. treated: measures in force, by rank.
@@ -126,7 +126,7 @@ class MoveJournal:
             self.changed = True
 
     def shown(self, now: float) -> dict[str, Any]:
-        """All of it, the latest first. Effects: nothing has changed since."""
+        """All entries, latest first. Effects: clears `changed`."""
         self.changed = False
         return {
             "shown_s": round(now + self._epoch_s, 3),

@@ -1,13 +1,13 @@
 """Mover of experts: rounds of moves in four phases while tokens flow, within a byte rate and a deadline.
 
-    FETCH     weights come to each target rank's staging memory, one after the other, as the byte rate allows
-    DISABLE   a map without the slots that will be overwritten; their experts have other homes
-    LOAD      weights go from staging memory into the slots
-    ENABLE    a map with the new homes
+    FETCH     copy weights to each target rank's staging memory, one after the other, within the byte rate
+    DISABLE   switch to a map without the slots that will be overwritten; their experts have other homes
+    LOAD      copy weights from staging memory into the slots
+    ENABLE    switch to a map with the new homes
 
-Each switch of maps takes effect when all ranks have it, at a step boundary. A failure or the deadline undoes the round
-at hand: what was not loaded is left out of the map, what lies where is kept. Earlier rounds stay, since after each of
-them the map is good.
+Each switch of maps takes effect when all ranks have the map, at a step boundary. A failure or the deadline undoes the
+current round: the map leaves out slots that were not loaded, and contents are kept. Earlier rounds remain, since the
+map is valid after each round.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ from serving.values.expert_moves import (
 
 
 class MovePhase(StrEnum):
-    """Where a mover is."""
+    """Phase of a mover."""
 
     FETCH = "fetch"
     DISABLE = "disable"
@@ -47,7 +47,7 @@ class MovePhase(StrEnum):
 
 
 class MoverTick(msgspec.Struct, frozen=True):
-    """Event: the time of `next_wake` has come."""
+    """Event: `next_wake` is due."""
 
 
 MoverEvent = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped | MoverTick
@@ -89,11 +89,11 @@ class ExpertMover:
         self.phase = MovePhase.FETCH
 
     def start(self, now: float) -> list[MoverEffect]:
-        """Begin with the first round."""
+        """Start the first round."""
         return self._next_round(now)
 
     def next_wake(self) -> float | None:
-        """When a tick is due; None = an event has to come first."""
+        """When a tick is due; None while it waits for an event."""
         if self.phase in (MovePhase.ENDED, MovePhase.UNDO) or self._reason is not None:
             return None
         if self._to_fetch:
@@ -101,7 +101,7 @@ class ExpertMover:
         return self._deadline
 
     def on(self, event: MoverEvent, now: float) -> list[MoverEffect]:
-        """Go on. What comes late, of a round that was undone, only tells the ledger what lies where."""
+        """Continue. A late event, of a round that was undone, only updates the ledger."""
         match event:
             case MoveFetched(move) if self.phase is MovePhase.FETCH and move not in self._to_fetch:
                 self._awaited.discard(move)
@@ -118,7 +118,7 @@ class ExpertMover:
         return self._go_on(now)
 
     def abandon(self, reason: str) -> list[MoverEffect]:
-        """End at once, as when a rank is lost: whoever makes the next map takes over."""
+        """End immediately, as after the loss of a rank; the next regrouping makes a new map."""
         return [] if self.phase is MovePhase.ENDED else self._end(reason)
 
     def _go_on(self, now: float) -> list[MoverEffect]:

@@ -1,7 +1,7 @@
-"""Moves that turn one placement of a layer into another while tokens flow: the fewest, in rounds.
+"""Fewest moves that turn one placement of a layer into another while tokens flow, in rounds.
 
-Within a round some slots are overwritten at once. No expert loses its last home by that: a slot whose expert has no
-other one waits until it has, and a circle of such slots is opened by way of a spare slot.
+A round overwrites several slots at once. No expert loses its last home: a slot whose expert has no other home waits
+until it has one, and a cycle of such slots is broken by way of a spare slot.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ Slots = dict[ExpertSlot, int | None]
 
 @dataclass(frozen=True, slots=True)
 class MoveRound:
-    """Moves that go on at the same time, in different slots of one layer; none = only the weights change."""
+    """Concurrent moves into different slots of one layer; without moves only the weights change."""
 
     layer: int
     moves: tuple[ExpertMove, ...]
@@ -28,10 +28,10 @@ def slots_of(placement: Placement) -> Slots:
 
 
 def align(current: Slots, target: Placement, kinds: Sequence[int]) -> Slots:
-    """The target by slot, arranged so that as much as possible stays where it is.
+    """The target by slot, arranged so that as many experts as possible stay in place.
 
-    Ranks of one kind may change their parts; slots of a rank hold experts in any order. What the target does not need
-    stays, too: a copy more does no harm.
+    Ranks of one kind may swap their parts; slots of a rank hold experts in any order. Slots that the target does not
+    need keep their experts.
 
     Args:
         current: slots that may be used, with what they hold.
@@ -76,10 +76,9 @@ def _parts_of(held: Sequence[set[int]], parts: Sequence[set[int]], kinds: Sequen
 
 
 def move_rounds(layer: int, current: Slots, target: Slots) -> tuple[MoveRound, ...] | None:
-    """Rounds of moves from one to the other.
+    """Rounds of moves from one placement to the other.
 
-    Returns: None if there is a circle and no spare slot, or only slots whose copies would have to come back: the layer
-        cannot change while it serves.
+    Returns: None if there is a cycle without a usable spare slot: the layer cannot change while it serves.
     """
     now, rounds, seen = dict(current), list[MoveRound](), set[tuple[ExpertSlot | None, tuple[int | None, ...]]]()
     freed: ExpertSlot | None = None
@@ -114,7 +113,7 @@ def _overwritable(now: Slots, pending: Sequence[ExpertSlot]) -> list[ExpertSlot]
 
 
 def _spare(now: Slots, pending: Sequence[ExpertSlot]) -> ExpertSlot | None:
-    """A slot that is empty or holds a copy more: best on the rank of the expert that goes there."""
+    """A slot that is empty or holds a surplus copy, preferably on the rank of the expert to move."""
     homes = Counter(now.values())
     spare = [at for at, held in now.items() if held is None or homes[held] > 1]
     return min(spare, key=lambda at: (now[at] is not None, at.rank != pending[0].rank, at), default=None)

@@ -1,26 +1,26 @@
-"""Plans that an operator orders, and why there is none."""
+"""Plans for operators' commands, and refusals."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serving.group.core.load import LayerLoad, total
+from serving.group.core.load import CountedLoad, LayerLoad, total
 from serving.group.core.moves import MoveRound
 from serving.group.core.placement_policies import NONE, policy_of
 from serving.group.core.rebalance import LayerPlan, RebalancePlan, RebalanceSettings, place_now, plan_rebalance
 from serving.group.core.slot_ledger import SlotLedger
 from serving.values.expert_map import ExpertSlot
 from serving.values.expert_moves import ExpertMove
-from serving.values.operator_order import MoveOneExpert, RebalanceExperts
+from serving.values.operator_order import MoveOneExpert, OrderAnswer, RebalanceExperts
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No plan.
+    """Refusal of a command.
 
     Args:
-        unknown: there is no such policy, layer, expert or rank.
+        unknown: whether the policy, layer, expert or rank does not exist.
     """
 
     reason: str
@@ -36,7 +36,7 @@ def rebalance_plan(
     nodes: tuple[int, ...],
     settings: RebalanceSettings,
 ) -> RebalancePlan | Refusal:
-    """Plan of a rebalance: by a policy that is named whatever it gains, by the configured one if it gains anything."""
+    """Plan of a rebalance: of a named policy at any gain, of the configured policy only with a gain."""
     name = order.policy or configured
     policy = policy_of(name, groups)
     if policy is None:
@@ -56,7 +56,7 @@ def rebalance_plan(
 
 
 def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
-    """Refusal of an order that names a layer, expert or rank which the group does not have; None for all others."""
+    """Refusal of a command that names an unknown layer, expert or rank; None if all are known."""
     layers = ledger.map.layers
     if not 0 <= order.layer < len(layers):
         return Refusal(f"there are layers 0 to {len(layers) - 1} with experts", unknown=True)
@@ -64,14 +64,14 @@ def unknown_place(order: MoveOneExpert, ledger: SlotLedger) -> Refusal | None:
     if not 0 <= order.expert < experts:
         return Refusal(f"a layer has experts 0 to {experts - 1}", unknown=True)
     if all(at.rank != order.rank for at in ledger.usable(order.layer)):
-        return Refusal(f"rank {order.rank} is no member of the group", unknown=True)
+        return Refusal(f"rank {order.rank} holds no experts in this group", unknown=True)
     return None
 
 
 def move_plan(order: MoveOneExpert, ledger: SlotLedger, loads: Sequence[LayerLoad]) -> RebalancePlan | Refusal:
-    """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert lies elsewhere, too.
+    """Plan of one expert's move: into an empty slot of the rank, else over a copy whose expert has another home.
 
-    The slot that it lies in keeps it: a copy more does no harm, and shares its tokens.
+    The source slot keeps the expert, which then shares its tokens between both.
     """
     layer, expert, rank = order.layer, order.expert, order.rank
     if unknown := unknown_place(order, ledger):
@@ -118,3 +118,33 @@ def plan_shown(plan: RebalancePlan) -> dict[str, Any]:
         for one in plan.layers
     ]
     return {"layers": layers, "moves": sum(len(one["moves"]) for one in layers), "stuck": list(plan.stuck)}  # type: ignore[arg-type,misc]
+
+
+def load_answer(load: CountedLoad | None, after: int | None, now: float, epoch_s: float) -> OrderAnswer:
+    """Response to `ReadLoad`: the rows of slices that are over.
+
+    Args:
+        load: None before the group has formed.
+        after: as in `ReadLoad`.
+        epoch_s: Unix time at which `now` is 0 [s].
+    """
+    if load is None:
+        return OrderAnswer(False, "the group is being formed; try again when all its ranks serve")
+    window = load.window
+    experts = window.experts
+    slices = (
+        [
+            {
+                "at_s": round(number * window.slice_s + epoch_s, 3),
+                "rank": rank,
+                "rows": [flat[first : first + experts] for first in range(0, len(flat), experts)],
+            }
+            for number, rank, flat in window.after(after, now)
+            if any(flat)
+        ]
+        if after is not None
+        else []
+    )
+    last = int(now // window.slice_s) - 1
+    shown = {"layers": window.layers, "experts": experts, "slice_s": window.slice_s, "last": last, "slices": slices}
+    return OrderAnswer(True, f"{len(slices)} slices of ranks", detail=shown)

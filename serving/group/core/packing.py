@@ -1,4 +1,4 @@
-"""Greedy packing of copies of experts into ranks: each goes to the least loaded rank with room that lacks it."""
+"""Greedy packing of copies of experts: each is assigned to the least loaded rank with room that lacks the expert."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ class RankPacking:
     """Ranks that are being filled.
 
     Args:
-        slots: [rank] how many copies it takes.
+        slots: [rank] number of copies it takes.
     """
 
     def __init__(self, slots: Sequence[int]) -> None:
@@ -20,12 +20,12 @@ class RankPacking:
         self._loads = [0.0] * len(slots)
 
     def fix(self, rank: int, expert: int, load: float) -> None:
-        """Lay a copy on a rank for good; later ones count its load."""
+        """Assign a copy to a rank permanently; later choices count its load."""
         self._lay(rank, expert, load)
         self._fixed.add((rank, expert))
 
     def put(self, expert: int, load: float) -> bool:
-        """Lay a copy where it is best. False if it fits nowhere: each rank with room holds this expert."""
+        """Assign a copy to the best rank. False if it does not fit: each rank with room holds this expert."""
         free = [rank for rank, slots in enumerate(self._slots) if len(self._held[rank]) < slots]
         fine = [rank for rank in free if expert not in self._held[rank]]
         if fine:
@@ -34,7 +34,7 @@ class RankPacking:
         return self._swap(free, expert, load)
 
     def fill(self, experts: Sequence[int], loads: Sequence[float], most: int) -> None:
-        """Use slots that are left: each for the expert with the most tokens a copy that its rank lacks.
+        """Fill free slots, each with the expert that has the most tokens per copy and is missing on the rank.
 
         Args:
             most: copies of one expert at most.
@@ -50,7 +50,7 @@ class RankPacking:
                 self._lay(rank, best, loads[best] / copies[best])
 
     def placement(self) -> Placement:
-        """Copies laid so far; in each rank in the order in which it came."""
+        """Copies assigned so far, in order of assignment in each rank."""
         return tuple(
             (*held, *[None] * (slots - len(held))) for held, slots in zip(self._held, self._slots, strict=True)
         )

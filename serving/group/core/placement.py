@@ -26,28 +26,28 @@ class GroupShape:
 
 
 class PlacementPolicy(Protocol):
-    """Chooses what lies in the slots of one layer.
+    """Chooses the contents of the slots of one layer.
 
-    Every expert gets a slot, and no two on one rank: a second copy there would serve nobody, so a slot for which
-    nothing else is left stays empty. Any number of experts, slots and ranks will do.
+    Every expert gets a slot, and at most one on each rank: a second copy there would get no tokens, so surplus slots
+    remain empty. Numbers of experts, slots and ranks are arbitrary.
     """
 
     def place(self, load: LayerLoad, experts: int, shape: GroupShape, current: Placement | None = None) -> Placement:
         """Placement of one layer.
 
         Args:
-            load: what it is planned for, [slice][expert] tokens; may be empty.
-            current: what lies where now; a policy may stay close to it.
+            load: [slice][expert] tokens to plan for; may be empty.
+            current: present contents of slots; a policy may stay close to them.
         Raises: PlacementError if the group has fewer slots than experts.
         """
         ...
 
 
 class StaticPlacement:
-    """Experts as they are numbered, in equal runs; redundant slots stay empty."""
+    """Experts by number, in equal runs; redundant slots stay empty."""
 
     def place(self, load: LayerLoad, experts: int, shape: GroupShape, current: Placement | None = None) -> Placement:
-        """See `PlacementPolicy`; neither load nor current placement matters."""
+        """See `PlacementPolicy`; ignores load and current placement."""
         return numbered(experts, shape)
 
 

@@ -15,7 +15,7 @@ TRIED = ("static", "time_sliced", "global", "hierarchical")
 
 @dataclass(frozen=True, slots=True)
 class PolicyTrial:
-    """Outcome of one policy.
+    """Result of one policy.
 
     Args:
         balancedness: mean over largest of the ranks' rows, by layer; 1 = even. Its reciprocal is what the cost model
@@ -41,8 +41,8 @@ def try_policies(loads: Sequence[LayerLoad], ranks: int, redundant: int, groups:
 
     Args:
         loads: [layer][slice][expert].
-        redundant: expert slots of a rank beside its share.
-        groups: of experts, as the model's router has them.
+        redundant: expert slots of a rank in addition to its share.
+        groups: of experts in the model's router.
     Raises: PlacementError without load, or for a group that cannot be.
     """
     if not loads or len(loads[0]) < 2:

@@ -1,9 +1,9 @@
-"""A rank's own decisions: whose it is, when it ends for want of a shell, and what may follow what in its life.
+"""A rank's own decisions: the holder of its lease, its end without a shell, and the order of its phases.
 
-A rank belongs to the shell with the highest term that it has heard of. A shell that takes a group over asks with the
-term after the one that it has seen: of two that try at once the first gets it, the other is refused, and so is a former
-shell that only seemed to be dead. A shell that changes the size of its group raises the term, too, so that the next one
-knows which size is the newest.
+A rank belongs to the shell with the highest term that it has received. A shell that takes a group over uses the term
+after the one that it has read: if two shells try, the rank accepts the first and refuses the other, and also a former
+shell that was considered dead but is not. A shell that changes the size of its group raises the term as well, so that
+the next shell can identify the latest size.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from serving.values.group import RankLease, RankOffer, RankPhase
 from serving.values.health import Silence
 
 LEASE_S = 30.0
-"""A rank without a shell ends itself after this time: long enough for Serve to start another one, which takes a few
-seconds, even on a machine that is busy."""
+"""A rank without a shell ends itself after this time [s]: long enough for Serve to start another one, even on a busy
+machine."""
 
 _NEXT = {
     RankPhase.LOADING: {RankPhase.OFFERED, RankPhase.FAILED},
@@ -30,7 +30,7 @@ class RankLife:
     """Lease and phase of one rank. Time is passed in.
 
     Args:
-        founder: the shell that made the rank.
+        founder: lease of the shell that made the rank.
     """
 
     def __init__(self, founder: RankLease, now: float, lease_s: float = LEASE_S) -> None:
@@ -41,22 +41,22 @@ class RankLife:
         self._silence = Silence(lease_s, now)
 
     def hold(self, asker: RankLease, now: float) -> bool:
-        """A shell renews its lease, or takes the rank over. Returns: whether the rank is its own now."""
+        """Renew a shell's lease, or let it take the rank over. Returns: whether the shell holds the rank now."""
         if (asker.term, asker.shell) != (self.lease.term, self.lease.shell) and asker.term <= self.lease.term:
             return False
         self.lease, self._heard_at = asker, now
         return True
 
     def lapsed(self, now: float) -> bool:
-        """Whether no shell has renewed the lease for too long. Call it every second or so.
+        """Whether no shell has renewed the lease for too long. Call it about every second.
 
-        A rank that was frozen itself gives its shell the whole time again.
+        After the rank itself was frozen, its shell has the whole time again.
         """
         self._silence.look(now)
         return self._silence.too_long(self._heard_at, now)
 
     def enter(self, phase: RankPhase, problem: str = "") -> None:
-        """Go on to another phase.
+        """Enter another phase.
 
         Raises: LedgerError if that cannot follow.
         """
@@ -65,14 +65,19 @@ class RankLife:
         self.phase, self.problem = phase, problem
 
 
+def outranks(holder: RankLease, own: RankLease) -> bool:
+    """Whether a rank belongs to another shell. A holder of a lower term is that of an earlier response."""
+    return holder.term > own.term or (holder.term == own.term and holder.shell != own.shell)
+
+
 def counted_size(before: int, wanted: int, members: int) -> int:
-    """Ranks that make a group whole, as it is to be shown: one that grows is whole until all newcomers have joined, one
-    that shrinks from the order on, and a loss or a drain changes nothing.
+    """Size of a group for status pages: a growing group keeps its size until all newcomers have joined, a shrinking one
+    has the new size at once, and a loss or a drain changes nothing.
 
     Args:
-        before: the last answer; at first, ranks of the group when the rank was made.
-        wanted: ranks that it is to have; 0 = it ends.
-        members: ranks that compute together.
+        before: the last result; at first, ranks of the group when this rank was made.
+        wanted: target number of ranks; 0 = the group shuts down.
+        members: number of ranks that compute together.
     """
     if not wanted:
         return before
@@ -80,16 +85,21 @@ def counted_size(before: int, wanted: int, members: int) -> int:
 
 
 def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None:
-    """Checks that these offers make a group, maybe one that lacks some ranks, that this rank can be part of.
+    """Check that these offers form a group, possibly an incomplete one, that this rank can join.
 
     Args:
-        most: ranks that it may have.
+        most: largest number of ranks.
 
-    Raises: GroupError if one is twice there, is of no rank, is not what this rank offered, or has another layout.
+    Raises: GroupError if a rank is duplicate or out of range, if this rank's offer is missing, if layouts or
+        instruction sets differ, or if no offer has experts, or none has attention.
     """
     numbers = sorted(offer.rank for offer in offers)
     if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(most)):
         raise GroupError(f"a group of at most {most} ranks cannot be formed of {numbers}")
+    for part, there in (("experts", [one.role.has_experts for one in offers]),
+                        ("attention", [one.role.has_attention for one in offers])):  # fmt: skip
+        if not any(there):
+            raise GroupError(f"ranks {numbers} have no {part}: a group needs a rank with them")
     if not any(own.is_of(offer) for offer in offers):
         raise GroupError(f"rank {own.rank} of the group is another process by now")
     for offer in offers:

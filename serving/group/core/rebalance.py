@@ -1,7 +1,7 @@
-"""When experts are placed anew, and which layers: only where the time saved is worth the move.
+"""Decide when to rebalance experts, and in which layers: only where the time saved is worth the move.
 
-A plan is judged on load that it has not seen: made of every other time slice, it must gain on the rest. Gains shrink
-by the time that moving takes of the time that they will last. A layer first tries other weights, which cost nothing.
+A plan is made from every other time slice and must gain on the remaining slices. Gains are reduced by the share of
+their lifetime that moving takes. A layer first tries other weights, which are free.
 """
 
 import math
@@ -26,9 +26,9 @@ class RebalanceSettings:
 
     Args:
         min_gain: least share of a layer's expert time that must be saved, cost deducted.
-        lasting_s: how long a placement is expected to fit; moving must take little of it [s].
+        lasting_s: expected lifetime of a placement [s].
         rest_s: pause after a rebalance, done or undone [s].
-        looks: how often in a row a gain must be seen before experts move.
+        looks: consecutive checks with a gain before experts move.
         deadline_s: a rebalance that takes longer is undone [s].
         expert_bytes: weights of one expert of one layer.
         bytes_per_s: rate of moving, all ranks together.
@@ -55,9 +55,9 @@ class LayerPlan:
 
     Args:
         loads: [expert] tokens that it was planned for.
-        rounds: of moves; one without moves = only weights change.
-        saved: tokens less for the rank that is done last, on load that the plan has not seen.
-        gain: the same as a share of what that rank has now, cost deducted.
+        rounds: of moves; a round without moves changes only weights.
+        saved: reduction of the slowest rank's tokens, on load that the plan was not made from.
+        gain: `saved` as a share of that rank's present tokens, after cost.
     """
 
     layer: int
@@ -72,7 +72,7 @@ class RebalancePlan:
     """Changes, hottest layer first.
 
     Args:
-        stuck: layers that would gain but have no spare slot to open a circle of moves.
+        stuck: layers that would gain but have no spare slot to break a cycle of moves.
     """
 
     layers: tuple[LayerPlan, ...]
@@ -80,7 +80,7 @@ class RebalancePlan:
 
 
 class RebalanceOutcome(StrEnum):
-    """How a rebalance ended."""
+    """Result of a rebalance."""
 
     DONE = "done"
     UNDONE = "undone"
@@ -88,7 +88,7 @@ class RebalanceOutcome(StrEnum):
 
 @dataclass(slots=True)
 class Rebalancer:
-    """Looks, decides and moves for one group. `counts` says how its rebalances have ended."""
+    """Rebalances of one group; `counts` has their outcomes."""
 
     ledger: SlotLedger
     policy: PlacementPolicy
@@ -101,10 +101,10 @@ class Rebalancer:
     _rest_until: float = 0.0
 
     def look(self, loads: Sequence[LayerLoad], now: float) -> RebalancePlan | None:
-        """Decide on the load of each layer. Called at the same interval, since `looks` counts calls.
+        """Plan for the load of each layer. Call it at a constant interval, since `looks` counts calls.
 
-        Returns: what to do now; None while nothing is worth it, or experts are being moved, or have just been.
-        Effects: remembers that a gain was seen.
+        Returns: the plan to start; None while no plan is worth it, moves are running, or the last ones ended recently.
+        Effects: counts checks with a gain.
         """
         if self.ledger.busy or now < self._rest_until:
             return None
@@ -113,7 +113,7 @@ class Rebalancer:
         return plan if plan.layers and self._seen >= self.settings.looks else None
 
     def start(self, plan: RebalancePlan, now: float) -> list[MoverEffect]:
-        """Begin a plan, the caller's or an operator's.
+        """Start a plan of `look` or of an operator.
 
         Raises: LedgerError if experts are being moved.
         """
@@ -131,15 +131,15 @@ class Rebalancer:
         return self._counted(self._mover.start(now), now)
 
     def on(self, event: MoverEvent, now: float) -> list[MoverEffect]:
-        """Go on with what was begun."""
+        """Continue running moves."""
         return self._counted(self._mover.on(event, now), now) if self._mover else []
 
     def next_wake(self) -> float | None:
-        """When `on` needs a tick; None while it waits for events, or rests."""
+        """When `on` needs a tick; None while moves wait for events, or none run."""
         return self._mover.next_wake() if self._mover else None
 
     def abandon(self, reason: str, now: float) -> list[MoverEffect]:
-        """Stop where it is, as when a rank was lost; whoever makes the next map takes over."""
+        """Stop running moves, as after the loss of a rank; the next regrouping makes a new map."""
         moving = self._mover is not None and self._mover.phase is not MovePhase.ENDED
         return self._counted(self._mover.abandon(reason), now) if moving and self._mover else []
 
@@ -159,9 +159,9 @@ def plan_rebalance(
     nodes: tuple[int, ...],
     settings: RebalanceSettings,
 ) -> RebalancePlan:
-    """Layers that gain enough, hottest first; each one's gain pays for the moves of those before it, too.
+    """Layers that gain enough, hottest first; the gain of each also pays for the moves of the layers before it.
 
-    A masked or borrowed expert for which there is room comes back first, whatever that costs.
+    A masked or borrowed expert for which there is room is placed first, at any cost.
     """
     found = [(layer, _best_change(ledger, layer, load, policy, nodes, settings)) for layer, load in enumerate(loads)]
     plans, seconds = [], 0.0
@@ -180,7 +180,7 @@ def place_now(
     policy: PlacementPolicy,
     nodes: tuple[int, ...],
 ) -> RebalancePlan:
-    """Changes that bring every layer to where a policy wants it, whatever that gains."""
+    """Changes that bring every layer to a policy's placement, whatever the gain."""
     plans, stuck = [], []
     for layer, load in enumerate(loads):
         experts = len(ledger.map.layers[layer].homes)
@@ -195,9 +195,9 @@ def place_now(
 def target_slots(
     ledger: SlotLedger, layer: int, load: LayerLoad, policy: PlacementPolicy, nodes: tuple[int, ...]
 ) -> Slots:
-    """Slots of a layer as a policy wants them, with as little change as possible.
+    """Contents of a layer's slots under a policy, with the fewest changes.
 
-    Experts that are masked or borrowed stay so while the group has too few slots for all.
+    Masked and borrowed experts remain so while the group has too few slots for all.
     """
     current = ledger.usable(layer)
     ranks = range(len(ledger.map.slots))
@@ -225,7 +225,7 @@ def _best_change(
     nodes: tuple[int, ...],
     settings: RebalanceSettings,
 ) -> LayerPlan | bool:
-    """The better of new weights and new places, by gain; True = neither gains, False = a circle without spare slot."""
+    """The better of new weights and new places, by gain; True = no gain, False = a cycle without a spare slot."""
     experts, ranks = len(ledger.map.layers[layer].homes), len(ledger.map.slots)
     loads = total(load, experts)
     fit, judge = (load[::2], total(load[1::2], experts)) if len(load) > 1 else (load, loads)
@@ -235,8 +235,8 @@ def _best_change(
     rounds = move_rounds(layer, current, target)
     away = ledger.map.layers[layer].masked | ledger.borrowed(layer).keys()
     if rounds and away & set(target.values()):
-        return LayerPlan(layer, loads, rounds, math.inf, math.inf)  # there is room again: whatever it costs
-    if not before or ledger.borrowed(layer):  # what is borrowed has no place that could be compared
+        return LayerPlan(layer, loads, rounds, math.inf, math.inf)  # there is room again: at any cost
+    if not before or ledger.borrowed(layer):  # a borrowed expert has no slot to compare with
         return True
     seen = total(fit, experts)
     weighted = slowest(split(ledger.contents(layer), seen, speeds), judge, speeds)
@@ -252,7 +252,7 @@ def _best_change(
 
 
 def _seconds(rounds: Sequence[MoveRound], settings: RebalanceSettings) -> float:
-    """How long moves take at the byte rate [s]."""
+    """Duration of moves at the byte rate [s]."""
     return sum(len(one.moves) for one in rounds) * settings.expert_bytes / settings.bytes_per_s
 
 

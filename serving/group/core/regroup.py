@@ -1,7 +1,7 @@
-"""Map of a group whose members have changed: of what lies where, with homeless experts in the reserves of the members.
+"""Map of a group whose members have changed: contents of slots, and missing experts in the members' reserves.
 
-A rank's reserve lies behind its own slots: a slot for every expert of the layer, which takes no memory until it is
-filled. It never holds another expert than its own, so it can be filled while any map is in use.
+A rank's reserve follows its own slots: one slot for every expert of the layer, which takes no memory until it is
+filled. Each reserve slot holds only its own expert, so it can be filled while any map is in use.
 """
 
 from collections import Counter
@@ -21,14 +21,14 @@ def regroup_map(
     loads: Sequence[Sequence[float]] = (),
     speeds: Sequence[float] | None = None,
 ) -> ExpertMap:
-    """The map. The number of own slots may differ from rank to rank, and the number of ranks from call to call.
+    """The map. The number of own slots may differ between ranks, and the number of ranks between calls.
 
     Args:
-        contents: {member: what lies in its own slots for certain}.
-        ranks: of the group, some of which may be missing; the members are among them.
+        contents: {member with experts: known contents of its own slots}.
+        ranks: of the group, including missing ones.
         experts: of a layer.
         version: higher than that of any map before.
-        loads: [layer][expert] tokens, for weights and for who borrows what; all alike by default.
+        loads: [layer][expert] tokens, for weights and for the choice of borrowers; equal by default.
         speeds: [rank], as `split` takes them.
     Returns: a map in which every expert has a home, and whose slots count the reserves.
     Raises: PlacementError without members, or if their layers differ in number.

@@ -1,13 +1,13 @@
-"""Routing trace: how many rows chose each expert, by layer, source rank and time slice; recorded, and read back.
+"""Routing trace: number of rows that chose each expert, by layer, source rank and time slice.
 
-A text file, one JSON value a line. The first is a head, every other one a rank in a slice:
+A text file, one JSON value a line. The first line is a head, every other line has one rank in one slice:
 
     {"format": "cloudmatrix-routing-trace", "version": 1, "group": "decode#k3jx9a", "layers": 3, "experts": 8,
      "slice_s": 2.0}
     {"at_s": 1764160000.0, "rank": 0, "rows": [[12, 0, 4, ...], ...]}
 
-`at_s` is when the slice began, in seconds since 1970; `rows` are [layer][expert], a row as often as it chose experts of
-the layer. Slices in which a rank had no rows are left out. A last line that was cut off is ignored.
+`at_s` is the start of the slice, in seconds since 1970; `rows` are [layer][expert] and count a row once for each expert
+that it chose. Slices in which a rank had no rows are left out. A truncated last line is ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,7 +43,7 @@ class TraceSlice(msgspec.Struct, frozen=True):
     """Rows of one rank in one slice of time.
 
     Args:
-        at_s: when it began, since 1970 [s].
+        at_s: start of the slice, since 1970 [s].
         rows: [layer][expert].
     """
 
@@ -53,7 +53,7 @@ class TraceSlice(msgspec.Struct, frozen=True):
 
 
 class RoutingTrace(msgspec.Struct, frozen=True):
-    """A whole one."""
+    """A complete trace."""
 
     head: TraceHead
     slices: tuple[TraceSlice, ...]
@@ -78,9 +78,9 @@ def trace_lines(head: TraceHead, slices: Iterable[TraceSlice]) -> Iterator[bytes
 
 
 def read_trace(lines: Iterable[bytes]) -> RoutingTrace:
-    """Read a trace back.
+    """Read a trace.
 
-    Raises: RoutingTraceError if it is none, or is broken elsewhere than in its last line.
+    Raises: RoutingTraceError if the file is not a trace, or is invalid before its last line.
     """
     head, slices, broken = None, list[TraceSlice](), ""
     for number, line in enumerate(lines, 1):
@@ -105,5 +105,5 @@ def read_trace(lines: Iterable[bytes]) -> RoutingTrace:
 
 
 def slices_of(shown: list[dict[str, Any]]) -> list[TraceSlice]:
-    """Slices as a group's shell shows them."""
+    """Slices in the format of a shell's response to `ReadLoad`."""
     return msgspec.convert(shown, list[TraceSlice])

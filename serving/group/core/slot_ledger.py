@@ -1,10 +1,10 @@
-"""Ledger of expert slots: what lies in each, what is being loaded, and which map is in use.
+"""Ledger of expert slots: contents of each, loads in progress, and the map in use.
 
-A map that would send tokens to a slot without the right weights is refused here, before anything moves. A slot whose
-load has begun counts as unusable until the rank says how it ended, however late.
+The ledger refuses a map that would send tokens to a slot without the right weights, before anything moves. A slot
+counts as unusable from the start of a load until the rank reports its result.
 
-Behind its own slots a rank may have a reserve, which takes no memory: an expert that lies in no own slot is borrowed
-there, as the map of a regrouping says. A mover's maps name a borrowed expert only as long as it lies nowhere else.
+After its own slots a rank may have a reserve, which takes no memory: the map of a regrouping borrows experts there that
+are in no own slot. A mover's maps name a borrowed expert only while no own slot holds it.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class SlotLedger:
     """Slots of a group.
 
     Args:
-        first: the map to begin with; its slots hold what it says.
-        reserve: slots of a layer at each rank, behind its own; the map counts them.
+        first: initial map, which matches the contents of the slots.
+        reserve: slots of a layer at each rank, after its own; the map counts them.
     """
 
     def __init__(self, first: ExpertMap, reserve: int = 0) -> None:
@@ -37,10 +37,10 @@ class SlotLedger:
         self._loading: list[set[ExpertSlot]] = [set() for _ in every]
         self._claimed = False
         self.line_free_at = 0.0
-        """When the byte rate allows the next fetch, whoever asks [s]: kept here, since movers follow each other."""
+        """When the byte rate allows the next fetch [s]. Kept in the ledger because it spans consecutive movers."""
 
     def usable(self, layer: int) -> Slots:
-        """Own slots of a layer that may be used, with what they hold; those that are being loaded are left out."""
+        """Usable own slots of a layer and their contents, without slots that are being loaded."""
         return {at: held for at, held in self._holds[layer].items() if at not in self._loading[layer]}
 
     def borrowed(self, layer: int) -> dict[int, ExpertSlot]:
@@ -58,7 +58,7 @@ class SlotLedger:
         return tuple(found)
 
     def contents(self, layer: int, without: frozenset[ExpertSlot] = frozenset()) -> Placement:
-        """Placement of what lies in a layer for certain; a borrowed expert counts while it lies nowhere else.
+        """Placement of the known contents of a layer; includes borrowed experts that are in no own slot.
 
         Args:
             without: slots to count as empty.
@@ -75,7 +75,7 @@ class SlotLedger:
         return tuple(map(tuple, found))
 
     def claim(self) -> None:
-        """Take the right to change the map; only one mover at a time may have it.
+        """Take the right to change the map, which one mover has at a time.
 
         Raises: LedgerError.
         """
@@ -98,9 +98,9 @@ class SlotLedger:
         return self._issued
 
     def begin(self, layer: int, at: ExpertSlot) -> None:
-        """A slot is overwritten from now on.
+        """Mark a slot as being overwritten.
 
-        Raises: LedgerError if the map in use sends tokens there, or it is being loaded.
+        Raises: LedgerError if the map in use sends tokens to it, or it is being loaded.
         """
         if any(home.at == at for homes in self.map.layers[layer].homes for home in homes):
             raise LedgerError(f"layer {layer}, {at}: in use by map {self.map.version}")
@@ -110,15 +110,15 @@ class SlotLedger:
         self._holds[layer][at] = None
 
     def loaded(self, layer: int, at: ExpertSlot, expert: int | None) -> None:
-        """A load has ended; None = it failed and the slot is empty. Of a rank that is gone, nothing is kept."""
+        """Record the result of a load; None = it failed and the slot is empty. Ranks that have left are ignored."""
         if at in self._loading[layer]:
             self._loading[layer].remove(at)
             self._holds[layer][at] = expert
 
     def switch(self, new: ExpertMap) -> None:
-        """All ranks use a new map.
+        """Record that all ranks use a new map.
 
-        Raises: LedgerError if it is bad, no newer, masks an expert, or names a slot that does not hold the expert.
+        Raises: LedgerError if it is invalid, not newer, masks an expert, or names a slot that does not hold the expert.
         """
         new.check()
         if any(one.masked - now.masked for one, now in zip(new.layers, self.map.layers, strict=True)):
@@ -130,9 +130,9 @@ class SlotLedger:
         self._issued = max(self._issued, new.version)
 
     def resize(self, slots: tuple[int, ...]) -> None:
-        """Change the room of ranks: new ones are empty, what lay on those without slots is gone.
+        """Change the numbers of slots: new slots are empty, removed slots lose their contents.
 
-        The map in use may name slots that are gone until the next switch; nobody computes meanwhile.
+        The map in use may name removed slots until the next switch; no rank computes until then.
 
         Args:
             slots: [rank] own slots of a layer.
@@ -145,10 +145,10 @@ class SlotLedger:
             self._loading[layer] &= set(every)
 
     def regroup(self, new: ExpertMap, newcomers: Mapping[int, Held]) -> None:
-        """Other members, and a map of what lies where, see `regroup_map`.
+        """Change the members, with a map of `regroup_map`.
 
         Args:
-            newcomers: ranks that are new, or other processes than before, with what lies in their slots.
+            newcomers: contents of ranks that are new or run in a new process.
         Raises: LedgerError as `switch`, or while a mover has the right to change the map.
         """
         if self._claimed:
@@ -166,14 +166,14 @@ class SlotLedger:
         self._issued = max(self._issued, new.version)
 
     def stopped(self, rank: int, held: Held) -> None:
-        """A rank has been told that moves have ended: what was being loaded there is, or is not."""
+        """Record the contents of a rank that has ended its moves."""
         for layer, loading in enumerate(self._loading):
             for at in [one for one in loading if one.rank == rank]:
                 loading.remove(at)
                 self._holds[layer][at] = held[layer][at.slot]
 
     def check(self) -> None:
-        """Prove that the map in use is good and its slots hold what it says.
+        """Check that the map in use is valid and matches the contents of its slots.
 
         Raises: LedgerError.
         """
@@ -188,7 +188,7 @@ class SlotLedger:
         return slots - self._reserve <= at.slot < slots
 
     def _check_holds(self, new: ExpertMap, lender: ExpertMap) -> None:
-        """Every slot that a map names holds the expert; those of reserves if another map names them, too."""
+        """Check that every slot of a map holds its expert; a reserve slot does if the lender's map names it too."""
         for layer, one in enumerate(new.layers):
             usable = self.usable(layer)
             for expert, homes in enumerate(one.homes):

@@ -1,6 +1,6 @@
 """Weights of replicas by water-filling: each sixteenth of an expert's tokens goes to its least loaded home.
 
-An even split ignores what else a rank has to do. It can make a balanced layer worse than without replicas.
+An even split ignores the other load of a rank. It can make a balanced layer worse than without replicas.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,9 @@ def split(placement: Placement, loads: Sequence[float], speeds: Sequence[float] 
     """Map of one layer with the weights that keep the busiest rank's time low.
 
     Args:
-        placement: what lies where; experts that lie nowhere are masked, a second copy on a rank is not used.
+        placement: contents of slots; absent experts are masked, a second copy on a rank is not used.
         loads: [expert] tokens.
-        speeds: [rank] relative speed, above 0; all alike by default. A rank half as fast gets half of what is split.
+        speeds: [rank] relative speed, above 0; equal by default. A rank half as fast gets half as many split tokens.
     """
     places: list[list[ExpertSlot]] = [[] for _ in loads]
     for rank, held in enumerate(placement):
@@ -33,7 +33,7 @@ def split(placement: Placement, loads: Sequence[float], speeds: Sequence[float] 
 
 
 def rank_loads(layer: LayerMap, loads: Sequence[float], ranks: int) -> list[float]:
-    """Tokens that each rank gets under a map. Those of masked experts are lost: their gate chooses others."""
+    """Tokens that each rank gets under a map, without those of masked experts: the gate chooses others."""
     found = [0.0] * ranks
     for homes, load in zip(layer.homes, loads, strict=True):
         for home in homes:
@@ -42,7 +42,7 @@ def rank_loads(layer: LayerMap, loads: Sequence[float], ranks: int) -> list[floa
 
 
 def slowest(layer: LayerMap, loads: Sequence[float], speeds: Sequence[float]) -> float:
-    """Tokens of the rank that is done last, a slow rank's counted as what a usual one would do in that time.
+    """Tokens of the rank that finishes last; a slow rank's are divided by its speed.
 
     Args:
         speeds: [rank], as `split` takes them.
@@ -65,7 +65,7 @@ def balancedness(loads: Iterable[float]) -> float:
 
 
 def _fill(places: Sequence[Sequence[ExpertSlot]], loads: Sequence[float], speeds: Sequence[float]) -> list[list[int]]:
-    """Weights of each expert's homes. The heaviest experts are dealt out first, then again until nothing changes."""
+    """Weights of each expert's homes. Assigns the heaviest experts first, and repeats until the weights are stable."""
     times = [0.0] * len(speeds)
     weights = [[PARTS] if len(own) == 1 else [0] * len(own) for own in places]
     for own, load in zip(places, loads, strict=True):
@@ -87,7 +87,7 @@ def _fill(places: Sequence[Sequence[ExpertSlot]], loads: Sequence[float], speeds
 
 
 def _deal(times: Sequence[float], parts: Sequence[float]) -> list[int]:
-    """Sixteenths of one expert, each to the home that is done first with it. An expert without load is split evenly.
+    """Sixteenths of one expert, each to the home that would finish first. An expert without load is split evenly.
 
     Args:
         times: of each home without this expert.

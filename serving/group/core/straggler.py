@@ -1,9 +1,9 @@
-"""A rank that is slow but alive: it gets less of the experts' tokens, then fewer sequences, then it is drained.
+"""Measures against a slow rank: fewer of the experts' tokens, then fewer sequences, then a drain.
 
-All ranks take a step together, so the slowest sets the pace. A rank is treated one measure further only while others
-still wait for it after the measure before, and step by step back once it is as fast as the others again.
+All ranks take a step together, so the slowest sets the pace. The next measure is taken only while other ranks still
+wait for this one after the previous measure; measures are taken back one by one once the rank is as fast as the others.
 
-    none ─► fewer_tokens ─► fewer_sequences ─► drain      slow and awaited in `looks` intervals in a row
+    none ─► fewer_tokens ─► fewer_sequences ─► drain      slow and awaited in `looks` consecutive intervals
     none ◄─ fewer_tokens ◄─ fewer_sequences               fine in `looks` intervals, and never slow in between
 """
 
@@ -32,8 +32,8 @@ class RankPace(msgspec.Struct, frozen=True):
 
     Args:
         seconds_per_row: of experts' work, without waits.
-        awaited: share of the interval in which all others had to wait for this rank, beyond what they wait for a usual
-            one, 0 to 1.
+        awaited: share of the interval in which all others waited for this rank, minus their usual wait for a rank, 0 to
+            1.
     """
 
     seconds_per_row: float
@@ -41,11 +41,11 @@ class RankPace(msgspec.Struct, frozen=True):
 
 
 class MeasureChanged(msgspec.Struct, frozen=True):
-    """Effect: treat a rank so from now on.
+    """Effect: apply a measure to a rank.
 
     Args:
-        speed: for `split`: 1 as long as it is not slow.
-        sequences: share of the sequences it had before that it may have.
+        speed: for `split`; 1 unless it is slow.
+        sequences: fraction of its usual sequences.
     """
 
     rank: int
@@ -62,10 +62,10 @@ class StragglerRules:
     Args:
         awaited: share of an interval that others may wait for one rank.
         slow: seconds a row over the median, from which a rank counts as slow; below `fine` it no longer does.
-        looks: intervals that must agree.
-        patience_s: how long a measure may take to show, before the next one, of whatever rank [s].
-        drain_rest_s: least time between two drains: if a new process is slow, too, something else is wrong [s].
-        furthest: the last measure that may be taken.
+        looks: consecutive intervals that must agree.
+        patience_s: least time between two measures in the group, in which the first one can take effect [s].
+        drain_rest_s: least time between two drains [s]: if a new process is slow as well, its process is not the cause.
+        furthest: strongest measure allowed.
     """
 
     awaited: float = 0.1
@@ -86,7 +86,7 @@ class _Rank:
 
 
 class Stragglers:
-    """Ranks of one group. One measure at a time is taken, and at most one rank drained."""
+    """Ranks of one group. Takes one measure at a time, and drains at most one rank."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()
@@ -98,23 +98,23 @@ class Stragglers:
         return {rank: one.measure for rank, one in self._ranks.items()}
 
     def ratios(self) -> dict[int, float]:
-        """Seconds a row of each rank over the median, in the last interval in which that was known."""
+        """Seconds a row of each rank over the median, in its last known interval."""
         return {rank: one.ratio for rank, one in self._ranks.items()}
 
     def keep(self, ranks: Mapping[int, bool]) -> None:
         """Forget all ranks but these.
 
         Args:
-            ranks: those that compute together; True = another process than at the last call, which is begun anew.
+            ranks: members; True = a different process from that at the last call, whose counts start over.
         """
         self._ranks = {rank: one for rank, one in self._ranks.items() if not ranks.get(rank, True)}
 
     def look(self, paces: Mapping[int, RankPace], now: float) -> list[MeasureChanged]:
-        """Judge one interval; called at the same interval, since `looks` counts calls.
+        """Judge one interval. Call it at a constant interval, since `looks` counts calls.
 
         Args:
-            paces: of the ranks that had work. With fewer than three there is no telling which is slow. Of a rank that
-                is not there nothing is known: it has to begin counting anew.
+            paces: of the ranks that had work. With fewer than three, no rank can be singled out as slow. The counts of
+                a missing rank start over.
         """
         for rank, one in self._ranks.items():
             if rank not in paces:

@@ -1,4 +1,4 @@
-"""xDeepServe's placement: first homes stay, and redundant slots go to experts that are the hottest at some time.
+"""xDeepServe's placement: first homes stay, and redundant slots get experts that are the hottest in some time slice.
 
 The work of a layer is the sum over time slices of the hottest expert's tokens. Averages hide an expert that is hot for
 a while; slices do not.
@@ -13,7 +13,7 @@ from serving.values.expert_map import PARTS, Placement
 
 
 class TimeSlicedPlacement:
-    """One home of each expert stays where it is; copies in the other slots are chosen anew."""
+    """Keeps one home of each expert in place and reassigns the other slots."""
 
     def place(self, load: LayerLoad, experts: int, shape: GroupShape, current: Placement | None = None) -> Placement:
         """See `PlacementPolicy`."""
@@ -36,12 +36,12 @@ class TimeSlicedPlacement:
 
 
 def choose_copies(load: LayerLoad, experts: int, copies: int, most: int) -> list[int]:
-    """Experts that get a copy more, in the order of choice; one may come several times.
+    """Experts that get another copy, in the order of choice; an expert may occur several times.
 
-    Each is, of those that are the hottest in some slice, the one whose copy lowers the sum of peaks the most.
+    Each choice is, of the experts that are the hottest in some slice, the one whose copy lowers the sum of peaks most.
 
     Args:
-        copies: how many to choose; fewer are returned where every expert has `most`.
+        copies: number to choose; fewer are returned once every expert has `most`.
     Source: xDeepServe 4.5; candidates and objective as there, ties to the lower number.
     """
     slices = [list(map(float, row)) for row in load] or [[0.0] * experts]
@@ -67,9 +67,9 @@ def choose_copies(load: LayerLoad, experts: int, copies: int, most: int) -> list
 
 
 def first_homes(experts: int, shape: GroupShape, current: Placement | None) -> list[int | None]:
-    """Rank of each expert's first home: as numbered if it lies there, else where the fewest first homes are.
+    """Rank of each expert's first home: the rank by number if it holds the expert, else the one with the fewest.
 
-    Returns: None for an expert that lies nowhere.
+    Returns: None for an absent expert.
     """
     expected = {expert: rank for rank, held in enumerate(numbered(experts, shape)) for expert in held}
     if current is None:
@@ -107,7 +107,7 @@ def _sum_of_peaks(
     tops: Sequence[int],
     seconds: Sequence[float],
 ) -> float:
-    """Sum over slices of the hottest expert's heat if one more copy of an expert is made."""
+    """Sum over slices of the hottest expert's heat with one more copy of an expert."""
     return sum(
         max(second, row[expert] / (counts[expert] + 1)) if top == expert else own[top]
         for row, own, top, second in zip(slices, heat, tops, seconds, strict=True)

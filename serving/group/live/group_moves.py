@@ -1,6 +1,6 @@
-"""A shell's way to its group's experts: tells ranks what `GroupExperts` decides, and `GroupExperts` what comes of it.
+"""Driver of `GroupExperts` in a shell: sends its commands to ranks, and returns their events to it.
 
-Decides nothing, waits for nobody, and is never on the path of a token or of a step.
+It makes no decisions, never blocks the shell, and is not on the path of a token or of a step.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import msgspec
 
 from serving.group.core.group_course import Regroup
 from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.core.operator_plan import load_answer
 from serving.group.live.group_port import (
     AnswerOperator,
     GroupPort,
@@ -39,9 +40,9 @@ from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrd
 logger = logging.getLogger(__name__)
 
 STOP_DEADLINE_S = 3.0
-"""A rank ends a copy after its next piece, and then answers."""
+"""A rank responds after the next piece of a running copy [s]."""
 MOVE_DEADLINE_S = 600.0
-"""Beyond any rebalance, which has a deadline of its own; a rank that dies ends the wait."""
+"""Longer than any rebalance, which has its own deadline; the death of a rank ends the wait [s]."""
 COUNT_DEADLINE_S = 2.0
 SHOW_DEADLINE_S = 2.0
 MOST_SEEN = 100
@@ -51,7 +52,7 @@ class GroupMoves:
     """Experts of one group. Belongs to the event loop of its shell.
 
     Args:
-        lease: says who this shell is now.
+        lease: returns the present lease of this shell.
     """
 
     def __init__(
@@ -60,20 +61,20 @@ class GroupMoves:
         self._port, self._lease, self._clock = port, lease, clock
         self.experts = GroupExperts(rules, time.time() - time.monotonic())
         self._members: dict[int, KnownRank] = {}
-        """Those of the newest map."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Members under the latest map."""
+        self._tasks = _Background()
         self._planning = False
         self._timer: asyncio.TimerHandle | None = None
         self._seen: dict[str, None] = {}
-        """Operators' orders that were taken up."""
+        """Operators' commands that were read."""
 
     async def regroup(self, due: Regroup, members: Sequence[KnownRank], ranks: int) -> ExpertMap | None:
-        """The map of a regrouping. Effects: abandons what is being moved.
+        """The map of a regrouping. Effects: abandons running moves.
 
         Args:
             members: those that `due` names.
-            ranks: of the group, some of which may be missing.
-        Returns: None if a member does not say what it holds; a later round asks again.
+            ranks: of the group, including missing ones.
+        Returns: None if a member has not reported its slots; a later round tries again.
         """
         self._take(self.experts.abandon("the group's members have changed", self._clock()))
         if not await self._know(members):
@@ -82,12 +83,12 @@ class GroupMoves:
         return self.experts.regroup(due.members, ranks, due.version, self._clock())
 
     def stuck(self, known: Mapping[int, KnownRank], ranks: int) -> bool:
-        """Begin whatever is due in a group that computes together. Never waits.
+        """Start whatever is due in a computing group. Never blocks.
 
         Args:
-            known: all that there are of it.
+            known: all ranks with a process.
             ranks: of the group.
-        Returns: whether the group must be regrouped, since what was begun does not end.
+        Returns: whether the group must be regrouped, because moves or a new map are stuck.
         """
         members = [one for _, one in sorted(known.items()) if one.serves]
         now = self._clock()
@@ -103,7 +104,8 @@ class GroupMoves:
                     continue
                 if isinstance(order, ReadLoad):
                     self._see(posted.id)
-                    self._begin(self._answer(one, posted.id, self.experts.load_after(order.after, now)))
+                    answer = load_answer(self.experts.load, order.after, now, self.experts.epoch_s)
+                    self._tasks.start(self._answer(one, posted.id, answer))
                 elif isinstance(order, RebalanceExperts | MoveOneExpert):
                     self._once(partial(self._obey, one, posted.id, order))
         if not self._planning and self.experts.count_due(now):
@@ -111,26 +113,25 @@ class GroupMoves:
         if self.experts.journal.changed:
             facts = self.experts.journal.shown(now)
             for one in members:
-                self._begin(self._tell(one, facts))
+                self._tasks.start(self._tell(one, facts))
         if trouble is not None:
             logger.error("%s; the group begins another epoch", trouble)
         return trouble is not None
 
     def lease_of(self, rank: int) -> RankLease:
-        """Lease of this shell for one rank: a slow one is to get fewer sequences."""
+        """Lease of this shell for one rank, with its share of sequences."""
         return msgspec.structs.replace(self._lease(), share=self.experts.pace.share(rank))
 
     def close(self) -> None:
-        """End what is under way here; ranks end what they do themselves."""
+        """Cancel the shell's tasks; ranks finish running commands."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
-    # ---- what may take a while ---------------------------------------------------------------------------------------
+    # ---- calls to ranks -----------------------------------------------------------------------------------------
 
     async def _know(self, members: Sequence[KnownRank]) -> bool:
-        """Ask members that serve what they hold, if that is not known. Returns: whether it is now."""
+        """Request the contents of serving members' slots where unknown. Returns: whether all are known."""
         unknown = [one for one in members if one.serves and not self._is_known(one)]
         if unknown:
             over: tuple[ExpertOrder, ...] = (MovesEnded("another shell has taken over"),)
@@ -138,7 +139,7 @@ class GroupMoves:
         return all(self._is_known(one) for one in unknown)
 
     async def _adopt(self, members: Sequence[KnownRank], ranks: int) -> None:
-        """Give a group that goes on a map that this shell knows."""
+        """Give a group that was taken over a map known to this shell."""
         if await self._know(members) and self.experts.ledger is None:
             reports = [one.report for one in members if one.report is not None]
             offers = [one.offer for one in reports if one.offer is not None]
@@ -147,7 +148,7 @@ class GroupMoves:
             self._take(self.experts.adopt(offers, ranks, version, self._clock()))
 
     async def _rebalance(self) -> None:
-        """Count rows, and move experts if that is worth it."""
+        """Count rows, and move experts if that gains enough."""
         await asyncio.gather(*(self._ask(one, (CountRows(),), COUNT_DEADLINE_S) for one in self._members.values()))
         ledger = self.experts.ledger
         if ledger is None or ledger.busy:
@@ -158,7 +159,7 @@ class GroupMoves:
             self._take(self.experts.begin(plan, version, "load", self.experts.rules.policy, self._clock()))
 
     async def _obey(self, one: KnownRank, posted: str, order: PlannedOrder) -> None:
-        """Carry out an operator's order, and answer it where it was posted."""
+        """Carry out an operator's command, and respond at the rank where it was posted."""
         self._see(posted)
         ledger = self.experts.ledger
         version = ledger.map.version if ledger is not None else 0
@@ -178,10 +179,10 @@ class GroupMoves:
         try:
             await self._port.tell(one.name, ShowFacts(facts), SHOW_DEADLINE_S)
         except (RankDeadError, RankSilentError):
-            self.experts.journal.changed = True  # again, to whoever is there then
+            self.experts.journal.changed = True  # try again at the next round
 
     async def _ask(self, one: KnownRank, orders: tuple[ExpertOrder, ...], limit_s: float) -> None:
-        """Have a rank do something about experts, and take what comes of it. One that is silent is asked no more."""
+        """Send commands about experts to a rank, and take its events. A silent rank gets no second call."""
         assert one.report is not None
         rank, pid = one.name.rank, one.report.pid
         try:
@@ -200,7 +201,7 @@ class GroupMoves:
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _take(self, effects: Sequence[MoveOrder]) -> None:
-        """Pass on what is decided: orders about one slot to its rank, all others to all."""
+        """Send commands: those about one slot to its rank, others to all members."""
         for effect in effects:
             match effect:
                 case FetchExpert(move) | LoadExpert(move):
@@ -210,7 +211,7 @@ class GroupMoves:
             if isinstance(effect, MovesEnded):
                 logger.info("experts have moved: %s", effect.reason or "all that was to be")
             for one in to:
-                self._begin(self._ask(one, (effect,), MOVE_DEADLINE_S))
+                self._tasks.start(self._ask(one, (effect,), MOVE_DEADLINE_S))
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -228,10 +229,10 @@ class GroupMoves:
         return one.report is not None and self.experts.is_known(one.name.rank, one.report.pid)
 
     def _once(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do what makes plans, unless such a thing is going on."""
+        """Run work that makes plans, unless such work is running."""
         if not self._planning:
             self._planning = True
-            self._begin(self._planned(work()))
+            self._tasks.start(self._planned(work()))
 
     async def _planned(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -239,10 +240,23 @@ class GroupMoves:
         finally:
             self._planning = False
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+
+class _Background:
+    """Tasks whose results are not awaited."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the loop of the caller, and log its exception if it raises one."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        """Cancel all of them."""
+        for task in self._tasks:
+            task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -1,4 +1,4 @@
-"""Calls of a shell to its ranks, and the port by which it reaches them."""
+"""Calls of a shell to its ranks, and the port that carries them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from serving.values.operator_order import OrderAnswer
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Compute with other members from an epoch on; at first, serve."""
+    """Compute with these members from an epoch on; the first call makes the rank serve."""
 
     order: RegroupOrder
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The epoch of an order begins: all of its members follow it."""
+    """Start the epoch of an order, which all of its members follow."""
 
     order: RegroupOrder
 
@@ -33,7 +33,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class QuitGroup:
-    """Compute no more: once this is answered, nothing of the rank touches its peers' windows."""
+    """Stop computing: after the response the rank does not access its peers' windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CloseLog:
 
 @dataclass(frozen=True, slots=True)
 class EndRank:
-    """Give back everything."""
+    """Release everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ShowFacts:
 
 @dataclass(frozen=True, slots=True)
 class MoveExperts:
-    """Do what this shell asks about experts; answered with what came of it when all is done.
+    """Carry out commands about experts; the response has the events of all of them.
 
     Args:
         lease: of the shell, which must hold the rank.
@@ -67,7 +67,7 @@ class MoveExperts:
 
 @dataclass(frozen=True, slots=True)
 class AnswerOperator:
-    """Tell an operator, who waits at the rank."""
+    """Deliver a response to an operator's command, which waits at the rank."""
 
     order: str
     answer: OrderAnswer
@@ -81,19 +81,19 @@ class RankDeadError(Exception):
 
 
 class RankSilentError(Exception):
-    """No answer in time, or Ray does not answer."""
+    """The rank or Ray has not responded in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRanks:
-    """Everything of a pool that there is now.
+    """Ranks, placements and shells of a pool.
 
     Args:
         ranks: of all groups, starting ones included.
-        places: names of groups that have a place.
+        places: names of groups with a placement.
         shells: Serve's unique names of the pool's replicas.
-        added: group and number of ranks that have a place of their own, since they were added to a group.
-        room: by group, how many ranks it could have: those that have a place, and what is free on its node.
+        added: group and number of ranks with a placement of their own, because they were added to a group.
+        room: by group, largest possible number of ranks: placed ones, and free room on its node.
     """
 
     ranks: tuple[RankName, ...]
@@ -104,37 +104,37 @@ class FoundRanks:
 
 
 class GroupPort(Protocol):
-    """The way to ranks. Every call has a deadline; each raises RankSilentError."""
+    """Access to ranks. Every call has a deadline and may raise RankSilentError."""
 
     async def found(self) -> FoundRanks:
-        """Look for what there is."""
+        """List ranks, placements and shells."""
         ...
 
     async def make(self, name: RankName, founder: RankLease, *, gently: bool) -> None:
-        """Start a rank's process in its place in the group, and make that place if there is none.
+        """Start a rank's process in its placement, which is made if there is none.
 
         Args:
-            founder: says how many ranks the group is to have.
-            gently: build it behind those that compute, at low priority.
+            founder: has the target size of the group.
+            gently: build it at low priority, so that computing ranks keep the CPU.
         """
         ...
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
-        """Renew, take over or ask. Raises: RankDeadError."""
+        """Renew a lease, take a rank over, or request its report. Raises: RankDeadError."""
         ...
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
-        """Have a rank do something. Returns: answers to `MoveExperts`. Raises: RankDeadError."""
+        """Call a rank. Returns: events of `MoveExperts`, else none. Raises: RankDeadError."""
         ...
 
     async def kill(self, name: RankName, report: RankReport | None) -> None:
-        """End a rank's process, whatever it does. Returns when it has ended.
+        """Kill a rank's process and wait for its end.
 
         Args:
-            report: its last one, if there was one.
+            report: its last one, if any.
         """
         ...
 
     async def remove(self, group: str, rank: int | None = None) -> None:
-        """Give back the places of a group, or that of one rank which was added to it. Effects: ends who is there."""
+        """Remove the placements of a group, or that of one added rank. Effects: ends the processes in them."""
         ...

@@ -1,10 +1,10 @@
-"""The search for groups that a new shell may take over, and for places in Ray that nobody looks after."""
+"""Search for groups that a new shell may take over, and for abandoned placements in Ray."""
 
 import asyncio
 import logging
 from collections.abc import Collection
 
-from serving.group.core.group_course import SeenGroup, abandoned, spare_places
+from serving.group.core.group_takeover import SeenGroup, abandoned, spare_places
 from serving.group.core.rank_names import RankName
 from serving.group.live.group_port import FoundRanks, GroupPort, RankDeadError, RankSilentError
 from serving.values.group import RankLease, RankReport
@@ -21,10 +21,10 @@ class GroupSearch:
         self._port, self._session, self._pool = port, session, pool
 
     async def groups(self, found: FoundRanks, asker: RankLease) -> list[SeenGroup]:
-        """The pool's groups, and what their ranks say of their shells.
+        """The pool's groups, with the latest shell that their ranks report.
 
         Args:
-            asker: of term 0: it only asks.
+            asker: a lease of term 0, which changes nothing at the ranks.
         """
         names = [name for name in found.ranks if name.pool == self._pool and name.session == self._session]
         reports = await asyncio.gather(*(self._ask(name, asker) for name in names))
@@ -39,10 +39,10 @@ class GroupSearch:
         return groups
 
     async def sweep(self, found: FoundRanks, own: str, ranks: Collection[int], size: int) -> None:
-        """Give back places that nobody looks after.
+        """Remove abandoned placements.
 
         Args:
-            own: name of the asker's group. ranks: of that, with a process. size: that it is to have.
+            own: name of the caller's group. ranks: those of its ranks with a process. size: its target size.
         """
         groups = {name.group for name in found.ranks} | {own}
         for group in abandoned(found.places, groups, found.shells):

@@ -1,4 +1,4 @@
-"""A rank as its shell knows it."""
+"""State that a shell keeps of a rank."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from serving.values.group import RankPhase, RankReport
 
 @dataclass(slots=True)
 class KnownRank:
-    """One rank of a group, with what it said last and when."""
+    """One rank of a group, with its last report and the time of it."""
 
     name: RankName
     heard_at: float = 0.0
@@ -18,9 +18,9 @@ class KnownRank:
 
     @property
     def serves(self) -> bool:
-        """Whether it computes with its group, as far as it is known."""
+        """Whether its last report is from a computing phase."""
         return self.report is not None and self.report.phase in (RankPhase.SERVING, RankPhase.LEAVING)
 
     def sight(self, now: float) -> RankSnapshot:
-        """One that has never answered may still wait for its place."""
+        """Snapshot; a rank that has never responded is not silent, as it may wait for its placement."""
         return RankSnapshot(self.dead, now - self.heard_at if self.report is not None else 0.0, self.report)

@@ -1,8 +1,8 @@
-"""Mailbox for operators' orders to the shell of a group, kept by each of its ranks.
+"""Mailbox of a rank for operators' commands to the shell of its group.
 
-A gateway posts an order at any rank (`post_order` in `serving.cluster.group_orders`) and waits there for the answer,
-until a deadline; the shell finds the orders in the report that it asks each rank for every half second, whichever shell
-it is by then, and answers at the same rank. A rank that dies takes its orders along, and whoever asked is told so.
+A gateway posts a command at any rank (`post_order` in `serving.cluster.group_orders`) and waits for the response until
+a deadline. The shell, possibly a new one, reads the commands in the rank's report every half second and responds at the
+same rank. If the rank dies, its commands are lost and the gateway gets an error.
 """
 
 import asyncio
@@ -12,19 +12,20 @@ from serving.values.operator_order import OrderAnswer, PostedOrder
 
 
 class Mailbox:
-    """Orders at one rank. Belongs to one event loop."""
+    """Commands at one rank. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[PostedOrder, asyncio.Future[OrderAnswer]]] = {}
 
     def waiting(self) -> tuple[PostedOrder, ...]:
-        """Orders that have no answer yet, the oldest first."""
+        """Commands without a response, oldest first."""
         return tuple(posted for posted, _ in self._open.values())
 
     async def post(self, posted: PostedOrder, limit_s: float) -> OrderAnswer:
-        """Wait for an answer; a refusal if no shell has answered in time.
+        """Post a command and wait for its response. Returns: a refusal if no shell has responded in time.
 
-        Effects: an order without an answer in time is withdrawn; a shell that has just found it may carry it out.
+        Effects: without a response the command is withdrawn at the deadline; a shell that has already read it may still
+            carry it out.
         """
         answer = asyncio.get_running_loop().create_future()
         self._open[posted.id] = posted, answer
@@ -36,7 +37,7 @@ class Mailbox:
             self._open.pop(posted.id, None)
 
     def answer(self, order: str, answer: OrderAnswer) -> None:
-        """Tell who waits; nobody does if it came too late."""
+        """Deliver a response. One that is too late is dropped."""
         found = self._open.get(order)
         if found is not None and not found[1].done():
             found[1].set_result(answer)

@@ -1,8 +1,7 @@
-"""The places of a group in Ray, all of one node: windows are shared memory of one host.
+"""Placements of a group in Ray, all on one node: windows are shared memory of one host.
 
-A named, detached placement group has a bundle for each rank that the group began with. Such a thing cannot grow, so
-each rank that is added later has one of its own on the same node; a group that shrinks gives these back, and keeps the
-first.
+A named, detached placement group has a bundle for each initial rank of the group. Placement groups cannot grow, so each
+rank that is added later has one of its own on the same node; a shrinking group removes these and keeps the first one.
 """
 
 import re
@@ -19,16 +18,16 @@ _NODE_LABEL = "ray.io/node-id"
 
 
 class NoPlaceYetError(Exception):
-    """The group itself has no place yet, beside which a rank could be added."""
+    """The group itself has no placement yet, so no rank can be added on its node."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A place as Ray lists it.
+    """A placement as listed by Ray.
 
     Args:
-        rank: whose it is; None = of the ranks that the group began with.
-        bundles: how many. node: where they are; empty = nowhere yet.
+        rank: its added rank; None = the initial ranks of the group.
+        bundles: number of bundles. node: their node; empty = not placed yet.
     """
 
     group: str

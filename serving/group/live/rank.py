@@ -1,6 +1,6 @@
-"""The body of a rank: an instance that is built, meets its peers, serves and drains as its shell says.
+"""One rank without Ray: an instance that is built, joins its peers, serves and drains on command of its shell.
 
-Knows no Ray: the actor around it passes calls on.
+The Ray actor forwards calls to it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Rank:
     """One rank. Belongs to one event loop.
 
     Args:
-        founder: the shell that made it.
+        founder: lease of the shell that made it.
         make: builds the instance; slow, called on a thread.
         stall_timeout_s: see `Instance.stalled`.
     """
@@ -53,16 +53,16 @@ class Rank:
         self._life = RankLife(founder, clock())
         self._instance: Instance | None = None
         self.address: tuple[str, int] | None = None
-        """Where gateways connect to, once it serves."""
+        """Address for gateways, once it serves."""
         self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
         self._has_quit = False
         self.mailbox = Mailbox()
         self.shown: dict[str, Any] = {}
-        """Facts of the whole group that its shell wants shown."""
+        """Facts of the whole group, from its shell."""
 
     async def build(self) -> None:
-        """Build the instance. What goes wrong is told to the shell, which knows what to do."""
+        """Build the instance. A failure is in the next report."""
         try:
             with collector_off():
                 self._instance = await asyncio.to_thread(self._make)
@@ -73,7 +73,7 @@ class Rank:
             self._life.enter(RankPhase.OFFERED)
 
     def hold(self, asker: RankLease) -> RankReport:
-        """A shell renews its lease, takes the rank over, or, with term 0, only asks."""
+        """Renew a shell's lease, or let the shell take the rank over; with term 0, only report."""
         self._life.hold(asker, self._clock())
         instance, life = self._instance, self._life
         if instance is not None:
@@ -100,13 +100,13 @@ class Rank:
         )
 
     async def follow(self, order: RegroupOrder) -> bool:
-        """Compute with these members from the order's epoch on; the first order lets it serve.
+        """Compute with these members from the order's epoch on; the first order makes the rank serve.
 
-        A rank that has drained meanwhile follows as well: it computes its experts until it is told to quit, and a
-        member that lacks the new map holds all others to the old one.
+        A drained rank follows as well: it computes its experts until `quit`, and a member without the new map would
+        keep all others on the old one.
 
-        Returns: whether it serves now and did not before.
-        Raises: GroupError if it cannot, so that no epoch begins with it.
+        Returns: whether the rank has started to serve.
+        Raises: GroupError if it cannot follow, so that no epoch starts with it.
         """
         async with self._following:
             instance, phase = self._instance, self._life.phase
@@ -132,15 +132,15 @@ class Rank:
             self.address = self._instance.address
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
-        """An epoch begins: all of its members have been told."""
+        """Start an epoch, whose members have all received the order."""
         if self._instance is not None and self._instance.member.order is not None:
             self._instance.member.begin(epoch, members)
 
     async def move(self, asker: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
-        """Do what the mover of the shell that holds this rank asks.
+        """Carry out commands of the shell's mover.
 
-        Returns: what came of it, when all of it is done or has failed.
-        Raises: GroupError if another shell holds this rank, or it is not there yet.
+        Returns: events of all commands, after the last of them is done or has failed.
+        Raises: GroupError if another shell holds this rank, or the rank has not joined yet.
         """
         instance = self._instance
         if asker.shell != self._life.lease.shell or instance is None or instance.member.order is None:
@@ -149,7 +149,7 @@ class Rank:
         done: asyncio.Future[tuple[RankEvent, ...]] = loop.create_future()
 
         def settle(events: tuple[RankEvent, ...]) -> None:
-            if not done.done():  # nobody waits any more
+            if not done.done():  # the caller has been cancelled
                 done.set_result(events)
 
         def answered(events: tuple[RankEvent, ...]) -> None:
@@ -160,7 +160,7 @@ class Rank:
         return await done
 
     def leave(self, drain_s: float) -> None:
-        """Begin to drain; `hold` tells when that is done. A second call changes nothing."""
+        """Start to drain; reports of `hold` have the progress. Idempotent."""
         if self._life.phase is RankPhase.OFFERED:
             self._life.enter(RankPhase.LEFT)
         elif self._life.phase is RankPhase.SERVING:
@@ -168,7 +168,7 @@ class Rank:
             self._leaving = asyncio.create_task(self._leave(drain_s))
 
     async def quit(self) -> None:
-        """Compute no more with the group, which goes on without this rank. Idempotent."""
+        """Stop computing with the group, which continues without this rank. Idempotent."""
         async with self._following:
             self._has_quit = True
             if self._instance is not None:
@@ -180,11 +180,11 @@ class Rank:
             self._instance.close_log()
 
     def lapsed(self) -> bool:
-        """Whether there has been no shell for too long. Ask every second."""
+        """Whether no shell has renewed the lease for too long. Call it every second."""
         return self._life.lapsed(self._clock())
 
     async def stop(self) -> None:
-        """Give back what the instance has. Sequences still here are lost."""
+        """Stop the instance and release its memory. Remaining sequences are lost."""
         if self._leaving is not None:
             self._leaving.cancel()
         instance, self._instance = self._instance, None
@@ -192,7 +192,7 @@ class Rank:
             await instance.stop()
 
     def facts(self) -> dict[str, Any]:
-        """Facts for status pages and metrics: the instance's, and whose rank it is."""
+        """Facts for status pages and metrics: those of the instance, its group and its shell."""
         assert self._instance is not None
         order = self._instance.member.order
         members = len(order.offers) if order is not None else 0
@@ -202,6 +202,7 @@ class Rank:
             "group": self._rank.group,
             "rank": self._rank.number,
             "ranks": self._size,
+            "ranks_wanted": self._life.lease.size,
             "shell": self._life.lease.shell,
             "shell_pid": self._life.lease.pid,
             "of_group": self.shown,

@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 LEASE_CHECK_S = 1.0
 STOP_DEADLINE_S = 8.0
 LAST_WORDS_S = 5.0
-"""How long a rank that ends itself waits for Ray to end it."""
+"""How long a rank that ends itself waits for Ray to end it [s]."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankOrder:
-    """Everything that a rank is made of.
+    """Constructor arguments of a rank's actor.
 
     Args:
         secret: shared by gateways, instances and memory servers.
-        gently: build it at low priority: its peers compute meanwhile.
+        gently: build it at low priority, because its peers are computing.
     """
 
     config: ServeConfig
@@ -60,7 +60,7 @@ class RankOrder:
 
 @ray.remote(num_cpus=0, max_restarts=0)
 class RankActor:
-    """The actor around a `Rank`. Its methods share one event loop, hence need no locks."""
+    """The Ray actor of a `Rank`. Its methods share one event loop and need no locks."""
 
     def __init__(self, order: RankOrder) -> None:
         log_to_stderr(order.config.cluster.log_format)
@@ -93,18 +93,18 @@ class RankActor:
         self._unasked.start()
 
     async def hold(self, lease: RankLease) -> RankReport:
-        """A shell renews its lease, takes the rank over, or asks. Effects: the first one begins the rank's life."""
+        """See `Rank.hold`. Effects: the first call starts to build the rank."""
         if not self._tasks:
             self._unasked.cancel()
             self._tasks = [asyncio.create_task(task) for task in (self._build(), self._watch_lease())]
         return self._rank.hold(lease)
 
     async def begin(self, epoch: int, members: Sequence[int]) -> None:
-        """An epoch begins: all of its members have been told."""
+        """See `Rank.begin`."""
         self._rank.begin(epoch, members)
 
     async def follow(self, order: RegroupOrder) -> None:
-        """Compute with these members from the order's epoch on; the first order lets it serve."""
+        """See `Rank.follow`. Effects: the first call announces the rank to gateways."""
         if await self._rank.follow(order):
             self._announcer.start(self._describe)
             self._keeper.start(self._rank.listen_at)
@@ -116,27 +116,27 @@ class RankActor:
                 self._tasks.append(relay_instance(self._describe, config.model.served_name, place))
 
     async def move(self, lease: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
-        """Do what the mover of the shell that holds this rank asks. Returns: what came of it, in the end."""
+        """See `Rank.move`."""
         return await self._rank.move(lease, orders)
 
     async def post_order(self, posted: PostedOrder, limit_s: float) -> OrderAnswer:
-        """An operator's order to the shell of the group, see `Mailbox`. Returns: the shell's answer."""
+        """Post an operator's command for the shell of the group, see `Mailbox`. Returns: the shell's response."""
         return await self._rank.mailbox.post(posted, limit_s)
 
     async def answer_operator(self, order: str, answer: OrderAnswer) -> None:
-        """The shell answers an order."""
+        """Deliver the shell's response to an operator's command."""
         self._rank.mailbox.answer(order, answer)
 
     async def show(self, facts: dict[str, Any]) -> None:
-        """Announce facts of the whole group beside this rank's own."""
+        """Announce facts of the whole group together with those of this rank."""
         self._rank.shown = facts
 
     async def leave(self, drain_s: float) -> None:
-        """Begin to drain."""
+        """Start to drain."""
         self._rank.leave(drain_s)
 
     async def quit(self) -> None:
-        """Compute no more with the group."""
+        """Stop computing with the group."""
         await self._rank.quit()
 
     async def close_log(self) -> None:
@@ -144,7 +144,7 @@ class RankActor:
         await asyncio.to_thread(self._rank.close_log)
 
     async def end(self) -> None:
-        """Give back everything but the process."""
+        """Release everything except the process."""
         for task in self._tasks:
             task.cancel()
         self._keeper.stop()
@@ -154,7 +154,7 @@ class RankActor:
         await within(self._rank.stop(), STOP_DEADLINE_S)
 
     async def until_death(self) -> None:
-        """Never returns: whoever waits for it is told by Ray when the process ends."""
+        """Never returns: Ray ends the call of a waiting shell when the process ends."""
         await asyncio.Event().wait()
 
     def _make(self) -> Instance:
@@ -172,7 +172,7 @@ class RankActor:
         await self._rank.build()
 
     async def _watch_lease(self) -> None:
-        """End this process, and with it the group's place, when no shell has asked for too long."""
+        """End this process and remove the group's placement when the lease has lapsed."""
         while not self._rank.lapsed():  # noqa: ASYNC110 - time is the event
             await asyncio.sleep(LEASE_CHECK_S)
         logger.error("%s has had no shell for too long and ends", self._place.replica)
@@ -185,7 +185,7 @@ class RankActor:
             os._exit(0)
 
     def _end_unasked(self) -> None:
-        """End this process when it had to wait for its place for so long that its shell has gone. On a thread."""
+        """End this process if no shell has called it within the lease, as after a wait for a placement. On a thread."""
         logger.error("%s has never had a shell and ends", self._place.replica)
         try:
             remove_placement(self._order.name.session, self._order.name.group)

@@ -1,6 +1,6 @@
-"""The shell's way to its ranks: Ray's control store, which finds, makes and kills them, and calls straight to them.
+"""Access of a shell to its ranks: Ray's control store to find, make and kill them, and direct actor calls.
 
-Every question to the control store is asked on a thread, since it may not answer; every wait has an end.
+Calls to the control store run on a thread, since it may not respond; every wait has a deadline.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class RayGroup:
         self._died = died
         self._actors: dict[RankName, Any] = {}
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
-        """Questions without an answer: a rank that is not there yet is not asked again."""
+        """Calls of `hold` without a response: a rank that is still starting gets no second call."""
         self._watches: dict[RankName, asyncio.Task[None]] = {}
         self._node = ray.get_runtime_context().get_node_id()
         self._processes: dict[RankName, int] = {}
@@ -92,7 +92,7 @@ class RayGroup:
         self._watch(name)
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
-        """Implements `GroupPort.hold`. Effects: a process of this node is watched by its pidfd, which tells at once."""
+        """Implements `GroupPort.hold`. Effects: watches a process of this node by its pidfd."""
         asked = self._asked.get(name)
         if asked is None:
             asked = self._asked[name] = asyncio.create_task(self._hold(name, lease))
@@ -130,7 +130,7 @@ class RayGroup:
         return events or ()
 
     async def kill(self, name: RankName, report: RankReport | None) -> None:
-        """Implements `GroupPort.kill`. A frozen process dies of a signal; it would not see Ray's own order."""
+        """Implements `GroupPort.kill`. SIGKILL also ends a frozen process, which would not handle Ray's command."""
         try:
             actor = await self._actor(name)
         except RankDeadError:
@@ -163,7 +163,7 @@ class RayGroup:
         ).remote(RankOrder(self._config, name, founder, self._secret, gently))
 
     async def _actor(self, name: RankName) -> Any:
-        """Raises: RankDeadError if Ray knows it no more."""
+        """Raises: RankDeadError if Ray does not list it."""
         actor = self._actors.get(name)
         if actor is None:
             try:
@@ -184,7 +184,7 @@ class RayGroup:
             return
         try:
             self._processes[name] = fd = os.pidfd_open(report.pid)
-        except OSError:  # gone already: Ray tells, too
+        except OSError:  # it has ended: Ray reports that, too
             return
         asyncio.get_running_loop().add_reader(fd, self._ended, name)
 
@@ -202,7 +202,7 @@ class RayGroup:
         self._watches[name] = asyncio.create_task(self._until_death(name, self._actors[name]))
 
     async def _until_death(self, name: RankName, actor: Any) -> None:
-        """Ray ends the wait as soon as the process has ended; what else ends it is asked again, not too often."""
+        """Report the end of a rank's process. After any other failure of the call, wait and call again."""
         while True:
             try:
                 await _answer(name, actor.until_death.remote(), None)
@@ -237,7 +237,7 @@ async def _answer(name: RankName, ref: Any, limit_s: float | None) -> Any:
 
 
 async def _of_ray(find: Callable[[], Answer]) -> Answer:
-    """Ask Ray's control store. Raises: RankSilentError; ValueError where `find` does."""
+    """Call Ray's control store. Raises: RankSilentError; ValueError as `find`."""
     try:
         found: Answer = await ActorLookup(find).answer(CALL_DEADLINE_S)
     except (ray.exceptions.RayError, TimeoutError) as error:

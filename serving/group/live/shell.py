@@ -1,6 +1,6 @@
-"""The shell's loop: it makes a group or takes one over, renews its ranks' leases, and keeps it whole.
+"""The shell's loop: makes or takes over a group, renews the leases of its ranks, and keeps the group complete.
 
-Decides nothing, see `serving.group.core.group_course`; knows no Ray, a port reaches the ranks.
+`serving.group.core.group_course` decides; a port calls the ranks.
 """
 
 import asyncio
@@ -8,12 +8,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
-from serving.deadline import within
 from serving.errors import GroupError
 from serving.group.core.group_course import (
     BeginDrain,
@@ -21,15 +20,16 @@ from serving.group.core.group_course import (
     GroupSizes,
     Kill,
     Make,
-    RankSnapshot,
     Regroup,
     mend,
-    orphan,
+    unbuildable,
     waiting_spares,
     whole,
 )
 from serving.group.core.group_experts import ExpertRules
 from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, former_size
+from serving.group.core.group_takeover import orphan
+from serving.group.core.rank_life import outranks
 from serving.group.core.rank_names import RankName
 from serving.group.live.group_moves import GroupMoves
 from serving.group.live.group_port import (
@@ -39,11 +39,9 @@ from serving.group.live.group_port import (
     Follow,
     GroupPort,
     Leave,
-    QuitGroup,
-    RankCall,
-    RankDeadError,
     RankSilentError,
 )
+from serving.group.live.group_ranks import END_DEADLINE_S, GroupRanks
 from serving.group.live.group_search import GroupSearch
 from serving.group.live.known_rank import KnownRank
 from serving.group.live.size_orders import SizeOrders
@@ -53,24 +51,20 @@ logger = logging.getLogger(__name__)
 
 RENEW_PERIOD_S = 0.5
 CALL_DEADLINE_S = 3.0
-HOLD_DEADLINE_S = 0.5
-"""A rank that answers later is heard in a later round: a frozen one must not hold up what the others say of it."""
 FOLLOW_DEADLINE_S = 30.0
 SWEEP_PERIOD_S = 30.0
-END_DEADLINE_S = 10.0
-"""A rank needs a few seconds at most to give back what it has; then it is killed."""
 
 
 class GroupShell:
     """One shell. Belongs to one event loop.
 
     Args:
-        session: the start of the system. pool: of the group.
+        session: name of the start of the system. pool: of the group.
         sizes: that the group may have.
-        shell: Serve's unique name of the replica that this is.
-        port_of: makes the port, which tells of each rank that dies.
-        silence_s: a rank that does not answer for longer is frozen.
-        drain_s: how long streams of a rank that leaves may go on there, in case they end soon.
+        shell: Serve's unique name of this replica.
+        port_of: makes the port, which reports each rank that dies.
+        silence_s: a rank that does not respond for longer is frozen.
+        drain_s: how long streams may continue at a draining rank, in case they end soon.
         rules: of moves of experts.
     """
 
@@ -91,77 +85,86 @@ class GroupShell:
         self._session, self._pool, self._sizes = session, pool, sizes
         self._silence_s, self._drain_s = silence_s, drain_s
         self._clock = clock
-        self._known: dict[int, KnownRank] = {}
+        self.ranks = GroupRanks(port_of, clock)
+        self._port = self.ranks.port
         self._births: dict[int, int] = {}
-        self._news = asyncio.Event()
         self._closing = False
-        self._port = port_of(self._died)
         self._search = GroupSearch(self._port, session, pool)
         self._orders = SizeOrders(self._port, sizes, self)
         self._growth = GroupGrowth()
         self.lease: RankLease = RankLease(shell, os.getpid(), 0, sizes.first)
         self._moves = GroupMoves(self._port, rules or ExpertRules(), lambda: self.lease, clock)
         self.group = ""
-        """Its name, once there is one; that of a group that was taken over tells who made it."""
+        """Its name, once there is one; contains the name of the shell that founded the group."""
         self.adopted = False
         self.lost = False
-        """Whether another shell holds the group: this one was taken for dead."""
+        """Whether another shell holds the group, because it considered this one dead."""
         self.formed = asyncio.Event()
 
     async def live(self) -> None:
-        """Form a group and keep it whole until `close` is called, or another shell holds it.
+        """Form a group and keep it complete until `close` is called, or another shell holds it.
 
         Raises: as `form`.
         """
         await self.form()
         swept_at = self._clock()
         while not self.lost and not self._closing:
-            await self._wait()
+            await self.ranks.wait(self._period_s)
             await self.round()
             if self._clock() - swept_at > SWEEP_PERIOD_S:
                 swept_at = self._clock()
                 with contextlib.suppress(RankSilentError):
                     await self._search.sweep(
-                        await self._port.found(), self.group, self._known, self._sizes.room_of(self.size)
+                        await self._port.found(), self.group, self.ranks.known, self._sizes.room_of(self.size)
                     )
         if self.lost:
             self._moves.close()
             logger.error("another shell holds %s; this one ends", self.group)
 
     async def form(self) -> None:
-        """Take over a group that lacks a shell, or make one. Returns when all its ranks serve, or it is to be closed.
+        """Take over a group without a shell, or make one. Returns when all of its ranks serve, or after `close`.
 
         Effects: sets `formed`.
-        Raises: GroupError if a rank of a new group cannot be built; nothing of it is left then.
+        Raises: GroupError if a rank of a new group cannot be built; the group has been removed then.
         """
         while not self._closing:
             await self._find()
-            await self._claim()
+            for _, known in sorted(self.ranks.known.items())[:MOST_TRIES]:
+                await self._hold(known)  # if several shells try to take it over, one gets this rank
+                if known.report is not None:
+                    break
             while not self.lost and not self._closing:
                 await self.round()
-                if whole(self._sights(), self.size, self._spares):
-                    logger.info("%s serves, of %d ranks, processes %s", self.group, self.size, self.pids)
+                if whole(self.ranks.snapshots(), self.size, self._spares):
+                    logger.info("%s serves, of %d ranks, processes %s", self.group, self.size, self.ranks.pids)
                     return self.formed.set()
-                await self._wait()
-            self.lost, self._known = False, {} if self.lost else self._known  # another shell was faster
+                await self.ranks.wait(self._period_s)
+            if self.lost:  # another shell was faster
+                self.lost = False
+                self.ranks.known.clear()
         return None
 
     async def round(self) -> None:
-        """Ask all ranks, then do what makes the group whole, or keeps it so.
+        """Request reports of all ranks, then carry out what completes the group.
 
-        Raises: GroupError if it never was, and a rank cannot be built.
+        Raises: GroupError if the group is new and a rank cannot be built.
         """
         await self._hold_all()
         if self.lost or self._closing:
             return
         if not self.formed.is_set() and not self.adopted:
-            await self._give_up_if_one_failed()
-        await self._orders.obey(self._known, self._sights(), self._moves.experts.pace.to_drain())
+            problem = unbuildable(self.ranks.snapshots(), self._births, self.size, MOST_TRIES)
+            if problem:
+                await self._remove()
+                raise GroupError(problem)
+        await self._orders.obey(self.ranks.known, self.ranks.snapshots(), self._moves.experts.pace.to_drain())
         await self._give_up_growing()
-        due = partial(mend, self._sights(), self.size, self._silence_s, former=self._growth.former, spares=self._spares)
+        due = partial(
+            mend, self.ranks.snapshots(), self.size, self._silence_s, former=self._growth.former, spares=self._spares
+        )
         orders = due()
-        self._moves.experts.journal.set_spares(waiting_spares(self._sights(), self.size, self._spares))
-        if not orders and self._moves.stuck(self._known, self.size):
+        self._moves.experts.journal.set_spares(waiting_spares(self.ranks.snapshots(), self.size, self._spares))
+        if not orders and self._moves.stuck(self.ranks.known, self.size):
             orders = due(anew=True)
         fenced = True
         for order in orders:
@@ -171,30 +174,30 @@ class GroupShell:
                 case Kill():
                     fenced &= await self._kill(order)
                 case BeginDrain(rank):
-                    await self._tell(self._known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
+                    await self.ranks.tell(self.ranks.known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
                 case Dismiss(rank):
                     await self._end(rank)
                 case Regroup() if fenced:
                     await self._regroup(order)
 
     async def close(self, drain_s: float, living: "asyncio.Task[None]") -> None:
-        """Drain all ranks, end them, and give their places back. Nothing is left.
+        """Drain all ranks, end them, and remove their placements.
 
         Args:
-            living: runs `live`; it ends first.
+            living: the task of `live`, which ends first.
         """
         self._closing = True
-        self._news.set()
+        self.ranks.wake()
         await asyncio.wait({living})
         self._moves.close()
         if self.lost or not self.group:
             return
         await self.resize(0)
-        await self._tell_all(Leave(drain_s), CALL_DEADLINE_S)
-        while any(not known.dead and known.serves for known in self._known.values()):
-            await self._wait()
-            await asyncio.gather(*(self._hold(known) for known in self._known.values()))
-        await self._tell_all(EndRank(), END_DEADLINE_S)
+        await self.ranks.tell_all(Leave(drain_s), CALL_DEADLINE_S)
+        while any(not known.dead and known.serves for known in self.ranks.known.values()):
+            await self.ranks.wait(self._period_s)
+            await asyncio.gather(*(self._hold(known) for known in self.ranks.known.values()))
+        await self.ranks.end_all()
         await self._remove()
 
     @property
@@ -207,44 +210,39 @@ class GroupShell:
         return self.lease.size
 
     async def resize(self, size: int) -> None:
-        """Implements `SizedGroup.resize`; 0 = it is to end."""
+        """Implements `SizedGroup.resize`; 0 = the group shuts down."""
         lease = self.lease
         former = former_size(lease.size, lease.former, size)
         self._growth = GroupGrowth(former, self._births)
         self.lease = RankLease(lease.shell, lease.pid, lease.term + 1, size, former)
         await self._hold_all()
-        self._news.set()
+        self.ranks.wake()
 
     async def drain(self, rank: int) -> bool:
         """Implements `SizedGroup.drain`."""
-        return await self._tell(self._known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
+        return await self.ranks.tell(self.ranks.known[rank], Leave(self._drain_s), CALL_DEADLINE_S)
 
     async def close_logs(self) -> None:
         """Have all decision logs ended."""
-        await self._tell_all(CloseLog(), END_DEADLINE_S)
-
-    @property
-    def pids(self) -> list[int]:
-        """Processes of the ranks that have answered."""
-        return [known.report.pid for _, known in sorted(self._known.items()) if known.report is not None]
+        await self.ranks.tell_all(CloseLog(), END_DEADLINE_S)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     async def _find(self) -> None:
-        """Choose a group: one that lacks a shell, or a new one. Effects: sets name, term and what is known of ranks."""
+        """Choose a group without a shell, or a new one. Effects: sets its name, lease and known ranks."""
         while True:
             try:
                 found = await self._port.found()
-                await self._search.sweep(found, self.group, self._known, self._sizes.room_of(self.size))
+                await self._search.sweep(found, self.group, self.ranks.known, self._sizes.room_of(self.size))
                 groups = await self._search.groups(found, RankLease(self.lease.shell, self.lease.pid, 0))
             except RankSilentError:
                 logger.exception("cannot look for groups; trying again")
                 if self._closing:
                     return
-                await self._wait()
+                await self.ranks.wait(self._period_s)
             else:
                 break
-        taken = orphan(groups, found.shells - {self.lease.shell})  # one that is its own it has half lost to another
+        taken = orphan(groups, found.shells - {self.lease.shell})  # its own group, if another shell has it in part
         self.adopted = taken is not None
         self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
         term = taken.term + 1 if taken is not None else 1
@@ -252,84 +250,55 @@ class GroupShell:
         self.lease = RankLease(self.lease.shell, self.lease.pid, term, size, taken.former if taken is not None else 0)
         for name in sorted(found.ranks):
             if name.group == self.group:
-                if name.rank in self._known:  # its end is under way
-                    await self._end_process(self._known[name.rank])
-                self._known[name.rank] = KnownRank(name, self._clock())
+                if name.rank in self.ranks.known:  # it is ending
+                    await self.ranks.end_process(self.ranks.known[name.rank])
+                self.ranks.known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
         self._growth = GroupGrowth(self.lease.former, self._births)
 
-    async def _claim(self) -> None:
-        """Take a group over by its first rank that answers: of several shells that try at once one gets that one."""
-        for _, known in sorted(self._known.items())[:MOST_TRIES]:
-            await self._hold(known)
-            if known.report is not None:
-                return
-
     async def _hold_all(self) -> None:
-        await asyncio.gather(*(self._hold(known) for known in list(self._known.values()) if not known.dead))
+        await asyncio.gather(*(self._hold(known) for known in list(self.ranks.known.values()) if not known.dead))
 
     async def _hold(self, known: KnownRank) -> None:
-        try:
-            known.report = report = await self._port.hold(
-                known.name, self._moves.lease_of(known.name.rank), HOLD_DEADLINE_S
-            )
-        except RankDeadError:
-            known.dead = True
-        except RankSilentError as error:
-            logger.debug("%s: %s", known.name.replica, error)
-        else:
-            known.heard_at = self._clock()
-            holder, own = report.lease, self.lease  # one of a lower term answers what was asked before
-            self.lost |= holder.term > own.term or (holder.term == own.term and holder.shell != own.shell)
-
-    async def _give_up_if_one_failed(self) -> None:
-        for rank, known in sorted(self._known.items()):
-            failed = known.report is not None and known.report.phase is RankPhase.FAILED
-            if failed or known.name.birth > MOST_TRIES:
-                await self._remove()
-                why = known.report.problem if failed and known.report else f"its process ended {MOST_TRIES} times"
-                raise GroupError(f"rank {rank} of {self.size}: {why}")
+        report = await self.ranks.hold(known, self._moves.lease_of(known.name.rank))
+        self.lost |= report is not None and outranks(report.lease, self.lease)
 
     async def _make(self, rank: int, gently: bool) -> None:
         birth = self._births[rank] = self._births.get(rank, 0) + 1
         name = RankName(self._session, self.group, rank, birth)
-        if await self._did(self._port.make(name, self.lease, gently=gently), f"make {name.actor}"):
-            self._known[rank] = KnownRank(name, self._clock())
+        if await self.ranks.did(self._port.make(name, self.lease, gently=gently), f"make {name.actor}"):
+            self.ranks.known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, lost: Kill) -> bool:
-        """Returns: whether it is dead for certain: alive it could still write into its peers' windows."""
-        known = self._known[lost.rank]
+        """Returns: whether its end is confirmed: a live process could write into its peers' windows."""
+        known = self.ranks.known[lost.rank]
         logger.warning("%s %s; replacing it", known.name.replica, lost.reason)
-        if not known.dead and not await self._end_process(known):
+        if not known.dead and not await self.ranks.end_process(known):
             return False
         self._moves.experts.journal.lost(lost.kind.value)
         await self._forget(lost.rank)
         return True
 
     async def _end(self, rank: int) -> None:
-        """End a rank that computes with nobody, and give its place back if it was added."""
-        known = self._known[rank]
+        """End a rank that is not a member, and remove its placement if it was added."""
+        known = self.ranks.known[rank]
         if known.report is not None and known.report.phase is RankPhase.LEFT:
-            await self._tell(known, EndRank(), END_DEADLINE_S)
-        if await self._end_process(known):
+            await self.ranks.tell(known, EndRank(), END_DEADLINE_S)
+        if await self.ranks.end_process(known):
             logger.info("%s has left", known.name.replica)
             await self._forget(rank)
 
     async def _forget(self, rank: int) -> None:
-        """A rank's process has ended."""
-        del self._known[rank]
+        """Drop a rank whose process has ended."""
+        del self.ranks.known[rank]
         if rank >= self._sizes.room_of(self.size):
-            await self._did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
-        self._news.set()  # the next round comes at once, and makes another
-
-    async def _quit(self, known: KnownRank) -> bool:
-        """Returns: whether nothing of a rank that has left touches its peers' windows any more."""
-        return await self._tell(known, QuitGroup(), END_DEADLINE_S) or await self._end_process(known)
+            await self.ranks.did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
+        self.ranks.wake()  # the next round comes at once, and makes another
 
     async def _give_up_growing(self) -> None:
-        """Let a group be as large as it was, if a new rank cannot be built."""
+        """Return to the former size if a new rank cannot be built."""
         growth = self._growth
-        if growth and whole(self._sights(), self.size, self._spares):
+        if growth and whole(self.ranks.snapshots(), self.size, self._spares):
             self._growth, self.lease = GroupGrowth(), msgspec.structs.replace(self.lease, former=0)
         elif growth and growth.hopeless(self._births):
             self._moves.experts.journal.not_grown()
@@ -337,63 +306,26 @@ class GroupShell:
             await self.resize(growth.former)
 
     async def _regroup(self, due: Regroup) -> None:
-        """Have all members follow, then let the epoch begin. If one does not follow, a later round asks for another.
+        """Have all members follow, then start the epoch. If a member does not follow, a later round regroups again.
 
-        It begins for newcomers first: those that serve go on in the epoch before while a new process finds its feet.
+        The epoch starts at newcomers first, so that serving ranks continue in the old one while a new process warms up.
         """
-        known = [self._known[offer.rank] for offer in due.members]
+        known = [self.ranks.known[offer.rank] for offer in due.members]
         new_map = await self._moves.regroup(due, known, self.size)
         if new_map is None:
             return
         order = RegroupOrder(due.epoch, new_map, tuple(msgspec.structs.replace(one, held=()) for one in due.members))
         logger.info("%s: epoch %d with ranks %s", self.group, order.epoch, list(order.members))
-        left = [self._known[rank] for rank in due.left]
-        if not all(await asyncio.gather(*(self._tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
+        left = [self.ranks.known[rank] for rank in due.left]
+        if not all(await asyncio.gather(*(self.ranks.tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
             return
-        if all(await asyncio.gather(*(self._quit(one) for one in left))):
+        if all(await asyncio.gather(*(self.ranks.quit(one) for one in left))):
             new = [one for one in known if one.report is not None and one.report.phase is RankPhase.OFFERED]
             for some in (new, [one for one in known if one not in new]):
-                await asyncio.gather(*(self._tell(one, Begin(order), CALL_DEADLINE_S) for one in some))
+                await asyncio.gather(*(self.ranks.tell(one, Begin(order), CALL_DEADLINE_S) for one in some))
             await asyncio.gather(*(self._end(one.name.rank) for one in left))
 
     async def _remove(self) -> None:
-        for known in self._known.values():
-            await self._end_process(known)
-        await self._did(self._port.remove(self.group), f"remove {self.group}")
-
-    async def _tell_all(self, call: RankCall, limit_s: float) -> None:
-        await asyncio.gather(
-            *(self._tell(known, call, limit_s) for known in self._known.values() if known.report and not known.dead)
-        )
-
-    async def _tell(self, known: KnownRank, call: RankCall, limit_s: float) -> bool:
-        return await self._did(
-            self._port.tell(known.name, call, limit_s), f"tell {known.name.actor} to {type(call).__name__}"
-        )
-
-    async def _end_process(self, known: KnownRank) -> bool:
-        return await self._did(self._port.kill(known.name, known.report), f"kill {known.name.actor}")
-
-    async def _did(self, call: Awaitable[object], what: str) -> bool:
-        """Do something that a later round does again if it fails. Returns: whether it was done."""
-        try:
-            await call
-        except (RankDeadError, RankSilentError) as error:
-            logger.warning("could not %s: %s", what, error)
-            return False
-        return True
-
-    async def _wait(self) -> None:
-        """Until it is time for another round: soon, or at once if a rank has died."""
-        with contextlib.suppress(TimeoutError):
-            await within(self._news.wait(), self._period_s)
-        self._news.clear()
-
-    def _died(self, name: RankName) -> None:
-        known = self._known.get(name.rank)
-        if known is not None and known.name == name:
-            known.dead = True
-            self._news.set()
-
-    def _sights(self) -> dict[int, RankSnapshot]:
-        return {rank: known.sight(self._clock()) for rank, known in self._known.items()}
+        for known in self.ranks.known.values():
+            await self.ranks.end_process(known)
+        await self.ranks.did(self._port.remove(self.group), f"remove {self.group}")

@@ -1,6 +1,6 @@
-"""The Serve replica of a pool whose instances have several ranks: a shell, never on the path of a token or of a step.
+"""The Serve replica of a pool whose instances have several ranks: a shell, not on the path of a token or of a step.
 
-Serve sees to it that there is one for each group; gateways know and reach the ranks.
+Serve runs one shell for each group; gateways connect to the ranks.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ class ShellDeployment:
     """One group as a Ray Serve replica.
 
     Args:
-        pool: which section of the configuration applies, and what gateways know it as.
+        pool: section of the configuration, and name of the pool at gateways.
         secret: shared by gateways and instances of this application.
-        session: names this start of the system.
+        session: name of this start of the system.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -61,28 +61,27 @@ class ShellDeployment:
             self._living.result()  # raises what went wrong
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
-        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too."""
+        """Apply keys that need no restart, see `upgrade_rules`. Called by Serve, also at the start."""
         self._drain_s = live.get("engine.drain_s", self._drain_s)
 
     async def close_log(self) -> None:
-        """End the decision logs of the ranks, if there are any: the system stops."""
+        """End the decision logs of the ranks, if any, before the system stops."""
         await self._shell.close_logs()
 
     def check_health(self) -> None:
-        """Called by Serve every `[health] shell_period_s`. The health of the ranks is the shell's own business.
+        """Called by Serve every `[health] shell_period_s`. The shell itself checks its ranks.
 
-        Raises: RuntimeError when the shell does not look after its group any more; Serve then replaces it, and the next
-            one takes the group over.
+        Raises: RuntimeError when the shell has ended; Serve then replaces it, and the next shell takes the group over.
         """
         if self._living.done() and not self._leaving:
             error = None if self._living.cancelled() else self._living.exception()
             raise RuntimeError(f"the shell of {self._shell.group} has ended: {error or 'another one holds the group'}")
 
     async def __del__(self) -> None:
-        """Drain the ranks, end them and give their places back.
+        """Drain the ranks, end them and remove their placements.
 
-        Serve calls this on a graceful shutdown, maybe while the group is still formed, and kills after
-        `graceful_shutdown_timeout_s`; the ranks then end when their lease does.
+        Serve calls this on a graceful shutdown, possibly while the group is forming, and kills the process after
+        `graceful_shutdown_timeout_s`; the ranks then end with their lease.
         """
         if hasattr(self, "_living"):
             self._leaving = True

@@ -20,6 +20,8 @@ OFFER_PERIOD_S = 2.0
 """
 STORE_DEADLINE_S = 5.0
 """How long an empty instance waits for its last blocks to reach the KV-cache pool."""
+STORED_LOOK_S = 0.02
+"""Interval at which the engine of an empty instance is polled for the storing of its last blocks [s]."""
 
 
 class LifePhase(Enum):
@@ -67,7 +69,7 @@ class LifeEffect(Enum):
     OFFER = "offer"
     """Sequences may move to other instances: send `MoveOut`."""
     AWAIT_STORES = "await stores"
-    """Answer with `Stored` as soon as it is true."""
+    """Answer with `Stored` as soon as it is true; look every `STORED_LOOK_S`."""
     GO = "go"
     """The instance can stop."""
 

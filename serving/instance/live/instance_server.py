@@ -21,6 +21,7 @@ from serving.grammar.compile import Grammars
 from serving.ids import SequenceId
 from serving.instance.core.events import Drain, HandoffClosed, MoveOut
 from serving.instance.core.life import (
+    STORED_LOOK_S,
     BeginLeaving,
     Inside,
     InstanceLife,
@@ -53,8 +54,6 @@ MOST_STRANGERS = 64
 """Most connections without a Hello, which clients send at once; beyond it the oldest is closed, so that gateways can
 always connect.
 """
-STORED_LOOK_S = 0.02
-"""Interval at which the engine of a leaving instance is polled for the storing of its last blocks [s]."""
 
 
 class InstanceServer:

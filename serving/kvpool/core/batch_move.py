@@ -1,19 +1,23 @@
-"""Moving entries of one server to the servers that own them, as an ordinary client of both.
+"""Moves a batch of entries from one memory server to the servers that own them, as an ordinary client of both.
 
-    look up at home ─► load those on SSD ─► write to the owners ─► ask owners that said "present" ─► drop at home
+    look up at home ─► load those on SSD ─► write to the owners ─► confirm those already present ─► drop at home
 
-An entry is dropped only when its owner has it for sure: "present" may mean that somebody only begins to write it.
-Readers find the entry all the time, since they ask both.
+The home server keeps its copy until the owner certainly has one: "present" may mean that a write has only started.
+Readers find the entry at any time, since they query both servers. An entry stays at home if its owner is lost or full,
+its bytes are wrong, a reader leases it, or it was replaced since it was listed.
+
+The live migrator drives it over connections, virtual time over ledgers in the same process.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
 from serving.kvpool.core.entry import EntryTier, Found
 from serving.kvpool.core.messages import (
     Committed,
     Drop,
-    ListedEntry,
     Looked,
     Lookup,
     Message,
@@ -22,6 +26,7 @@ from serving.kvpool.core.messages import (
     ReleaseLeases,
     Report,
 )
+from serving.kvpool.core.migration_plan import MovingEntry
 from serving.kvpool.core.operation import (
     LAST_WORD_S,
     PoolAnswer,
@@ -41,23 +46,38 @@ LEASE_S = 30.0
 """Longer than any batch may take."""
 _SSD_WAIT_S = 5.0
 
+_E = TypeVar("_E", bound=MovingEntry)
 
-class BatchMove:
-    """One batch. Its result, the entries that are gone from home, is there when all servers have answered or failed.
 
-    Args:
-        home: the server whose entries they are.
-        batch: entries of one space and kind.
-        owner: the server that an entry should move to; None = it cannot move now.
-        until: when all should be done.
+@dataclass(frozen=True, slots=True)
+class MovedBatch(Generic[_E]):
+    """Result of a move.
+
+    Attributes:
+        moved: entries that their owners have and the home server no longer has.
+        absent: entries of the batch that the home server had lost before, for example by eviction.
+        copied_bytes: written to owners, whether or not the home server could drop its copy.
     """
 
-    def __init__(
-        self, home: str, batch: Sequence[ListedEntry], owner: Callable[[ListedEntry], str | None], until: float
-    ) -> None:
-        self.result: list[ListedEntry] | None = None
-        self.ready: list[tuple[ListedEntry, Found]] = []
-        """Entries in memory at home, leased: what is written, by index."""
+    moved: Sequence[_E] = ()
+    absent: int = 0
+    copied_bytes: int = 0
+
+
+class BatchMove(Generic[_E]):
+    """One batch. `result` is set when all servers have responded or failed.
+
+    Args:
+        home: name of the server that has the entries.
+        batch: entries of one space and kind.
+        owner: returns the server that an entry should move to; None = it cannot move now.
+        until: deadline of the whole move.
+    """
+
+    def __init__(self, home: str, batch: Sequence[_E], owner: Callable[[_E], str | None], until: float) -> None:
+        self.result: MovedBatch[_E] | None = None
+        self.ready: list[tuple[_E, Found]] = []
+        """Entries in the home server's memory, leased: what is written, by index."""
         self._home = home
         self._batch = batch
         self._owner = owner
@@ -67,13 +87,19 @@ class BatchMove:
         self._write: BatchWrite | None = None
         self._outcomes: list[str] = []
         self._confirming: dict[str, list[int]] = {}
-        self._safe: list[ListedEntry] = []
+        self._safe: list[_E] = []
+        self._absent = 0
         self._await: type[Message] | None = Looked
-        """The answer that home owes; None while others work."""
+        """Type of the response due from the home server; None while other servers work."""
         self._failed: set[str] = set()
 
+    @property
+    def leased(self) -> set[int]:
+        """Versions that the move leases at the home server."""
+        return set(self._found) if self.result is None else set()
+
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Looks its entries up at home, so that they stay."""
+        """Lease the entries at the home server."""
         del now
         hashes = tuple([entry.hash for entry in self._batch])
         return [PoolAsk(self._home, Lookup(self._space, hashes, LEASE_S), self._until)]
@@ -101,10 +127,11 @@ class BatchMove:
         short = isinstance(message, Looked) and len(message.found) != len(self._batch)
         if self._await is None or not isinstance(message, self._await) or short:
             self._failed.add(self._home)
-            self._await, self.result = None, []
+            self._await, self.result = None, MovedBatch()
             return [PoolClose(self._home)]
         if isinstance(message, Looked):
             self._found = {one.version: one for one in message.found if one is not None}
+            self._absent = message.found.count(None)
             on_ssd = tuple([version for version, one in self._found.items() if one.tier is EntryTier.SSD])
             if on_ssd:
                 self._await = Promoted
@@ -115,7 +142,7 @@ class BatchMove:
             self._found = {v: loaded.get(v, one) for v, one in self._found.items()}
         elif isinstance(message, Committed):
             self._await = None
-            self.result = [entry for entry, good in zip(self._safe, message.ok, strict=False) if good]
+            self._conclude([entry for entry, good in zip(self._safe, message.ok, strict=False) if good])
             return []
         self._await = None
         return self._write_all(now)
@@ -133,7 +160,7 @@ class BatchMove:
         return [*effects, *self._written(now)]
 
     def _written(self, now: float) -> Sequence[PoolEffect]:
-        """After each step of the write: once it has ended, asks owners for what they said was present."""
+        """Once the write is complete, confirm with owners the entries that they reported present."""
         if self._write is None or self._write.result is None:
             return []
         self._outcomes = self._write.result
@@ -182,5 +209,10 @@ class BatchMove:
             self._await = Committed
             effects.append(PoolAsk(self._home, Drop(tuple([entry.version for entry in self._safe])), until))
         else:
-            self.result = []
+            self._conclude(())
         return effects
+
+    def _conclude(self, moved: Sequence[_E]) -> None:
+        pairs = zip(self.ready, self._outcomes, strict=True)
+        copied_bytes = sum([at.nbytes for (_, at), what in pairs if what == STORED])
+        self.result = MovedBatch(moved, self._absent, copied_bytes)

@@ -1,10 +1,10 @@
 """Writing entries into the pool: reserve on all servers, copy, commit on all servers.
 
-What cannot be written is dropped, with the reason in one word; it is never sent to a server that would not be asked
-for it. Words beside those of `GrantStatus` and `MissReason`: `no server`, `expired` (the reservation had ended).
+An entry that cannot be written is dropped with a one-word reason; it is never sent to a server that does not own it.
+Reasons are those of `GrantStatus` and `MissReason`, `no server`, and `expired` (the reservation had expired).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,10 +25,21 @@ from serving.kvpool.core.operation import (
     PoolWritten,
     undo,
 )
-from serving.values.pool_outcome import MissReason
+from serving.values.pool_outcome import MissReason, StoreReport
 
 RESERVE_SHARE = 0.5
 """Part of the time that reserving may take: one silent server must not use up all of it."""
+
+
+def reserve_deadline(now: float, until: float) -> float:
+    """When a batch that starts now has its room reserved at the latest.
+
+    Args:
+        until: deadline of the whole batch.
+    """
+    return now + (until - now) * RESERVE_SHARE
+
+
 STORED = "stored"
 PRESENT = GrantStatus.PRESENT.value
 NO_SERVER = "no server"
@@ -37,11 +48,11 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
-    """Entry to be written.
+    """Entry to write.
 
     Args:
-        owner: the server that it goes to; None = there is none.
-        expected: checksum that its bytes must have; others are not stored (reason `checksum`).
+        owner: the server to write it to; None = there is none.
+        expected: required checksum; an entry with other bytes is not stored (reason `checksum`).
     """
 
     hash: BlockHash
@@ -50,12 +61,19 @@ class NewEntry:
     expected: int | None = None
 
 
+def store_report(entries: Sequence[NewEntry], outcomes: Sequence[str]) -> StoreReport:
+    """Outcomes of a batch, in the order of its entries, as numbers."""
+    counts = Counter(outcomes)
+    nbytes = sum([entry.nbytes for entry, what in zip(entries, outcomes, strict=True) if what == STORED])
+    stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
+    return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
+
+
 class BatchWrite:
-    """One batch. Its result, a word for each entry, is there when all servers have answered or failed.
+    """One batch. `result`, one word for each entry, is set when all servers have responded or failed.
 
     Args:
-        until: when all should be written; commits may take `LAST_WORD_S` longer, since without its commit all of the
-            work is lost.
+        until: deadline of the batch; commits may take `LAST_WORD_S` longer, because without its commit a write is lost.
     """
 
     def __init__(self, space: Space, kind: Kind, entries: Sequence[NewEntry], until: float) -> None:
@@ -73,14 +91,14 @@ class BatchWrite:
         self._failed: set[str] = set()
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Asks every owner for room."""
+        """Reserve room at every owner."""
         entries = self._entries
         for index, entry in enumerate(entries):
             if entry.owner is not None:
                 self._reserving[entry.owner].append(index)
         if not self._reserving:
             return self._commit(now)
-        until = now + (self._until - now) * RESERVE_SHARE
+        until = reserve_deadline(now, self._until)
         effects: list[PoolEffect] = []
         for server, indices in self._reserving.items():
             items = tuple([(entries[index].hash, entries[index].nbytes) for index in indices])

@@ -15,7 +15,7 @@ from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.slab_allocator import Span
 
 Heat = tuple[int, Rank]
-"""0 = nothing in it, 1 = context, 2 = a model that should stay; then the rank of the hottest entry."""
+"""0 = empty, 1 = context, 2 = a model that should stay; then the rank of the hottest entry."""
 
 _EMPTY: Heat = (0, (0.0, 0))
 
@@ -89,7 +89,7 @@ class RunSearch:
                 slab += 1
 
     def _heat_of(self, span: Span) -> Heat | None:
-        """None: something in it is pinned."""
+        """None if a part of it is pinned."""
         if span.first_slab not in self._heat:
             self._heat[span.first_slab] = self._measure(span)
         return self._heat[span.first_slab]

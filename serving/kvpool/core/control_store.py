@@ -1,7 +1,7 @@
-"""Storage of the pool's controller outside itself: a port with two sides, memory and Redis.
+"""Storage of the pool controller's state: a port with two implementations, memory and Redis.
 
 The controller decides from its own memory and never waits for a store. It saves its whole state about once a second, so
-that a store that was away, or came back empty, is right again with the next save; it loads only when it starts.
+a store that was unreachable, or lost its data, is correct again after the next save. It loads only at its start.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class ControlStore(Protocol):
     """Where the state is kept."""
 
     def load(self) -> ControlState | None:
-        """State that was kept; None if nothing was.
+        """The saved state; None if there is none.
 
-        Raises: PoolError if the store cannot be asked now, or holds something else.
+        Raises: PoolError if the store cannot be reached, or holds other data.
         """
         ...
 
@@ -50,7 +50,7 @@ class ControlStore(Protocol):
 
 
 class EmbeddedStore:
-    """Keeps the state in this process and nowhere else: after its death the servers announce all of it anew."""
+    """Keeps the state in this process only: after its end the servers announce all of it again."""
 
     def __init__(self) -> None:
         self._state: ControlState | None = None
@@ -60,8 +60,8 @@ class EmbeddedStore:
         return self._state
 
     def save(self, state: ControlState, ttl_s: float) -> None:
-        """Keeps the value. Effects: none but that."""
+        """Keep the value in memory."""
         self._state = state
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no connection."""

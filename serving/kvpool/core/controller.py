@@ -1,8 +1,8 @@
-"""The pool's controller: the roster of memory servers and namespaces, and when it may be believed.
+"""The pool's controller: the roster of memory servers and namespaces, and when its view is complete.
 
-Everything in it can be rebuilt: servers announce themselves every second and hand back the namespaces that they were
-told last. A new controller therefore listens for one round before it speaks, unless a store told it who was there a
-moment ago; speaking earlier, it would tell everybody that half of the pool is gone. Time is passed in.
+All of its state can be rebuilt: servers announce themselves every second and return the namespaces that they last
+received. A new controller therefore waits for one round of announcements before it publishes a view, unless a store has
+kept the members; an earlier view would lack half of the pool. The caller passes the time.
 """
 
 from collections.abc import Collection, Iterable
@@ -39,10 +39,10 @@ class ControlSettings:
     Args:
         session: names this start of the system.
         directory: `embedded`, or the address of a Redis.
-        expiry_s: a server silent for that long is gone.
+        expiry_s: a server that is silent for so long is removed.
         ramp_s: how long a new server takes to reach its full share of the ring.
         namespaces: of the configuration.
-        founding: there was no controller before this one in this start of the system, so it need not listen first.
+        founding: it is the first controller of this start of the system, so it does not wait for announcements.
     """
 
     session: str
@@ -66,11 +66,10 @@ class PoolController:
         """When the first server was heard."""
 
     def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> ControllerAnswer:
-        """A server is there, or still there.
+        """Take a server's announcement. An accepted server stays in the view for another expiry time.
 
         Args:
-            namespaces: as the server was told them last; what is known here is right.
-        Effects: the server is in the view for another expiry time, if it is accepted.
+            namespaces: as the server last received them; the controller's own records take precedence.
         """
         return ControllerAnswer(self.hear(record, namespaces, now), self.view(now))
 
@@ -86,21 +85,15 @@ class PoolController:
         return accepted
 
     def withdraw(self, name: str, incarnation: str, now: float) -> None:
-        """A server says goodbye; ignored if the name is another one's by now.
-
-        Effects: it is out of the view.
-        """
+        """Remove a server that leaves; ignored if another incarnation has its name."""
         self._roster.withdraw(name, incarnation, now)
 
     def lose(self, nodes: frozenset[NodeId], now: float) -> None:
-        """The cluster has given these nodes up. Effects: servers there are out of the view and not taken any more."""
+        """Remove the servers of nodes that the cluster declared dead, and reject their announcements."""
         self._roster.lose(nodes, now)
 
     def view(self, now: float) -> PoolView | None:
-        """The pool as it is; None while this controller cannot know yet.
-
-        Effects: forgets servers that expired.
-        """
+        """The current pool, without expired servers; None while this controller's knowledge is incomplete."""
         if not self._knows(now):
             return None
         self._configure()
@@ -111,9 +104,9 @@ class PoolController:
         return self._roster.next_change(silent, now)
 
     def set_namespace(self, record: NamespaceRecord) -> None:
-        """Adds a namespace, or changes its quota and its weight, whatever the configuration says of them.
+        """Add a namespace, or change its quota and weight; overrides the configuration.
 
-        Raises: PoolError if it cannot be one. Effects: in the next view.
+        Raises: PoolError if the name, quota or weight is invalid.
         """
         if not is_namespace_name(record.name) or record.quota_bytes < 0 or not record.weight > 0:
             raise PoolError(
@@ -127,33 +120,29 @@ class PoolController:
         self._deleted.discard(record.name)
 
     def delete_namespace(self, name: str) -> bool:
-        """Forgets a namespace and its quota; what it holds is the servers' business.
+        """Remove a namespace and its quota from the view, even if servers still announce it. Its entries stay.
 
-        Returns: whether it was there.
-        Effects: not in the next view, whatever servers still know.
+        Returns: whether it existed.
         """
         self._deleted.add(name)
         return self._namespaces.pop(name, None) is not None
 
     def state(self, now: float) -> ControlState:
-        """State to keep; without facts, which are told anew every second.
-
-        Effects: forgets servers that expired.
-        """
+        """State to save, without facts, which servers announce every second."""
         servers = self._roster.view(now).servers
         return ControlState(
             self._settings.session, tuple(replace(one.record, facts={}) for one in servers), self._records()
         )
 
     def restore(self, state: ControlState, now: float) -> None:
-        """Takes over what was kept: all of it from the same start of the system, else only its namespaces.
+        """Take over saved state: all of it from the same start of the system, else only its namespaces.
 
-        From an earlier start, a namespace that the configuration names is as the configuration says, unless an operator
-        changed it and the configuration still says what it said then. What was announced or set here already is right
-        in any case.
+        From an earlier start, a configured namespace follows the configuration, unless an operator changed it and the
+        configuration is still the one that was overridden. Announcements and changes made since this start take
+        precedence.
 
-        Effects: after a restart within one start of the system the view can be given out at once; servers that died
-            meanwhile are in it until they expire.
+        After a restart within one start of the system the view is available at once; servers that died in between are
+        in it until they expire.
         """
         if state.session != self._settings.session:
             self._merge(one for one in state.namespaces if one.over is not None and one.over == self._terms(one.name))
@@ -173,7 +162,7 @@ class PoolController:
                 self._namespaces[record.name] = record
 
     def _stands(self, record: NamespaceRecord) -> bool:
-        """Whether a record is not of an earlier configuration: an operator's change stands until the file changes."""
+        """Whether a record is valid: an operator's change holds until the configuration changes."""
         file = self._terms(record.name)
         return file is None or file in ((record.quota_bytes, record.weight), record.over)
 

@@ -1,8 +1,8 @@
-"""One entry of a memory server, from the wish to write it until its last byte is free.
+"""One entry of a memory server, from its reservation until its last byte is free.
 
 writing ──commit──► in DRAM ◄──load── on SSD
    │                  │  └───spill───►   │          both at once = clean: it may leave DRAM at any moment
-   └──abort, expiry───┴───── hidden ─────┘          hidden = no lookup finds it; gone when nobody uses its extent
+   └──abort, expiry───┴───── hidden ─────┘          hidden = no lookup finds it; freed when its extent is unused
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from serving.kvpool.core.quotas import Account
 
 
 class Entry(msgspec.Struct, eq=False, gc=False):
-    """The ledger's own record; only files of the ledger see it.
+    """The ledger's own record, used by the ledger's modules only.
 
-    A struct that the garbage collector does not visit, because one is made for every block stored and there are
-    hundreds of thousands: nothing that an entry refers to may refer back to it.
+    The garbage collector does not visit it, because there are hundreds of thousands, one for every stored block. So no
+    object that an entry references may reference the entry.
 
     Attributes:
         offset: of its extent in the region; -1 = it has none.
-        shown: lookups find it: not while it is written, nor from the moment it is hidden.
-        answer: what they were told last, if it is still true; see `told`.
+        shown: lookups find it, from its commit until it is hidden.
+        answer: the result of its last lookup, if still valid; see `told`.
         writer: the client that writes it; None once it is committed.
-        leaving: the spill under way is to free its extent.
-        used_since: it was used since that spill began.
-        leases: clients that lease it. holders: those who hold it; None = nobody, as nearly always.
+        leaving: the running spill frees its extent at the end.
+        used_since: it was used since that spill started.
+        leases: number of clients that lease it. holders: processes that hold it; None = none, the usual case.
     """
 
     version: int
@@ -61,9 +61,9 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         )
 
     def told(self, base_offset: int) -> Found:
-        """Answer of a lookup. Made when it is asked for, which for most entries is never.
+        """Result of a lookup. Made at the first lookup, which most entries never have, and kept in `answer`.
 
-        Effects: remembered in `answer`; whoever changes its tier forgets that.
+        A change of its tier must clear `answer`.
         """
         if self.answer is None:
             tier, offset = (EntryTier.DRAM, base_offset + self.offset) if self.in_dram else (EntryTier.SSD, -1)
@@ -73,11 +73,11 @@ class Entry(msgspec.Struct, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class EntryView:
-    """A committed entry as audits, listings and migrations see it.
+    """A committed entry as audits, listings and migrations use it.
 
     Args:
         offset: in the segment; -1 = not in DRAM.
-        leased: somebody leases or holds it.
+        leased: a client leases it or a process holds it.
         last_use: the `now` of its last lookup or of its commit.
         hits: lookups that found it.
     """

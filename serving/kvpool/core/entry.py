@@ -16,7 +16,7 @@ class Space(msgspec.Struct, frozen=True, array_like=True):
 
     Args:
         namespace: the tenant; quotas and usage count per namespace.
-        layout: model, weights, dtype and block shape. Bytes of another layout mean nothing to a reader.
+        layout: model, weights, dtype and block shape. Readers cannot use bytes of another layout.
     """
 
     namespace: str
@@ -24,12 +24,12 @@ class Space(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kind(Enum):
-    """Purpose of an entry; readers treat all alike, statistics and eviction do not."""
+    """Purpose of an entry. Readers treat all kinds the same, statistics and eviction do not."""
 
     CONTEXT = "context"
     """KV blocks."""
     MODEL = "model"
-    """A model's weights, one entry a version: evicted whole, and only when nobody maps it."""
+    """A model's weights, one entry a version: evicted whole, and only when no process maps it."""
 
 
 class EntryTier(Enum):
@@ -40,11 +40,11 @@ class EntryTier(Enum):
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry that a lookup found; leased to the client that looked.
+    """One entry that a lookup found, leased to the client of the lookup.
 
     Args:
-        version: names this very copy on its server; a later copy of the same hash has another one.
-        offset: where the bytes begin in the server's UB segment; -1 while they are on SSD only.
+        version: identifies this copy on its server; a later copy of the same hash has another version.
+        offset: of its bytes in the server's UB segment; -1 while they are on SSD only.
         checksum: xxh3-64 of the bytes.
     """
 
@@ -62,7 +62,7 @@ class GrantStatus(Enum):
     GRANTED = "granted"
     """Write to `offset`, then commit before the lease ends."""
     PRESENT = "present"
-    """The entry exists, or somebody is writing it: nothing to do."""
+    """The entry exists, or another client is writing it."""
     FULL = "full"
     """No room now: drop the block."""
     QUOTA = "quota"
@@ -72,7 +72,7 @@ class GrantStatus(Enum):
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answer to one reserved item; `version` and `offset` mean something only when granted."""
+    """Result for one reserved item; `version` and `offset` are valid only if it is granted."""
 
     status: GrantStatus
     version: int = 0
@@ -107,7 +107,7 @@ class LoadFromSsd:
 
 @dataclass(frozen=True, slots=True)
 class Unlink:
-    """Remove this entry's bytes from SSD; nothing is reported."""
+    """Remove this entry's bytes from SSD, without a report."""
 
     space: Space
     hash: BlockHash
@@ -115,4 +115,4 @@ class Unlink:
 
 
 Order = Spill | LoadFromSsd | Unlink
-"""What a memory server's ledger asks its driver to do. Orders of one entry are given in the order to be kept."""
+"""Work that a memory server's ledger orders from its driver. Orders of one entry must be carried out in sequence."""

@@ -1,13 +1,13 @@
-"""In which order entries leave memory: four policies behind one small protocol.
+"""Eviction order of entries in memory: four policies behind one small protocol.
 
-A policy only orders version numbers; what may leave at all is its caller's business. It asks `coldest` with a filter,
-and entries that the filter holds back are *set aside* when they are met, so that the next call does not meet them
-again. Whoever lets such an entry go says `put_back`. A pinned entry is thus paid for once, not on every call.
+A policy only orders version numbers; its caller decides which entries may leave. The caller calls `coldest` with a
+filter. Entries that the filter rejects are *set aside*, so that the next call does not visit them again, until the
+caller puts them back with `put_back`. A pinned entry thus costs one visit, not one on every call.
 
-    lru     the one used longest ago leaves first
-    lfu     the one used least often leaves first, of equals the one used longest ago
-    fifo    the one that came first leaves first, used or not
-    cost    the one whose uses x cost / size is least leaves first (GreedyDual-Size-Frequency), aged by what left before
+    lru     evicts the least recently used entry
+    lfu     evicts the least frequently used entry; of equals, the least recently used
+    fifo    evicts the oldest entry, used or not
+    cost    evicts the entry with the lowest uses x cost / size (GreedyDual-Size-Frequency), aged by earlier evictions
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from typing import Protocol
 from serving.errors import LedgerError
 
 Rank = tuple[float, int]
-"""Place in the order: the entry with the least rank leaves first. Ranks of different policies mean nothing together."""
+"""Place in the order: the entry with the lowest rank leaves first. Ranks of different policies are not comparable."""
 
 
 class EvictionPolicy(Protocol):
@@ -34,7 +34,7 @@ class EvictionPolicy(Protocol):
         """Touch this one alone; see `touch`."""
 
     def remove(self, version: int) -> None:
-        """Forget a version that is gone."""
+        """Remove a version."""
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
         """The first `limit` that may leave, first one first. Sets aside those met that may not."""
@@ -79,7 +79,7 @@ class QueueOrder:
             raise LedgerError(f"version {version} ordered twice")
 
     def touch(self, versions: Iterable[int]) -> None:
-        """See `EvictionPolicy`. One that was set aside returns to the queue: at its end it is in nobody's way."""
+        """See `EvictionPolicy`. A version that was set aside returns to the end of the queue, where visits are rare."""
         if not self._moves:
             return
         queue, move = self._queue, self._queue.move_to_end
@@ -184,10 +184,10 @@ class _Weighed:
 
 
 class HeapOrder:
-    """LFU and COST: ranks that only grow with use, in a heap that is put right when an outdated item surfaces.
+    """LFU and COST: ranks that only grow with use, in a heap whose outdated items are corrected when they surface.
 
-    Use is O(1); `coldest` is O(log n) per item, amortized over the uses before it. When very many items turn out to be
-    outdated, the heap is built anew, once, in O(n).
+    Use is O(1); `coldest` is O(log n) per item, amortized over the uses before it. When very many items are outdated,
+    the heap is rebuilt once, in O(n).
     """
 
     __slots__ = ("_age", "_by_cost", "_clock", "_heap", "_known")
@@ -240,7 +240,7 @@ class HeapOrder:
             self._rebuild()
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        """See `EvictionPolicy`. Effects: with `by_cost`, what stays ages to the rank of the first."""
+        """See `EvictionPolicy`. With `by_cost`, the remaining entries age to the rank of the first."""
         found: list[tuple[Rank, int, int]] = []
         outdated = 0
         while self._heap and len(found) < limit:

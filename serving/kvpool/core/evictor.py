@@ -1,12 +1,12 @@
 """Eviction from DRAM: on demand for one extent, and ahead of demand between the water marks.
 
-An entry that is on SSD as well, or that SSD could not take, leaves at once. Any other one is written to SSD first, and
-its extent is free when that has ended: whoever wanted room is told FULL meanwhile, nobody waits.
+An entry that is on SSD as well, or that SSD cannot take, leaves at once. Any other entry is written to SSD first, and
+its extent is free after that. Until then a writer that needs the room gets FULL; it does not wait.
 
-Room for one extent comes, in this order, from
+Room for one extent is taken, in this order, from
     1. a free block of its size class, or free slabs,
     2. the coldest entry of the same size class among the coldest of all, unless whole slabs are colder,
-    3. the run of slabs that is cheapest to empty: memory flows to the size that is asked for.
+    3. the run of slabs that is cheapest to empty: memory moves to the requested size.
 """
 
 from collections.abc import Iterable
@@ -20,13 +20,13 @@ from serving.kvpool.core.slab_allocator import Span
 from serving.kvpool.core.spills import Spills, SpillStart
 
 _LOOKS = (1, 16, 64)
-"""So many of the coldest entries are looked at for one of the right size: mostly the very first will do."""
+"""Number of coldest entries that are checked for one of the right size: usually the first one is."""
 _SPANS_LOOKED_AT = 8
 _SMALL_RUN = 8
 """Runs of up to so many slabs are searched around the coldest entries only, longer ones everywhere."""
 _EVICTIONS_PER_TICK = 1024
 _CLEARING_S = 2.0
-"""For so long nothing is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
+"""For so long no entry is put into a run that is being emptied. Longer than SSD takes for a run of some slabs."""
 
 
 class Evictor:
@@ -49,10 +49,9 @@ class Evictor:
     # On demand
 
     def extent(self, nbytes: int, now: float) -> int | None:
-        """An extent for an object, from which others may have to go.
+        """An extent for an object; may evict entries and start spills.
 
         Returns: its offset; None if there is no room now, though there may be soon.
-        Effects: evicts; starts spills.
         """
         offset = self._allocator.allocate(nbytes)
         if offset is None:
@@ -62,9 +61,9 @@ class Evictor:
         return offset
 
     def quota_room(self, account: Account, nbytes: int) -> bool:
-        """Let a namespace have `nbytes` more than now, at the cost of its own entries, oldest first.
+        """Let a namespace have `nbytes` more, by evicting its own entries from both tiers, oldest first.
 
-        Effects: none unless it succeeds; else those entries leave both tiers.
+        No entry is evicted unless that succeeds.
         """
         lacking = account.lacks(nbytes)
         if not lacking:
@@ -122,7 +121,7 @@ class Evictor:
         return run is not None and self._clear(run, now)
 
     def _twin(self, coldest: list[Entry], block: int) -> Entry | None:
-        """The coldest entry of a size class; one that leaves at once rather than one that must be written first."""
+        """The coldest entry of a size class; preferably one that needs no write before it leaves."""
         dirty: Entry | None = None
         for index, entry in enumerate(coldest):
             if entry.kind is Kind.MODEL and index:
@@ -169,7 +168,7 @@ class Evictor:
         return search.anywhere(slabs)
 
     def _clear(self, run: SlabRun, now: float) -> bool:
-        """Empty a run. What must be written first keeps it closed until that has ended, or took too long."""
+        """Empty a run. Entries that are written first keep it closed until that is complete, or took too long."""
         self._clearing = run.spans
         self.clearing_until = now + _CLEARING_S
         for span in run.spans:

@@ -1,7 +1,7 @@
-"""Runs of free slabs: take a run of a wanted length, give one back, neighbours melt together.
+"""Runs of free slabs: take a run of a given length, return one, merge neighbours.
 
 Best fit: the shortest run that is long enough, so that long runs stay for large objects. All operations cost
-O(log(distinct lengths)), whatever the number of slabs.
+O(log(distinct lengths)), for any number of slabs.
 """
 
 from bisect import bisect_left, insort
@@ -34,7 +34,7 @@ class FreeRuns:
 
     @property
     def longest(self) -> int:
-        """Slabs of the longest run; 0 = nothing is free."""
+        """Slabs of the longest run; 0 = no slab is free."""
         return self._lengths[-1] if self._lengths else 0
 
     def take(self, length: int) -> int | None:

@@ -1,7 +1,7 @@
-"""Every entry of a memory server, and where it lies: the one place where an entry changes its tier.
+"""Every entry of a memory server and its location; the only module in which an entry changes its tier.
 
-It decides nothing. It moves entries through their states (see `entries.py`) and keeps everything that is derived from
-them true: the map that lookups use, extents, the order of eviction, SSD bytes, accounts, counters.
+It decides no policy. It moves entries through their states (see `entries.py`) and updates all derived data: the map
+that lookups use, extents, the order of eviction, SSD bytes, accounts, counters.
 """
 
 from collections import OrderedDict
@@ -62,7 +62,7 @@ class Inventory:
         return self._spaces.get(space, _NOTHING)
 
     def home(self, space: Space) -> dict[BlockHash, Entry]:
-        """Implements `of`, but always gives the same map, which shows what comes and goes later on. Read only."""
+        """Entries of a space, as a map that stays current. Read only."""
         if space is self._last_space:  # nearly always: hashing a space takes longer than all the rest
             return self._last_home
         home = self._homes.get(space)
@@ -92,10 +92,10 @@ class Inventory:
         offset: int = -1,
         writer: int | None = None,
     ) -> Entry:
-        """A new entry, not visible, with no bytes anywhere yet.
+        """A new entry, not visible, without bytes.
 
         Args:
-            offset: of its extent, if it has one. writer: who is to fill it.
+            offset: of its extent, if it has one. writer: the client that will fill it.
         """
         version = self._next_version
         self._next_version = version + 1
@@ -110,7 +110,7 @@ class Inventory:
         return entry
 
     def give_extent(self, entry: Entry, offset: int) -> None:
-        """Give an entry an extent, whose bytes mean nothing yet."""
+        """Give an entry an extent, whose bytes are not valid yet."""
         entry.offset = offset
         self.at[offset] = entry
         entry.account.dram_bytes += entry.nbytes
@@ -125,7 +125,7 @@ class Inventory:
         self.policy.insert(entry.version, nbytes, nbytes if entry.kind is _MODEL else _MIB)
 
     def onto_ssd(self, entry: Entry) -> None:
-        """Count an entry as on SSD: its file is complete. The bytes were counted when the file was begun."""
+        """Count an entry as on SSD: its file is complete. Its bytes were counted at the start of the write."""
         entry.on_ssd = True
         entry.account.ssd_bytes += entry.nbytes
         self.ssd_order[entry.version] = entry
@@ -170,14 +170,14 @@ class Inventory:
         self.policy.use(entry.version)
 
     def unpinned(self, entry: Entry) -> None:
-        """Note that something that kept an entry's extent has ended."""
+        """Note the end of a use that kept an entry's extent."""
         if entry.hidden:
             self._settle(entry)
         elif entry.in_dram and not entry.pinned:
             self.policy.put_back(entry.version)
 
     def set_quotas(self, quotas: Mapping[str, int]) -> None:
-        """See `AccountBook`. An account that had no quota has not followed uses until now: its order is made anew."""
+        """See `AccountBook`. An account without a quota does not follow uses, so a new quota builds its order again."""
         unordered = [a for a in self.accounts.accounts().values() if not a.quota_bytes]
         self.accounts.set_quotas(quotas)
         for account in self.accounts.accounts().values():
@@ -190,7 +190,7 @@ class Inventory:
     # Leaving
 
     def leave_dram(self, entry: Entry) -> None:
-        """Give up its extent; without a copy on SSD the entry is gone."""
+        """Free its extent; without a copy on SSD the entry is removed."""
         self.policy.remove(entry.version)
         entry.in_dram = False
         self.free_extent(entry)
@@ -202,7 +202,7 @@ class Inventory:
             self.hide(entry)
 
     def make_way(self, entry: Entry, nbytes: int) -> int:
-        """Evict an entry that nobody uses; its extent goes to another one of its size class.
+        """Evict an unused entry; its extent goes to another one of its size class.
 
         Returns: the extent's offset, to be given with `give_extent` at once.
         """
@@ -231,13 +231,13 @@ class Inventory:
             entry.account.dram_bytes -= entry.nbytes
 
     def leave_ssd(self, entry: Entry) -> None:
-        """Give up its file; without a copy in DRAM the entry is gone."""
+        """Drop its file; without a copy in DRAM the entry is removed."""
         self._unfile(entry)
         if not entry.in_dram:
             self.hide(entry)
 
     def hide(self, entry: Entry) -> None:
-        """No lookup finds it any more. Its file goes at once, its extent when nobody uses it."""
+        """Hide an entry from lookups. Its file is removed at once, its extent freed when it is unused."""
         self._unfiled(entry)
         self.policy.remove(entry.version)
         if entry.on_ssd:

@@ -1,4 +1,4 @@
-"""The proof that a memory server's ledger balances: everything that is kept twice is counted again and compared."""
+"""Proof that a memory server's ledger balances: all redundant data is counted again and compared."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
-"""Leases of readers: they end when they are given back, when their client goes, or by themselves.
+"""Leases of readers: they end by release, when their client disconnects, or by expiry.
 
-A client has at most one lease of an entry; looking it up again makes the lease longer. All leases of one lookup share
-one item in the queue of expiries.
+A client has at most one lease of an entry; another lookup extends it. All leases of one lookup share one item in the
+queue of expiries.
 """
 
 from collections.abc import Iterable, Sequence
@@ -79,9 +79,9 @@ class LeaseBook:
         return list(self._of.get(client, ()))
 
     def expire(self, now: float) -> list[Entry]:
-        """End every lease whose time is over.
+        """End every expired lease.
 
-        Returns: entries that nobody leases any more because of it.
+        Returns: entries without any lease as a result.
         """
         free: list[Entry] = []
         while self._due and self._due[0][0] <= now:
@@ -102,7 +102,7 @@ class LeaseBook:
         return free
 
     def counts(self) -> dict[int, int]:
-        """Version -> clients that lease it, counted anew, for `check`."""
+        """Version -> clients that lease it, counted from scratch, for `check`."""
         counts: dict[int, int] = {}
         for mine in self._of.values():
             for version in mine:
@@ -132,7 +132,7 @@ class ReservationBook:
         return self._due[0][0] if self._due else None
 
     def add(self, entry: Entry, client: int, until: float) -> None:
-        """A client begins to write an entry."""
+        """Add a client's reservation of an entry."""
         entry.writer = client
         self._of.setdefault(client, {})[entry.version] = entry
         heappush(self._due, (until, entry.version, entry))

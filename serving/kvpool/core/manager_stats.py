@@ -1,4 +1,4 @@
-"""Counters of a memory server's ledger since it began, and its present holdings."""
+"""Counters of a memory server's ledger since its start, and its current holdings."""
 
 from dataclasses import dataclass, field
 
@@ -8,20 +8,20 @@ class Counters:
     """Events since the start; only grow.
 
     Args:
-        lookups: hashes asked for. hits_dram, hits_ssd, misses: what came of them.
+        lookups: hashes looked up. hits_dram, hits_ssd, misses: results of these.
         puts: entries committed. put_bytes: their bytes.
-        present: wishes to write what was there already.
-        refused: wishes to write that could not be granted, by reason (`full`, `quota`, `too large`).
+        present: reservations of entries that existed already.
+        refused: reservations that were not granted, by reason (`full`, `quota`, `too large`).
         evicted_to_ssd: entries that left DRAM and are on SSD.
         evicted_dropped: entries that left DRAM for good.
         evicted_by_quota: entries that left both tiers to make room for their own namespace.
         evicted_from_ssd: copies that left SSD to make room there.
-        spills, spill_failures: writes to SSD that ended well, or not.
+        spills, spill_failures: writes to SSD that succeeded, or failed.
         promotions, promotion_failures: entries loaded from SSD; those that were unreadable or found no room in time.
-        restored: entries found on SSD at start.
-        distrusted: entries removed for wrong bytes. moved: removed because they live elsewhere now.
+        restored: entries found on SSD at the start.
+        distrusted: entries removed for wrong bytes. moved: removed after a move to another server.
         deleted: entries removed with their namespace.
-        leases_expired, reservations_expired: ended by time, not by their client.
+        leases_expired, reservations_expired: expired instead of released by their client.
     """
 
     lookups: int = 0
@@ -53,12 +53,12 @@ class ManagerStats:
     """Counters, copied, and gauges of one moment.
 
     Args:
-        dram_capacity_bytes: what can be given out.
-        dram_used_bytes: what is given out, each extent with its share of waste: the fill that water marks look at.
+        dram_capacity_bytes: available for extents.
+        dram_used_bytes: of extents in use, each with its share of waste: the fill that water marks are compared with.
         ssd_used_bytes: files on SSD, with those being written.
         entries: committed and visible. models: those of them that are models.
         leased, held: entries in use by readers, entries mapped by processes.
-        writing, spilling, loading, waiting: entries reserved, on their way to SSD, from SSD, wanted from SSD.
+        writing, spilling, loading, waiting: entries reserved, on their way to SSD, from SSD, waiting for a load.
         hidden: entries that no lookup finds any more, whose extents are still in use.
     """
 

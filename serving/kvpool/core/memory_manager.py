@@ -1,12 +1,12 @@
-"""The ledger of one memory server: what it holds in DRAM and on SSD, who uses it, and what leaves next. Pure.
+"""The ledger of one memory server: entries in DRAM and on SSD, their users, and the order of eviction. Pure.
 
-It moves no byte. Its driver copies, reads and writes files, and keeps time: every call takes `now`, which never
-decreases; disk work comes out of `take_orders` and its ends are reported back. Not thread-safe: one lock around it.
+It moves no bytes. Its driver copies, reads and writes files, and keeps time: every call takes `now`, which never
+decreases. `take_orders` returns disk work, whose end the driver reports. Not thread-safe: use one lock around it.
 
-What readers and writers may rely on: the extent of an entry that is leased, held, reserved, or under way to or from
-SSD, is never given to anybody else; an entry on SSD that is leased is not removed to make room there.
+Guarantees: the extent of an entry that is leased, held, reserved, or on its way to or from SSD is not reused; a leased
+entry on SSD is not removed to make room there.
 
-    inventory.py   entries and their tiers        evictor.py      who leaves DRAM         leases.py    time limits
+    inventory.py   entries and their tiers        evictor.py      eviction from DRAM      leases.py    time limits
     spills.py      DRAM to SSD, SSD's own limit   promotions.py   SSD to DRAM             quotas.py    namespaces
 """
 
@@ -64,15 +64,15 @@ class MemoryManager:
         now: float,
         kind: Kind = Kind.CONTEXT,
     ) -> tuple[Grant, ...]:
-        """Room for new entries, to be written and then committed within `write_lease_s`; models may take an hour.
+        """Reserve room for new entries, to be committed within `write_lease_s`; models may take an hour.
 
-        Entries that are there already count as used now: a chain's head must not go to make room for its tail.
+        Entries that exist already count as used now: the head of a chain must not be evicted for its tail. May evict
+        entries and order spills.
 
         Args:
             items: hash and size [bytes] of each.
-        Returns: one grant per item. FULL may have started spills, so that another try a moment later succeeds.
+        Returns: one grant per item. FULL may have started spills, so that another attempt a moment later succeeds.
         Raises: LedgerError for a size below one byte.
-        Effects: evicts; may order spills.
         """
         self._expire(now)
         return self._writers.reserve(space, items, client, now, kind)
@@ -92,7 +92,7 @@ class MemoryManager:
         return self._writers.commit(version, checksum, client, now)
 
     def abort(self, version: int, client: int, now: float) -> None:
-        """Reserved room will not be written. Nothing happens if this client does not have it reserved."""
+        """Return reserved room. Ignored if this client does not have it reserved."""
         self._expire(now)
         self._writers.abort(version, client)
         self._room_may_be_free(now)
@@ -136,9 +136,9 @@ class MemoryManager:
         return tuple(answers)
 
     def promote(self, versions: Sequence[int], client: int, now: float) -> None:
-        """Have these brought to DRAM; they are leased to the client meanwhile. Unknown ones are passed over.
+        """Load entries into DRAM, and lease them to the client. Unknown ones are ignored.
 
-        Effects: evicts others; may order loads and spills. Ask `pending` and `found` for what came of it.
+        May evict other entries, and order loads and spills. `pending` and `found` report the result.
         """
         self._expire(now)
         wanted = [entry for entry in map(self._inventory.visible, versions) if entry is not None]
@@ -148,12 +148,12 @@ class MemoryManager:
             self._promotions.want(entry, now)
 
     def found(self, version: int) -> Found | None:
-        """Answer of a lookup for this very copy now; None = gone."""
+        """Result of a lookup for this copy now; None = removed."""
         entry = self._inventory.visible(version)
         return entry.told(self._inventory.base_offset) if entry is not None else None
 
     def pending(self, version: int) -> bool:
-        """Whether a load of it to DRAM is wanted or under way."""
+        """Whether its load to DRAM is waiting or running."""
         return self._promotions.pending(version)
 
     def release(self, versions: Sequence[int], client: int, now: float) -> None:
@@ -179,7 +179,7 @@ class MemoryManager:
         return True
 
     def unhold(self, version: int, holder: int, now: float) -> None:
-        """End of `hold`; of a model it counts as a use. Nothing happens if there was none."""
+        """End of `hold`; counts as a use of a model. Ignored if there is no hold."""
         entry = self._inventory.by_version.get(version)
         if entry is None or entry.holders is None or holder not in entry.holders:
             return
@@ -193,14 +193,14 @@ class MemoryManager:
         self._room_may_be_free(now)
 
     def client_gone(self, client: int, now: float) -> None:
-        """A connection ended: its leases and reservations end. Holds stay, they have their own holders."""
+        """End the leases and reservations of a closed connection. Holds stay; they belong to processes."""
         self._writers.client_gone(client)
         self.release(self._leases.versions_of(client), client, now)
 
     def distrust(self, version: int, now: float) -> bool:
-        """Hide an entry whose bytes are wrong from every lookup. Its extent is free when nobody leases or holds it.
+        """Hide an entry with wrong bytes from lookups. Its extent is freed when it is neither leased nor held.
 
-        Returns: False if it was not there.
+        Returns: False if it did not exist.
         """
         entry = self._inventory.visible(version)
         if entry is None:
@@ -210,7 +210,7 @@ class MemoryManager:
         return True
 
     def remove(self, version: int, now: float) -> bool:
-        """Remove an entry that lives elsewhere now, unless somebody leases or holds it.
+        """Remove an entry that was moved to another server, unless it is leased or held.
 
         Returns: whether it was removed.
         """
@@ -233,7 +233,7 @@ class MemoryManager:
         self._spills.catch_up()
 
     def next_tick(self, now: float) -> float | None:
-        """When `tick` should be called; None = nothing will happen by itself. Ask again after every other call."""
+        """When `tick` is due; None = time alone changes no state. Valid until the next call of any other method."""
         due = self._leases.next_due
         for time in (self._inventory.reservations.next_due, self._promotions.next_due, self._evictor.clearing_until):
             if time is not None and (due is None or time < due):
@@ -252,22 +252,22 @@ class MemoryManager:
         return orders
 
     def spilled(self, version: int, ok: bool, now: float) -> None:
-        """A spill has ended.
+        """Report the end of a spill.
 
         Args:
-            ok: the file is complete; else there is no file, and the entry is dropped if it was to leave DRAM.
-        Raises: LedgerError if no spill of this version is under way.
+            ok: the file is complete; else there is no file, and an entry that was leaving DRAM is dropped.
+        Raises: LedgerError if no spill of this version is running.
         """
         self._spills.finish(version, ok)
         self._room_may_be_free(now)
 
     def loaded(self, version: int, ok: bool, now: float, *, unreadable: bool = False) -> None:
-        """A load has ended.
+        """Report the end of a load.
 
         Args:
             ok: the bytes are in place and verified; else the entry is removed for good.
             unreadable: the disk could not read just now: the entry stays.
-        Raises: LedgerError if no load of this version is under way.
+        Raises: LedgerError if no load of this version is running.
         """
         self._promotions.finish(version, ok, unreadable=unreadable)
         self._room_may_be_free(now)
@@ -275,10 +275,10 @@ class MemoryManager:
     def restore(
         self, space: Space, hash: BlockHash, kind: Kind, nbytes: int, checksum: int, last_use: float, now: float
     ) -> int | None:
-        """Take over an entry whose file was found at start. Restore the one used longest ago first.
+        """Take over an entry whose file was found at the start. Call it in order of last use, the oldest first.
 
-        Returns: its version; None if it is not taken over. Then its file is ordered away, unless a newer copy's file
-            has its name: the caller unlinks nothing itself.
+        Returns: its version; None if it is not taken over. Then the ledger orders the removal of its file, unless a
+            newer copy uses the file's name: the caller removes no file itself.
         """
         inventory = self._inventory
         known = inventory.of(space).get(hash)
@@ -299,7 +299,7 @@ class MemoryManager:
         return entry.version
 
     def delete_namespace(self, namespace: str, now: float) -> tuple[int, int]:
-        """Hide everything of a namespace at once; what is being written there is dropped at its commit.
+        """Hide all entries of a namespace at once; writes in progress are dropped at their commit.
 
         Returns: bytes, each tier counted, and committed entries.
         """
@@ -328,7 +328,7 @@ class MemoryManager:
     # Knowledge
 
     def entries(self, after: int = 0) -> Iterator[EntryView]:
-        """Committed entries with versions above `after`, in order of version. Change nothing while you read."""
+        """Committed entries with versions above `after`, in order of version. Change nothing while iterating."""
         base = self._inventory.base_offset
         for version, entry in self._inventory.by_version.items():
             if version > after and entry.shown:
@@ -339,7 +339,7 @@ class MemoryManager:
         return tuple(view_of(entry, self._inventory.base_offset) for entry in self._inventory.models.values())
 
     def usage(self) -> dict[str, NamespaceUsage]:
-        """Holdings of each namespace; those with nothing are left out."""
+        """Holdings of each namespace, without empty ones."""
         return self._inventory.accounts.usage()
 
     def fragmentation(self) -> Fragmentation:

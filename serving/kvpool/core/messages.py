@@ -1,12 +1,12 @@
 """Frames between a pool client and a memory server, as values.
 
-A connection carries one request at a time; each gets exactly one reply, in order. The server answers anything it cannot
-do with `Failed` and closes only on nonsense. A frame on the wire:
+A connection carries one request at a time; each gets exactly one response, in order. The server responds with `Failed`
+to a request that it cannot carry out, and closes the connection only after malformed frames. A frame on the wire:
 
     u32 body length | u32 payload length | body (MessagePack) | payload (raw bytes)          little endian
 
-Payload is empty except where said: it carries bytes of entries between nodes, at most `MAX_CHUNK_BYTES`. On
-one node nobody sends payload: bytes are read and written in the server's UB segment.
+The payload is empty except where noted. It carries bytes of entries between nodes, at most `MAX_CHUNK_BYTES`. Within a
+node no payload is sent: clients read and write bytes in the server's UB segment.
 """
 
 from typing import Any
@@ -42,7 +42,7 @@ class Hello(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Answer to `Hello`. `client` is the number under which this connection's leases are booked."""
+    """Response to `Hello`. `client` is the number under which this connection's leases are booked."""
 
     server: str
     incarnation: str
@@ -53,7 +53,7 @@ class Welcome(Message, frozen=True):
 
 
 class Lookup(Message, frozen=True):
-    """Which of these are there? Found ones are leased to this connection for `lease_s`, bounded by the server."""
+    """Look entries up. Found ones are leased to this connection for `lease_s`, bounded by the server."""
 
     space: Space
     hashes: tuple[BlockHash, ...]
@@ -61,38 +61,38 @@ class Lookup(Message, frozen=True):
 
 
 class Looked(Message, frozen=True):
-    """Answer to `Lookup`: one item per hash, None = absent."""
+    """Response to `Lookup`: one item per hash, None = absent."""
 
     found: tuple[Found | None, ...]
 
 
 class Promote(Message, frozen=True):
-    """Bring leased entries from SSD to DRAM; answered when each is there or cannot be. `wait_s` 0 = a hint, no wait."""
+    """Load leased entries from SSD to DRAM; the response waits for the loads. `wait_s` 0 = a hint, without waiting."""
 
     versions: tuple[int, ...]
     wait_s: float
 
 
 class Promoted(Message, frozen=True):
-    """Answer to `Promote`: the entries as they are now; None = gone, unreadable, or not ready in time."""
+    """Response to `Promote`: the entries as they are now; None = removed, unreadable, or not ready in time."""
 
     found: tuple[Found | None, ...]
 
 
 class ReleaseLeases(Message, frozen=True, tag="Release"):
-    """The leases of these versions are not needed any more. Answered by `Done`."""
+    """Release the leases of these versions. Response: `Done`."""
 
     versions: tuple[int, ...]
 
 
 class Report(Message, frozen=True):
-    """These versions had wrong bytes: the server checks them itself and removes what is wrong. Answered by `Done`."""
+    """Report versions with wrong bytes: the server verifies them and removes those that are wrong. Response: `Done`."""
 
     versions: tuple[int, ...]
 
 
 class Reserve(Message, frozen=True):
-    """Room for new entries, please: (hash, bytes) each."""
+    """Reserve room for new entries: (hash, bytes) each."""
 
     space: Space
     kind: Kind
@@ -100,40 +100,40 @@ class Reserve(Message, frozen=True):
 
 
 class Reserved(Message, frozen=True):
-    """Answer to `Reserve`, one grant per item."""
+    """Response to `Reserve`, one grant per item."""
 
     grants: tuple[Grant, ...]
 
 
 class Commit(Message, frozen=True):
-    """The bytes are written: (version, checksum) each. Visible to everybody from the answer on."""
+    """Commit written entries: (version, checksum) each. Lookups of all clients find them after the response."""
 
     items: tuple[tuple[int, int], ...]
 
 
 class Committed(Message, frozen=True):
-    """Answer to `Commit`: whether each was still reserved for this client."""
+    """Response to `Commit`: whether each was still reserved for this client."""
 
     ok: tuple[bool, ...]
 
 
 class Abort(Message, frozen=True):
-    """Reserved room that will not be written. Answered by `Done`."""
+    """Return reserved room. Response: `Done`."""
 
     versions: tuple[int, ...]
 
 
 class Hold(Message, frozen=True):
-    """Keep these leased entries in DRAM at their place until the client's *process* ends or `Unhold`: it maps them.
+    """Keep these leased entries in DRAM at their place, mapped, until the client's *process* ends or `Unhold`.
 
-    Answered by `Done`. The connection may break meanwhile; only processes of the server's node may hold.
+    Response: `Done`. A hold survives its connection. Only processes of the server's node may hold entries.
     """
 
     versions: tuple[int, ...]
 
 
 class Unhold(Message, frozen=True):
-    """End of `Hold`. Answered by `Done`."""
+    """End of `Hold`. Response: `Done`."""
 
     versions: tuple[int, ...]
 
@@ -143,25 +143,25 @@ Piece = tuple[int, int, int]
 
 
 class Read(Message, frozen=True):
-    """Bytes of leased entries, for clients of other nodes. Answered by `Chunk` with payload."""
+    """Read bytes of leased entries, for clients of other nodes. Response: `Chunk` with payload."""
 
     pieces: tuple[Piece, ...]
 
 
 class Chunk(Message, frozen=True):
-    """Answer to `Read`; the payload is the bytes of the first `pieces`: the one behind them is not there (any more)."""
+    """Response to `Read`; the payload is the bytes of the first `pieces`: the server lacks the next one (by now)."""
 
     pieces: int
 
 
 class Write(Message, frozen=True):
-    """Bytes of reserved entries, for clients of other nodes; the payload is the bytes. Answered by `Written`."""
+    """Write bytes of reserved entries, for clients of other nodes; the payload is the bytes. Response: `Written`."""
 
     pieces: tuple[Piece, ...]
 
 
 class Written(Message, frozen=True):
-    """Answer to `Write`: whether each piece lies in its place; if not, its entry is not reserved (any more)."""
+    """Response to `Write`: whether each piece is in place; if not, its entry is not reserved (any more)."""
 
     ok: tuple[bool, ...]
 
@@ -180,62 +180,62 @@ class ListedEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class List(Message, frozen=True):
-    """Committed entries with versions above `after`, in order of version, at most `limit`. Answered by `Listed`."""
+    """List committed entries with versions above `after`, in order of version, at most `limit`. Response: `Listed`."""
 
     after: int
     limit: int
 
 
 class Listed(Message, frozen=True):
-    """Answer to `List`; fewer than the limit = that was all."""
+    """Response to `List`; fewer than the limit = the last page."""
 
     entries: tuple[ListedEntry, ...]
 
 
 class Drop(Message, frozen=True):
-    """Entries that now live elsewhere: remove them unless others use them. Answered by `Committed`: which went."""
+    """Remove entries that were moved to other servers, unless in use. Response: `Committed`, which are removed."""
 
     versions: tuple[int, ...]
 
 
 class AskUsage(Message, frozen=True, tag="Usage"):
-    """Ask for each namespace's holdings here. Answered by `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
+    """Request each namespace's holdings. Response: `Data` ({namespace: {dram_bytes, ssd_bytes, entries}})."""
 
 
 class Forget(Message, frozen=True):
-    """Delete everything of a namespace. Answered by `Data` ({bytes, entries})."""
+    """Delete all entries of a namespace. Response: `Data` ({bytes, entries})."""
 
     namespace: str
 
 
 class SetNamespaces(Message, frozen=True):
-    """The namespaces and their share of quota on this very server [bytes]. Answered by `Done`."""
+    """Set the namespaces and their share of quota on this server [bytes]. Response: `Done`."""
 
     namespaces: tuple[NamespaceRecord, ...]
 
 
 class Stats(Message, frozen=True):
-    """Counters and gauges. Answered by `Data`."""
+    """Request counters and gauges. Response: `Data`."""
 
 
 class Audit(Message, frozen=True):
-    """Prove that ledger, segment and SSD directory agree. `repair` removes what is wrong. Answered by `Data`."""
+    """Verify that ledger, segment and SSD directory agree. `repair` removes what is wrong. Response: `Data`."""
 
     repair: bool = False
 
 
 class Done(Message, frozen=True):
-    """Answer: done."""
+    """Response: the request was carried out."""
 
 
 class Data(Message, frozen=True):
-    """A JSON-like answer."""
+    """A JSON-like response."""
 
     value: dict[str, Any]
 
 
 class Failed(Message, frozen=True):
-    """Answer: not done."""
+    """Response: the request was not carried out."""
 
     reason: str
 
@@ -269,7 +269,7 @@ ANSWERS: dict[type[Message], type[Message]] = {
     List: Listed,
     Drop: Committed,
 }
-"""The only answer that makes sense, where a client needs more of it than `Done`."""
+"""Expected type of response, for requests whose response has more information than `Done`."""
 
 ToClient = Welcome | Looked | Promoted | Reserved | Committed | Chunk | Written | Listed | Done | Data | Failed
 

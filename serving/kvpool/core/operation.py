@@ -1,15 +1,15 @@
-"""One operation on the pool as a pure state machine: what it and its driver say to each other.
+"""One operation on the pool as a pure state machine: its events and effects.
 
-    effects = operation.start(now)                 ask some servers something, copy some bytes
-    effects = operation.on(event, now)             for each answer, failure and copy, until there are no more effects
-    operation.result                               None while it is under way
+    effects = operation.start(now)                 requests to servers, copies of bytes
+    effects = operation.on(event, now)             for each response, failure and copy, until there are no more effects
+    operation.result                               None until it is complete
 
-The driver carries out the effects of one list in their order, but all its questions are asked before any answer is
-waited for. Each question gets one `PoolAnswer` or, by its `until` at the latest, one `PoolFailure`. A failure at a
-server ends what else the same list wants of it. A server that does not answer in time loses its connection, as it does
-by `PoolClose`; leases and reservations are booked under a connection and end with it.
+The driver carries out the effects of one list in their order, but sends all requests before it waits for any response.
+Each request gets one `PoolAnswer` or, by its `until` at the latest, one `PoolFailure`. A failure at a server cancels
+the remaining effects of the same list there. A server that does not respond in time loses its connection, as it does by
+`PoolClose`; leases and reservations are booked under a connection and end with it.
 
-An operation that has its result still takes events. What comes too late gives its leases and reservations back.
+A complete operation still takes events: late responses release their leases and reservations.
 """
 
 from collections.abc import Container, Sequence
@@ -28,7 +28,7 @@ LAST_WORD_S = 0.1
 
 
 class PoolAsk(Value, frozen=True):
-    """Ask a server; its answer is due by `until`."""
+    """Send a request to a server; its response is due by `until`."""
 
     server: str
     message: Message
@@ -36,7 +36,7 @@ class PoolAsk(Value, frozen=True):
 
 
 class PoolPost(Value, frozen=True):
-    """Tell a server something. Only a failure is reported, and its answer says nothing."""
+    """Send a request whose response carries no information. Only a failure is reported."""
 
     server: str
     message: Message
@@ -50,11 +50,11 @@ class PoolClose(Value, frozen=True):
 
 
 class PoolRead(Value, frozen=True):
-    """Copy found blocks to their places, in order, up to the first that fails; each is to be verified.
+    """Copy found blocks to their places, in order, up to the first that fails; verify each.
 
     Args:
-        indices: of the places; `servers` and `found` begin with as many.
-        until: nothing is begun from then on.
+        indices: of the places; the first items of `servers` and `found` belong to them.
+        until: no copy starts after this.
     """
 
     indices: Sequence[int]
@@ -68,7 +68,7 @@ class PoolWrite(Value, frozen=True):
 
     Args:
         grants: each with the index of its entry.
-        until: nothing is begun from then on: no byte may be written after the reservation, which lasts longer, ended.
+        until: no copy starts after this: no byte may be written after the reservation, which lasts longer, has expired.
     """
 
     server: str
@@ -82,28 +82,28 @@ PoolEffect = PoolAsk | PoolPost | PoolClose | PoolRead | PoolWrite
 
 
 class PoolAnswer(Value, frozen=True):
-    """Answer of a server."""
+    """Response of a server."""
 
     server: str
     message: Message
 
 
 class PoolFailure(Value, frozen=True):
-    """A server could not be asked or told something, or did not answer in time."""
+    """A request to a server failed, or was not answered in time."""
 
     server: str
     reason: MissReason
 
 
 class PoolReadDone(Value, frozen=True):
-    """The end of a `PoolRead`: so many blocks are in place and verified, and why the next one is not."""
+    """End of a `PoolRead`: the number of blocks in place and verified, and why the next one is not."""
 
     good: int
     reason: MissReason | None = None
 
 
 class PoolWritten(Value, frozen=True):
-    """The end of a `PoolWrite`: for each grant the checksum of what was written, or in one word why it was not."""
+    """End of a `PoolWrite`: for each grant the checksum of the bytes written, or one word why it failed."""
 
     server: str
     digests: Sequence[int | str]
@@ -132,10 +132,10 @@ def reason_of(error: PoolError) -> MissReason:
 
 
 def undo(event: PoolEvent, until: float, given_up: Container[str]) -> list[PoolEffect]:
-    """Effects of an event that an operation does not wait for: nothing stays leased or reserved.
+    """Effects of an event that an operation does not wait for: they leave no lease and no reservation.
 
     Args:
-        given_up: servers whose answers will not be used; those of others came twice.
+        given_up: servers whose responses are not used; a response of another server is a duplicate.
     """
     if isinstance(event, PoolFailure):
         return [PoolClose(event.server)]

@@ -1,7 +1,7 @@
 """Facts that memory servers and instances announce about the pool, as numbers with names.
 
-Announcements are plain dicts, and may be empty: a controller that has just been restarted from its store knows who is
-there before it hears how they are. What is missing counts as nothing.
+Announcements are plain dicts and may be empty: a controller that was just restarted from its store has the members
+before it has their facts. A missing number counts as 0.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""One round of lookups: the same question to all servers that may hold a block; the longest prefix of their answers."""
+"""One round of lookups: the same request to all servers that may hold a block; the result is the longest prefix."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -22,14 +22,38 @@ from serving.kvpool.core.ring import HashRing
 from serving.values.pool_outcome import MissReason
 
 EVERYBODY = 2
-"""So many servers all hold, or are the fallback of, every block: no need to look into the ring."""
+"""In a pool of so many servers each is the owner or the fallback of every block: the ring is not needed."""
+
+
+LOOKUP_SHARE = 0.5
+"""Part of the time for a fetch that its lookup may take, so that one silent server does not use up all of it."""
+
+
+def lookup_deadline(start: float, get_timeout_s: float) -> float:
+    """When the lookup of a fetch ends at the latest."""
+    return start + LOOKUP_SHARE * get_timeout_s
+
+
+def servers_to_ask(ring: HashRing, servers: Collection[str], hashes: Sequence[BlockHash]) -> dict[str, Sequence[int]]:
+    """Servers that a lookup queries, each with the indices of the hashes to look up there.
+
+    Args:
+        servers: names of all servers of the pool.
+    """
+    if len(servers) <= EVERYBODY:
+        return dict.fromkeys(servers, range(len(hashes)))
+    asked: dict[str, list[int]] = defaultdict(list)
+    for index, block in enumerate(hashes):
+        for name in ring.readers(block):
+            asked[name].append(index)
+    return dict(asked)
 
 
 def is_better_copy(in_dram: bool, rival_in_dram: bool, *, likelier: bool) -> bool:
-    """Whether a copy of a block is read rather than another one: memory before SSD, then the likelier holder's.
+    """Whether to read a copy of a block rather than another one: memory before SSD, then the likelier holder's.
 
     Args:
-        likelier: its server comes before the rival's among the block's readers.
+        likelier: its server precedes the rival's among the block's readers.
     """
     return in_dram if in_dram != rival_in_dram else likelier
 
@@ -40,8 +64,8 @@ class FoundPrefix:
 
     Args:
         found: entries of the leading blocks, without a gap.
-        servers: who has each of them; as many.
-        lost_blocks: blocks behind them that were found but are of no use, or could not be asked for, because `reason`
+        servers: the server of each of them.
+        lost_blocks: blocks behind them that were found but cannot be used, or could not be looked up, because `reason`
             made the gap; 0 if the pool just did not have the next block.
     """
 
@@ -50,16 +74,26 @@ class FoundPrefix:
     lost_blocks: int = 0
     reason: MissReason | None = None
 
+    def split(self, indices: Sequence[int]) -> "tuple[FoundPrefix, FoundPrefix]":
+        """These blocks of it, in this order, and the rest; each is to be read or released on its own."""
+        chosen = set(indices)
+        return self._only(indices), self._only([one for one in range(len(self.found)) if one not in chosen])
+
+    def _only(self, indices: Sequence[int]) -> "FoundPrefix":
+        found = tuple([self.found[index] for index in indices])
+        servers = tuple([self.servers[index] for index in indices])
+        return FoundPrefix(found, servers, self.lost_blocks, self.reason)
+
 
 class PrefixFind:
-    """One lookup. Its result is there when every server has answered or failed; its blocks are leased then.
+    """One lookup. `result` is set, and its blocks are leased, when every server has responded or failed.
 
     Args:
         ring: names the servers that may hold a block.
         servers: names of all of them.
         hashes: consecutive blocks, at least one.
-        lease_s: how long what is found shall stay where it is.
-        until: when answers are due.
+        lease_s: how long found blocks stay in place.
+        until: when responses are due.
     """
 
     def __init__(
@@ -85,11 +119,11 @@ class PrefixFind:
         self._who: list[str | None] = [None] * len(hashes)
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Asks everybody."""
+        """Send the lookups."""
         del now
         hashes = self._hashes
         everything = tuple(hashes)
-        asked = self._group()
+        asked = servers_to_ask(self._ring, self._servers, hashes)
         self._asked = dict(asked)
         if not asked:
             return self._conclude()
@@ -107,9 +141,9 @@ class PrefixFind:
         ]
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
-        """Takes an answer or a failure; the last one that was due brings the result.
+        """Take a response or a failure; the last one completes the result.
 
-        Returns: releases of what is of no use.
+        Returns: releases of blocks that are not used.
         """
         del now
         if isinstance(event, PoolReadDone | PoolWritten):
@@ -130,16 +164,6 @@ class PrefixFind:
         if not self._asked:
             effects += self._conclude()
         return effects
-
-    def _group(self) -> dict[str, Sequence[int]]:
-        """Which server is asked for which hashes, by index."""
-        if len(self._servers) <= EVERYBODY:
-            return dict.fromkeys(self._servers, range(len(self._hashes)))
-        asked: dict[str, list[int]] = defaultdict(list)
-        for index, block in enumerate(self._hashes):
-            for name in self._ring.readers(block):
-                asked[name].append(index)
-        return dict(asked)
 
     def _compare(self, server: str, indices: Sequence[int], found: Sequence[Found | None]) -> None:
         """For each hash keeps the copy to read: memory before SSD, then the likelier holder."""

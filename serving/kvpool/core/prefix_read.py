@@ -1,9 +1,9 @@
-"""Reading found blocks into their places, each verified; the first that fails ends the prefix.
+"""Reads found blocks into their places and verifies each; the first that fails ends the prefix.
 
     hint SSD blocks ─► copy those in memory ─► promote some ─► copy them ─► promote more ... ─► release all leases
-         (the server loads them meanwhile)
+         (the server loads them in parallel)
 
-Blocks on SSD come in small groups, and a group is released before the next is asked for: a server with less memory
+Blocks on SSD are read in small groups, and a group is released before the next is promoted: a server with less memory
 than the prefix is long needs the room again.
 """
 
@@ -33,18 +33,18 @@ from serving.values.pool_outcome import FetchReport, MissReason
 SSD_GROUP_BYTES = 8 << 20
 SSD_GROUP_BLOCKS = 32
 SSD_GROUP_SHARE = 0.125
-"""Of a server's memory: what one reader may ask it to have loaded at one time; there are others."""
+"""Share of a server's memory that one reader may load at one time, since there are other readers."""
 _ANSWER_SHARE = 0.9  # of the time left a server may wait for its disk; the rest is for its answer to reach us
 
 
 class PrefixRead:
-    """One read. Its result is there when nothing but the ends of its leases is left to be told.
+    """One read. `result` is set when only releases of leases remain.
 
     Args:
-        find: what was found, leased.
-        wanted: leading blocks to be read; 0 = only the leases are to be ended.
-        capacity: bytes of a server's memory.
-        until: when the last byte is due.
+        find: the found blocks, leased.
+        wanted: number of leading blocks to read; 0 = only release the leases.
+        capacity: returns the bytes of a server's memory.
+        until: deadline of the last byte.
     """
 
     def __init__(self, find: FoundPrefix, wanted: int, capacity: Callable[[str], int], until: float) -> None:
@@ -65,7 +65,7 @@ class PrefixRead:
         self._released: set[int] = set()
 
     def start(self, now: float) -> Sequence[PoolEffect]:
-        """Reads what is in memory; tells servers first what will be wanted, so that their disks work meanwhile."""
+        """Read blocks in memory; before that, hint blocks on SSD to servers, so that their disks load in parallel."""
         on_ssd, end, found = self._on_ssd, self._end, self._find.found
         if len(on_ssd) == end:
             return self._next_group(now)
@@ -79,9 +79,9 @@ class PrefixRead:
         return [*hints, self._copy_some({index: found[index] for index in range(end) if index not in disk})]
 
     def on(self, event: PoolEvent, now: float) -> Sequence[PoolEffect]:
-        """Takes an answer, a failure, or the end of copying.
+        """Take a response, a failure, or the end of copying.
 
-        Returns: what comes next; at last reports and releases.
+        Returns: the next effects; at the end reports and releases.
         """
         if isinstance(event, PoolReadDone):
             return self._copied(event, now)
@@ -102,7 +102,7 @@ class PrefixRead:
         return effects
 
     def _unasked(self, event: PoolAnswer | PoolFailure | PoolWritten) -> Sequence[PoolEffect]:
-        """Takes a hint or a last word that did not arrive, or an answer that is not waited for any more."""
+        """Take a hint or a release that failed, or a late response."""
         if isinstance(event, PoolFailure) and self.result is None:
             for index in self._on_ssd:
                 if self._find.servers[index] == event.server:
@@ -139,7 +139,7 @@ class PrefixRead:
         return self._next_group(now)
 
     def _next_group(self, now: float) -> Sequence[PoolEffect]:
-        """Asks for the next blocks on SSD; room that was read from is given back first."""
+        """Promote the next blocks on SSD, after releasing the room of those that were read."""
         group = next(self._groups, None)
         if group is None or group[0] >= self._end:
             return self._last_words(now)
@@ -193,7 +193,7 @@ class PrefixRead:
         return tuple([self._find.found[index].version for index in indices])
 
     def _last_words(self, now: float) -> Sequence[PoolEffect]:
-        """Reports what was wrong and ends all leases."""
+        """Report wrong blocks and release all leases."""
         find = self._find
         good = find.found[: self._end]
         self.result = FetchReport(

@@ -11,7 +11,7 @@ _TRIES = 16
 
 
 class Promotions:
-    """Wanted and running loads. A wish that finds no room waits for `lease_s`, then it is given up."""
+    """Waiting and running loads. A load that finds no room waits for `lease_s`, then it is given up."""
 
     def __init__(self, inventory: Inventory, evictor: Evictor) -> None:
         self.under_way = 0
@@ -33,7 +33,7 @@ class Promotions:
             self._waiting[entry.version] = now + self._wait_s
 
     def pending(self, version: int) -> bool:
-        """Whether a load of it is wanted or under way."""
+        """Whether its load is waiting or running."""
         entry = self._inventory.visible(version)
         return entry is not None and (entry.loading or version in self._waiting)
 
@@ -54,12 +54,12 @@ class Promotions:
                     self._waiting[version] = until  # behind the others: what never finds room holds up nobody
 
     def finish(self, version: int, ok: bool, *, unreadable: bool = False) -> None:
-        """A load has ended.
+        """Report the end of a load.
 
         Args:
             ok: its bytes are in its extent and have the right checksum; else it is removed for good.
-            unreadable: nothing is known of its bytes, the disk could not read just now; it stays where it is.
-        Raises: LedgerError if no load of this version is under way.
+            unreadable: the disk could not read just now, so its bytes were not checked; it stays where it is.
+        Raises: LedgerError if no load of this version is running.
         """
         inventory = self._inventory
         entry = inventory.by_version.get(version)

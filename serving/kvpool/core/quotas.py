@@ -1,6 +1,6 @@
-"""Quotas: one account per namespace, and the order in which a namespace gives up its own entries.
+"""Quotas: one account per namespace, and the order in which its own entries are evicted.
 
-DRAM and SSD count alike, each tier on its own: an entry in both counts twice.
+Both tiers count, each on its own: an entry in DRAM and on SSD counts twice.
 """
 
 from collections import OrderedDict
@@ -21,8 +21,8 @@ class Account:
     """One namespace.
 
     Attributes:
-        shown: versions of its committed entries, as they came.
-        order: the same, the one used longest ago first; empty without a quota, when nobody asks.
+        shown: versions of its committed entries, in order of commit.
+        order: the same in order of last use, the oldest first; empty without a quota, which needs no order.
     """
 
     __slots__ = ("dram_bytes", "order", "quota_bytes", "shown", "ssd_bytes")
@@ -83,7 +83,7 @@ class AccountBook:
                 yield account
 
     def usage(self) -> dict[str, NamespaceUsage]:
-        """Holdings of each namespace; those with nothing are left out."""
+        """Holdings of each namespace, without empty ones."""
         return {
             namespace: NamespaceUsage(a.dram_bytes, a.ssd_bytes, len(a.shown))
             for namespace, a in self._accounts.items()

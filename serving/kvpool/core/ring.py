@@ -1,18 +1,18 @@
-"""Which memory servers a block belongs to: consistent hashing, so that a server more or less moves only its own share.
+"""Maps blocks to memory servers: consistent hashing, so that adding or removing a server moves only its own share.
 
-Every server has `vnodes` points on a circle, its virtual nodes; a block belongs to the server of the next point
-clockwise from its hash, and falls back to the next *other* server. A point's place follows from the name of its server
-alone, so that every process of every node comes to the same answer without asking anybody, and the replacement of a
-dead server, which takes over its name, takes over its keys.
+Every server has `vnodes` points on a circle, its virtual nodes. A block belongs to the server of the next point
+clockwise from its hash, and falls back to the next *other* server. The place of a point depends only on the name of its
+server. So every process computes the same owners without communication, and the replacement of a dead server, which
+takes over its name, takes over its keys.
 
 A young server uses only the first of its points and gets more of them as its weight grows: keys move to it and never
-between others. Whoever had a key before is found without being remembered:
+between others. The previous owner of a key is found without being stored:
 
     one server was added      the old owner is the fallback
     one server was removed    its keys were handed, or lost, to the fallback
     several are young         the old owner is the first server clockwise of full weight
 
-A draining server has no points. It gives its keys away in any order, so it is asked for all of them until it is gone.
+A draining server has no points. It hands over its keys in any order, so readers query it for all of them until it ends.
 """
 
 from bisect import bisect_right
@@ -54,7 +54,7 @@ class RingServer:
 
 
 class HashRing:
-    """An immutable ring; made anew when the pool changes: 2 ms for 8 servers, 0.3 s for 384."""
+    """An immutable ring. Building one takes 2 ms for 8 servers, 0.3 s for 384."""
 
     __slots__ = ("_before", "_of_arc", "_owners", "_points", "_readers", "draining")
 
@@ -65,7 +65,7 @@ class HashRing:
             vnodes: points of a server of full weight.
         """
         self.draining = tuple(sorted(s.name for s in servers if s.weight <= 0))
-        """Servers that own nothing but may hold anything."""
+        """Servers that own no key but may hold any entry."""
         settled = {s.name for s in servers if s.weight >= 1}
         # By point, then name: the order of `servers` must not matter, not even when two points coincide.
         points = sorted((point, s.name) for s in servers if s.weight > 0 for point in _points(s, vnodes))
@@ -108,10 +108,10 @@ class HashRing:
         return found
 
     def readers(self, hash: bytes) -> tuple[str, ...]:
-        """Everyone who may hold a block, to be asked in the same round: most likely holder first.
+        """All servers that may hold a block, to be queried in the same round: most likely holder first.
 
-        That is the owners, the first server of full weight clockwise if it is neither, and every draining server. In a
-        pool that has not changed lately it is just the owners.
+        These are the owners, the first server of full weight clockwise if it is neither, and every draining server. In
+        a pool without recent changes they are just the owners.
         """
         return self._readers[self._index(hash)] if self._readers else self.draining
 
@@ -134,7 +134,7 @@ def ring_of(view: PoolView, node: NodeId | None = None) -> HashRing:
 
 
 def _points(server: RingServer, vnodes: int) -> list[bytes]:
-    """The places of a server's points. Big-endian order: bytes compare as the numbers they stand for."""
+    """Places of a server's points. Big-endian order: bytes compare like the numbers that they encode."""
     count = max(1, round(min(server.weight, 1.0) * vnodes))
     # One digest gives eight points: at 384 servers hashing would else be half of the work.
     name = server.name.encode()

@@ -1,18 +1,17 @@
-"""Roster of the pool: memory servers announce themselves about once a second, and it makes one view of them.
+"""Roster of the pool: makes one view of the memory servers that announce themselves about once a second.
 
-Nothing here needs to be kept: a roster that was lost is whole again after one round of announcements. Three questions
-are decided here.
+Its state need not be saved: a lost roster is complete again after one round of announcements. It decides three things.
 
-*How much does a new server take?* Its weight grows from 1/8 to 1 in eight steps over `ramp_s`, else every new block of
-its share would at once be written to one machine, and a pool that doubles would lose sight of half its keys. Servers
-that start within a few seconds of the oldest one are no newcomers: nobody holds anything yet.
+*The share of a new server.* Its weight grows from 1/8 to 1 in eight steps over `ramp_s`. Otherwise every new block of
+its share would be written to one machine at once, and a pool that doubles could not find half of its keys. Servers that
+start within a few seconds of the oldest one get their full share at once, because the pool is still empty.
 
-*And the replacement of a dead server?* It has the dead one's name and SSD folder, therefore also its age: it takes over
-its keys at once, because its folder holds their blocks and nobody else would look for them there. Without an SSD tier
-nothing is lost by it: those blocks are gone with their server, whoever takes the keys now.
+*The share of a replacement.* It has the dead server's name and SSD folder, and therefore also its age: it owns its keys
+at once, because its folder holds their blocks and readers would not look for them on other servers. Without an SSD tier
+that costs no hit: those blocks are lost with their server, for any owner of the keys.
 
-*Two servers with one name?* The one that started later is the true one: it got the name because the other one was
-believed dead. The other is refused for as long as the true one lives.
+*Two servers with one name.* The one that started later is valid: it got the name because the other one was considered
+dead. The other one is refused while the valid one is alive.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +22,7 @@ from serving.ids import NodeId
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 
 EXPIRY_S = 5.0
-"""A server that has not announced itself for so long is gone."""
+"""A server that has not announced itself for so long is removed."""
 
 STEPS = 8
 """Each step moves a new server 1/8 of its share: little enough that the hit rate hardly notices."""
@@ -42,19 +41,19 @@ class _Member:
     record: ServerRecord
     expires: float
     born: float
-    """When this very process began to serve."""
+    """When this process started to serve."""
     started: float
-    """When the first process of this name, of those that replaced each other, began to serve."""
+    """When the first process of this name, of those that replaced each other, started to serve."""
 
 
 class PoolRoster:
-    """Live servers. Time is passed in and never decreases; it means nothing outside this process."""
+    """Live servers. The caller passes the time, which never decreases and has no meaning outside this process."""
 
     def __init__(self, expiry_s: float = EXPIRY_S, ramp_s: float = 30.0) -> None:
         """
         Args:
-            expiry_s: a server silent for that long is gone.
-            ramp_s: how long a new server takes to its full share; 0 = it has it at once.
+            expiry_s: a server that is silent for so long is removed.
+            ramp_s: how long a new server takes to reach its full share; 0 = it has it at once.
         """
         self._expiry_s = expiry_s
         self._ramp_s = ramp_s
@@ -62,13 +61,13 @@ class PoolRoster:
         self._seats: dict[str, tuple[float, float]] = {}
         """Name of a server that vanished -> (started, until)."""
         self._refused: dict[tuple[str, str], float] = {}
-        """(name, incarnation) of a server that said goodbye or was superseded -> until."""
+        """(name, incarnation) of a server that withdrew or was superseded -> until."""
         self._lost: frozenset[NodeId] = frozenset()
 
     def announce(self, record: ServerRecord, now: float) -> bool:
         """Add or refresh a server.
 
-        Returns: False if another one has that name, its node is lost, or it said goodbye: it is not taken.
+        Returns: False if it is refused: another one has its name, its node is lost, or it has withdrawn.
         """
         self._expire(now)
         if record.node in self._lost or (record.name, record.incarnation) in self._refused:
@@ -91,11 +90,11 @@ class PoolRoster:
         return True
 
     def withdraw(self, name: str, incarnation: str, now: float) -> bool:
-        """Remove a server that says goodbye; an announcement of it that is still under way will be refused.
+        """Remove a server that leaves; announcements of it that are still on their way are refused.
 
-        A server that was draining leaves nothing behind, so that its name starts young again.
+        The age of a draining server is forgotten, so that its name starts young again.
 
-        Returns: whether it was there.
+        Returns: whether it was in the roster.
         """
         self._expire(now)
         self._refuse(name, incarnation, now)
@@ -106,7 +105,7 @@ class PoolRoster:
         return True
 
     def lose(self, nodes: frozenset[NodeId], now: float) -> None:
-        """The cluster has given these nodes up, and no others. Effects: servers there are gone as if they had died."""
+        """Set the nodes that the cluster has declared dead. Servers there are removed as if they had died."""
         self._lost = nodes
         for name in [name for name, member in self._members.items() if member.record.node in nodes]:
             self._vacate(name, now)

@@ -1,4 +1,4 @@
-"""Settings of one memory server: its share of memory and disk, where it lies and whom it answers."""
+"""Settings of one memory server: its share of memory and disk, its address and its clients' secret."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from serving.sockets.secrets import ClusterSecrets
 def water_marks(config: KvCacheConfig) -> tuple[float, float]:
     """High and low water mark of a server's memory, as shares of it.
 
-    Without a second tier nothing has to be written before it is evicted, so early eviction gains nothing.
+    Without a second tier evicted entries need no write, so early eviction has no benefit.
     """
     return (config.high_water, config.low_water) if config.ssd_mib else (1.0, 1.0)
 
@@ -27,17 +27,17 @@ class ServerSettings:
 
     Args:
         node: on which it runs; its clients of the same node map its segment.
-        secret: that clients must show.
+        secret: that clients must prove.
         capacity_bytes: of its UB segment.
         segment_folder, segment_prefix: the segment's file is `<folder>/<prefix><incarnation>`; stale files of the same
-            prefix are removed at the start, so it should be one that only servers of this cluster use.
+            prefix are removed at the start, so only servers of this cluster may use it.
         name: in the ring; empty = made of node and SSD slot, so that a replacement owns the keys of its predecessor.
         host: to listen on.
-        ports: at a free one of these.
+        ports: range of ports; the server listens on a free one.
         ssd_folder: with one subfolder (slot) per server; None = no SSD tier.
-        max_connections: a further client is told `Failed`.
+        max_connections: a further client gets `Failed`.
         quantum: sizes of entries are rounded up to it [bytes].
-        disk_full: whether the disk is to behave as if it had no room, for tests; None = as it is.
+        disk_full: returns whether to simulate a full disk, for tests; None = never.
     """
 
     node: NodeId
@@ -74,10 +74,10 @@ class ServerSettings:
         ssd_folder: Path | None = None,
         name: str = "",
     ) -> Self:
-        """Settings as `[kvcache]` says.
+        """Settings from `[kvcache]`.
 
         Args:
-            ssd_folder: where the SSD tier is when `ssd_path` is empty; unused without `ssd_mib`.
+            ssd_folder: of the SSD tier when `ssd_path` is empty; unused without `ssd_mib`.
         """
         high_water, low_water = water_marks(config)
         folder = Path(config.ssd_path) if config.ssd_path else ssd_folder
@@ -101,7 +101,7 @@ class ServerSettings:
         )
 
     def manager(self, base_offset: int, ssd_bytes: int) -> ManagerSettings:
-        """Settings of the ledger of a region that begins at `base_offset`, with the disk that there really is."""
+        """Settings of the ledger of a region at `base_offset`, with the disk that is available."""
         return ManagerSettings(
             capacity_bytes=self.capacity_bytes,
             base_offset=base_offset,

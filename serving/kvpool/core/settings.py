@@ -9,17 +9,17 @@ class ManagerSettings:
 
     Args:
         capacity_bytes: of the region in DRAM.
-        base_offset: where the region begins in the segment; offsets given out are counted from the segment's begin.
-        slab_bytes: in pieces of this size memory moves between block sizes; a small region takes smaller ones, down to
+        base_offset: of the region in the segment; offsets in results are relative to the segment.
+        slab_bytes: memory moves between block sizes in pieces of this size; a small region has smaller ones, down to
             64 KiB, so that there are 64 of them.
         ssd_bytes: room on SSD; 0 = no SSD tier.
-        high_water: fill of DRAM at which entries begin to leave, 0 to 1.
-        low_water: fill at which they stop leaving.
+        high_water: fill of DRAM at which eviction starts, 0 to 1.
+        low_water: fill at which eviction stops.
         write_through: write each entry to SSD when it is committed, not only when it leaves DRAM.
         eviction: `lru`, `lfu`, `fifo` or `cost`.
-        lease_s: how long a found entry is protected, unless its reader says otherwise.
+        lease_s: default lease of a found entry.
         write_lease_s: how long a writer may take between reserve and commit.
-        max_spills: writes to SSD under way at one time.
+        max_spills: maximum of concurrent writes to SSD.
         quantum: sizes are rounded up to it [bytes]; 4096 with an SSD tier, which writes whole pages.
     """
 

@@ -1,12 +1,12 @@
-"""A memory server's entries of one space, one block at a time: for a driver that has the whole pool in its own process.
+"""A memory server's entries of one space, block by block, for a driver that has the whole pool in its own process.
 
-What a client of a memory server does with four messages (look up, release, reserve, commit) is a few calls here,
-with the same effect on the ledger. What only messages need is left out: answers, clients' leases and reservations with
-their time limits, and the counts of hashes asked for and missed. The driver ends what it began and keeps the limits.
+The four requests of a client (lookup, release, reserve, commit) are a few calls, with the same effect on the ledger.
+They omit what only messages need: responses, clients' leases and reservations with their time limits, and the counts of
+hashes looked up and missed. The driver ends leases and writes itself and enforces the limits.
 
-    entry = shelf.entries.get(hash)              there, if `entry.shown`
+    entry = shelf.entries.get(hash)              present, if `entry.shown`
     shelf.use(entry, now)                        a lookup has found it
-    shelf.lend(entry) ... shelf.give_back(entry) nobody may evict it meanwhile
+    shelf.lend(entry) ... shelf.give_back(entry) not evicted in between
     shelf.use_known(hash, now)                   reserve: first of all, of a chain the last block first
     entry = shelf.admit(hash, nbytes, ...)       reserve
     shelf.finish(entry, now)                     commit; of a chain the last block first
@@ -67,16 +67,17 @@ class Shelf:
         self._touch(entry, now)
 
     def give_back(self, entry: Entry) -> None:
-        """End of one `lend`. The entry may be gone from lookups by now."""
+        """End of one `lend`. The entry may already be hidden from lookups."""
         self._leases.give_back(entry)
         self._inventory.unpinned(entry)
 
     def bring(self, entries: Sequence[Entry], now: float) -> None:
-        """Have these brought to DRAM; they must be lent meanwhile. Those that are there already stay as they are.
+        """Load entries into DRAM; they must be lent until then. Entries in DRAM stay as they are.
+
+        May evict other entries, and order loads and spills. `in_dram` and `found` report the result.
 
         Args:
             entries: of a chain, in its order.
-        Effects: evicts others; may order loads and spills. `in_dram` and `found` tell what came of it.
         """
         self._inventory.touch(entries[::-1], now)
         for entry in entries:
@@ -89,10 +90,9 @@ class Shelf:
             self._writers.use(known, now)
 
     def admit(self, hash: BlockHash, nbytes: int, client: int, now: float) -> Entry | GrantStatus:
-        """Room for a new context entry, to be ended with `finish`.
+        """Room for a new context entry, to be completed with `finish`. May evict other entries and order spills.
 
         Returns: the entry, or PRESENT, FULL, QUOTA, TOO_LARGE.
-        Effects: evicts; may order spills.
         """
         if hash in self.entries:
             self._writers.count_present()

@@ -1,15 +1,17 @@
 """Find and store over the shelves of many servers, for a driver that has the whole pool in its own process.
 
-`PrefixFind` and `BatchWrite` decide the same with messages in between; here a step is one call, fast enough for the
-pool of a whole supernode. The same history leaves the same ledgers (`tests/virtual/core/test_memory_pool_machine.py`):
+`PrefixFind` and `BatchWrite` make the same decisions with messages in between; here a step is one call, fast enough for
+the pool of a supernode. The same history results in the same ledgers
+(`tests/virtual/core/test_memory_pool_machine.py`):
 
-    find     every reader of a block is asked, and what it has counts as used, of a chain the first block last;
+    find     queries every reader of a block; all that is found counts as used, of a chain the first block last;
              of several copies `is_better_copy` chooses; a prefix ends at its first gap
-    store    a block goes to its primary and nowhere else; what is known already counts as used; room is given from the
-             first block on, and the last block is committed first
+    store    writes a block to its primary only; an existing entry counts as used; room is reserved from the first block
+             on, and the last block is committed first
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from serving.ids import BlockHash
@@ -38,9 +40,9 @@ class StoredRun(NamedTuple):
     """Result of a store.
 
     Attributes:
-        stored: new entries. present: blocks that were there already.
+        stored: new entries. present: blocks that existed already.
         dropped: blocks that were not stored, by reason, in the words of `BatchWrite`.
-        servers: those that were asked.
+        servers: those that received a request.
     """
 
     stored: int
@@ -50,29 +52,37 @@ class StoredRun(NamedTuple):
 
 
 class _Places(dict[str | None, tuple[ShelfPlace, ...]]):
-    """The place at each server that answers; the others are not there."""
+    """The place at each server that responds."""
 
     def __missing__(self, name: str | None) -> tuple[ShelfPlace, ...]:
         return ()
 
 
 class ShelfRoutes:
-    """Where the blocks of one space may be; valid until the ring or the servers that answer change.
+    """Where the blocks of one space may be; valid until the ring or the set of responding servers changes.
 
     Args:
-        shelves: of the servers that answer.
-        steady: every entry is with its primary, so that nobody else need be asked.
+        shelves: of the servers that respond.
+        steady: every entry is with its primary, so that other readers need no query.
+        silent: why other servers do not respond; absent = they are unreachable.
     """
 
-    def __init__(self, ring: HashRing, shelves: Mapping[str, Shelf], steady: bool) -> None:
+    def __init__(
+        self,
+        ring: HashRing,
+        shelves: Mapping[str, Shelf],
+        steady: bool,
+        silent: Mapping[str, MissReason] = MappingProxyType({}),
+    ) -> None:
         self._ring = ring
+        self._silent = silent
         self._steady = steady
         self._at = _Places({name: (ShelfPlace(shelf.entries, shelf, name),) for name, shelf in shelves.items()})
 
     def find(self, hashes: Sequence[BlockHash], now: float) -> list[FoundCopy]:
-        """The longest prefix of these blocks that is there, the last block first.
+        """The longest prefix of these blocks in the pool, the last block first.
 
-        Effects: what is found counts as used, leading or not; nothing is lent yet.
+        All found blocks count as used, in the prefix or not. They are not lent.
         """
         run: list[FoundCopy] = []
         for block, places in zip(reversed(hashes), reversed(self._readers(hashes)), strict=True):
@@ -90,12 +100,11 @@ class ShelfRoutes:
         return run
 
     def store(self, hashes: Sequence[BlockHash], nbytes: int, client: int, now: float) -> StoredRun:
-        """Publish the blocks of a chain, in its order.
+        """Publish the blocks of a chain, in its order. May evict other entries.
 
         Args:
             nbytes: of each block.
             client: number under which the ledgers book the writer.
-        Effects: new entries; others are evicted for them.
         """
         homes = self._primaries(hashes)
         for block, places in zip(reversed(hashes), reversed(homes), strict=True):
@@ -107,7 +116,8 @@ class ShelfRoutes:
         asked: dict[str, None] = {}
         for block, places in zip(hashes, homes, strict=True):
             if not places:
-                why = MissReason.UNREACHABLE.value if self._ring.primary(block) else NO_SERVER
+                name = self._ring.primary(block)
+                why = NO_SERVER if name is None else self._silent.get(name, MissReason.UNREACHABLE).value
                 dropped[why] = dropped.get(why, 0) + 1
                 continue
             _entries, shelf, server = places[0]

@@ -1,14 +1,14 @@
-"""Extents of one memory region, of many sizes side by side: the multi-granularity allocator.
+"""Allocator for extents of many sizes in one memory region.
 
-The region is cut into slabs. A *span* is one slab or a short run of them, given to one size class: it holds blocks of
-one size (rounded up to 4 KiB) and nothing else. A large object is a span with one block.
+The region is cut into slabs. A *span* is one slab or a short run of them, given to one size class: all its blocks have
+one size (rounded up to 4 KiB). A large object is a span with one block.
 
     slab     0      1      2      3      4      5      6
           |aaaaaa|bb bb |      |c c c c c c c c |      |
            class a class b free   one large object  free
 
-A span whose last block is freed melts back into free slabs, which belong to everybody: memory flows between sizes.
-Blocks that would waste much of one slab get spans of up to three slabs more, where neighbouring slabs are to be had.
+A span whose last block is freed becomes free slabs again, available to all size classes: memory moves between sizes.
+Blocks that would waste much of one slab get spans of up to three slabs more, where neighbouring slabs are free.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from serving.errors import LedgerError
 from serving.kvpool.core.free_runs import FreeRuns
 
 QUANTUM = 4096
-"""Sizes are rounded up to this unless told otherwise [bytes]: one memory page, one unit of direct I/O."""
+"""Default unit that sizes are rounded up to [bytes]: one memory page, one unit of direct I/O."""
 
 _EXTRA_SLABS = 3
 """A span may be this much longer than one block needs."""
@@ -28,15 +28,15 @@ _TOLERATED_WASTE = 8
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Where the bytes of the region are. The five add up to the region.
+    """Where the bytes of the region are. The five sizes add up to the region.
 
     Args:
-        live_bytes: asked for and in use.
+        live_bytes: allocated, as requested.
         rounding_bytes: lost inside blocks in use, to rounding.
-        idle_bytes: free blocks of spans in use: only their own size class can have them.
+        idle_bytes: free blocks of spans in use, available to their own size class only.
         tail_bytes: ends of spans that no block fits in, and the end of the region.
-        free_bytes: free slabs, for everybody.
-        largest_run_bytes: largest object that fits without evicting anything.
+        free_bytes: free slabs, available to all.
+        largest_run_bytes: largest object that fits without an eviction.
     """
 
     live_bytes: int
@@ -68,7 +68,7 @@ class Span:
         """Blocks from here on were never used."""
 
     def offsets(self) -> range:
-        """Where its blocks begin, used or not."""
+        """Start of each of its blocks, used or not."""
         return range(self.offset, self.offset + self.count * self.block_bytes, self.block_bytes)
 
     def idle_offsets(self) -> set[int]:
@@ -130,7 +130,7 @@ class SlabAllocator:
 
     @property
     def live(self) -> dict[int, int]:
-        """Offset -> bytes asked for, of every extent in use. Read only, but see `reusable`."""
+        """Offset -> requested bytes of every extent in use. Read only, but see `reusable`."""
         return self._live
 
     def fits(self, nbytes: int) -> bool:
@@ -153,7 +153,7 @@ class SlabAllocator:
         """Take an extent of at least `nbytes`.
 
         Returns: its offset, a multiple of the quantum; None if there is no room now.
-        Raises: LedgerError for a size that could never fit; callers ask `fits` first.
+        Raises: LedgerError for a size that never fits; callers check `fits` first.
         """
         if nbytes != self._asked:
             if not 0 < nbytes <= self.capacity_bytes:
@@ -194,10 +194,9 @@ class SlabAllocator:
         return span.used > 1 or self._runs.walled(span.first_slab, span.slabs)
 
     def free(self, offset: int) -> None:
-        """Give an extent back.
+        """Free an extent. Its span may become free slabs.
 
         Raises: LedgerError if it is not in use.
-        Effects: may melt its span back into free slabs.
         """
         if self._live.pop(offset, None) is None:
             raise LedgerError(f"extent at {offset} freed while not in use")
@@ -238,12 +237,12 @@ class SlabAllocator:
         return self._span_of[slab]
 
     def close(self, span: Span) -> None:
-        """Give out nothing of this span any more: somebody wants it empty."""
+        """Stop allocating in this span, so that it can become empty."""
         span.closed = True
         self._shut(span)
 
     def reopen(self, span: Span) -> None:
-        """End of `close`, unless the span is gone by now."""
+        """End of `close`. Ignored if the span no longer exists."""
         self._full_for = 0
         if span.closed and self._spans.get(span.first_slab) is span:
             span.closed = False

@@ -1,7 +1,7 @@
-"""Writes to the SSD tier: which may begin, what makes room for them there, and what follows when they end.
+"""Writes to the SSD tier: when they start, how room for them is made, and what follows their end.
 
-The file of an entry is named by its hash. While one is being written, no other copy of the same hash may touch that
-file: a successor of a hidden entry waits until the write has ended and the file has been ordered away.
+The file of an entry is named by its hash. While it is being written, no other copy of the same hash may use that file:
+a successor of a hidden entry waits until the write is complete and the removal of the file is ordered.
 """
 
 from collections import OrderedDict
@@ -14,11 +14,11 @@ from serving.kvpool.core.entry import Space, Spill
 from serving.kvpool.core.inventory import Inventory
 
 _SEARCH = 64
-"""So many leased entries at the cold end of the SSD tier are looked past for one that may go."""
+"""Number of leased entries at the cold end of the SSD tier that are skipped to find one that may be removed."""
 
 
 class SpillStart(Enum):
-    """Whether a spill began."""
+    """Result of an attempt to start a spill."""
 
     STARTED = "started"
     BUSY = "busy"
@@ -32,7 +32,7 @@ class Spills:
 
     def __init__(self, inventory: Inventory) -> None:
         self.leaving_bytes = 0
-        """DRAM that will be free when the spills under way have ended."""
+        """DRAM that is free after the running spills."""
         self.under_way = 0
         self._inventory = inventory
         self._ssd_bytes = inventory.settings.ssd_bytes
@@ -40,7 +40,7 @@ class Spills:
         self._files: dict[tuple[Space, BlockHash], int] = {}
         self._later: OrderedDict[int, Entry] = OrderedDict()
         self.hanging = False
-        """The disk does not come back from a write: nothing more is ordered there."""
+        """The disk hangs in a write: no more orders are given."""
 
     @property
     def waiting(self) -> bool:
@@ -52,11 +52,10 @@ class Spills:
         return 0 < entry.nbytes <= self._ssd_bytes
 
     def start(self, entry: Entry, leaving: bool) -> SpillStart:
-        """Order an entry to SSD.
+        """Order an entry to SSD. May order the least recently used entries away from SSD, never leased ones.
 
         Args:
-            leaving: its extent is to be freed afterwards, unless somebody uses it by then.
-        Effects: may order entries away from SSD that were used longest ago, never leased ones.
+            leaving: its extent is freed afterwards, unless it is in use by then.
         """
         if self.hanging or not self.possible(entry):
             return SpillStart.NO_ROOM
@@ -105,11 +104,11 @@ class Spills:
         return True
 
     def finish(self, version: int, ok: bool) -> None:
-        """A spill has ended.
+        """Report the end of a spill.
 
         Args:
             ok: the file is complete and in its place; else there is no file.
-        Raises: LedgerError if no spill of this version is under way.
+        Raises: LedgerError if no spill of this version is running.
         """
         inventory = self._inventory
         entry = inventory.by_version.get(version)
@@ -139,13 +138,13 @@ class Spills:
         self.catch_up()
 
     def write_through(self, entry: Entry) -> None:
-        """Copy a new entry to SSD, now or as soon as a spill may begin; never at the cost of its namespace's quota."""
+        """Copy a new entry to SSD, now or as soon as a spill may start; never at the cost of its namespace's quota."""
         if self._ssd_bytes and not entry.account.lacks(entry.nbytes):
             if self.start(entry, leaving=False) is SpillStart.BUSY:
                 self._later[entry.version] = entry
 
     def catch_up(self) -> None:
-        """Begin spills that write-through still owes."""
+        """Start spills that write-through has deferred."""
         for _ in range(len(self._later)):
             if self.under_way >= self._limit:
                 return

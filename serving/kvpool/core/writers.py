@@ -136,10 +136,10 @@ class Writers:
             self._drop(entry)
 
     def expire(self, now: float) -> None:
-        """End reservations whose writers took too long: what they write is dropped, and others may write it.
+        """End reservations whose writers took too long: their bytes are dropped, and other clients may write the entry.
 
-        Their room stays theirs until they commit, abort or leave. A writer that was stopped in the middle of a copy
-        goes on with it when it wakes, and nobody who computes with weights would notice its bytes there.
+        Their room stays reserved until they commit, abort or disconnect. A writer that was stopped in the middle of a
+        copy continues when it wakes, and no process that computes with weights would notice its bytes there.
         """
         for entry in self._reservations.take_due(now):
             self._inventory.counters.reservations_expired += 1

@@ -1,84 +1,48 @@
-"""Proof that a memory server's ledger, its segment and its folder on disk say the same.
+"""Compares a memory server's ledger, its segment and its folder on disk, while the server works.
 
-Every byte is hashed, so it takes a while; the server works on meanwhile. An entry is held in place while it is hashed,
-the ledger's lock is not. What changes meanwhile is no fault: a file that looks wrong is looked at again, and files are
-counted, while nothing is written.
+Every byte is hashed, which takes a while. An entry is held in place while it is hashed, but the ledger is not locked.
+`kvpool/core/audit` decides what is wrong.
 """
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from hardware.errors import UbError
-from serving.errors import LedgerError, SsdError
+from serving.errors import LedgerError, PoolError, SsdError
+from serving.kvpool.core.audit import AuditFindings, stray_files
 from serving.kvpool.core.entries import EntryView
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import StoredEntry
-from serving.kvpool.live.ssd_orphans import orphans
 from serving.kvpool.live.ssd_worker import SsdWorker
 
-MAX_PROBLEMS = 100
 FENCE_S = 60.0
 
 
-@dataclass(slots=True)
-class _Findings:
-    repair: bool
-    problems: list[str] = field(default_factory=list)
-    count: int = 0
-    entries: int = 0
-    dram_entries: int = 0
-    dram_bytes: int = 0
-    ssd_entries: int = 0
-    ssd_bytes: int = 0
-    skipped: int = 0
-    repaired: int = 0
-
-    def wrong(self, what: str, *, repaired: bool = False) -> None:
-        self.count += 1
-        self.repaired += repaired
-        if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(f"{what}{'; removed' if repaired else ''}")
-
-
 def audit(core: ServerCore, ssd: SsdWorker | None, *, repair: bool) -> dict[str, Any]:
-    """Looks at everything.
+    """Check every entry and every file.
 
     Args:
-        repair: remove what is wrong.
+        repair: remove wrong entries, and files without an entry.
     Returns: `{ok, problems: [text], problem_count, repaired, entries, dram_entries, dram_bytes, ssd_entries, ssd_bytes,
-        skipped}`: what was proved right or wrong; `skipped` entries left, moved or changed while it went on.
-    Effects: with `repair`, wrong entries and files without an entry are gone.
+        skipped}`: what was proved right or wrong; `skipped` entries left, moved or changed during the audit.
     """
-    findings = _Findings(repair)
-    _check_books(core, findings)
-    suspects: set[int] = set()
+    findings = AuditFindings(repair)
+    _check_ledger(core, findings)
     for one in core.entries():
-        findings.entries += 1
+        findings.seen()
         if one.in_dram:
-            _check_dram(core, one, findings)
+            findings.in_dram(one, core.verify(one.version, remove=repair))
         if one.on_ssd and ssd is not None:
-            _check_ssd(ssd, one, findings, suspects)
-    if suspects and ssd is not None:
-        _judge(core, ssd, suspects, findings)
+            findings.on_ssd(one, _fault(ssd, one))
     if ssd is not None:
-        _check_orphans(core, ssd, findings)
-    return {
-        "ok": findings.count == 0,
-        "problems": findings.problems,
-        "problem_count": findings.count,
-        "repaired": findings.repaired,
-        "entries": findings.entries,
-        "dram_entries": findings.dram_entries,
-        "dram_bytes": findings.dram_bytes,
-        "ssd_entries": findings.ssd_entries,
-        "ssd_bytes": findings.ssd_bytes,
-        "skipped": findings.skipped,
-    }
+        if findings.suspects:
+            _check_suspects(core, ssd, findings)
+        _check_strays(core, ssd, findings)
+    return findings.report()
 
 
-def _check_books(core: ServerCore, findings: _Findings) -> None:
-    """The ledger against itself, and the segment's file against itself."""
+def _check_ledger(core: ServerCore, findings: AuditFindings) -> None:
     try:
         with core.changed:
             core.manager.check()
@@ -90,29 +54,7 @@ def _check_books(core: ServerCore, findings: _Findings) -> None:
         findings.wrong(f"the segment: {error}")
 
 
-def _check_dram(core: ServerCore, one: EntryView, findings: _Findings) -> None:
-    """Hashes what the entry has in memory."""
-    right = core.verify(one.version, remove=findings.repair)
-    if right is None:
-        findings.skipped += 1
-        return
-    findings.dram_entries += 1
-    findings.dram_bytes += one.nbytes
-    if not right:
-        findings.wrong(f"entry {one.hash.hex()}: wrong bytes in memory", repaired=findings.repair)
-
-
-def _check_ssd(ssd: SsdWorker, one: EntryView, findings: _Findings, suspects: set[int]) -> None:
-    """Reads the file of the entry."""
-    if _fault(ssd, one) is None:
-        findings.ssd_entries += 1
-        findings.ssd_bytes += one.nbytes
-    else:
-        suspects.add(one.version)
-
-
 def _fault(ssd: SsdWorker, one: EntryView) -> str | None:
-    """Fault of the entry's file."""
     try:
         right = ssd.files.verify(StoredEntry(one.space, one.hash, one.kind, one.nbytes, one.checksum))
     except SsdError as error:
@@ -120,34 +62,24 @@ def _fault(ssd: SsdWorker, one: EntryView) -> str | None:
     return None if right else "its file is missing or damaged"
 
 
-def _judge(core: ServerCore, ssd: SsdWorker, suspects: set[int], findings: _Findings) -> None:
-    """Second look at entries that the ledger has on SSD. Nothing is written or removed meanwhile.
-
-    Before, a file may have been on its way: out, since the ledger gives up a copy before its file goes; or out and in
-    again, under the same version.
-    """
+def _check_suspects(core: ServerCore, ssd: SsdWorker, findings: AuditFindings) -> None:
     seen: list[tuple[EntryView, str | None]] = []
 
     def look() -> None:
-        seen.extend((one, _fault(ssd, one)) for one in core.entries() if one.on_ssd and one.version in suspects)
+        seen.extend(
+            (one, _fault(ssd, one)) for one in core.entries() if one.on_ssd and one.version in findings.suspects
+        )
 
     if not _between_writes(ssd, look, findings):
         return
-    findings.skipped += len(suspects) - len(seen)
-    findings.ssd_entries += len(seen)
-    findings.ssd_bytes += sum(one.nbytes for one, _ in seen)
-    for one, fault in seen:
-        if fault is None:
-            continue
-        if findings.repair:
-            with core.changed:
-                core.manager.distrust(one.version, core.now())
-                core.dispatch()
-        findings.wrong(f"entry {one.hash.hex()} on SSD: {fault}", repaired=findings.repair)
+    for version in findings.judge(seen):
+        with core.changed:
+            core.manager.distrust(version, core.now())
+            core.dispatch()
 
 
-def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: _Findings) -> bool:
-    """Runs `look` while nothing is written or removed. Returns: whether it came to an end; else that is a finding."""
+def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: AuditFindings) -> bool:
+    """Run `look` while no file is written or removed. Returns: whether it finished; if not, that is a finding."""
     try:
         if ssd.run_between_writes(look, FENCE_S):
             return True
@@ -157,17 +89,28 @@ def _between_writes(ssd: SsdWorker, look: Callable[[], None], findings: _Finding
     return False
 
 
-def _check_orphans(core: ServerCore, ssd: SsdWorker, findings: _Findings) -> None:
-    """Files that no entry claims and that are not about to be removed. Nothing is written or removed meanwhile."""
+def _check_strays(core: ServerCore, ssd: SsdWorker, findings: AuditFindings) -> None:
     found: list[tuple[str, bool]] = []
 
     def look() -> None:
-        found.extend((path, findings.repair and _removed(ssd, path)) for path in orphans(core, ssd))
+        found.extend((path, findings.repair and _removed(ssd, path)) for path in _strays(core, ssd))
 
     if not _between_writes(ssd, look, findings):
         return
     for path, removed in found:
         findings.wrong(f"file {path} belongs to no entry", repaired=removed)
+
+
+def _strays(core: ServerCore, ssd: SsdWorker, namespace: str | None = None) -> list[str]:
+    """Paths of files without an entry, of all namespaces or of one. Called while no file is written.
+
+    Raises: SsdError if a folder cannot be read.
+    """
+    files = set(ssd.files.files(namespace))
+    entries = core.entries() if files else ()
+    claimed = {ssd.files.path_of(one.space, one.hash, one.kind) for one in entries if one.on_ssd}
+    with core.changed:  # after the claims: an entry that was given up since has its removal queued
+        return stray_files(files, claimed, ssd.unlinking())
 
 
 def _removed(ssd: SsdWorker, path: str) -> bool:
@@ -176,3 +119,31 @@ def _removed(ssd: SsdWorker, path: str) -> bool:
     except SsdError:
         return False
     return True
+
+
+def finish_removal(core: ServerCore, ssd: SsdWorker, namespace: str, timeout_s: float) -> None:
+    """Wait until the disk has removed every file of a namespace's deleted entries, so that no restart restores one.
+
+    Removals that failed before are tried once more.
+
+    Raises: PoolError if that takes too long, or the disk refuses to remove a file.
+    """
+    until = time.monotonic() + timeout_s
+    kept: list[str] = []
+    why = ""
+
+    def look() -> None:
+        nonlocal why
+        for path in _strays(core, ssd, namespace):
+            try:
+                ssd.files.unlink(path)
+            except SsdError as error:
+                kept.append(path)
+                why = str(error)
+
+    # Twice: the removal of a file that is just being written is queued behind the first job.
+    for job in (lambda: None, look):
+        if not ssd.run_between_writes(job, max(0.0, until - time.monotonic())):
+            raise PoolError(f"the disk has not removed every file of {namespace!r} in {timeout_s:g} s; delete it again")
+    if kept:
+        raise PoolError(f"{len(kept)} files of {namespace!r} are still on disk: {why}; then delete it again")

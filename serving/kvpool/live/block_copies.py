@@ -22,7 +22,7 @@ class BlockCopies:
     """Carries out the copies of one operation.
 
     Args:
-        place: the memory of the block of an index, contiguous; where it goes, or where it comes from.
+        place: returns the memory of the block of an index, contiguous: target of a read, source of a write.
     """
 
     def __init__(self, segments: Segments, links: Mapping[str, ServerLink], place: Callable[[int], memoryview]) -> None:
@@ -32,9 +32,9 @@ class BlockCopies:
         self._memory: dict[str, Mapped | None] = {}
 
     def read(self, order: PoolRead) -> PoolReadDone:
-        """Copies all that can be copied; what counts is what is good up to the first that is not.
+        """Copy all blocks that can be copied; the result counts those before the first failure.
 
-        Effects: fills places; those behind the first that failed hold anything.
+        Places behind the first failure have undefined content.
         """
         blocks = list(zip(order.indices, order.servers, order.found, strict=False))
         digests: list[int | MissReason] = [MissReason.TIMEOUT] * len(blocks)
@@ -72,10 +72,7 @@ class BlockCopies:
             return MissReason.ERROR
 
     def write(self, order: PoolWrite) -> PoolWritten:
-        """Copies all that can be copied; a server that fails takes no more.
-
-        Effects: fills granted room.
-        """
+        """Copy all entries that can be copied into granted room; after a failure no more go to that server."""
         server = order.server
         mapped = self._map(server)
         if mapped is None:
@@ -103,10 +100,7 @@ class BlockCopies:
 
 
 def map_of(segments: Segments, link: ServerLink) -> Mapped | None:
-    """The memory of a link's server, if it can be mapped here: same node, and the file can be seen.
-
-    Effects: the segment is mapped.
-    """
+    """The memory of a link's server, mapped if it is on the same node and its file is visible; else None."""
     welcome = link.welcome
     if welcome is None or not link.local:
         return None

@@ -1,25 +1,24 @@
 """A client of the KV-cache pool: finds, reads and writes entries on all memory servers as if they were one.
 
-    client = PoolClient("prefill-0", node, secret, view=newest_view)
-    find = client.lookup(space, hashes, deadline)            one round trip, whatever the number of servers
+    client = PoolClient("prefill-0", node, secret, view=latest_view)
+    find = client.lookup(space, hashes, deadline)            one round trip for any number of servers
     report = client.read(find, targets, deadline)            straight out of the servers' shared memory, verified
     client.write(space, [(hash, data), ...], deadline)
 
-Nothing here raises for what a server does or fails to do: it is in the reports. One thread uses one client.
+Failures of servers do not raise; the reports contain them. A client is used by one thread.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.batch_write import PRESENT, STORED, BatchWrite, NewEntry
-from serving.kvpool.core.entry import Kind, Space
+from serving.kvpool.core.batch_write import BatchWrite, NewEntry, store_report
+from serving.kvpool.core.entry import Found, Kind, Space
 from serving.kvpool.core.messages import MAX_ITEMS
-from serving.kvpool.core.prefix_find import PrefixFind
+from serving.kvpool.core.prefix_find import FoundPrefix, PrefixFind
 from serving.kvpool.core.prefix_read import PrefixRead
 from serving.kvpool.live.block_copies import BlockCopies, map_of
-from serving.kvpool.live.leased_prefix import LeasedPrefix
 from serving.kvpool.live.link_driver import LinkDriver
 from serving.kvpool.live.placement import Placement, Scope
 from serving.kvpool.live.segments import Segments
@@ -29,16 +28,50 @@ from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.pool_view import PoolView
 
 
-class PoolClient:
-    """One thread's way into the pool.
+@dataclass(frozen=True, slots=True)
+class LeasedPrefix:
+    """A found prefix, to be read or released by the client that found it.
 
     Args:
-        name: who asks, for the servers' logs.
+        links: by name, to the servers of its blocks.
+        connections: to which connection of a link its entries are leased.
+    """
+
+    prefix: FoundPrefix = field(default_factory=FoundPrefix)
+    links: Mapping[str, ServerLink] = field(default_factory=dict)
+    connections: Mapping[str, int] = field(default_factory=dict)
+
+    def split(self, indices: Sequence[int]) -> "tuple[LeasedPrefix, LeasedPrefix]":
+        """These blocks of it, in this order, and the rest; each is to be read or released on its own."""
+        chosen, rest = self.prefix.split(indices)
+        return LeasedPrefix(chosen, self.links, self.connections), LeasedPrefix(rest, self.links, self.connections)
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        """Entries of the leading blocks."""
+        return self.prefix.found
+
+    @property
+    def blocks(self) -> int:
+        """Leading blocks found."""
+        return len(self.prefix.found)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these blocks."""
+        return sum([found.nbytes for found in self.prefix.found])
+
+
+class PoolClient:
+    """One thread's access to the pool.
+
+    Args:
+        name: of the client, for the servers' logs.
         node: of this process; segments of servers of the same node are mapped, others are read through connections.
-        view: gives the newest view; called often, so it must be cheap and never block.
-        scope: `node` = only servers of the own node count.
-        lease_s: how long found blocks stay where they are; longer than any deadline.
-        segments: mapped segments, shared with other clients of this process; own ones if absent.
+        view: returns the latest view; called often, so it must be cheap and never block.
+        scope: `node` = only servers of the client's own node.
+        lease_s: how long found blocks stay in place; longer than any deadline.
+        segments: mapped segments, shared with other clients of this process; None = its own.
     """
 
     def __init__(
@@ -66,13 +99,12 @@ class PoolClient:
         return self._placement
 
     def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> LeasedPrefix:
-        """The longest prefix of `hashes` that the pool has.
+        """The longest prefix of `hashes` in the pool.
 
         Args:
-            deadline: on `time.monotonic`'s scale, as everywhere here.
-        Returns: what was found, to be given to `read` or `release`, which need time of their own: a silent server uses
-            up all of the lookup's.
-        Effects: its blocks are leased until then, or for `lease_s`.
+            deadline: on the scale of `time.monotonic`, like all deadlines of this module.
+        Returns: the blocks found, leased for `lease_s`; pass them to `read` or `release`. Allow time for that: a silent
+            server uses up the whole deadline of the lookup.
         """
         if not hashes:
             return LeasedPrefix()
@@ -85,12 +117,11 @@ class PoolClient:
         return LeasedPrefix(find.result, servers, {name: link.connection for name, link in servers.items()})
 
     def read(self, find: LeasedPrefix, targets: Sequence[memoryview], deadline: float) -> FetchReport:
-        """Copies found blocks, each verified.
+        """Copy found blocks, verify each, and end their leases. Wrong bytes are reported to their server.
 
         Args:
-            targets: one per block, writable, contiguous, of the block's size; fewer than found is allowed.
-        Returns: how many leading targets are good; those behind them hold anything.
-        Effects: fills targets; the leases of `find` are ended; wrong bytes are reported to their server.
+            targets: one per block, writable, contiguous, of the block's size; may be fewer than found.
+        Returns: the number of leading targets that are valid; the content of the others is undefined.
         """
         read = PrefixRead(find.prefix, len(targets), lambda name: find.links[name].record.capacity_bytes, deadline)
         copies = BlockCopies(self._segments, find.links, targets.__getitem__)
@@ -99,10 +130,7 @@ class PoolClient:
         return read.result
 
     def release(self, find: LeasedPrefix, deadline: float) -> None:
-        """Ends the leases of a find that will not be read.
-
-        Effects: its blocks may be evicted again.
-        """
+        """End the leases of a lookup whose blocks are not read. They may be evicted again."""
         self.read(find, (), deadline)
 
     def write(
@@ -112,12 +140,11 @@ class PoolClient:
         deadline: float,
         kind: Kind = Kind.CONTEXT,
     ) -> StoreReport:
-        """Publishes entries, each on the server that owns its hash.
+        """Publish entries, each on the server that owns its hash. Lookups of all clients find them afterwards.
 
         Args:
-            items: hash and contiguous bytes, which do not change meanwhile.
-        Returns: what became of them; nothing is ever tried elsewhere.
-        Effects: new entries are visible to everybody from now on.
+            items: hash and contiguous bytes, which must not change during the call.
+        Returns: the outcomes; an entry that fails is not written to another server.
         """
         self._placement.refresh()
         items = items[:MAX_ITEMS]
@@ -127,24 +154,20 @@ class PoolClient:
         links = self._placement.links
         LinkDriver(links, BlockCopies(self._segments, links, lambda index: items[index][1])).drive(write)
         assert write.result is not None
-        counts = Counter(write.result)
-        nbytes = sum([entry.nbytes for entry, what in zip(entries, write.result, strict=True) if what == STORED])
-        stored, present = counts.pop(STORED, 0), counts.pop(PRESENT, 0)
-        return StoreReport(stored, present, tuple(sorted(counts.items())), nbytes)
+        return store_report(entries, write.result)
 
     def warm(self, deadline: float) -> int:
-        """Connects to all servers and maps their segments, so that the first request does not have to.
+        """Connect to all servers and map their segments, so that the first request is fast.
 
         Returns: servers connected.
-        Effects: connections and mappings.
         """
         self._placement.refresh()
         return sum(self._warm(link, deadline) for link in self._placement.links.values())
 
     def close(self) -> None:
-        """Ends all connections, and with them leases and reservations. Shared segments stay mapped for others.
+        """End all connections, and with them leases and reservations. Shared segments stay mapped for others.
 
-        Effects: the client finds nothing and writes nothing from now on, until the next call connects anew.
+        The next call connects again.
         """
         self._placement.close()
 

@@ -1,4 +1,4 @@
-"""Keeps a memory server's entries where the ring wants them, in a thread of its own, and empties it when it leaves."""
+"""Moves a memory server's entries to their owners in a thread of its own, and empties the server before it leaves."""
 
 import logging
 import threading
@@ -16,18 +16,18 @@ from serving.values.pool_view import PoolView
 logger = logging.getLogger(__name__)
 
 IDLE_S = 30.0
-"""Also without a new view: clients with an old one may have written here meanwhile."""
+"""Period of rounds without a new view: clients with an old one may have written to this server."""
 
 
 class CommitWorker:
-    """One server's migration. `start` once, then `drain` or nothing, then `stop`.
+    """One server's migration. Call `start` once, then optionally `drain`, then `stop`.
 
     Args:
-        client: of the server's own process, for nothing else; closed by `stop`.
+        client: of the server's own process, used only by this object; closed by `stop`.
         server: name of the server.
-        view: gives the newest view; called from this object's thread.
+        view: returns the latest view; called from this object's thread.
         node: the server's, if entries may move only within it (scope `node`).
-        idle_s: how often it looks without a new view.
+        idle_s: how often it checks without a new view.
     """
 
     def __init__(
@@ -51,14 +51,11 @@ class CommitWorker:
         self._thread = threading.Thread(target=self._settle_forever, name="kvpool-settler", daemon=True)
 
     def start(self) -> None:
-        """Settle from now on, whenever the view changes.
-
-        Effects: a thread.
-        """
+        """Start a thread that moves entries whenever the view changes."""
         self._thread.start()
 
     def view_changed(self) -> None:
-        """Take a new view. Effects: a round soon, if it is another pool."""
+        """Take a new view; if the pool changed, start a round soon."""
         if self._view().version != self._seen:
             self._wake.set()
 
@@ -73,10 +70,11 @@ class CommitWorker:
         return self._moved
 
     def drain(self, deadline: float) -> int | None:
-        """Hands everything to the others, until the deadline (of `time.monotonic`) or until nobody is there to take it.
+        """Hand all entries to other servers, until the deadline (of `time.monotonic`) or until no server can take any.
 
-        Returns: entries that are still here; None if there is nobody to take any.
-        Effects: ends the settling thread first.
+        Ends the thread first.
+
+        Returns: entries that are still on this server; None if no other server can take them.
         """
         self._end_thread()
         self._stop.clear()

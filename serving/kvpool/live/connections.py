@@ -15,9 +15,9 @@ from serving.config.ports import ANY_PORT, PortRange
 from serving.errors import ConfigError, PoolError, PoolUnreachableError, ProofError
 from serving.ids import NodeId
 from serving.kvpool.core import messages as m
+from serving.kvpool.core.session import Session
 from serving.kvpool.live.frames import POOL_CHANNEL, receive, send, tune
 from serving.kvpool.live.handlers import Desk, handle, room_for
-from serving.kvpool.live.session import Session
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, secured
 from serving.sockets.proof import Verifier
@@ -56,7 +56,7 @@ class Connections:
 
     @property
     def deaf(self) -> bool:
-        """Whether no thread accepts any more, although nothing stopped it."""
+        """Whether the thread that accepts connections has ended without being stopped."""
         return self._acceptor.deaf
 
     @property
@@ -65,11 +65,10 @@ class Connections:
         return self._acceptor.address
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
-        """Listens on `host`.
+        """Listen on `host`, in a thread.
 
         Returns: the address bound.
         Raises: PoolUnreachableError if the host cannot be bound; ConfigError if the range has no free port.
-        Effects: a thread that accepts.
         """
         try:
             return self._acceptor.start(host, ports)
@@ -84,10 +83,7 @@ class Connections:
         self._acceptor.move(host)
 
     def stop(self, timeout_s: float) -> None:
-        """Ends every connection and waits for its thread.
-
-        Effects: nobody is served any more.
-        """
+        """End every connection and wait for its thread."""
         self._acceptor.stop(timeout_s)
 
     def _serve(self, raw: socket.socket) -> None:

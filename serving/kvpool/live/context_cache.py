@@ -1,7 +1,7 @@
-"""The KV-cache pool as one instance sees it: `ContextCache` over two pool clients.
+"""The KV-cache pool of one instance: `ContextCache` over pool clients.
 
-Blocks go straight between the instance's KV arena and the servers' memory. Nothing is ever raised: what goes wrong is a
-miss, or a block that is not stored, and is counted by reason.
+Blocks are copied straight between the instance's KV arena and the servers' memory. No failure raises: it is a miss, or
+a block that is not stored, and is counted by reason.
 """
 
 import logging
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.core.entry import Space
+from serving.kvpool.core.prefix_find import lookup_deadline
 from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.meters import Meters
 from serving.values.layer_split import FetchedRows
@@ -21,8 +22,6 @@ from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 
 logger = logging.getLogger(__name__)
 
-LOOKUP_SHARE = 0.5
-"""Part of the time for a fetch that its lookup may take: one silent server must not use up all of it."""
 SAME_ERROR_S = 60.0
 
 
@@ -81,11 +80,12 @@ class PoolContextCache:
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None
     ) -> FetchReport:
-        """Fills the leading ones of own arena blocks with the blocks of these hashes, each verified.
+        """Fill leading arena blocks with the blocks of these hashes, each verified.
+
+        The content of blocks behind the report's count is undefined.
 
         Args:
             rows: as `ContextCache.fetch`.
-        Effects: overwrites the given blocks; those behind the report's count hold anything.
         """
         start = time.monotonic()
         client = self._idle.get()
@@ -112,10 +112,7 @@ class PoolContextCache:
         return report
 
     def store(self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId]) -> StoreReport:
-        """Publishes full, computed blocks; their bytes do not change while this runs.
-
-        Effects: new entries in the pool.
-        """
+        """Publish full, computed blocks, whose bytes must not change during the call."""
         start = time.monotonic()
         try:
             report = self._store(Space(namespace, self._layout), hashes, blocks, start)
@@ -142,25 +139,19 @@ class PoolContextCache:
         blocks_{stored,present}, blocks_dropped_<reason>, bytes_stored. Histograms [s]: fetch (lookup and get together),
         lookup, get, store.
 
-        Effects: segments of dead servers are unmapped. May be called from any thread.
+        Also unmaps segments of dead servers. May be called from any thread.
         """
         for segments in {id(client.segments): client.segments for client in (*self._fetchers, self._storer)}.values():
             segments.drop_dead()
         return self._meters.snapshot()
 
     def warm(self) -> None:
-        """Connects to the servers, so that the first fetch does not have to. To be called before the threads start.
-
-        Effects: connections and mappings.
-        """
+        """Connect to the servers, so that the first fetch is fast. Call it before the threads start."""
         for client in (self._fetchers[-1], self._storer):  # the one that is used first, and most
             client.warm(time.monotonic() + self._put_timeout_s)
 
     def close(self) -> None:
-        """Ends all clients. To be called when no thread calls any more.
-
-        Effects: connections end, and leases with them.
-        """
+        """Close all clients, and with them their leases. Call it when no thread uses the cache any more."""
         for client in (*self._fetchers, self._storer):
             client.close()
 
@@ -174,7 +165,7 @@ class PoolContextCache:
         rows: FetchedRows | None,
     ) -> FetchReport:
         deadline = start + self._get_timeout_s
-        find = client.lookup(space, hashes, start + LOOKUP_SHARE * self._get_timeout_s)
+        find = client.lookup(space, hashes, lookup_deadline(start, self._get_timeout_s))
         found_at = time.monotonic()
         self._meters.observe("lookup", found_at - start, (("lookups", 1),))
         if not find.blocks:
@@ -211,7 +202,7 @@ class PoolContextCache:
 
 
 def _of_rows(report: FetchReport, wanted: int, found: int) -> FetchReport:
-    """The report of rows of which only some blocks were read: they are of use if nothing is missing."""
+    """Report of rows of which only some blocks were read: they are usable only if no block is missing."""
     if report.blocks == wanted:
         return replace(report, blocks=found)
     return replace(report, blocks=0, from_ssd=0, lost_blocks=found)

@@ -1,7 +1,7 @@
-"""A controller that lives: with the clock, a lock, and a thread that keeps its state in a store.
+"""A running controller: with a clock, a lock, and a thread that saves its state in a store.
 
-Nobody who asks ever waits for the store. While it is away the pool is served from memory, one warning says so, and the
-next save that succeeds puts the whole state back.
+No caller waits for the store. While it is unreachable the pool is served from memory and one warning is logged; the
+next save that succeeds restores the whole state there.
 """
 
 import logging
@@ -21,12 +21,13 @@ SAVE_PERIOD_S = 1.0
 
 
 class ControllerHost:
-    """One controller of this process; safe for threads. `close` ends it.
+    """One controller of this process; thread-safe. `close` ends it.
+
+    The constructor loads from the store once, with the store's own timeout, and starts a thread.
 
     Args:
-        store: where the state is kept; by default as `settings.directory` says.
-    Raises: ConfigError if that is no address.
-    Effects: a thread; asks the store once before it returns, with the store's own timeout.
+        store: keeps the state; None = the store that `settings.directory` names.
+    Raises: ConfigError if that is not a valid address.
     """
 
     def __init__(
@@ -46,17 +47,17 @@ class ControllerHost:
         self._thread.start()
 
     def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord]) -> ControllerAnswer:
-        """A server is there. Effects: as `PoolController.announce`."""
+        """See `PoolController.announce`."""
         with self._lock:
             return self._controller.announce(record, namespaces, time.monotonic())
 
     def withdraw(self, name: str, incarnation: str) -> None:
-        """A server says goodbye. Effects: as `PoolController.withdraw`."""
+        """See `PoolController.withdraw`."""
         with self._lock:
             self._controller.withdraw(name, incarnation, time.monotonic())
 
     def lose(self, nodes: frozenset[NodeId]) -> None:
-        """The cluster has given these nodes up. Effects: as `PoolController.lose`."""
+        """See `PoolController.lose`."""
         with self._lock:
             self._controller.lose(nodes, time.monotonic())
 
@@ -66,16 +67,16 @@ class ControllerHost:
             return self._controller.view(time.monotonic())
 
     def set_namespace(self, record: NamespaceRecord) -> None:
-        """Adds a namespace or changes its quota.
+        """Add a namespace or change its quota, in the next view and soon in the store.
 
-        Raises: PoolError if it cannot be one. Effects: in the next view, and soon in the store.
+        Raises: PoolError if its name, quota or weight is invalid.
         """
         with self._lock:
             self._controller.set_namespace(record)
         self._wake.set()
 
     def delete_namespace(self, name: str) -> bool:
-        """Forgets a namespace. Returns: whether it was there. Effects: as `set_namespace`."""
+        """Remove a namespace, in the next view and soon in the store. Returns: whether it existed."""
         with self._lock:
             was_there = self._controller.delete_namespace(name)
         self._wake.set()
@@ -119,10 +120,9 @@ class ControllerHost:
 
 
 def open_store(settings: ControlSettings) -> ControlStore:
-    """The store that `[kvcache] directory` names.
+    """The store that `[kvcache] directory` names, not connected yet.
 
-    Raises: ConfigError if it is no address.
-    Effects: none; nothing is connected yet.
+    Raises: ConfigError if it is not a valid address.
     """
     if settings.directory == "embedded":
         return EmbeddedStore()

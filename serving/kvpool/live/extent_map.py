@@ -1,9 +1,9 @@
-"""A mapping of its own for one large entry of a memory server's segment, so that it outlives everything else.
+"""A separate mapping for one large entry of a memory server's segment, which outlives the segment object.
 
-A replica computes on such a mapping for hours: it is read-only (a stray write is a fault, not a wrong token), it does
-not end when the segment object is closed or the server dies (its bytes alone then stay in memory), and it is laid so
-that huge pages of the file are huge pages here too: a thousand page faults less per gigabyte at the start, and fewer
-misses of the address cache ever after.
+A replica computes on such a mapping for hours. It is read-only (a stray write is a fault, not a wrong token) and stays
+valid when the segment object is closed or the server dies; only its own bytes then stay in memory. Its address is
+aligned so that huge pages of the file are huge pages of the process: a thousand page faults less per gigabyte at the
+start, and fewer TLB misses afterwards.
 """
 
 import ctypes
@@ -40,13 +40,14 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class ExtentMap:
-    """The bytes `[offset, offset + nbytes)` of a segment's file, mapped until nobody holds `memory` or a part of it.
+    """The bytes `[offset, offset + nbytes)` of a segment's file, mapped while `memory` or a part of it is referenced.
+
+    A mapping to read keeps its bytes, with a descriptor, when the server has ended.
 
     Args:
         path: of the segment.
-        writable: else a write is a fault.
+        writable: False = a write is a fault.
     Raises: PoolUnreachableError if there is no such segment, or it has no such bytes.
-    Effects: maps memory; a mapping to read keeps its bytes, with a descriptor, when the server is gone.
     """
 
     def __init__(self, path: str, offset: int, nbytes: int, *, writable: bool = False) -> None:
@@ -68,10 +69,9 @@ class ExtentMap:
         return view if self._writable else view.toreadonly()
 
     def use_huge_pages(self) -> bool:
-        """Asks the kernel to gather the file's pages here into huge ones, for all who map them. May take seconds.
+        """Ask the kernel to merge the file's pages of this range into huge pages, for all mappings. May take seconds.
 
         Returns: whether it did.
-        Effects: none on the bytes.
         """
         start = round_up(self._address, HUGE_PAGE)
         length = (self._address + self._length - start) // HUGE_PAGE * HUGE_PAGE
@@ -79,7 +79,7 @@ class ExtentMap:
 
 
 def _map(path: str, first: int, length: int, end: int, writable: bool) -> tuple[int, int | None]:
-    """Returns: the address, and a descriptor that keeps the bytes; none for a writer, who ends with the server."""
+    """Returns: the address, and a descriptor that keeps the bytes; none for a writer, which ends with the server."""
     try:
         fd = open_file(Path(path))
     except HardwareError as error:
@@ -112,7 +112,7 @@ def _unmap(address: int, length: int, keeper: int | None) -> None:
 
 
 def _map_aligned(fd: int, first: int, length: int, writable: bool) -> int:
-    """Maps at an address that is as far from a huge page's begin as the place in the file is."""
+    """Map at an address with the same distance from a huge page's start as the offset in the file."""
     reserved = length + HUGE_PAGE
     start = _libc.mmap(None, reserved, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if start == _FAILED:

@@ -1,9 +1,8 @@
 """Frames of `messages.py` over a blocking socket.
 
-One send is one system call and so, as a rule, is one receive: a connection carries one request at a time, so nothing
-can follow a frame and reading ahead is safe. Deadlines are the socket's own: `sock.settimeout(left)` before a call
-bounds the whole call, however slowly the other side drips. After any error the stream's position is unknown: close the
-socket.
+One send is one system call and so, usually, is one receive: a connection carries one request at a time, so no other
+frame can follow and reading ahead is safe. Deadlines are the socket's own: `sock.settimeout(left)` before a call bounds
+the whole call, however slowly the peer sends. After any error the stream's position is unknown: close the socket.
 """
 
 import contextlib
@@ -51,10 +50,9 @@ class PayloadRoom:
 
 
 def tune(sock: socket.socket) -> None:
-    """Sets what both sides of a connection need: no delay of small frames, and a dead host is noticed in 25 s.
+    """Set the options that both sides need: no delay of small frames, and detection of a dead host within 25 s.
 
-    Raises: PoolUnreachableError if the socket is gone.
-    Effects: options of the socket.
+    Raises: PoolUnreachableError if the socket is closed.
     """
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,13 +65,12 @@ def tune(sock: socket.socket) -> None:
 
 
 def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes | bytearray | memoryview] = ()) -> None:
-    """Sends one frame.
+    """Send one frame; all of it is with the kernel afterwards.
 
     Args:
         payload: contiguous buffers, sent one after the other.
     Raises: PoolTimeoutError if the socket's timeout passed; PoolUnreachableError if the connection broke; PoolError if
-        the frame would be too large (nothing was sent then).
-    Effects: the frame is with the kernel, all of it.
+        the frame would be too large (then no byte was sent).
     """
     body = encoder.encode(message)
     parts = [memoryview(part).cast("B") for part in payload]
@@ -106,16 +103,15 @@ def receive(
     payload_into: memoryview | Callable[[_M, int], PayloadRoom] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> tuple[_M, memoryview]:
-    """Receives one frame.
+    """Receive one frame.
 
     Args:
-        payload_into: where the payload goes, writable bytes at least as long as it, or what finds room for so many
-            bytes behind a message; a new buffer if absent.
-        max_body_bytes: refuse more; the server trusts a stranger with little.
-    Returns: the message and its payload, a part of `payload_into` if that was given; empty if room was found for it.
+        payload_into: target of the payload, writable bytes at least as long as it, or a function that returns room for
+            so many bytes behind a message; None = a new buffer.
+        max_body_bytes: refuse more; the server limits clients that have not proved the secret.
+    Returns: the message and its payload, a part of `payload_into` if that was given; empty if the function made room.
     Raises: PoolTimeoutError if the socket's timeout passed; PoolUnreachableError if the connection broke or ended;
-        PoolError if what came is no frame of this protocol.
-    Effects: reads one frame from the socket.
+        PoolError if the bytes are not a frame of this protocol.
     """
     timeout = sock.gettimeout()
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -195,7 +191,7 @@ def _send_some(sock: socket.socket, views: list[memoryview]) -> int:
 
 
 def _after(views: list[memoryview], sent: int) -> list[memoryview]:
-    """Rest of the buffers once `sent` bytes of them are gone."""
+    """The buffers without their first `sent` bytes."""
     rest = []
     for view in views:
         if sent < len(view):

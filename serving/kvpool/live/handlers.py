@@ -1,7 +1,7 @@
 """Handlers of a memory server, one small function for each kind of request, and the table that names them.
 
-A handler takes the lock for as long as it looks into the ledger, never longer. It answers with a message, or with a
-message and a payload; what cannot be done is a `PoolError`, which becomes `Failed`.
+A handler holds the lock only while it uses the ledger. It returns a message, or a message and a payload. A request that
+cannot be carried out raises `PoolError`, which becomes `Failed`.
 """
 
 import time
@@ -13,13 +13,11 @@ from typing import Any
 from serving.errors import PoolError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
-from serving.kvpool.live.audit import audit
-from serving.kvpool.live.facts import usage_of
+from serving.kvpool.core.holds import Holds
+from serving.kvpool.core.session import Session, Writing
+from serving.kvpool.live.audit import audit, finish_removal
 from serving.kvpool.live.frames import REST_S, PayloadRoom
-from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.server_core import ServerCore
-from serving.kvpool.live.session import Session, Writing
-from serving.kvpool.live.ssd_orphans import finish_removal
 from serving.kvpool.live.ssd_worker import SsdWorker
 from serving.values.pool_view import NamespaceRecord
 
@@ -43,14 +41,13 @@ class Desk:
 Answer = m.Message | tuple[m.Message, Sequence[memoryview]]
 _DONE = m.Done()
 _REMOVAL_S = 10.0
-"""A deletion is answered when its files are gone; one that takes longer is refused, and to be asked for again."""
+"""Longest wait of a deletion for the removal of its files; after that it fails, and the client must repeat it."""
 
 
 def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview) -> Answer:
-    """Does what a request says.
+    """Carry out a request.
 
-    Raises: PoolError if it cannot be done; the connection stays usable.
-    Effects: those of the request.
+    Raises: PoolError if that is not possible; the connection stays usable.
     """
     handler = HANDLERS.get(type(message))
     if handler is None:
@@ -205,10 +202,11 @@ def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) 
 
 
 def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> PayloadRoom:
-    """Where the payload of a request goes: what is written, straight into its place.
+    """Target of a request's payload: bytes of entries are received straight into their place.
 
-    Raises: PoolError if the request and its payload do not fit each other.
-    Effects: notes which pieces have a place; bytes without one go nowhere.
+    Notes in the session which pieces have a place; bytes without one are discarded.
+
+    Raises: PoolError if the request and its payload do not match.
     """
     if not isinstance(message, m.Write):
         return PayloadRoom([memoryview(bytearray(nbytes))])
@@ -248,7 +246,7 @@ def _require_pieces(pieces: Sequence[m.Piece]) -> None:
 
 
 def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -> Answer:
-    """Pages of one listing are cut from what was there at its first page, less what has gone since."""
+    """Pages of one listing are cut from the entries at its first page, less those removed since."""
     core = desk.core
     limit = min(max(message.limit, 1), MAX_LISTED)
     if message.after <= 0 or not session.listing:
@@ -284,7 +282,7 @@ def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) 
 
 def _usage(desk: Desk, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
     with desk.core.changed:
-        return m.Data(usage_of(desk.core.manager))
+        return m.Data(desk.core.usage())
 
 
 def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryview) -> Answer:
@@ -337,4 +335,4 @@ HANDLERS: dict[type[m.Message], Callable[[Desk, Session, Any, memoryview], Answe
     m.Stats: _stats,
     m.Audit: _audit,
 }
-"""Everything that a client may ask once it has said `Hello`."""
+"""All requests after `Hello`."""

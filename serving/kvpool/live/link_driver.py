@@ -1,4 +1,4 @@
-"""Drives an operation on the pool over blocking connections: one round trip for all that is asked at once."""
+"""Drives an operation on the pool over blocking connections: one round trip for all concurrent requests."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ from serving.kvpool.live.block_copies import BlockCopies
 from serving.kvpool.live.server_link import ServerLink
 
 BOOKED = (ReleaseLeases, Report, Abort)
-"""They are about what is booked under a connection, and mean nothing on another one."""
+"""Requests about leases and reservations of one connection, not valid on another one."""
 
 
 class LinkDriver:
-    """Drives one operation, or one after the other about the same leases.
+    """Drives one operation, or several in sequence on the same leases.
 
     Args:
         links: by server.
         copies: for operations that move blocks.
-        connections: under which connection of its link something is booked at a server; absent = the present one.
+        connections: number of the connection of each link under which leases are booked; absent = the current one.
     """
 
     def __init__(
@@ -44,10 +44,9 @@ class LinkDriver:
         self._connections = connections or {}
 
     def drive(self, operation: ClientOperation) -> None:
-        """Carries out all that the operation wants, so that it has its result.
+        """Carry out an operation until it has its result.
 
-        Effects: those of the operation; if it fails in an unforeseen way all connections are ended, so that nothing
-            stays leased or reserved.
+        After an unexpected error all connections are closed, so that no lease or reservation remains.
         """
         try:
             effects = operation.start(time.monotonic())
@@ -61,7 +60,7 @@ class LinkDriver:
             raise
 
     def _carry_out(self, effects: Sequence[PoolEffect]) -> Iterator[PoolEvent]:
-        """Carry out effects, and give the events that come of them, as they come."""
+        """Carry out effects, and yield the resulting events in order."""
         failed: set[str] = set()
         asks: list[PoolAsk] = []
         writes: list[PoolWrite] = []

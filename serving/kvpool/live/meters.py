@@ -1,4 +1,4 @@
-"""Meters of a memory server, beside what its ledger counts. Safe for threads, cheap per call."""
+"""Meters of a memory server, in addition to its ledger's counters. Thread-safe, cheap per call."""
 
 import threading
 from bisect import bisect_left
@@ -21,10 +21,10 @@ class _Histogram:
 
 
 class Meters:
-    """Counters and latency histograms by name; a name begins to exist with its first use.
+    """Counters and latency histograms by name, created at their first use.
 
     Args:
-        durations: histograms that are there from the start.
+        durations: histograms that exist from the start.
     """
 
     def __init__(self, *durations: str) -> None:
@@ -33,18 +33,12 @@ class Meters:
         self._histograms: dict[str, _Histogram] = {name: _Histogram() for name in durations}
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Counts.
-
-        Effects: the counter grows.
-        """
+        """Increase a counter."""
         with self._lock:
             self._counters[name] += amount
 
     def observe(self, name: str, seconds: float, amounts: tuple[tuple[str, int], ...] = ()) -> None:
-        """Books one duration, and some counters with it.
-
-        Effects: one bucket and the counters grow.
-        """
+        """Count one duration in its histogram, and increase some counters."""
         bucket = bisect_left(BOUNDS_S, seconds)
         with self._lock:
             histogram = self._histograms.get(name)
@@ -56,9 +50,9 @@ class Meters:
                 self._counters[counter] += amount
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything as plain values: `{counters, bounds_s, histograms: {name: {counts, count, sum_s}}}`.
+        """All meters as plain values: `{counters, bounds_s, histograms: {name: {counts, count, sum_s}}}`.
 
-        `counts` has one number per bucket, not cumulative, and one for what is above the last bound.
+        `counts` has one number per bucket, not cumulative, and one for durations above the last bound.
         """
         with self._lock:
             return {

@@ -1,7 +1,7 @@
 """Moves entries to the server that owns them: after a server joined, and when one leaves.
 
-A memory server runs this about itself, as an ordinary client: what it holds and another server owns is copied there,
-then dropped at home. Readers find the entry all the time, since they ask both. Recently used entries go first; the pace
+A memory server runs this for itself, as an ordinary client. Entries that another server owns are copied there and then
+dropped at home. Readers find the entry at any time, since they query both. Recently used entries move first; the pace
 is bounded, since the same memory serves requests. Models stay where their readers are mapped, unless the server leaves.
 """
 
@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from serving.errors import PoolError
-from serving.kvpool.core.batch_move import BatchMove
-from serving.kvpool.core.entry import Kind
+from serving.kvpool.core.batch_move import BatchMove, MovedBatch
 from serving.kvpool.core.messages import List, Listed, ListedEntry
-from serving.kvpool.core.migration_plan import BYTES_PER_S, ROUND_BYTES, planned_batches
+from serving.kvpool.core.migration_plan import (
+    BYTES_PER_S,
+    ROUND_BYTES,
+    MoveTargets,
+    batch_end,
+    near_server,
+    next_batch,
+    planned_batches,
+)
 from serving.kvpool.core.ring import HashRing
 from serving.kvpool.live.block_copies import BlockCopies, map_of
 from serving.kvpool.live.client import PoolClient
@@ -25,7 +32,6 @@ from serving.kvpool.live.server_link import ServerLink
 logger = logging.getLogger(__name__)
 
 PAGE_ENTRIES = 2048
-BATCH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,8 @@ class Settled:
     """Result of a round of migration.
 
     Args:
-        moved: entries that are with their owner now and not here any more.
-        left: entries that should be elsewhere and still are here: in use, no room there, or the round was over.
+        moved: entries that their owner has and this server no longer has.
+        left: entries that should be on other servers but remain: in use, no room there, or the round was over.
         nbytes: bytes copied.
     """
 
@@ -44,15 +50,15 @@ class Settled:
 
 
 class Migrator:
-    """Settles the entries of one server. Not thread-safe; blocks while it works.
+    """Moves the entries of one server to their owners. Not thread-safe; blocks while it works.
 
     Args:
-        client: of the server's own process, scope as the pool's; for nothing else.
+        client: of the server's own process, with the pool's scope, used only by this object.
         server: name of the server whose entries it moves.
         bytes_per_s: pace.
         round_bytes: at most this much in one call of `settle` (at least one entry).
-        pause: sleeps for so many seconds, called after each batch; if it returns true the round ends (as the `wait` of
-            an event does that tells to stop).
+        pause: sleeps for so many seconds, called after each batch; the round ends if it returns true, like the `wait`
+            of a stop event.
     """
 
     def __init__(
@@ -68,81 +74,78 @@ class Migrator:
         self._bytes_per_s = bytes_per_s
         self._round_bytes = round_bytes
         self._pause = pause
-        self._leaving = False
 
     def settle(self, ring: HashRing, deadline: float, leaving: bool = False) -> Settled:
-        """One round: moves what `ring` gives to others.
+        """One round: move the entries that `ring` gives to other servers.
 
         Args:
-            ring: of the newest view; one without this server, or with weight 0 for it, gives everything to others.
-            leaving: this server is about to end, so its models have to go too.
-        Returns: what was done; `left` 0 = everything is where it should be.
-        Effects: entries move to their owners.
+            ring: of the latest view; one without this server, or with weight 0 for it, gives all entries to others.
+            leaving: this server is about to end, so its models move too.
+        Returns: the result; `left` 0 = every entry is in its place.
         """
-        self._client.placement.refresh()
-        self._leaving = leaving or self._server in ring.draining
-        home = self._client.placement.links.get(self._server)
+        placement = self._client.placement
+        placement.refresh()
+        home = placement.links.get(self._server)
         if home is None:
             return Settled(left=1)  # the view does not name this very server now: nobody knows what is left
+        leaving = leaving or self._server in ring.draining
+        targets = MoveTargets(ring, self._server, leaving, near_server(placement.seen, self._server))
+
+        def owner(entry: ListedEntry) -> str | None:
+            name = targets.target(entry)
+            return name if name in placement.links else None
+
         try:
-            strays = self._strays(home, ring, deadline)
+            strays = self._strays(home, owner, deadline)
         except PoolError as error:
             logger.warning("the own entries cannot be listed: %s", error)
             return Settled(left=1)
-        moved = nbytes = 0
+        moved, left, nbytes = 0, len(strays), 0
         age: Callable[[ListedEntry], float] = attrgetter("last_use_age_s")
         for batch in planned_batches(strays, age, home.record.capacity_bytes, self._round_bytes):
-            if time.monotonic() >= deadline:
-                break
             start = time.monotonic()
-            gone = self._move(home, batch, ring, min(deadline, start + BATCH_S))
-            moved += len(gone)
-            copied = sum(entry.nbytes for entry in gone)
-            nbytes += copied
-            rest_s = copied / self._bytes_per_s - (time.monotonic() - start)
-            if self._pause(max(0.0, min(rest_s, deadline - time.monotonic()))):
+            if start >= deadline:
                 break
-        return Settled(moved, len(strays) - moved, nbytes)
+            done = self._move(home, batch, owner, batch_end(start, deadline))
+            moved += len(done.moved)
+            left -= len(done.moved) + done.absent
+            nbytes += done.copied_bytes
+            now = time.monotonic()
+            if self._pause(next_batch(start, now, done.copied_bytes, self._bytes_per_s, deadline) - now):
+                break
+        return Settled(moved, left, nbytes)
 
-    def _strays(self, home: ServerLink, ring: HashRing, deadline: float) -> list[ListedEntry]:
-        """All entries that should be elsewhere."""
+    def _strays(
+        self, home: ServerLink, owner: Callable[[ListedEntry], str | None], deadline: float
+    ) -> list[ListedEntry]:
+        """All entries that should be on other servers."""
         strays: list[ListedEntry] = []
         after = 0
         while True:
             page = home.ask(Listed, List(after, PAGE_ENTRIES), deadline).entries
-            strays += [entry for entry in page if self._owner(entry, ring) is not None]
+            strays += [entry for entry in page if owner(entry) is not None]
             if len(page) < PAGE_ENTRIES:
                 return strays
             after = page[-1].version
 
-    def _owner(self, entry: ListedEntry, ring: HashRing) -> str | None:
-        """The server that an entry should move to; None if it should stay, or there is none."""
-        name = ring.primary(entry.hash)
-        if entry.kind is Kind.MODEL:
-            name = self._near(name) if self._leaving else None
-        return name if name != self._server and name in self._client.placement.links else None
-
-    def _near(self, otherwise: str | None) -> str | None:
-        """A staying server of the own node, since models are mapped by processes of a node; else `otherwise`."""
-        servers = {one.record.name: one for one in self._client.placement.seen.servers}
-        node = servers[self._server].record.node
-        near = [name for name, one in servers.items() if one.record.node == node and one.weight > 0]
-        return min((name for name in near if name != self._server), default=otherwise)
-
     def _move(
-        self, home: ServerLink, batch: Sequence[ListedEntry], ring: HashRing, deadline: float
-    ) -> list[ListedEntry]:
-        """Moves entries of one space and kind. Returns those that are gone from here."""
+        self,
+        home: ServerLink,
+        batch: Sequence[ListedEntry],
+        owner: Callable[[ListedEntry], str | None],
+        deadline: float,
+    ) -> MovedBatch[ListedEntry]:
+        """Moves entries of one space and kind."""
         segments, links = self._client.segments, self._client.placement.links
         mapped = map_of(segments, home)
         if mapped is None:
             logger.warning("the own segment cannot be mapped; nothing is moved")
-            return []
-        move = BatchMove(self._server, batch, lambda entry: self._owner(entry, ring), deadline)
+            return MovedBatch()
+        move = BatchMove(self._server, batch, owner, deadline)
 
         def place(index: int) -> memoryview:
             _, at = move.ready[index]
             return mapped.view(at.offset, at.nbytes)
 
         LinkDriver(links, BlockCopies(segments, links, place)).drive(move)
-        return move.result or []
+        return move.result or MovedBatch()

@@ -3,10 +3,10 @@
     load(key)     memory of this node ─► SSD of this node ─► a peer's memory or SSD ─► None: read the checkpoint
     store(key)    one process writes into a server of its own node, the others wait for it
 
-An image is one entry, Kind.MODEL, on any server of a node. Whoever maps it *holds* it: it is evicted only when no
-process does. A mapping outlives its server, since the server's segment is a file that is only unlinked.
+An image is one entry, Kind.MODEL, on any server of a node. A process that maps it *holds* it: it is evicted only when
+no process does. A mapping outlives its server, since the server's segment is a file that is only unlinked.
 
-Nothing here raises for what the pool does or fails to do: what cannot be had is None or False, and the log says why.
+Failures of the pool do not raise: the result is None or False, and the log has the reason.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ from serving.values.pool_view import PoolView
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
-"""How often a process looks whether the other one has finished an image."""
+"""How often a process checks whether another one has finished an image."""
 PATIENCE_S = 120.0
 ROOM_S = 3.0
 """How long a server may take to make room by writing others to its SSD."""
 _REPORT_S = 30.0
-"""A server that is told of wrong bytes reads the whole image before it answers."""
+"""A server reads the whole image before it responds to a report of wrong bytes."""
 _UNHOLD_TRIES = 5
 _UNHOLD_PAUSE_S = 0.3
 
@@ -56,32 +56,26 @@ class MappedModel:
     _forget: Callable[[bool], None] = field(repr=False)
 
     def release(self) -> None:
-        """This process does not use the image any more. Its bytes may become others' from now on.
-
-        Effects: the hold ends; twice is allowed.
-        """
+        """End this process's hold. The memory may be reused from now on. Twice is allowed."""
         forget, self._forget = self._forget, _nothing
         forget(False)
 
     def distrust(self) -> None:
-        """The bytes are not what they should be: the server looks for itself. Implies `release`.
-
-        Effects: as said.
-        """
+        """Report wrong bytes; the server verifies them. Implies `release`."""
         forget, self._forget = self._forget, _nothing
         forget(True)
 
 
 class ModelCache:
-    """One thread's way to model images. A process should have one: the servers count its holds as one process's.
+    """One thread's access to model images. A process should have one: the servers count its holds as one process's.
 
     Args:
-        name: who asks, for the servers' logs.
+        name: of the client, for the servers' logs.
         node: of this process.
-        view: gives the newest view of the pool; cheap.
-        scope: `node` = no other node is asked.
+        view: returns the latest view of the pool; cheap.
+        scope: `node` = other nodes are not queried.
         verify: hash an image before it is used.
-        patience_s: how long another process may take to make or fetch an image that this one wants.
+        patience_s: how long to wait while another process makes or fetches an image that this one needs.
     """
 
     def __init__(
@@ -102,9 +96,9 @@ class ModelCache:
         self._holds: Counter[tuple[str, int]] = Counter()  # a process holds an entry once, however often it is mapped
 
     def load(self, key: str) -> MappedModel | None:
-        """The image, mapped and held by this process; from SSD or a peer node if this node's memory lacks it.
+        """The image, mapped, and held by this process until it ends or releases it.
 
-        Effects: the process holds it until it ends or releases it.
+        It is read from SSD or a peer node if this node's memory lacks it.
         """
         entry = ModelEntry.of(key)
         self._placement.refresh()
@@ -118,9 +112,8 @@ class ModelCache:
 
         Args:
             fill: writes all of the memory that it is given; called at most once.
-        Returns: whether the image is there now.
-        Raises: what `fill` raises; its room is given back then.
-        Effects: a new entry on a server of this node.
+        Returns: whether the image is in memory now.
+        Raises: the exceptions of `fill`; its room is returned then.
         """
 
         def make(memory: memoryview) -> int:
@@ -131,10 +124,7 @@ class ModelCache:
         return self._place(ModelEntry.of(key), nbytes, make)
 
     def close(self) -> None:
-        """Ends all connections. What is mapped stays mapped, and held until this process ends.
-
-        Effects: as said.
-        """
+        """End all connections. Mapped images stay mapped, and held until this process ends."""
         self._placement.close()
 
     def _here(self, entry: ModelEntry) -> list[ServerLink]:
@@ -172,9 +162,9 @@ class ModelCache:
         return image
 
     def _hold(self, link: ServerLink, version: int) -> Callable[[bool], None]:
-        """Holds an entry for this process.
+        """Hold an entry for this process.
 
-        Returns: ends the hold, and reports the entry if told so.
+        Returns: a function that ends the hold, and optionally reports the entry.
         """
         assert link.welcome is not None, "it has just been looked up there"
         place = (link.welcome.incarnation, version)
@@ -228,9 +218,9 @@ class ModelCache:
         return bool(offers)
 
     def _try_place(self, entry: ModelEntry, nbytes: int, make: Callable[[memoryview], int]) -> GrantStatus:
-        """The first server of this node that has room, or knows of a writer, decides.
+        """Write the image into the first server of this node with room, unless its entry exists or is being written.
 
-        Returns: GRANTED if the image is there now; TOO_LARGE if no server can ever take it.
+        Returns: GRANTED if the image is in memory now; TOO_LARGE if no server can ever take it.
         """
         status = GrantStatus.TOO_LARGE
         for link in self._here(entry):
@@ -308,7 +298,7 @@ def _nothing(_wrong: bool) -> None:
 
 
 def _insist(ask: Callable[[], object]) -> None:
-    """Ask again if it fails: a hold that is not ended keeps its memory for as long as this process lives."""
+    """Repeat a failed request: a hold that is not ended keeps its memory as long as this process lives."""
     for _ in range(_UNHOLD_TRIES):
         with contextlib.suppress(PoolError):
             ask()

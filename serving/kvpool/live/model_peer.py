@@ -15,7 +15,7 @@ from serving.kvpool.live.remote_copies import pieces_of
 from serving.kvpool.live.server_link import ServerLink
 
 REPLY_S = 2.0
-"""How long a server that has nothing to wait for may take."""
+"""Response time of a server that need not wait for its disk."""
 CHUNK_S = 5.0
 PART_BYTES = 1 << 20
 """Hashed at a time, while it is in the cache."""
@@ -38,7 +38,7 @@ class ModelEntry:
 
 
 def soon(seconds: float | None = None) -> float:
-    """A deadline. Args: seconds: from now; None = what an answer may take."""
+    """A deadline. Args: seconds: from now; None = `REPLY_S`."""
     return time.monotonic() + (REPLY_S if seconds is None else seconds)
 
 
@@ -51,9 +51,9 @@ def look(link: ServerLink, entry: ModelEntry) -> Found | None:
 
 
 def look_all(links: Sequence[ServerLink], entry: ModelEntry) -> list[tuple[ServerLink, Found]]:
-    """Which of these servers have the image, in one round: those in memory first. Servers that do not answer have not.
+    """Servers with the image, found and leased in one round: those in memory first.
 
-    Effects: leases it on each of them.
+    Servers that do not respond count as without it.
     """
     deadline = soon()
     asked = [link for link in links if _sent(link, entry, deadline)]
@@ -72,10 +72,7 @@ def in_memory(link: ServerLink, found: Found) -> Found | None:
 
 
 def release(link: ServerLink, found: Found) -> None:
-    """Ends a lease, if the server can still be told.
-
-    Effects: as said.
-    """
+    """End a lease, if the server is reachable."""
     try:
         link.post(ReleaseLeases((found.version,)), soon())
     except PoolError:
@@ -83,14 +80,13 @@ def release(link: ServerLink, found: Found) -> None:
 
 
 def fetch(link: ServerLink, entry: ModelEntry, offer: Found, target: memoryview) -> int:
-    """Reads the whole image, and verifies it.
+    """Read the whole image and verify it. Wrong bytes are reported to their server.
 
     Args:
         offer: from `look`; leased.
         target: writable, of the image's size.
     Returns: its checksum.
-    Raises: PoolError if it is gone, is not what it should be, or its server does not answer.
-    Effects: fills `target`; wrong bytes are reported to their server.
+    Raises: PoolError if it was removed, its bytes are wrong, or its server does not respond.
     """
     found = in_memory(link, offer)
     if found is None:

@@ -1,4 +1,4 @@
-"""Which server a block is asked of and written to, and the links to those servers, in step with the newest view."""
+"""The server that owns a block, and the links to all servers of the latest view."""
 
 import time
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Placement:
     """The ring and one link per server. Not thread-safe.
 
     Args:
-        view: gives the newest view; called at the start of every operation.
+        view: returns the latest view; called at the start of every operation.
         scope: `node` = only servers of `hello.node` count.
-        segments: told which segments the pool still names.
+        segments: drops segments that the view no longer names.
     """
 
     def __init__(self, view: Callable[[], PoolView], scope: Scope, hello: PoolGreeting, segments: Segments) -> None:
@@ -48,9 +48,9 @@ class Placement:
         return self._seen
 
     def refresh(self) -> None:
-        """Takes the newest view.
+        """Adopt the latest view.
 
-        Effects: links to servers that left or came back as another incarnation are ended, and so are their pauses.
+        Links to servers that left, or were replaced by another incarnation, end together with their pauses.
         """
         view = self._view()
         if view is self._seen:
@@ -81,10 +81,7 @@ class Placement:
         return sorted(name for name, link in self._links.items() if link.skipped(now))
 
     def close(self) -> None:
-        """Ends all links.
-
-        Effects: leases and reservations end.
-        """
+        """End all links, and with them leases and reservations."""
         for link in self._links.values():
             link.retire()
         self._links.clear()

@@ -1,10 +1,10 @@
-"""The pool's controller as one small named actor: memory servers announce themselves, everybody else reads the view.
+"""The pool's controller as one small named actor: memory servers announce themselves, other processes read the view.
 
     kvcache replica ── PoolAnnouncer ──►  actor  ◄── PoolViewFollower ── engine replicas, gateways
                      record, every 1 s           view, every 0.5 s
 
-Whatever happens to the actor, the pool goes on with the last view: servers hand the namespaces that they know to the
-actor that comes next, and that one gives out no view of its own before every living server has had time to appear.
+Without the actor the pool keeps working with the last view. Servers send the namespaces that they have to the next
+actor, which publishes no view before every live server has had time to announce itself.
 """
 
 import asyncio
@@ -55,15 +55,15 @@ class PoolControlActor:
         LostNodeWatch(self._host.lose).start()
 
     def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
-        """A server is there."""
+        """Take a server's announcement."""
         return self._host.announce(record, namespaces)
 
     def withdraw(self, name: str, incarnation: str) -> None:
-        """A server says goodbye."""
+        """Remove a server that leaves."""
         self._host.withdraw(name, incarnation)
 
     def view(self) -> PoolView | None:
-        """The pool now; None while the controller is too young to know."""
+        """The current view; None while the controller's knowledge is incomplete."""
         return self._host.view()
 
     def set_namespace(self, record: NamespaceRecord) -> None:
@@ -71,7 +71,7 @@ class PoolControlActor:
         self._host.set_namespace(record)
 
     def delete_namespace(self, name: str) -> bool:
-        """Forget a namespace and its quota; what it holds is the servers' business. Returns: whether it was there."""
+        """Remove a namespace and its quota; its entries stay. Returns: whether it existed."""
         return self._host.delete_namespace(name)
 
 
@@ -100,7 +100,7 @@ def start_pool_control(settings: ControlSettings) -> Any:
 
 
 def pool_control(settings: ControlSettings) -> Any:
-    """The cluster's controller actor, made anew by a memory server where it is lost."""
+    """The cluster's controller actor; a memory server creates it again if it is lost."""
     actor_class: Any = PoolControlActor
     return actor_class.options(
         name=NAME, namespace=NAMESPACE, get_if_exists=True, lifetime="detached", resources=ON_HEAD_NODE
@@ -108,10 +108,10 @@ def pool_control(settings: ControlSettings) -> Any:
 
 
 class PoolAnnouncer:
-    """Announces one memory server until told to leave; survives the death of the actor.
+    """Announces one memory server until `leave`; survives the death of the actor.
 
     Args:
-        describe: the server's record, asked for in a thread before each announcement.
+        describe: returns the server's record; called in a thread before each announcement.
     """
 
     def __init__(self, settings: ControlSettings, describe: Callable[[], ServerRecord]) -> None:
@@ -126,7 +126,7 @@ class PoolAnnouncer:
 
     @property
     def view(self) -> PoolView:
-        """The newest view; that of an empty pool before the first."""
+        """The latest view; that of an empty pool before the first."""
         return self._view
 
     def start(self) -> None:
@@ -134,14 +134,14 @@ class PoolAnnouncer:
         self._task = asyncio.create_task(self._forever())
 
     def check(self) -> None:
-        """Raises: RuntimeError when announcing has ended though it must not, or another server has our name."""
+        """Raises: RuntimeError if announcing has ended unexpectedly, or another server has this one's name."""
         if self._superseded:
             raise RuntimeError("another memory server has this one's name; it must not serve any more")
         if self._task is not None and self._task.done():
             raise RuntimeError("the memory server does not announce itself any more") from self._error()
 
     async def next_view(self) -> PoolView:
-        """The view of the next answer."""
+        """The view of the next response."""
         self._fresh.clear()
         await self._fresh.wait()
         return self.view
@@ -188,7 +188,7 @@ class PoolAnnouncer:
 
 
 class PoolViewFollower:
-    """Keeps the newest view at hand. `view` may be read by any thread; the rest belongs to one event loop."""
+    """Keeps the latest view. Any thread may read `view`; the rest belongs to one event loop."""
 
     def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
         self._period_s = period_s
@@ -199,7 +199,7 @@ class PoolViewFollower:
 
     @property
     def view(self) -> PoolView:
-        """The newest view; that of an empty pool before the first."""
+        """The latest view; that of an empty pool before the first."""
         return self._view
 
     def start(self) -> None:
@@ -214,11 +214,10 @@ class PoolViewFollower:
             self._task = None
 
     async def wait_for_servers(self, node: NodeId, servers: int) -> None:
-        """Give the pool a moment to appear when all start together: weights may lie there.
+        """Wait up to `POOL_WAIT_S` for memory servers that start at the same time: one of them may have the weights.
 
         Args:
-            node: of who asks. servers: that the pool begins with.
-        Effects: returns after `POOL_WAIT_S` at the latest.
+            node: of the caller. servers: number of servers that the pool starts with.
         """
         deadline = time.monotonic() + POOL_WAIT_S
         while time.monotonic() < deadline:
@@ -252,11 +251,11 @@ class NamespaceChanges:
         self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
-        """Raises: UnavailableError if the controller does not answer."""
+        """Raises: UnavailableError if the controller does not respond."""
         await self._ask(lambda actor: actor.set_namespace.remote(record))
 
     async def drop_namespace(self, name: str) -> None:
-        """Raises: UnavailableError if the controller does not answer."""
+        """Raises: UnavailableError if the controller does not respond."""
         await self._ask(lambda actor: actor.delete_namespace.remote(name))
 
     async def _ask(self, call: Callable[[Any], Any]) -> None:
@@ -270,9 +269,9 @@ class NamespaceChanges:
 
 
 class Complaint:
-    """One warning per trouble, and one line when it is over, however often it is met in between.
+    """Logs one warning per outage, and one line at its end, however many failures there are in between.
 
-    A single failure is none: a call may be lost, and an actor takes seconds to start on a busy machine.
+    A single failure does not count: a call may be lost, and an actor takes seconds to start on a busy machine.
     """
 
     def __init__(self, text: str) -> None:

@@ -1,13 +1,13 @@
 """The controller's state in a Redis: servers as keys that expire, namespaces and quotas in one hash.
 
-    cloudmatrix:session                    which start of the system wrote this
+    cloudmatrix:session                    the start of the system that wrote this
     cloudmatrix:namespaces                 hash: name -> quota [bytes], or JSON of its record
     cloudmatrix:servers:<session>          set: names of servers
-    cloudmatrix:server:<session>:<name>    JSON of its record, gone `ttl_s` after its last save
+    cloudmatrix:server:<session>:<name>    JSON of its record, expires `ttl_s` after its last save
 
 A database belongs to one system at a time; `redis://host/3` names another database of the same Redis. Each save is one
-transaction, so that a reader never sees half a state. Every call has a timeout. After an error the connection is closed
-and the next call makes a new one: a Redis that comes back is used again without further ado.
+transaction, so that readers never get half a state. Every call has a timeout. After an error the connection is closed
+and the next call opens a new one, so a restarted Redis needs no action.
 """
 
 from collections.abc import Callable
@@ -33,15 +33,15 @@ _tenant = msgspec.json.Decoder(NamespaceRecord)
 
 
 class RedisStore:
-    """A `ControlStore`. Not for several threads at once.
+    """A `ControlStore`. Not thread-safe.
 
     Args:
         url: `redis://[user:password@]host:port/database`, `rediss://` with TLS, or `unix:///path/of/socket`.
-        session: this start of the system; servers of others are not seen.
-        timeout_s: of connecting, and of each answer.
-        setting: what to call the Redis in a message.
-    Raises: ConfigError if the address cannot be one; it does not repeat any of it, a password may be there. Nothing is
-        connected yet.
+        session: this start of the system; servers of others are ignored.
+        timeout_s: of connecting, and of each response.
+        setting: name of the Redis in error messages.
+    Raises: ConfigError if the address is invalid; it does not repeat the address, which may contain a password. The
+        constructor does not connect.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RedisStore:
     def load(self) -> ControlState | None:
         """The state, with the servers of this session that have not expired.
 
-        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it holds something else.
+        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it holds other data.
         """
         session = self._ask(lambda: self._redis.get(_SESSION))
         if session is None:
@@ -87,10 +87,10 @@ class RedisStore:
             raise PoolError(f"the Redis holds {PREFIX}:* of something else ({error}); give a database") from error
 
     def save(self, state: ControlState, ttl_s: float) -> None:
-        """Replaces what is kept, in one transaction.
+        """Replace the saved state, in one transaction.
 
-        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it refuses.
-        Effects: keys of `PREFIX` in the database; none if it raises, save where the answer alone was lost.
+        Raises: PoolTimeoutError, PoolUnreachableError if there is no Redis; PoolError if it refuses. Then the old state
+            is still saved, unless only the response was lost.
         """
         ttl_ms = max(1, round(ttl_s * 1000))
         servers = {server.name: server for server in state.servers}
@@ -116,7 +116,7 @@ class RedisStore:
         self._ask(self._redis.ping)
 
     def close(self) -> None:
-        """Ends the connection. Effects: the next call makes a new one."""
+        """Close the connection. The next call opens a new one."""
         self._redis.close()
 
     def __enter__(self) -> Self:

@@ -17,10 +17,9 @@ _T = TypeVar("_T")
 
 
 def read_remote(link: ServerLink, reads: Sequence[tuple[Found, memoryview]], until: float) -> list[int | MissReason]:
-    """Read blocks of one server, each into its place.
+    """Read blocks of one server, each into its place. After a failure the rest is not read.
 
-    Returns: for each the checksum of what arrived, or why nothing did; after a failure nothing more is tried.
-    Effects: fills places.
+    Returns: for each the checksum of the bytes received, or the reason why there are none.
     """
     digests: list[int | MissReason] = []
     for batch in _batches([found.nbytes for found, _ in reads]):
@@ -58,11 +57,9 @@ class _Came:
 
 
 def write_remote(link: ServerLink, writes: Sequence[tuple[Grant, memoryview]], until: float) -> list[int | str]:
-    """Write entries into room that one server granted.
+    """Write entries into room that one server granted. After a failure the rest is not written.
 
-    Returns: for each the checksum of what was written, or in one word why it was not; after a failure nothing more is
-        tried.
-    Effects: fills granted room.
+    Returns: for each the checksum of the bytes written, or one word for the reason why there are none.
     """
     digests: list[int | str] = []
     for batch in _batches([data.nbytes for _, data in writes]):

@@ -1,9 +1,9 @@
 """The Serve replica around one memory server: deployment `kvcache`, the pool that prefill and decode share.
 
     view of the pool ──► quotas of this server, settler ──► entries move to their owners
-    record, every second ──► controller                      health = the server's ticker makes its rounds
+    record, every second ──► controller                      health = the server's ticker makes progress
 
-Ray only keeps the books of `UB_MEMORY`; here it is enforced: no server takes more than Ray gave it.
+Ray only accounts for `UB_MEMORY`; this replica enforces it: a server takes no more than Ray assigned to it.
 """
 
 import asyncio
@@ -46,19 +46,19 @@ logger = logging.getLogger(__name__)
 STALL_S = 10.0
 """A memory server whose ticker made no round for so long is stuck, and is replaced."""
 FAULTS_PERIOD_S = 0.1
-"""How often a server looks for injected faults, where `[chaos]` lets it."""
+"""How often a server checks for injected faults, if `[chaos]` is enabled."""
 LEAVE_S = 10.0
-"""What leaving takes beside the hand-over: one announcement, the last views, joining threads."""
+"""Time to leave in addition to the hand-over: one announcement, the last views, joining threads."""
 
 
 class KvCacheDeployment:
     """One memory server as a Ray Serve replica.
 
     Args:
-        secret: that clients of the pool must show.
+        secret: that clients of the pool must prove.
         session: names this start of the system; part of the UB segment's path.
-        folder: of this start, for the servers' names and, without `ssd_path`, their SSD tier; on every node its own.
-    Raises: ConfigError if Ray gave less UB memory than the configuration asks for.
+        folder: of this start, for the servers' names and, without `ssd_path`, their SSD tier; each node has its own.
+    Raises: ConfigError if Ray assigned less UB memory than the configuration requires.
     """
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
@@ -141,7 +141,7 @@ class KvCacheDeployment:
             raise RuntimeError(f"memory server {self._place.name} does not follow the pool any more")
 
     async def __del__(self) -> None:
-        """Hand everything over, then leave. Serve calls this on a graceful shutdown and kills after its timeout."""
+        """Hand all entries over, then leave. Serve calls this on a graceful shutdown and kills after its timeout."""
         if getattr(self, "_stopped", True):
             return
         self._stopped = True
@@ -182,7 +182,7 @@ class KvCacheDeployment:
         return replace(record, facts=facts if self._accounted is None else self._accounted.accounted_facts(facts))
 
     async def _turn_bits(self, faults: FaultReader) -> None:
-        """Make stored blocks wrong as `cloudmatrix chaos` asks for it."""
+        """Corrupt stored blocks when `cloudmatrix chaos` requests it."""
         while True:
             fault = faults.take("bit_flip")
             if fault is not None:
@@ -213,12 +213,11 @@ class _Place:
 
     @classmethod
     def take(cls, config: KvCacheConfig, folder: Path, node: int) -> "_Place":
-        """The first free name of the node.
+        """Take the first free name of the node.
 
         Args:
             node: its number.
         Raises: SsdError if this start's folder cannot be used.
-        Effects: the name is taken.
         """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # on another host than the start's
         seat = SsdSlot.take(folder / "names" / str(node))
@@ -227,12 +226,12 @@ class _Place:
         return cls(name, root / name, seat)
 
     def give_back(self) -> None:
-        """Effects: the next server may have the name."""
+        """Free the name for the next server."""
         self._seat.give_back()
 
 
 def require_ub_memory(wanted_mib: int) -> None:
-    """Raises: ConfigError if Ray gave this process less UB memory than it wants to take."""
+    """Raises: ConfigError if Ray assigned less UB memory to this process than it is going to take."""
     given = ray.get_runtime_context().get_assigned_resources().get(UB_MEMORY, 0)
     if given < wanted_mib:
         raise ConfigError(

@@ -1,9 +1,9 @@
-"""The memory servers' UB segments that this process has mapped: each once, however many clients use it.
+"""The memory servers' UB segments that this process has mapped: each once, shared by all clients of the process.
 
-Mapping one takes no time, whatever its size: page tables are filled afterwards by a thread that does not hold the
-interpreter's lock, so that no token waits when a server joins. A segment is dropped when the pool does not name it any
-more or its owner is dead. Bytes that are being copied at that moment stay valid memory; whether they are the right ones
-is told by their checksum. Safe for threads.
+Mapping one takes no time, regardless of its size: a thread without the interpreter's lock fills the page tables
+afterwards, so that no token is delayed when a server joins. A segment is dropped when the pool does not name it any
+more or its owner is dead. Bytes that are being copied at that moment stay valid memory; their checksum shows whether
+they are right. Thread-safe.
 """
 
 import ctypes
@@ -37,11 +37,11 @@ class Mapped:
 
     Args:
         memory: all of it, writable.
-        base: where it begins in the segment's file; offsets in `Found` and `Grant` count from the file's start.
+        base: start of the region in the segment's file; offsets in `Found` and `Grant` count from the file's start.
         generation: of the region.
         owner: the server's process.
-        table: of the segment's regions, as it is now.
-        dropped: set when nobody needs the mapping any more.
+        table: of the segment's regions, always current.
+        dropped: set when the mapping is no longer needed.
     """
 
     path: str
@@ -71,10 +71,9 @@ class Segments:
         self._mapped: dict[str, Mapped] = {}
 
     def get(self, path: str, generation: int) -> Mapped:
-        """The region `generation` of the segment at `path`, mapped now if it was not yet.
+        """The region `generation` of the segment at `path`, mapped into this process on first use.
 
-        Raises: PoolUnreachableError if there is no such segment, or the region was given back.
-        Effects: the memory is mapped in this process.
+        Raises: PoolUnreachableError if there is no such segment, or the region was freed.
         """
         with self._lock:
             try:
@@ -91,19 +90,13 @@ class Segments:
                 raise PoolUnreachableError(f"segment {path}: {error}") from error
 
     def keep(self, paths: Collection[str]) -> None:
-        """Drops all others.
-
-        Effects: their memory goes as soon as nothing is copied from it.
-        """
+        """Drop all other segments. Their memory is unmapped as soon as no copy uses it."""
         with self._lock:
             for path in [path for path in self._mapped if path not in paths]:
                 self._drop(path)
 
     def drop_dead(self) -> None:
-        """Drops segments whose owner does not live any more.
-
-        Effects: as `keep`.
-        """
+        """Drop segments whose owner is dead, like `keep`."""
         with self._lock:
             for path in [path for path, mapped in self._mapped.items() if not mapped.owner.is_alive()]:
                 self._drop(path)
@@ -118,7 +111,7 @@ class Segments:
 
 
 def _map(path: str, generation: int) -> Mapped:
-    """Reads header and region table without the segment's lock: its server told us of the region, so both are whole."""
+    """Read header and region table without the segment's lock: the region was announced, so both are complete."""
     fd = open_file(Path(path))
     try:
         header = read_header(fd, Path(path))

@@ -1,11 +1,11 @@
-"""A memory server: one UB segment of its own, one folder on disk, and the clients that read and write there.
+"""A memory server: one UB segment, one folder on disk, and the clients that read and write there.
 
     clients ──frames──► connections ──► handlers ──►  ledger (one lock)  ◄── ticker: expiries, water marks, dead holders
                                                         │ orders   ▲ done
                                                         ▼          │
                                                      SSD worker: one thread reads, one writes
 
-It knows nothing of Ray; a deployment, or a test, starts it in a process and asks it for its record.
+It does not depend on Ray; a deployment, or a test, starts it in a process and reads its record.
 """
 
 import logging
@@ -20,20 +20,17 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
+from serving.kvpool.core.holds import Holds
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
-from serving.kvpool.live.bit_flip import turn_bit
 from serving.kvpool.live.connections import Connections
-from serving.kvpool.live.facts import facts_of
 from serving.kvpool.live.handlers import Desk
-from serving.kvpool.live.holds import Holds
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles
-from serving.kvpool.live.ssd_restore import restore
 from serving.kvpool.live.ssd_slot import SsdSlot
-from serving.kvpool.live.ssd_worker import SsdWorker
+from serving.kvpool.live.ssd_worker import SsdWorker, restore
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
 
@@ -53,9 +50,10 @@ class MemoryServer:
     def __init__(self, settings: ServerSettings, disk: type[SsdFiles] = SsdFiles) -> None:
         """
         Args:
-            disk: what writes and reads the files of the SSD tier.
+            disk: class that writes and reads the files of the SSD tier.
         Raises: UbFullError, UbMissingError or SpecError if the segment cannot be made.
-        Effects: takes the segment's memory and an SSD slot, removes what dead servers left, restores what is on disk.
+        Effects: takes the segment's memory and an SSD slot, removes segments of dead servers, restores the files on
+            disk.
         """
         self._settings = settings
         self._disk = disk
@@ -70,7 +68,7 @@ class MemoryServer:
         self._region: UbRegion = self._segment.allocate(settings.capacity_bytes, "kvcache")
         self._core = self._make_core()
         self._ssd = self._open_ssd()
-        self._holds = Holds(self._core)
+        self._holds = Holds(self._core.manager, self._core.new_number)
         desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
         self._connections = Connections(
             desk, ClusterSecrets.of(settings.secret), settings.node, settings.max_connections, self._make_welcome
@@ -88,11 +86,10 @@ class MemoryServer:
         return f"kvcache-{self._settings.node[:12]}-{place}"
 
     def start(self) -> tuple[str, int]:
-        """Begins to serve.
+        """Start to serve: threads, and a socket that listens.
 
         Returns: host and port.
         Raises: PoolUnreachableError if the host cannot be bound.
-        Effects: threads, and a socket that listens.
         """
         self._connections.start(self._settings.host, self._settings.ports)
         if self._ssd is not None:
@@ -109,9 +106,9 @@ class MemoryServer:
         self._connections.move(host)
 
     def stop(self) -> None:
-        """Ends every connection and removes the segment; files on disk stay for a successor. Twice is allowed.
+        """End every connection and remove the segment; files on disk stay for a successor. Twice is allowed.
 
-        Effects: the memory is given back, but for weights that processes compute with.
+        The memory is freed, except for weights that processes compute with.
         """
         if self._stop.is_set():
             return
@@ -147,9 +144,9 @@ class MemoryServer:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Counters and gauges: those of `facts_of`, and connections, holds, disk queues, the disk's error at start."""
+        """Counters and gauges: `ServerCore.facts` with connections, holds, disk queues and the disk's startup error."""
         return {
-            **facts_of(self._core),
+            **self._core.facts(),
             "connections": self._connections.count,
             "holds": self._holds.count,
             "ssd_queue": {} if self._ssd is None else self._ssd.waiting,
@@ -158,21 +155,20 @@ class MemoryServer:
         }
 
     def set_namespaces(self, namespaces: Sequence[NamespaceRecord]) -> None:
-        """The tenants, with their share of quota on this very server.
+        """Set the tenants, with their share of quota on this server.
 
-        Effects: a namespace that is now beyond its quota loses its oldest entries.
+        A namespace that is now beyond its quota loses its least recently used entries.
         """
         self._core.set_quotas({one.name: one.quota_bytes for one in namespaces})
 
     def turn_bit(self, draw: float) -> bool:
-        """Makes one stored block wrong, as a failing memory cell would; for tests.
+        """Corrupt one stored block, like a failing memory cell; for tests. Its checksum shows that to readers.
 
         Args:
             draw: from 0 to below 1; which bit of which block.
-        Returns: False if no block lies in memory. Model weights are spared: processes compute with them unchecked.
-        Effects: one bit is turned over; whoever reads the block finds out by its checksum.
+        Returns: False if no block is in memory. Model weights are spared: processes compute with them unchecked.
         """
-        return turn_bit(self._core, draw)
+        return self._core.turn_bit(draw)
 
     def progress_age_s(self) -> float:
         """How long ago the ticker last got the ledger's lock and did its round; large = the server is stuck.
@@ -240,7 +236,11 @@ class MemoryServer:
             self._stop.wait(max(_SHORTEST_S, pause))
 
     def _release_dead(self) -> None:
-        for process in self._holds.dead():
+        with self._core.changed:
+            holders = self._holds.holders()
+        for process in holders:
+            if process.is_alive():  # reads /proc, so not under the lock
+                continue
             with self._core.changed:
                 self._holds.release(process, self._core.now())
                 self._core.dispatch()
@@ -258,7 +258,7 @@ def _take_slot(folder: Path | None) -> tuple[SsdSlot | None, str]:
 
 
 def _make_segment(settings: ServerSettings, incarnation: str) -> UbSegment:
-    """A new segment; what dead servers left under the same prefix goes first, since memory may be short of both."""
+    """Create a segment, after removing those of dead servers with the same prefix: memory may be short of both."""
     for path in remove_stale(settings.segment_folder, settings.segment_prefix):
         logger.info("removed %s, which a dead process left", path)
     path = settings.segment_folder / f"{settings.segment_prefix}{incarnation}"

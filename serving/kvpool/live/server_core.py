@@ -1,20 +1,23 @@
-"""State that every thread of a memory server shares: the ledger under its lock, its bytes, and the meters.
+"""State that all threads of a memory server share: the ledger under its lock, its bytes, and the meters.
 
-One lock, `changed`, guards the ledger; it is a condition that is notified whenever an order was carried out, so that
-whoever waits for a promotion looks again. Nothing slow happens under it: no hashing, no disk, no socket.
+One lock, `changed`, guards the ledger. It is a condition, notified after each order is carried out, so that threads
+which wait for a promotion check again. No slow work is done under it: no hashing, no disk, no socket.
 """
 
+import dataclasses
 import itertools
 import threading
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from hardware.ub.copy import checksum
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
+from serving.kvpool.core.bit_flip import drawn_bit
 from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import EntryTier, Found, Order
+from serving.kvpool.core.entry import Found, Order
+from serving.kvpool.core.ledger_answers import found_in_dram
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.live.meters import Meters
@@ -49,7 +52,7 @@ class ServerCore:
         self.disk: Disk | None = None
         self.closing = False
         self.models: dict[int, str] = {}
-        """Committed model images: version -> `model@version`. May name images that are gone meanwhile."""
+        """Committed model images: version -> `model@version`. May name images that have been removed."""
         self._numbers = itertools.count(1)
 
     def now(self) -> float:
@@ -61,10 +64,7 @@ class ServerCore:
         return next(self._numbers)
 
     def dispatch(self) -> None:
-        """Hands on what the ledger wants done. Called under the lock after whatever may give orders.
-
-        Effects: the disk works soon.
-        """
+        """Hand the ledger's orders to the disk. Called under the lock after any call that may give orders."""
         orders = self.manager.take_orders()
         if orders:
             assert self.disk is not None, "a ledger without an SSD tier gave orders"
@@ -77,25 +77,23 @@ class ServerCore:
         return self._memory[start : start + nbytes]
 
     def entries(self) -> list[EntryView]:
-        """All committed entries in order of version, as they are at this moment.
+        """All committed entries at this moment, in order of version.
 
-        About 0.1 s for 100,000 of them, during which nobody else has the lock: once a listing, not once a page.
+        Takes about 0.1 s for 100,000 of them, under the lock: call it once a listing, not once a page.
         """
         with self.changed:
             return list(self.manager.entries())
 
     def in_dram(self, version: int) -> Found | None:
         """The entry if its bytes are in memory now. Called under the lock."""
-        found = self.manager.found(version)
-        return found if found is not None and found.tier is EntryTier.DRAM else None
+        return found_in_dram(self.manager, version)
 
     def verify(self, version: int, *, remove: bool) -> bool | None:
-        """Hashes an entry that lies in memory; held in place meanwhile, but not under the lock.
+        """Hash an entry in memory; it is held in place for that, without the lock.
 
         Args:
-            remove: it from both tiers if its bytes are wrong.
+            remove: remove it from both tiers if its bytes are wrong.
         Returns: whether its bytes are those that were stored; None if it is not in memory.
-        Effects: as `remove` says.
         """
         number = self.new_number()
         with self.changed:
@@ -111,19 +109,48 @@ class ServerCore:
             self.dispatch()
         return right
 
-    def set_quotas(self, quotas: dict[str, int]) -> None:
-        """Namespaces with their share of quota on this server [bytes]; 0 = none.
+    def turn_bit(self, draw: float) -> bool:
+        """Turn over one bit of a KV block in memory, as a failing memory cell would, for tests. Not booked anywhere.
 
-        Effects: entries beyond a quota go.
+        Args:
+            draw: from 0 to below 1; see `drawn_bit`.
+        Returns: False if no block is in memory.
         """
+        chosen = drawn_bit(self.entries(), draw)
+        if chosen is None:
+            return False
+        one, bit = chosen
+        number = self.new_number()
+        with self.changed:  # it may have moved since it was listed
+            found = self.in_dram(one.version)
+            if found is None or not self.manager.hold(one.version, number, self.now()):
+                return False
+        try:
+            self.view(found.offset, found.nbytes)[bit // 8] ^= 1 << bit % 8
+        finally:
+            with self.changed:
+                self.manager.unhold(one.version, number, self.now())
+                self.dispatch()
+        return True
+
+    def usage(self) -> dict[str, Any]:
+        """`{namespace: {dram_bytes, ssd_bytes, entries, ...}}`. Called under the lock."""
+        return {name: dataclasses.asdict(usage) for name, usage in self.manager.usage().items()}
+
+    def facts(self) -> dict[str, Any]:
+        """All counters of the ledger and the meters: `{ledger, namespaces, counters, bounds_s, histograms}`."""
+        with self.changed:
+            ledger = dataclasses.asdict(self.manager.stats())
+            namespaces = self.usage()
+        return {"ledger": ledger, "namespaces": namespaces, **self.meters.snapshot()}
+
+    def set_quotas(self, quotas: dict[str, int]) -> None:
+        """Set each namespace's share of quota on this server [bytes]; 0 = none. Entries beyond a quota are evicted."""
         with self.changed:
             self.manager.set_quotas(quotas)
             self.dispatch()
 
     def model_versions(self) -> tuple[str, ...]:
-        """Models whose weights are here now, in order. Called under the lock.
-
-        Effects: forgets those that are gone.
-        """
+        """Models whose weights are on this server now, in order. Called under the lock."""
         self.models = {version: name for version, name in self.models.items() if self.manager.found(version)}
         return tuple(sorted(set(self.models.values())))

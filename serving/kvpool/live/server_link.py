@@ -1,13 +1,13 @@
 """One blocking connection to one memory server.
 
     link.send(message, deadline)          to several servers, one after the other
-    reply = link.receive(Looked, deadline)      then their answers: one round trip for all of them
+    reply = link.receive(Looked, deadline)      then their responses: one round trip for all of them
     reply = link.ask(Looked, message, deadline)     both, for one server
-    link.post(message, deadline)          an answer that says nothing is read before the next request, not now
+    link.post(message, deadline)          a response without information is read before the next request, not now
 
-It connects when it is first used. After any error or timeout the connection is closed, so that a late answer is never
-taken for another's; then the server is left alone for a while that doubles with each failure in a row. Every call ends
-by its deadline. Not thread-safe.
+It connects at its first use. After any error or timeout the connection is closed, so that a late response is never
+taken for another one; then the server is skipped as `ServerBackoff` decides. Every call ends by its deadline. Not
+thread-safe.
 """
 
 import contextlib
@@ -43,6 +43,7 @@ from serving.kvpool.core.messages import (
     Written,
     to_client,
 )
+from serving.kvpool.core.server_backoff import ServerBackoff
 from serving.kvpool.live import frames
 from serving.kvpool.live.frames import PayloadRoom
 from serving.sockets.opening import connected, read_frame
@@ -52,12 +53,8 @@ from serving.values.pool_view import ServerRecord
 
 _R = TypeVar("_R", bound=Message)
 
-FIRST_PAUSE_S = 0.2
-LAST_PAUSE_S = 5.0
-CONNECT_S = 0.5
-"""A server that lives takes a connection and greets within this, however much later the deadline is."""
 MIN_LEFT_S = 0.005
-"""With less time left nothing is begun: it could only end in a timeout that is not the server's fault."""
+"""With less time left no request starts: it could only end in a timeout that is not the server's fault."""
 
 
 _Into = Callable[[ToClient, int], PayloadRoom] | None
@@ -66,14 +63,14 @@ _Into = Callable[[ToClient, int], PayloadRoom] | None
 class _State(Enum):
     CLOSED = auto()
     PROVING = auto()
-    """The proof of the secret was begun, the server's is owed."""
+    """The proof of the secret has started, the server's is due."""
     GREETING = auto()
-    """Hello was sent, Welcome is owed."""
+    """Hello was sent, Welcome is due."""
     IDLE = auto()
     ASKED = auto()
-    """A request was sent; its answer is for the caller."""
+    """A request was sent; the caller needs its response."""
     POSTED = auto()
-    """A request was sent; its answer is for nobody."""
+    """A request was sent; its response is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +110,7 @@ class ServerLink:
         self._prover: Prover | None = None
         self._state = _State.CLOSED
         self._welcome: Welcome | None = None
-        self._pause_s = 0.0
-        self._retry_at = 0.0
-        self._greet_until = 0.0
+        self.backoff = ServerBackoff()
         self._why = "never tried"
 
     @property
@@ -135,56 +130,52 @@ class ServerLink:
 
     def skipped(self, now: float) -> bool:
         """True while the server is left alone after a failure."""
-        return self._sock is None and now < self._retry_at
+        return self._sock is None and self.backoff.skips(now)
 
     def prepare(self, deadline: float) -> None:
-        """Connects if needed, and says Hello without waiting for the answer.
+        """Connect if needed, and start the handshake without waiting for the server. A failure starts a pause.
 
-        Raises: PoolUnreachableError if nobody listens or the server is skipped; PoolTimeoutError.
-        Effects: a connection, or a pause after a failure.
+        Raises: PoolUnreachableError if no server listens or the server is skipped; PoolTimeoutError.
         """
         if self._state is _State.ASKED:  # the caller was interrupted between question and answer
             self.close()
         if self._sock is not None:
             return
         now = time.monotonic()
-        if now < self._retry_at:
+        if self.backoff.skips(now):
             raise PoolUnreachableError(
-                f"memory server {self.name} is skipped for {self._retry_at - now:.1f} s: {self._why}"
+                f"memory server {self.name} is skipped for {self.backoff.retry_at - now:.1f} s: {self._why}"
             )
         if deadline - now < MIN_LEFT_S:
             raise PoolTimeoutError(f"no time was left to connect to memory server {self.name}")
         try:
-            self._connect(min(deadline - now, CONNECT_S))
+            self._connect(self.backoff.connect_s(deadline, now))
         except PoolError as error:
             self._broken(error)
             raise
 
     def send(self, message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> None:
-        """Sends a request; `receive` must follow.
+        """Send a request, after reading overdue responses; `receive` must follow. An error closes the connection.
 
         Raises: PoolTimeoutError, PoolUnreachableError; PoolError for a request that cannot be sent.
-        Effects: answers that were owed are read first; on an error the connection is closed.
         """
         self._begin(message, deadline, payload, _State.ASKED)
 
     def post(self, message: Message, deadline: float) -> None:
-        """Sends a request whose answer says nothing; it is read when the next request is sent.
+        """Send a request whose response carries no information; it is read before the next request is sent.
 
         Raises: as `send`.
-        Effects: as `send`.
         """
         self._begin(message, deadline, (), _State.POSTED)
 
     def receive(self, kind: type[_R], deadline: float, into: _Into = None) -> _R:
-        """The answer to the request that was sent.
+        """The response to the request that was sent. Errors other than PoolRefusedError close the connection.
 
         Args:
-            kind: the only answer that makes sense.
-            into: where a payload goes.
-        Raises: PoolRefusedError if the server answered `Failed`, the connection is good then; PoolTimeoutError,
-            PoolUnreachableError; PoolError for an answer that makes no sense.
-        Effects: on an error but the first the connection is closed.
+            kind: the expected type of response.
+            into: target of a payload.
+        Raises: PoolRefusedError if the server responded `Failed`; PoolTimeoutError, PoolUnreachableError; PoolError for
+            an unexpected response.
         """
         assert self._state is _State.ASKED, f"nothing was asked of {self.name}"
         reply = self._reply(deadline, into)
@@ -198,10 +189,9 @@ class ServerLink:
         raise error
 
     def ask(self, kind: type[_R], message: Message, deadline: float, payload: Iterable[memoryview] = ()) -> _R:
-        """One request and its answer.
+        """Send a request and receive its response.
 
         Raises: as `send` and `receive`.
-        Effects: those of the request.
         """
         self.send(message, deadline, payload)
         return self.receive(kind, deadline)
@@ -213,15 +203,14 @@ class ServerLink:
         deadline: float,
         on_filled: Callable[[int], object] | None = None,
     ) -> int:
-        """Bytes of entries of another node's server, straight into their places.
+        """Read bytes of entries of another node's server, straight into their places.
 
         Args:
             pieces: together at most MAX_CHUNK_BYTES.
             targets: writable bytes, as long as the pieces.
             on_filled: called with the place of each target when it is full.
-        Returns: how many of the targets are filled; the server has not got the next one (any more).
-        Raises: as `send` and `receive`; PoolRefusedError if it has not got the first one.
-        Effects: fills targets.
+        Returns: number of targets filled; the server does not have the next one (any more).
+        Raises: as `send` and `receive`; PoolRefusedError if it does not have the first one.
         """
 
         def room(message: ToClient, _nbytes: int) -> PayloadRoom:
@@ -231,14 +220,13 @@ class ServerLink:
         return self.receive(Chunk, deadline, room).pieces
 
     def write(self, pieces: Sequence[Piece], sources: Sequence[memoryview], deadline: float) -> tuple[bool, ...]:
-        """Bytes of entries to another node's server.
+        """Write bytes of entries to another node's server.
 
         Args:
             pieces: together at most MAX_CHUNK_BYTES.
             sources: contiguous bytes, as long as the pieces.
-        Returns: which of them lie in the server's segment.
-        Raises: as `send` and `receive`; PoolError if the server's answer does not fit.
-        Effects: as said.
+        Returns: which of them are in the server's segment.
+        Raises: as `send` and `receive`; PoolError if the response does not match.
         """
         ok = self.ask(Written, Write(tuple(pieces)), deadline, sources).ok
         if len(ok) != len(pieces):
@@ -246,10 +234,7 @@ class ServerLink:
         return ok
 
     def close(self) -> None:
-        """Ends the connection, and with it all leases and reservations. The next request connects again.
-
-        Effects: no pause follows.
-        """
+        """Close the connection, and with it all leases and reservations. The next request connects again at once."""
         if self._sock is not None:
             self._sock.close()
         self._sock = None
@@ -257,12 +242,9 @@ class ServerLink:
         self._state = _State.CLOSED
 
     def retire(self) -> None:
-        """Ends the link for good: its server is not of the pool any more.
-
-        Effects: whoever still holds it finds the server unreachable.
-        """
+        """End the link for good, because its server left the pool. Later requests fail as unreachable."""
         self.close()
-        self._retry_at = float("inf")
+        self.backoff.retire()
         self._why = "it left the pool"
 
     def _begin(self, message: Message, deadline: float, payload: Iterable[memoryview], then: _State) -> None:
@@ -282,25 +264,24 @@ class ServerLink:
 
     @property
     def prompt(self) -> bool:
-        """Connected, and with nothing owed that has not come: the next request goes out at once."""
+        """Connected, and without a pending response that has not arrived: the next request is sent at once."""
         if self._state in (_State.PROVING, _State.GREETING, _State.POSTED):
             return self._readable()
         return self._state is _State.IDLE
 
     def settle(self, deadline: float) -> None:
-        """Reads what the server still owes: its Welcome, or an answer for nobody.
+        """Read a pending response: the server's Welcome, or that of a posted request.
 
-        A server that failed before is not waited for again: it has to greet between two requests.
+        A server that failed before is not waited for: it has to greet between two requests.
 
         Raises: as `receive`.
-        Effects: none but that.
         """
         if self._state is _State.PROVING:
             self._prove(deadline)
         if self._state is _State.GREETING:
             now = time.monotonic()
             self._require_prompt(now)
-            reply = self._reply(min(deadline, max(self._greet_until, now)), None)
+            reply = self._reply(self.backoff.greeting_deadline(deadline, now), None)
             if not isinstance(reply, Welcome) or reply.server != self.name:
                 said = reply.reason if isinstance(reply, Failed) else repr(reply)
                 error = PoolUnreachableError(f"memory server {self.name} does not take us: {said}")
@@ -323,7 +304,7 @@ class ServerLink:
             self._broken(error)
             raise
         if self._state is not _State.GREETING:  # a server that only greets is not well
-            self._pause_s = 0.0
+            self.backoff.on_answer()
         return reply
 
     def _connect(self, timeout_s: float) -> None:
@@ -338,10 +319,10 @@ class ServerLink:
         except (OSError, ConfigError, ProofError) as error:
             raise PoolUnreachableError(f"memory server {self.name} at {address}: {in_words(error)}") from error
         self._state = _State.PROVING
-        self._greet_until = time.monotonic() + CONNECT_S
+        self.backoff.on_connected(time.monotonic())
 
     def _prove(self, deadline: float) -> None:
-        """Answers the server's proof with ours, and says Hello.
+        """Reply to the server's proof with the client's, and send Hello.
 
         Raises: PoolUnreachableError, PoolTimeoutError.
         """
@@ -350,7 +331,7 @@ class ServerLink:
         now = time.monotonic()
         self._require_prompt(now)
         try:
-            body = read_frame(self._sock, max(min(deadline, max(self._greet_until, now)), now + MIN_LEFT_S))
+            body = read_frame(self._sock, max(self.backoff.greeting_deadline(deadline, now), now + MIN_LEFT_S))
             self._sock.sendall(framed(self._prover.answer(body)))
             frames.send(self._sock, self._hello.hello)
         except TimeoutError as error:
@@ -367,7 +348,7 @@ class ServerLink:
         self._state = _State.GREETING
 
     def _require_prompt(self, now: float) -> None:
-        if self._pause_s and now < self._greet_until and not self._readable():
+        if not self.backoff.waits_for_greeting(now) and not self._readable():
             raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
 
     def _readable(self) -> bool:
@@ -379,6 +360,5 @@ class ServerLink:
     def _broken(self, error: PoolError) -> None:
         with contextlib.suppress(OSError):
             self.close()
-        self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), LAST_PAUSE_S)
-        self._retry_at = max(self._retry_at, time.monotonic() + self._pause_s)
+        self.backoff.on_failure(time.monotonic())
         self._why = str(error)

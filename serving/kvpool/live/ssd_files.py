@@ -1,9 +1,9 @@
-"""The SSD tier's files: one per entry, written beside and renamed, believed only after a look at every byte.
+"""The SSD tier's files: one per entry, written under a temporary name and renamed, verified byte by byte when read.
 
     <slot>/data/<namespace>/<layout digest>/<first byte of the hash>/<hash>.<kind>
 
-A file is a header (magic, sizes, checksums and whose bytes these are) and the entry's bytes. Nothing is flushed: what a
-power cut leaves is caught by the checksum, like any other damage. The file's time of change is its last use.
+A file is a header (magic, sizes, checksums and the entry's key) and the entry's bytes. No write is flushed: the
+checksum detects the effects of a power failure, like any other damage. The file's modification time is its last use.
 """
 
 import contextlib
@@ -84,10 +84,9 @@ class SsdFiles:
         return f"{folder}/{name[:2]}/{name}.{kind.value}"
 
     def write(self, entry: StoredEntry, data: memoryview) -> None:
-        """Stores an entry, in place of an older one of the same name.
+        """Store an entry, in place of an older one of the same name. It is written completely or not at all.
 
         Raises: SsdError if the disk does not take it.
-        Effects: the file is there, whole, or everything is as before.
         """
         path = self.path_of(entry.space, entry.hash, entry.kind)
         folder, temporary = os.path.dirname(path), path + _TEMPORARY
@@ -106,13 +105,12 @@ class SsdFiles:
             raise ssd_error("write", path, error) from error
 
     def read(self, entry: StoredEntry, target: memoryview) -> bool:
-        """Reads an entry and verifies it.
+        """Read an entry and verify it. Updates the file's last use.
 
         Args:
-            target: writable, `entry.nbytes` long; holds anything at all unless True is returned.
+            target: writable, `entry.nbytes` long; its content is undefined unless True is returned.
         Returns: False if there is no such file, or it is not exactly this entry.
         Raises: SsdError if the disk cannot read it.
-        Effects: fills `target`; the file's last use is now.
         """
         with self._opened(entry) as (fd, start):
             if start is None or not _read_whole(fd, start, target):
@@ -140,7 +138,7 @@ class SsdFiles:
 
     @contextlib.contextmanager
     def _opened(self, entry: StoredEntry) -> Iterator[tuple[int, int | None]]:
-        """The entry's open file and where its bytes begin there; None if it is not exactly this entry's."""
+        """The entry's open file and the start of its bytes in it; None if it is not exactly this entry's."""
         path = self.path_of(entry.space, entry.hash, entry.kind)
         fd = -1
         try:
@@ -158,9 +156,9 @@ class SsdFiles:
                 os.close(fd)
 
     def unlink(self, path: str) -> None:
-        """Removes a file; one that is gone already is no error.
+        """Remove a file; a missing one is no error.
 
-        Raises: SsdError if the disk does not let it go.
+        Raises: SsdError if the disk cannot remove it.
         """
         try:
             os.unlink(path)
@@ -236,7 +234,7 @@ def ssd_error(action: str, path: str, error: OSError) -> SsdError:
 
 
 def _read_header(fd: int) -> tuple[StoredEntry, int] | None:
-    """The description at the start of a file and where the entry's bytes begin; None if it is none."""
+    """The description at the start of a file and the offset of the entry's bytes; None if there is none."""
     head = os.pread(fd, _FIRST_READ_BYTES, 0)
     if len(head) < _PREFIX.size:
         return None

@@ -25,10 +25,9 @@ class SsdSlot:
 
     @classmethod
     def take(cls, folder: Path) -> Self:
-        """Takes the first free slot.
+        """Take and lock the first free slot.
 
-        Raises: SsdError if the folder cannot be made, written or locked, or a slot leads elsewhere.
-        Effects: the slot's folder exists and is locked.
+        Raises: SsdError if the folder cannot be made, written or locked, or a slot is a symbolic link.
         """
         for index in range(MAX_SLOTS):
             path = folder / f"slot-{index}"
@@ -50,10 +49,7 @@ class SsdSlot:
         raise SsdError(f"all {MAX_SLOTS} slots of {folder} are held by living servers; take another [kvcache] ssd_path")
 
     def give_back(self) -> None:
-        """Lets the next server have the slot, with all that lies in it. Twice is allowed.
-
-        Effects: the lock is gone.
-        """
+        """Unlock the slot, with all its files, for the next server. Twice is allowed."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,8 +1,8 @@
-"""Carries out what a ledger asks of the disk: one thread reads, one writes and removes; slow writes delay no read.
+"""Carries out a ledger's disk orders: one thread reads, one writes and removes; slow writes delay no read.
 
-The queues are unbounded lists of a bounded number of orders: the ledger has at most `max_spills` spills under way, a
-load needs an extent, and a removal is of an entry that was stored. Orders of one entry that must follow each other are
-writes and removals, and those keep their order; a load that comes too late finds another file, or none, and fails.
+The queues are unbounded lists of a bounded number of orders: the ledger has at most `max_spills` running spills, a load
+needs an extent, and a removal needs a stored entry. Orders of one entry whose sequence matters are writes and removals,
+and those keep their order; a load that is too late finds another file, or none, and fails.
 """
 
 import logging
@@ -15,20 +15,21 @@ from collections.abc import Callable, Iterable
 
 from hardware.ub.copy import checksum
 from serving.errors import SsdError
-from serving.kvpool.core.entry import LoadFromSsd, Order, Spill, Unlink
+from serving.kvpool.core.entry import Kind, LoadFromSsd, Order, Spill, Unlink
+from serving.kvpool.core.ssd_restore import KeptFile, restore_files
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
 
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
-"""After a failed write the disk is left alone for so long; what would leave memory for it is dropped meanwhile."""
+"""Pause of writes after a failed one; entries that would leave memory for the disk are dropped during it."""
 QUIET_S = 60.0
 _JOIN_S = 5.0
 _LAST_REMOVALS_S = 4.0
 """Removals that are queued when a server stops are carried out for so long: what was deleted must not come back."""
 HANG_S = 10.0
-"""A write that takes longer: until it returns, nothing more is ordered to the disk."""
+"""While a write takes longer than this, no more orders are given to the disk."""
 
 Job = Callable[[], None]
 
@@ -54,18 +55,15 @@ class SsdWorker:
         ]
 
     def start(self) -> None:
-        """Begins to work.
-
-        Effects: two threads.
-        """
+        """Start the two threads."""
         for thread in self._threads:
             thread.start()
         self._started = True
 
     def stop(self) -> None:
-        """Ends after the piece of work in hand and what is to be removed; other things that are queued are left undone.
+        """End the threads after the current order and queued removals; other orders are dropped.
 
-        Effects: the threads end; a thread that the disk holds up is left behind.
+        A blocked thread is left behind.
         """
         self._last_removal = time.monotonic() + _LAST_REMOVALS_S
         self._stopping = True
@@ -76,10 +74,7 @@ class SsdWorker:
                 thread.join(_JOIN_S)
 
     def submit(self, orders: Iterable[Order]) -> None:
-        """Takes orders to be carried out; never waits.
-
-        Effects: they are queued.
-        """
+        """Queue orders; never waits."""
         for order in orders:
             if isinstance(order, LoadFromSsd):
                 self._reads.put(order)
@@ -93,9 +88,9 @@ class SsdWorker:
         return set(self._unlinking)
 
     def run_between_writes(self, job: Job, timeout_s: float) -> bool:
-        """Runs something when everything queued for writing has been done, and while nothing is written or removed.
+        """Run a job after all queued writes, while no file is written or removed.
 
-        Returns: whether it was done in time.
+        Returns: whether it finished in time.
         Raises: SsdError as `job` does.
         """
         done = threading.Event()
@@ -117,7 +112,7 @@ class SsdWorker:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Orders not yet begun."""
+        """Orders in the queues."""
         return {"loads": self._reads.qsize(), "writes": self._writes.qsize()}
 
     @property
@@ -128,7 +123,7 @@ class SsdWorker:
 
     @property
     def dead(self) -> bool:
-        """Whether one of the threads has ended, although nobody asked for that."""
+        """Whether one of the threads has ended without being stopped."""
         return self._started and not self._stopping and not all(thread.is_alive() for thread in self._threads)
 
     def _read_forever(self) -> None:
@@ -172,12 +167,12 @@ class SsdWorker:
             self._tell()
 
     def _tell(self) -> None:
-        """Tells whoever waits; called under the lock."""
+        """Hand on new orders and wake waiting threads; called under the lock."""
         self._core.dispatch()
         self._core.changed.notify_all()
 
     def _load(self, order: LoadFromSsd) -> bool | None:
-        """Returns: False if what is there is something else; None if the disk cannot read, which may pass."""
+        """Returns: False if the file holds another entry or damaged bytes; None after a disk error, which may pass."""
         try:
             return self.files.read(_stored(order), self._core.view(order.offset, order.nbytes))
         except SsdError as error:
@@ -213,6 +208,40 @@ class SsdWorker:
         if now - self._told_at.get(counter, -QUIET_S) >= QUIET_S:
             self._told_at[counter] = now
             logger.warning("SSD tier: %s; the pool works on without it, further errors are only counted", error)
+
+
+def restore(core: ServerCore, files: SsdFiles) -> int:
+    """Take over what the predecessor of a starting server left on disk; remove files that are not taken over.
+
+    Only headers are read here.
+
+    Returns: entries taken over.
+    Raises: SsdError if the folder cannot be read.
+    """
+    now, kept, useless = core.now(), [], []
+    for file in files.scan():
+        one = file.entry
+        if one is None:
+            useless.append(file.path)
+        else:
+            kept.append(KeptFile(one.space, one.hash, one.kind, one.nbytes, one.checksum, now - file.age_s))
+    with core.changed:
+        restored, rest = restore_files(core.manager, kept, now)
+        for version, kept_file in restored:
+            if kept_file.kind is Kind.MODEL:
+                core.models[version] = kept_file.space.layout
+        core.dispatch()
+    useless += [files.path_of(one.space, one.hash, one.kind) for one in rest]
+    for path in useless:
+        try:
+            files.unlink(path)
+        except SsdError as error:
+            logger.warning("%s", error)
+    core.meters.add("ssd_restored", len(restored))
+    core.meters.add("ssd_discarded", len(useless))
+    if kept or useless:
+        logger.info("SSD tier: %d entries taken over, %d useless files removed", len(restored), len(useless))
+    return len(restored)
 
 
 def _stored(order: Spill | LoadFromSsd) -> StoredEntry:

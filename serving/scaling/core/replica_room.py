@@ -64,8 +64,15 @@ def hosts_with_room(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> set[NodeId]:
     """Hosts where one more replica of a pool has room now."""
+    return {node for node, more in room_by_node(pool, sizes, deployments, nodes).items() if more}
+
+
+def room_by_node(
+    pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
+) -> dict[NodeId, int]:
+    """How many more replicas of a pool have room on each node now."""
     free = _free(sizes, _all_placed(deployments, nodes), nodes)
-    return {node.node for node, left in zip(nodes, free, strict=True) if _most_on(sizes[pool], left)}
+    return {node.node: _most_on(sizes[pool], left) for node, left in zip(nodes, free, strict=True)}
 
 
 def shortage(

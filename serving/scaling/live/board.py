@@ -19,6 +19,7 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.fleet import granted, in_order, order, with_target
 from serving.scaling.core.gateways import Gateways
+from serving.scaling.core.group_parts import DECODE, group_parts
 from serving.scaling.core.history import History
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
@@ -31,7 +32,7 @@ from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
 from serving.scaling.live.deployment_watch import DeploymentWatch
 from serving.scaling.live.event_log import EventLog
 from serving.scaling.live.experts_state import experts_of
-from serving.scaling.live.group_orders import order_group
+from serving.scaling.live.group_orders import order_group, resize_groups
 from serving.scaling.live.holds import ScalingHolds, refusal_of
 from serving.scaling.live.ledger import Ledger
 from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
@@ -91,6 +92,7 @@ class ScalingBoard:
         self._spread = PoolSpread(
             config.autoscaler, self._sizes, self._ledger.last, gateways=config.gateway.replicas > 1
         )
+        self._parts = group_parts(config)
         self._sight = ClusterSnapshot(0.0)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
@@ -157,7 +159,8 @@ class ScalingBoard:
         held = self._holds.until(now)
         traffic = self._gateways.traffic(now)
         node_s = self._room.usual_s
-        return scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held, node_s)
+        signals = scaling_signals(self._config, self._sight, traffic, self._abilities, self._cache, held, node_s)
+        return signals if self._parts is None else self._parts.signals(signals, self._sight)
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
         """Do or tell what is asked.
@@ -169,7 +172,8 @@ class ScalingBoard:
             case ReadPools() | ReadExperts():
                 with contextlib.suppress(ClusterSilentError):
                     await self.look_first()
-                told = self.state() if isinstance(operation, ReadPools) else self._experts()
+                experts = self._config, self._sight, self._events.lost(), self._clock()
+                told = self.state() if isinstance(operation, ReadPools) else experts_of(*experts)
             case ReadDecisions():
                 told = self.decisions(operation)
             case ReadEvents():
@@ -248,7 +252,9 @@ class ScalingBoard:
             for wanted in in_order(targets):
                 if self._holds.hold(wanted.pool, self._clock()):
                     continue
-                if (to := granted(wanted, self._sight, self._room)) is not None:
+                if self._parts is not None and wanted.pool == DECODE:
+                    await self._resize_groups(wanted)
+                elif (to := granted(wanted, self._sight, self._room)) is not None:
                     await self._set(to, AUTOSCALER)
 
     def state(self) -> dict[str, Any]:
@@ -280,9 +286,6 @@ class ScalingBoard:
             "decisions": self.decisions(ReadDecisions(limit=SHOWN)),
             "events": self.events(ReadEvents(limit=SHOWN)),
         }
-
-    def _experts(self) -> dict[str, Any]:
-        return experts_of(self._config, self._sight, self._events.lost(), self._clock())
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
         """Answers `ReadDecisions`."""
@@ -329,6 +332,16 @@ class ScalingBoard:
             to, leaving = gateways
             await self._port.set_target(to.pool, to.target, leaving)
             self._write(to.pool, to.before, to.target, to.kind, to.reason, AUTOSCALER)
+        await self._resize_groups()
+
+    async def _resize_groups(self, wanted: PoolTarget | None = None) -> None:
+        """Bring decode groups to the sizes that the policy wants. One of another size holds the pool against it."""
+        if self._parts is not None:
+            for to in await resize_groups(self._parts, self._sight, self._port.order, wanted):
+                held = to.kind is ScaleKind.HELD
+                if held:
+                    self._holds.set(DECODE, self._default_hold_s, REST, self._clock())
+                self._write(DECODE, to.before, to.target, to.kind, to.reason, REST if held else AUTOSCALER)
 
     async def _notice(self, pool: str) -> None:
         """A target that nobody set here."""

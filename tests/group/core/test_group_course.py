@@ -16,17 +16,14 @@ from serving.group.core.group_course import (
     Make,
     RankSnapshot,
     Regroup,
-    SeenGroup,
-    abandoned,
     drain_refusal,
     mend,
-    orphan,
     resize_refusal,
-    spare_places,
     waiting_spares,
     whole,
 )
 from serving.group.core.group_growth import former_size
+from serving.group.core.group_takeover import SeenGroup, abandoned, orphan, spare_places
 from serving.values.group import RankPhase, RegroupOrder
 from tests.fakes.rank_group import ordered
 from tests.group.core.group_sights import SILENCE_S, first_order, report, sights
@@ -175,6 +172,15 @@ def test_a_group_shrinks_by_its_last_ranks_when_they_have_drained() -> None:
         "it has no place, and needs none any more"
     )
     assert mend({**without, 2: RankSnapshot(dead=True)}, 2, SILENCE_S) == [Kill(2, "has ended")]
+
+
+def test_a_member_that_has_not_begun_is_dismissed_after_the_others_compute_without_it() -> None:
+    """A shell died while it sent the first order: rank 0 has it, rank 1 does not. Then the group is to shrink."""
+    order = first_order(2)
+    there = {0: with_phase(0, RankPhase.SERVING, order, 1), 1: RankSnapshot(report=report(1, RankPhase.OFFERED, 1))}
+    assert mend(there, 1, SILENCE_S) == [Regroup(2, 2, order.offers[:1])]
+    alone = {**there, 0: with_phase(0, RankPhase.SERVING, ordered(2, 2, order.offers[:1]), 2)}
+    assert mend(alone, 1, SILENCE_S) == [Dismiss(1)]
 
 
 def test_a_rank_that_drains_is_replaced_in_its_name() -> None:

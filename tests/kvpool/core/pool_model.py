@@ -3,15 +3,20 @@
 The content of an entry follows from its key, so that every read can be checked.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import product
 
 from serving.ids import BlockHash, NodeId
-from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind, LoadFromSsd, Order, Space, Spill
+from serving.kvpool.core.batch_move import BatchMove, MovedBatch
+from serving.kvpool.core.entry import Found, Kind, LoadFromSsd, Order, Space, Spill
+from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
 from serving.kvpool.core.memory_manager import EntryView, ManagerSettings, MemoryManager
+from serving.kvpool.core.messages import Promote, Promoted
+from serving.kvpool.core.migration_plan import MoveTargets, planned_batches
+from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolEffect, PoolPost, PoolRead, PoolWrite, PoolWritten
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.roster import SEAT_S, PoolRoster
 from serving.values.namespaces import server_quotas
@@ -90,16 +95,6 @@ class Server:
         self.shares = dict(shares)
         self.manager.set_quotas(shares)
         self.ceilings = {namespace: self.used(namespace) for namespace in shares}
-
-    def store(self, key: Name, client: int, now: float) -> bool:
-        """Store an entry. Returns: whether it is present afterwards. An entry that another client is writing is not."""
-        space, hash = key
-        (grant,) = self.manager.reserve(space, [(hash, nbytes_of(key))], client, now)
-        if grant.status is GrantStatus.GRANTED:
-            self.driver.write(grant.offset, nbytes_of(key), CONTENT[key])
-            assert self.manager.commit(grant.version, CONTENT[key], client, now)
-            self.may_hold.add(key)
-        return key in self.held
 
     def work(self, name: Name, ok: bool, now: float) -> None:
         """The next piece of disk work for one name."""
@@ -330,33 +325,43 @@ class Pool:
         home = self.up[name]
         others = tuple(one for one in self.view.servers if one.record.name != name)
         ring = ring_of(replace(self.view, servers=others)) if leaving else self.ring
-        left = 0
-        for key, view in home.held.items():
-            owner = ring.primary(key[1])
-            if owner != name and home.manager.found(view.version) is not None:
-                left += not self._move(home, key, self.up.get(owner or ""))
+        strays = [view for view in home.held.values() if ring.primary(view.hash) != name]
+        left = len(strays)
+        for batch in planned_batches(strays, lambda one: -one.last_use, self.settings.capacity_bytes):
+            done = self._move(home, batch, ring)
+            left -= len(done.moved) + done.absent
+            self.seen["moved"] += len(done.moved)
         return left
 
-    def _move(self, home: Server, key: Name, target: Server | None) -> bool:
-        space, hash = key
-        found = home.manager.lookup(space, [hash], MIGRATOR, self.now)[0]
-        assert found is not None
-        version = found.version
-        here: Found | None = found
-        if found.tier is EntryTier.SSD:
-            home.manager.promote([version], MIGRATOR, self.now)
+    def _move(self, home: Server, batch: Sequence[EntryView], ring: HashRing) -> MovedBatch[EntryView]:
+        targets = MoveTargets(ring, home.name)
+        owners = {view: self.up.get(targets.target(view) or "") for view in batch}
+        leased = {view.version for view in home.held.values() if view.leased}
+        move = BatchMove(home.name, batch, lambda view: owner.name if (owner := owners[view]) else None, self.now + 5.0)
+        queue = deque(move.start(self.now))
+        while queue:
+            queue.extend(self._carry_out(move, home, queue.popleft()))
+        assert move.result is not None
+        for view, owner in owners.items():
+            if owner is not None and (key := (view.space, view.hash)) in owner.held:
+                owner.may_hold.add(key)
+        for view in move.result.moved:
+            assert view.version not in leased
+            home.may_hold.discard((view.space, view.hash))
+        return move.result
+
+    def _carry_out(self, move: BatchMove[EntryView], home: Server, effect: PoolEffect) -> Sequence[PoolEffect]:
+        assert not isinstance(effect, PoolRead)
+        server = self.up[effect.server]
+        if isinstance(effect, PoolWrite):
+            copies = [(grant, move.ready[index][1]) for index, grant in effect.grants]
+            for grant, found in copies:
+                assert home.driver.holds(found)
+                server.driver.write(grant.offset, found.nbytes, found.checksum)
+            return move.on(PoolWritten(server.name, [found.checksum for _, found in copies]), self.now)
+        assert isinstance(effect, PoolAsk | PoolPost)
+        answer = ledger_answer(server.manager, effect.message, MIGRATOR, self.now)
+        if isinstance(effect.message, Promote):
             home.work_all(self.now)
-            here = home.manager.found(version)
-        stored = False
-        if target is not None and here is not None and here.tier is EntryTier.DRAM:
-            assert home.driver.holds(here)
-            stored = target.store(key, MIGRATOR, self.now)
-        home.manager.release([version], MIGRATOR, self.now)
-        leased = stored and home.held[key].leased
-        if not stored or not home.manager.remove(version, self.now):
-            assert leased or not stored
-            return False
-        assert not leased
-        home.may_hold.discard(key)
-        self.seen["moved"] += 1
-        return True
+            answer = Promoted(tuple([found_in_dram(home.manager, version) for version in effect.message.versions]))
+        return move.on(PoolAnswer(server.name, answer), self.now) if isinstance(effect, PoolAsk) else ()

@@ -11,7 +11,8 @@ from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_move import BatchMove
 from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import EntryTier, Found, GrantStatus
+from serving.kvpool.core.entry import Found, GrantStatus
+from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
 from serving.kvpool.core.operation import (
     ClientOperation,
     PoolAnswer,
@@ -98,41 +99,23 @@ class QueueServer:
             assert self.manager.commit(grant.version, block[-1], 0, now)
 
     def handle(self, message: m.Message, now: float) -> m.Message:
-        """Response of a server to a request. Effects: those of the request on its ledger."""
-        manager, client = self.manager, self._connection
+        """Answer of a server to a request. Effects: those of the request on its ledger."""
+        manager = self.manager
         match message:
-            case m.Lookup(space, hashes, lease_s):
-                return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
-            case m.ReleaseLeases(versions):
-                manager.release(versions, client, now)
             case m.Promote(versions, _):
-                manager.promote(versions, client, now)
+                manager.promote(versions, self._connection, now)
                 if self.disk_works:
                     self.ledger.do_all(now)
-                return m.Promoted(tuple([self._in_dram(version) for version in versions]))
+                return m.Promoted(tuple([found_in_dram(manager, version) for version in versions]))
             case m.Report(versions):
                 for version in versions:
-                    found = self._in_dram(version)
+                    found = found_in_dram(manager, version)
                     if found is not None and not self.ledger.holds(found):
                         manager.distrust(version, now)
-            case m.Reserve(space, kind, items):
-                return m.Reserved(manager.reserve(space, items, client, now, kind))
-            case m.Commit(items):
-                return m.Committed(tuple([manager.commit(version, digest, client, now) for version, digest in items]))
-            case m.Abort(versions):
-                for version in versions:
-                    manager.abort(version, client, now)
+                return m.Done()
             case m.List(after, limit):
                 return m.Listed(tuple([self._listed(view, now) for view in manager.entries(after)][:limit]))
-            case m.Drop(versions):
-                return m.Committed(tuple([manager.remove(version, now) for version in versions]))
-            case _:
-                raise AssertionError(f"no server knows {message}")
-        return m.Done()
-
-    def _in_dram(self, version: int) -> Found | None:
-        found = self.manager.found(version)
-        return found if found is not None and found.tier is EntryTier.DRAM else None
+        return ledger_answer(manager, message, self._connection, now)
 
     @staticmethod
     def _listed(view: EntryView, now: float) -> m.ListedEntry:
@@ -339,7 +322,7 @@ def moved(driver: QueueDriver, home: str, seconds: float = 8.0) -> list[m.Listed
     driver.drive(move)
     driver.check()
     assert move.result is not None
-    return move.result
+    return [*move.result.moved]
 
 
 class Contents(Sequence[int]):

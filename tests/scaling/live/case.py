@@ -45,6 +45,12 @@ def config(policy: str = "slo", **autoscaler: float | str) -> ServeConfig:
     )
 
 
+def grouped() -> ServeConfig:
+    """The same with decode groups that begin with two ranks of 1 NPU and 64 MiB each, and may have six."""
+    one = config(decode_step_npus=1, min_decode_npus=2, max_decode_npus=6)
+    return replace(one, decode=replace(one.decode, ep=2, npus_per_instance=1, ub_memory_mib=64))
+
+
 def nodes(count: int = 2, npus: int = 8, memory_mib: int = 1024) -> tuple[SeenNode, ...]:
     """Equal nodes `a`, `b` ..."""
     return tuple(SeenNode(NodeId(name), npus, memory_mib) for name in "abcdefgh"[:count])

@@ -5,8 +5,10 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from serving.cluster.kept_values import KeptValues
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
+from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ScalingBoard
 from serving.values.expert_facts import ExpertFacts
 from serving.values.operator_order import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
@@ -14,12 +16,13 @@ from serving.values.scaling import (
     DrainGroupRank,
     GroupAnswer,
     PoolOperation,
+    ReadDecisions,
     ReadExperts,
     RebalanceGroup,
     ResizeRankGroup,
     ScaleRefusal,
 )
-from tests.scaling.live.case import FakeCluster, board_of, nodes, started
+from tests.scaling.live.case import FakeCluster, board_of, grouped, nodes, started
 
 GROUP = "decode#d1"
 
@@ -75,3 +78,42 @@ def test_groups_as_the_page_shows_them() -> None:
     (group,) = seen["groups"]
     assert (group["group"], group["pool"], group["map_version"]) == (GROUP, "decode", 4)
     assert [(one["rank"], one["state"]) for one in group["ranks"]] == [(0, "draining"), (1, "serving")]
+
+
+def sized(wanted: int) -> tuple[FakeCluster, ScalingBoard]:
+    """A group of two ranks that may have six."""
+    ranks = [rank(number, shell="d1", ranks=2, ranks_wanted=wanted) for number in range(2)]
+    cluster = FakeCluster(ClusterSnapshot(0.0, started(), nodes(), {one.name: one for one in ranks}))
+    board = ScalingBoard(grouped(), cluster, KeptValues(), cluster.clock)
+    asyncio.run(board.look())
+    return cluster, board
+
+
+def test_the_scaler_s_target_resizes_a_group() -> None:
+    cluster, board = sized(2)
+    told = asyncio.run(board.next_signals(0.0)).pool("decode")
+    assert (told.target, told.running, told.npus_per_instance) == (2, 2, 1)
+    grow = PoolTarget("decode", 2, 4, ScaleKind.BURST, "a queue")
+    asyncio.run(board.apply([grow]))  # the shell's rank does not answer
+    cluster.order_answer = OrderAnswer(True, "2 -> 4 ranks")
+    asyncio.run(board.look())
+    assert cluster.orders == [("rank-0", ResizeGroup(4))] * 2
+    assert cluster.calls == [], "the number of groups stays"
+    (entry,) = board.decisions(ReadDecisions())
+    assert (entry["before"], entry["target"], entry["kind"], entry["by"]) == (2, 4, "burst", "autoscaler")
+
+
+def test_a_shell_that_refuses_holds_the_pool() -> None:
+    cluster, board = sized(2)
+    cluster.order_answer = OrderAnswer(False, "4 ranks do not fit", detail={"kind": "no_room", "fits": 2})
+    asyncio.run(board.apply([PoolTarget("decode", 2, 4, ScaleKind.BURST, "a queue")]))
+    newest, _ = board.decisions(ReadDecisions())
+    assert (newest["before"], newest["target"], newest["reason"]) == (
+        4,
+        2,
+        "4 ranks do not fit; held; counted in parts of 1 NPU",
+    )
+    told = asyncio.run(board.next_signals(0.0)).pool("decode")
+    assert (told.target, told.held_until > 0) == (2, True)
+    asyncio.run(board.apply([PoolTarget("decode", 2, 3, ScaleKind.BURST, "a queue")]))
+    assert len(cluster.orders) == 1

@@ -27,6 +27,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.virtual.expert_group import CALL_S
 
 LEASE = RankLease("s", 1, 1, 4)
 
@@ -34,6 +35,8 @@ LEASE = RankLease("s", 1, 1, 4)
 @dataclass
 class LiveExperts:
     """A group of which only the shell's side is real. A `GroupPort` to its ranks, as far as experts need one.
+
+    Runs in a `VirtualLoop`, whose time is the shell's. A switch of maps takes `CALL_S`, as in virtual time.
 
     Args:
         expert_bytes: of one expert in a layer of the trace.
@@ -45,7 +48,6 @@ class LiveExperts:
     layers: int
     experts: int
     expert_bytes: int
-    now: float = 0.0
     rows: dict[int, list[list[int]]] = field(default_factory=dict)
     """By rank: [layer][expert] counted so far."""
 
@@ -56,7 +58,8 @@ class LiveExperts:
             slices: [number] those of all ranks.
         Returns: the map in use at the end of each.
         """
-        self.moves = GroupMoves(self, self.rules, lambda: LEASE, lambda: self.now)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        self.moves = GroupMoves(self, self.rules, lambda: LEASE, loop.time)  # type: ignore[arg-type]
         opening = opening_map(self.experts, self.ranks, self.redundant, self.layers)
         offers = tuple(
             RankOffer(
@@ -72,26 +75,25 @@ class LiveExperts:
         for rank, own in self.rows.items():  # a first count is what later ones are compared with
             self.moves.experts.on(rank, rank + 1, RowsCounted(rank, tuple(map(tuple, own))), 0.0)
         for number, one in enumerate(slices):
-            self.now = slice_s * (number + 0.5)
+            await asyncio.sleep(slice_s * (number + 0.5) - loop.time())
             self._add(one)
-            await self._round(known)
+            self._poll(known)
+            await asyncio.sleep(slice_s / 4)
             ledger = self.moves.experts.ledger
             assert ledger is not None
+            assert not ledger.busy
             used.append(ledger.map)
         self.moves.close()
         return used
 
-    async def _round(self, known: Mapping[int, KnownRank]) -> None:
-        """One poll of a shell, with all its consequences."""
+    def _poll(self, known: Mapping[int, KnownRank]) -> None:
+        """Do what a shell does each time that it has asked its ranks for reports."""
         ledger = self.moves.experts.ledger
         assert ledger is not None
         for rank in known.values():
             assert rank.report is not None
             rank.report = _report(rank.report.offer, ledger.map.version)
         self.moves.stuck(known, self.ranks)
-        while len(asyncio.all_tasks()) > 1 or ledger.busy:
-            await asyncio.sleep(0.001)
-            self.now += 1e-3 * ledger.busy  # however long the planning takes
 
     def _add(self, slices: Sequence[TraceSlice]) -> None:
         for one in slices:
@@ -101,6 +103,8 @@ class LiveExperts:
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> Any:
         """Deliver a command; see `GroupPort`."""
         if isinstance(call, MoveExperts):
+            if any(isinstance(order, SwitchMap) for order in call.orders):
+                await asyncio.sleep(CALL_S)
             return tuple(event for order in call.orders for event in self._do(name.rank, order))
         return ()
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from serving.ids import BlockHash
-from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_write import BatchWrite, NewEntry
 from serving.kvpool.core.entry import EntryTier, Kind, Space
+from serving.kvpool.core.ledger_answers import ledger_answer
 from serving.kvpool.core.memory_manager import ManagerSettings, MemoryManager
 from serving.kvpool.core.operation import (
     ClientOperation,
@@ -59,22 +59,9 @@ class ReferencePool:
             if isinstance(effect, PoolWrite):
                 effects += operation.on(PoolWritten(effect.server, [0] * len(effect.grants)), now)
                 continue
-            answer = self.answer(self.servers[effect.server], effect.message, client, now)
+            answer = ledger_answer(self.servers[effect.server], effect.message, client, now)
             if isinstance(effect, PoolAsk):
                 effects += operation.on(PoolAnswer(effect.server, answer), now)
-
-    def answer(self, manager: MemoryManager, message: m.Message, client: int, now: float) -> m.Message:
-        match message:
-            case m.Lookup(space, hashes, lease_s):
-                return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
-            case m.ReleaseLeases(versions):
-                manager.release(versions, client, now)
-                return m.Done()
-            case m.Reserve(space, kind, items):
-                return m.Reserved(manager.reserve(space, items, client, now, kind))
-            case m.Commit(items):
-                return m.Committed(tuple([manager.commit(version, digest, client, now) for version, digest in items]))
-        raise AssertionError(f"no server knows {message}")
 
     def release(self, client: int, leases: Sequence[Lease], now: float) -> None:
         for name, version in leases:

@@ -1,5 +1,6 @@
 """A live shell's side and virtual time, on the same recorded trace: the same moves, and equally even ranks."""
 
+import asyncio
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +14,9 @@ from serving.group.core.routing_trace import TraceHead, TraceSlice, trace_lines
 from serving.group.core.split import balancedness, rank_loads
 from serving.virtual.run import cost_model
 from serving.virtual.supernode import Supernode
+from tests.fakes.virtual_loop import VirtualLoop
 from tests.virtual.core.case import config, workload
 from tests.virtual.core.live_experts import LiveExperts
-
-pytestmark = pytest.mark.asyncio
 
 RANKS, EXPERTS, LAYERS, SLICE_S, SLICES = 4, 8, 5, 2.0, 24
 MODEL = Path(__file__).parents[3] / "deploy" / "models" / "storyteller"
@@ -57,10 +57,8 @@ def even(at: Any, slices: list[TraceSlice]) -> float:
     return sum(found) / len(found)
 
 
-# The live side runs in real time: with a load on all cores its first plan once differed.
-@pytest.mark.nightly("tests/virtual/core/test_expert_group.py::test_a_rebalance_evens_ranks_out_and_shortens_steps")
 @pytest.mark.parametrize("policy", ["time_sliced", "global"])
-async def test_the_same_trace_moves_the_same_experts_live_and_in_virtual_time(tmp_path: Path, policy: Any) -> None:
+def test_the_same_trace_moves_the_same_experts_live_and_in_virtual_time(tmp_path: Path, policy: Any) -> None:
     trace, file = recorded(), tmp_path / "routing.jsonl"
     head = TraceHead("decode#a", LAYERS, EXPERTS, SLICE_S)
     file.write_bytes(b"".join(trace_lines(head, [one for each in trace for one in each])))
@@ -69,7 +67,8 @@ async def test_the_same_trace_moves_the_same_experts_live_and_in_virtual_time(tm
     assert node.experts is not None
     group = node.experts.of(node.decodes[0].name)
     live = LiveExperts(rules, RANKS, 1, LAYERS, EXPERTS, expert_bytes(node.cost))
-    maps = await live.play(trace, SLICE_S)
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        maps = runner.run(live.play(trace, SLICE_S))
     shown, simulated = (core.journal.shown(0.0) for core in (live.moves.experts, group.core))
     assert decisions(shown) == decisions(simulated)
     assert len(simulated["rebalances"]) >= 2

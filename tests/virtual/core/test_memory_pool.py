@@ -1,52 +1,17 @@
 """The KV-cache pool in virtual time: joins, drains, deaths and returns of servers have the expected cost."""
 
-from collections.abc import Sequence
-from hashlib import blake2b
 from typing import Any
 
 import pytest
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
-from serving.ids import BlockHash
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
 from serving.virtual.memory_timers import ActionTimers
+from tests.virtual.core.memory_case import MIB, chain, fill, found, pool_of, run_to
 
-MIB = 1 << 20
 R1_BLOCK_BYTES = 35_979_264
-
-
-def chain(number: int, blocks: int = 8) -> list[BlockHash]:
-    return [BlockHash(blake2b(b"%d/%d" % (number, i), digest_size=16).digest()) for i in range(blocks)]
-
-
-def pool_of(servers: int = 4, blocks: int = 100, **settings: Any) -> VirtualPool:
-    """Blocks of one MiB."""
-    pace = settings.pop("migration_bytes_per_s", 100 * MIB)
-    quotas = settings.pop("quotas", None)
-    config = KvCacheConfig(replicas=servers, ub_memory_mib=blocks, slab_kib=1024, **settings)
-    return VirtualPool(config, MIB, quotas=quotas, migration_bytes_per_s=pace, ssd_bytes_per_s=100 * MIB)
-
-
-def found(pool: VirtualPool, blocks: Sequence[BlockHash], now: float, namespace: str = "default") -> int:
-    """Leading blocks found, released immediately."""
-    answer = pool.lookup_and_hold(namespace, blocks, 1, now)
-    pool.release(answer.handle, now)
-    return answer.blocks
-
-
-def fill(pool: VirtualPool, chains: int, now: float = 0.0) -> None:
-    for number in range(chains):
-        assert pool.store("default", chain(number), 1, now).stored == 8
-
-
-def run_to(pool: VirtualPool, end: float) -> None:
-    """Run every action at its own time, as a simulation does."""
-    while (due := pool.next_tick()) is not None and due <= end:
-        pool.tick(due)
-    pool.tick(end)
-    pool.check()
 
 
 def test_a_prefix_is_found_up_to_its_first_gap_and_evicted_from_its_end() -> None:
@@ -165,6 +130,36 @@ def test_a_draining_server_hands_everything_over_until_its_limit() -> None:
     # Held blocks were copied as well: the copies exist.
     assert all(found(pool, chain(number), 31.0) == 8 for number in range(2))
     pool.check()
+
+
+def test_entries_on_ssd_are_loaded_before_they_move_as_live() -> None:
+    def drained(**settings: Any) -> VirtualPool:
+        pool = pool_of(servers=2, blocks=64, ssd_mib=200, write_through=True, **settings)
+        for number in range(10):
+            pool.store("default", chain(number), 1, 10.0 * number)
+            run_to(pool, 10.0 * number + 9.0)
+        run_to(pool, 100.0)
+        pool.lose_server("server-0", 100.0)
+        pool.add_server(101.0, "server-0")  # its entries are on SSD only
+        run_to(pool, 110.0)
+        pool.remove_server("server-0", 110.0)
+        return pool
+
+    pool = drained()
+    held = pool.servers()[0].entries
+    run_to(pool, 110.035)
+    assert (pool.counters.promoted, pool.counters.moved) == (3, 0), "10 ms each"
+    run_to(pool, 110.045)
+    assert pool.counters.moved == 4, "a batch of 4 MiB"
+    run_to(pool, 130.0)
+    assert pool.counters.moved == held > 20
+    assert all(found(pool, chain(number), 130.0) == 8 for number in range(10))
+    pool = drained()
+    pool.lose_server("server-1", 110.005)  # while the first batch is loaded
+    run_to(pool, 114.0)
+    assert (pool.counters.moved, pool.servers()[0].entries) == (0, held)
+    run_to(pool, 140.0)
+    assert pool.servers() == ()
 
 
 def test_servers_that_leave_without_handing_over() -> None:

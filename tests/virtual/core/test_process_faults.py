@@ -122,6 +122,10 @@ def test_parts_and_memory_servers_are_killed_by_number() -> None:
     memory = run(fault(FaultKind.KILL, "memory1"))
     assert outcomes(memory) == (40, 0, 0)
     assert memory.faults[0].target == "server-1"
+    for lasts_s in (1.0, 8.0, math.inf):
+        frozen = run(fault(FaultKind.FREEZE, "memory1", lasts_s))
+        assert outcomes(frozen) == (40, 0, 0)
+        assert frozen.faults[0].target == "server-1"
     node = run(fault(FaultKind.KILL_PART, "node0"))
     assert node.faults[0].target == "n0"
     assert outcomes(node)[:2] == (40, 0)

@@ -1,12 +1,14 @@
-"""How many instances a pool of engines has in virtual time: asked for, coming up, serving, leaving.
+"""Model of Ray Serve's controller in virtual time: replicas of the engine pools that wait, start, serve and leave.
 
     target = serving + starting + replacing + waiting for NPUs          (once nothing is to leave)
-             up        │          │           └ started as soon as others have left
+             up        │          │           └ starts as soon as others have left
                        │          └ lost to a fault; its recovery starts it again
                        └ has its NPUs; serves after the phases of its start
 
-Too many? First those go that wait or were lost, then those that start, the latest first, then those that serve, which
-the caller names; they leave as `InstanceLife` says.
+Targets, and the names of serving replicas that leave, come from `serving.scaling.core.fleet`. What is modelled here is
+what Serve and Ray do about them live, and nothing of ours decides: of a surplus those stop first that do not run yet
+(`DeploymentScheduler._get_replicas_to_stop`), and a replica waits until Ray has NPUs for it. An instance that leaves
+does so as `InstanceLife` says.
 """
 
 from collections import Counter
@@ -14,7 +16,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from serving.instance.core.life import BeginLeaving, Inside, LifeEffect, LifeEvent, LifePhase, Stored, Wake
+from serving.instance.core.life import (
+    STORED_LOOK_S,
+    BeginLeaving,
+    Inside,
+    LifeEffect,
+    LifeEvent,
+    LifePhase,
+    Stored,
+    Wake,
+)
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.start_phases import StartPhases, WarmProcesses
@@ -22,14 +33,13 @@ from serving.virtual.start_phases import StartPhases, WarmProcesses
 if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
 
-STORED_LOOK_S = 0.02
-"""How often an instance that leaves is asked whether its last blocks are stored, as live."""
 _FIRST_SERVED = ("decode", "prefill", "aggregated")
-"""Who gets NPUs that have become free: requests that generate already are kept first."""
+"""Pools in the order in which they get NPUs that have become free: requests that already generate come first. An
+assumption, since Ray promises no order among replicas that wait."""
 
 
-class EngineSizes:
-    """The sizes of one supernode's engine pools.
+class ServeReplicas:
+    """The replicas of one supernode's engine pools.
 
     Args:
         phases: of a start.

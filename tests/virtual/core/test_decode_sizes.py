@@ -114,7 +114,7 @@ def test_abilities_rise_faster_than_parts_which_are_whole_groups() -> None:
 
 
 DEAD = [(8, "n4"), (4, "n4"), (8, "n10")]
-DEAD_AS = "tests/virtual/core/test_part_sizes.py::test_a_node_that_dies_while_an_instance_changes_leaves_sound_books"
+DEAD_AS = "tests/virtual/core/test_decode_sizes.py::test_a_node_that_dies_while_an_instance_changes_leaves_sound_books"
 
 
 @pytest.mark.parametrize(("parts_then", "node"), mostly_nightly(DEAD, DEAD[1:2], DEAD_AS))

@@ -1,15 +1,15 @@
-"""One client's connection to a memory server, as its handlers see it."""
+"""State of one client's connection to a memory server."""
 
 from dataclasses import dataclass, field
 
-from hardware.ub.process import ProcessStamp
 from serving.ids import NodeId
 from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.holds import HoldingProcess
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A reservation: where it is and since when, so that nothing is written there for a client that came too late."""
+    """A reservation: its place and its start, so that bytes that arrive too late are not written."""
 
     offset: int
     nbytes: int
@@ -32,7 +32,7 @@ class Session:
     client: int
     name: str
     node: NodeId
-    process: ProcessStamp | None
+    process: HoldingProcess | None
     writing: dict[int, Writing] = field(default_factory=dict)
     listing: list[EntryView] = field(default_factory=list)
     written: tuple[bool, ...] = ()

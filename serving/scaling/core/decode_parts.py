@@ -1,0 +1,138 @@
+"""Decode in parts: instances that grow and shrink while they serve, each counted as so many replicas. Pure.
+
+    target 11, two instances ── shared evenly ──► 6 and 5, within the bounds of one instance
+    one change of an instance at a time, which finishes; shrink before grow; grow as far as parts are free there
+
+A part is `[autoscaler] decode_step_npus` NPUs: the last dies of an instance in virtual time, the last ranks of a group
+live. How an instance drops or adds them is its own matter.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from serving.ids import NodeId
+from serving.scaling.core.cluster_snapshot import ReplicaPhase, SeenDeployment, SeenReplica
+from serving.values.signals import PoolSignals
+
+
+@dataclass(frozen=True, slots=True)
+class SizedInstance:
+    """A decode instance, or a group of ranks, in parts.
+
+    Args:
+        place: node that it is on, and grows on; None while it has none.
+        parts: that it has, those included that take nothing new.
+        wanted: that it will have once its change has finished; no other number = it does not change.
+    """
+
+    name: str
+    place: NodeId | None
+    parts: int
+    wanted: int
+
+    @property
+    def growing(self) -> int:
+        """Parts that have been started and do not serve yet."""
+        return max(0, self.wanted - self.parts)
+
+    @property
+    def leaving(self) -> int:
+        """Parts that take nothing new."""
+        return max(0, self.parts - self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeInstance:
+    """Start a change: have `parts` instead of `before`."""
+
+    name: str
+    before: int
+    parts: int
+
+
+class DecodeParts:
+    """Sizes of a pool's instances.
+
+    Args:
+        fewest, most: parts of one instance.
+        target: parts of all instances together.
+    """
+
+    def __init__(self, fewest: int, most: int, target: int) -> None:
+        self.fewest, self.most = fewest, most
+        self.target = target
+
+    def bounds(self, instances: int) -> tuple[int, int]:
+        """Fewest and most parts of so many instances together."""
+        return instances * self.fewest, instances * self.most
+
+    def due(self, instances: Sequence[SizedInstance], free: Mapping[NodeId, int]) -> list[ResizeInstance]:
+        """Changes to start now, in this order, which bring each instance nearer to its share of the target.
+
+        Args:
+            instances: those that are up.
+            free: parts that nobody has, by node.
+        """
+        if not instances:
+            return []
+        each, more = divmod(self.target, len(instances))
+        shares = [min(self.most, max(self.fewest, each + (at < more))) for at in range(len(instances))]
+        left, due = dict(free), []
+        for one, share in sorted(zip(instances, shares, strict=True), key=lambda pair: pair[1] - pair[0].parts):
+            if one.wanted != one.parts or one.place is None:
+                continue
+            if share > one.parts:
+                share = one.parts + min(share - one.parts, left.get(one.place, 0))
+                left[one.place] = left.get(one.place, 0) - (share - one.parts)
+            if share != one.parts:
+                due.append(ResizeInstance(one.name, one.parts, share))
+        return due
+
+
+def as_replicas(target: int, instances: Iterable[SizedInstance]) -> SeenDeployment:
+    """The pool as room is judged: a replica for each part, those that do not serve yet included."""
+    parts = [
+        SeenReplica(f"{one.name} {phase.value} {number}", phase, one.place, None)
+        for one in instances
+        for phase, count in (
+            (ReplicaPhase.SERVING, one.parts - one.leaving),
+            (ReplicaPhase.STARTING, one.growing),
+            (ReplicaPhase.DRAINING, one.leaving),
+        )
+        for number in range(count)
+    ]
+    return SeenDeployment(target, tuple(parts))
+
+
+def in_parts(
+    whole: PoolSignals,
+    per_instance: float,
+    target: int,
+    instances: Sequence[SizedInstance],
+    step_npus: int,
+    bounds: tuple[int, int],
+) -> PoolSignals:
+    """The signals of a pool whose unit is a part: what an instance can do, a part can do in proportion.
+
+    Args:
+        whole: in instances of `per_instance` parts.
+        step_npus: NPUs of a part.
+    """
+    leaving = sum(one.leaving for one in instances)
+    running = sum(one.parts for one in instances) - leaving
+    return structs.replace(
+        whole,
+        target=target,
+        running=running,
+        starting=max(0, target - running),
+        draining=leaving,
+        npus_per_instance=step_npus,
+        tokens_per_s=whole.tokens_per_s / per_instance,
+        max_sequences=whole.max_sequences / per_instance,
+        crowd=whole.crowd / per_instance,
+        seats=int(whole.seats / per_instance),
+        low=bounds[0],
+        high=bounds[1],
+    )

@@ -1,0 +1,182 @@
+"""Decode groups of ranks that the scaler makes larger and smaller: what the board sees and orders. Pure.
+
+    scaler -> target in parts -> `granted` -> `due` -> ResizeRankGroup, as `cloudmatrix experts resize` gives it
+                                    ▲
+    groups, at each look ──► `see` ─┘
+
+A group that is to have another size than was ordered was resized by somebody, or has given up growing: its pool is held
+against the policy, as one whose number of replicas was set past the board.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+from msgspec import structs
+
+from serving.config.serve import ServeConfig
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember, SeenReplica
+from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.decode_parts import DecodeParts, SizedInstance, as_replicas, in_parts
+from serving.scaling.core.fleet import granted
+from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.replica_room import ReplicaSize, room_by_node
+from serving.scaling.core.signals import sizes_of
+from serving.values.scaling import ResizeRankGroup
+from serving.values.signals import ScalingSignals
+
+DECODE = "decode"
+
+
+def group_parts(config: ServeConfig) -> "GroupParts | None":
+    """The rules where `[autoscaler] decode_step_npus` has an effect in a system that runs; else None."""
+    scaler = config.autoscaler
+    decode = config.pools.get(DECODE)
+    if scaler.policy == "none" or not scaler.decode_step_npus or decode is None or decode.ep == 1:
+        return None
+    return GroupParts(config)
+
+
+class GroupParts:
+    """Sizes of the decode groups, in parts of `decode_step_npus` NPUs.
+
+    Attributes:
+        target: parts of all groups together; 0 before the first look.
+    """
+
+    def __init__(self, config: ServeConfig) -> None:
+        scaler, decode = config.autoscaler, config.decode
+        self._step_npus = scaler.decode_step_npus
+        self._step_ranks = self._step_npus // decode.npus_per_instance
+        self._first = decode.ep // self._step_ranks
+        fewest, most = scaler.min_decode_npus // self._step_npus, scaler.max_decode_npus // self._step_npus
+        self._rules = DecodeParts(fewest, most, 0)
+        self._unit = f"parts of {self._step_npus} NPU{'s' * (self._step_npus > 1)}"
+        """For people who read a decision: Serve's replicas are groups."""
+        size = ReplicaSize(self._step_npus, decode.ub_memory_mib * self._step_ranks)
+        self._sizes = {**sizes_of(config), DECODE: size}
+        # Another node is of no use to a group, which grows on its own.
+        self._room = NodeRoom(replace(scaler, nodes="fixed"), self._sizes, lambda _pool, _now: None)
+        self._replicas: int | None = None
+        """Groups that Serve was asked for, as of the last look."""
+        self._ordered: dict[str, int] = {}
+        self._shown: dict[str, int] = {}
+        """Parts that each group is to have: as ordered, and as it said at the last look."""
+
+    @property
+    def target(self) -> int:
+        """Parts of all groups together that were asked for."""
+        return self._rules.target
+
+    def see(self, sight: ClusterSnapshot) -> PoolTarget | None:
+        """Compare the groups with what was ordered.
+
+        Returns: the new target if somebody has resized a group, or one could not grow and stays as it was.
+        Effects: the target grows by groups that Serve is asked for beside, and shrinks by the share of those that it is
+        not asked for any more; at first it is what is there.
+        """
+        seen = sight.deployments.get(DECODE)
+        if seen is None:
+            return None
+        groups, before = self._serving(sight), self.target
+        if self._replicas is None:
+            self._rules.target = sum(one.wanted for one in groups) + (seen.target - len(groups)) * self._first
+        elif self._replicas != seen.target:
+            low, high = self._rules.bounds(seen.target)
+            more = (seen.target - self._replicas) * self._first
+            there = before + more if more > 0 else before * seen.target // self._replicas
+            self._rules.target = min(high, max(low, there))
+        self._replicas = seen.target
+        past = [
+            one.name
+            for one in groups
+            if one.name in self._shown and one.wanted not in (self._shown[one.name], self._ordered[one.name])
+        ]
+        self._shown = {one.name: one.wanted for one in groups}
+        self._ordered = {name: self._ordered.get(name, parts) for name, parts in self._shown.items()}
+        if not past:
+            return None
+        self._ordered |= {name: self._shown[name] for name in past}
+        return self._settle(sight, f"{', '.join(past)}: resized past the board, or could not grow; held")
+
+    def signals(self, whole: ScalingSignals, sight: ClusterSnapshot) -> ScalingSignals:
+        """Signals whose unit of decode is a part. What is measured of a rank, a part has as often as it has ranks."""
+        groups = self._groups(sight)
+        serving = self._serving(sight)
+        per_group = sum(one.parts - one.leaving for one in serving) / len(serving) if serving else self._first
+        bounds = self._rules.bounds(sight.deployments[DECODE].target)
+        pools = tuple(
+            in_parts(pool, per_group, self.target, groups, self._step_npus, bounds) if pool.pool == DECODE else pool
+            for pool in whole.pools
+        )
+        growing = sum(one.growing for one in serving) * self._step_npus
+        return structs.replace(whole, pools=pools, npus_free=max(0, whole.npus_free - growing))
+
+    def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
+        """A scaler's target, cut to what fits beside the groups; see `fleet.granted`. Effects: it is the target."""
+        counted = self._counted(sight)
+        to = granted(wanted, counted, self._room)
+        if to is None:
+            return None
+        groups = self._groups(sight)
+        free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
+        places = {one.place for one in groups if one.place is not None}
+        most = sum([one.wanted for one in groups]) + sum([free.get(place, 0) for place in places])
+        target, reason = min(to.target, max(most, to.before)), to.reason
+        if target < to.target:
+            reason = f"{reason}; {target} fit on the nodes of its groups, where these grow"
+        self._rules.target = target
+        if target == to.before:
+            return None
+        return structs.replace(to, target=target, reason=f"{reason}; counted in {self._unit}")
+
+    def due(self, sight: ClusterSnapshot) -> list[ResizeRankGroup]:
+        """Orders to give now; one that a group does not show yet is given again.
+
+        Groups that are still to come count among those that share the target. None are due while there are more groups
+        than Serve was asked for: which of them end is not known yet.
+        """
+        sharing = [one for one in self._groups(sight) if one.wanted]
+        if self._replicas is None or len(sharing) > self._replicas:
+            return []
+        counted = self._counted(sight)
+        free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
+        due = self._rules.due(sharing, free)
+        self._ordered |= {one.name: one.parts for one in due}
+        return [ResizeRankGroup(one.name, one.parts * self._step_ranks) for one in due]
+
+    def refused(self, resize: ResizeRankGroup, reason: str, sight: ClusterSnapshot) -> PoolTarget:
+        """A group does not take an order. Returns: the target, which is what the groups have."""
+        self._ordered[resize.group] = self._shown[resize.group]
+        return self._settle(sight, f"{reason}; held")
+
+    def _settle(self, sight: ClusterSnapshot, reason: str) -> PoolTarget:
+        before, there = self.target, [one for one in self._groups(sight) if one.wanted]
+        self._rules.target = sum(self._ordered.get(one.name, one.wanted) for one in there)
+        return PoolTarget(DECODE, before, self.target, ScaleKind.HELD, f"{reason}; counted in {self._unit}")
+
+    def _counted(self, sight: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot with a replica for each part."""
+        parts = as_replicas(self.target, self._groups(sight))
+        return replace(sight, deployments={**sight.deployments, DECODE: parts})
+
+    def _serving(self, sight: ClusterSnapshot) -> list[SizedInstance]:
+        return [one for one in self._groups(sight) if one.parts and one.wanted]
+
+    def _groups(self, sight: ClusterSnapshot) -> list[SizedInstance]:
+        """All groups: those that serve, those that are still to come, and those that end, whose `wanted` is 0."""
+        return [
+            self._group(replica, sight.instances_of(replica.name)) for replica in sight.deployments[DECODE].replicas
+        ]
+
+    def _group(self, replica: SeenReplica, ranks: Sequence[SeenMember]) -> SizedInstance:
+        leaves = replica.phase is ReplicaPhase.DRAINING
+        node = ranks[0].node if ranks else replica.node
+        if not ranks:
+            return SizedInstance(replica.name, node, 0, 0 if leaves else self._first)
+        facts = next((one.facts for one in ranks if not one.facts.get("draining")), ranks[0].facts)
+        size = int(facts["ranks"])
+        wanted = 0 if leaves else int(facts.get("ranks_wanted", size))
+        draining = max(0, len(ranks) - size) if wanted <= size else 0  # else newcomers that say so before the others
+        parts = ceil(size / self._step_ranks) + ceil(draining / self._step_ranks)
+        return SizedInstance(str(facts["group"]), node, parts, ceil(wanted / self._step_ranks))

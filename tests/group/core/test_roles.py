@@ -1,0 +1,169 @@
+"""Groups of attention ranks and expert ranks: each side is made whole by itself, experts stay on expert ranks."""
+
+import msgspec
+import pytest
+
+from serving.errors import GroupError, PlacementError
+from serving.group.core.first_map import contents_of, opening_map
+from serving.group.core.group_course import (
+    BeginDrain,
+    GroupOrder,
+    GroupSide,
+    GroupSizes,
+    Kill,
+    Make,
+    RankSnapshot,
+    Regroup,
+    mend_sides,
+    resize_refusal,
+    whole_sides,
+)
+from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.core.rank_life import check_offers
+from serving.values.expert_moves import FetchExpert, RowsCounted
+from serving.values.group import RankOffer, RankPhase, RankRole
+from tests.fakes.rank_group import ordered
+from tests.group.core.group_sights import SILENCE_S, report
+
+ATTENTION, EXPERTS = GroupSide(2, end=4), GroupSide(2, first=4)
+MEMBERS = (0, 1, 4, 5)
+SERVING, OFFERED = RankPhase.SERVING, RankPhase.OFFERED
+Ranks = dict[int, RankSnapshot]
+
+
+def serving(*members: int, epoch: int = 1) -> Ranks:
+    order = ordered(epoch, epoch, tuple(RankOffer(rank, rank, "", "x") for rank in members))
+    return {rank: RankSnapshot(report=report(rank, SERVING, rank, order, epoch)) for rank in members}
+
+
+def offered(rank: int) -> Ranks:
+    return {rank: RankSnapshot(report=report(rank, OFFERED, rank))}
+
+
+def mended(ranks: Ranks, attention: GroupSide = ATTENTION, experts: GroupSide = EXPERTS) -> list[GroupOrder]:
+    return mend_sides(ranks, [attention, experts], SILENCE_S)
+
+
+def members(orders: list[GroupOrder]) -> list[int]:
+    (order,) = [one for one in orders if isinstance(one, Regroup)]
+    return [one.rank for one in order.members]
+
+
+def test_a_group_forms_once_both_sides_have_offered() -> None:
+    assert mended({}) == [Make(rank) for rank in MEMBERS]
+    there = {rank: one for each in map(offered, MEMBERS) for rank, one in each.items()}
+    assert members(mended(there)) == list(MEMBERS)
+    del there[5]
+    assert mended(there) == [Make(5)]
+    assert mended(serving(*MEMBERS)) == []
+    assert whole_sides(serving(*MEMBERS), [ATTENTION, EXPERTS])
+
+
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_lost_rank_of_either_side_is_replaced_under_its_number(lost: int) -> None:
+    others = [rank for rank in MEMBERS if rank != lost]
+    orders = mended(serving(*MEMBERS) | {lost: RankSnapshot(dead=True)})
+    assert orders[0] == Kill(lost, "has ended")
+    assert members(orders) == others
+    assert mended(serving(*others, epoch=2)) == [Make(lost)]
+    assert members(mended(serving(*others, epoch=2) | offered(lost))) == list(MEMBERS)
+
+
+def test_a_side_without_ranks_waits_for_one() -> None:
+    left = serving(*MEMBERS) | {rank: RankSnapshot(dead=True) for rank in (4, 5)}
+    assert mended(left) == [Kill(4, "has ended"), Kill(5, "has ended")], "no epoch without experts"
+    attention = {rank: one for rank, one in left.items() if rank < 4}
+    assert mended(attention) == [Make(4), Make(5)]
+    assert members(mended(attention | offered(4))) == [0, 1, 4], "the first one that is there is enough"
+
+
+def test_one_side_is_resized_and_the_other_stays() -> None:
+    grows = GroupSide(3, former=2, first=4)
+    assert mended(serving(*MEMBERS), experts=grows) == [Make(6)]
+    assert members(mended(serving(*MEMBERS) | offered(6), experts=grows)) == [*MEMBERS, 6]
+    assert mended(serving(*MEMBERS), attention=GroupSide(1, end=4)) == [BeginDrain(1)]
+    sizes = GroupSizes(2, 9)
+    assert "a layer has 4 experts" in resize_refusal(5, sizes, 4, RankRole.EXPERTS)
+    assert resize_refusal(5, sizes, 4, RankRole.ATTENTION) == ""
+
+
+def test_a_spare_of_a_side_takes_the_place_of_its_lost_rank_alone() -> None:
+    spare = GroupSide(2, spares=1, first=4)
+    there = serving(*MEMBERS) | offered(6)
+    assert mended(there, experts=spare) == []
+    assert members(mended(there | {4: RankSnapshot(dead=True)}, experts=spare)) == [0, 1, 5, 6]
+    assert members(mended(there | {1: RankSnapshot(dead=True)}, experts=spare)) == [0, 4, 5]
+
+
+# ---- experts ---------------------------------------------------------------------------------------------------------
+
+LAYERS, COUNT = 2, 8
+
+
+def offers(*ranks: int, redundant: int = 1) -> list[RankOffer]:
+    opening = opening_map(COUNT, 6, redundant, LAYERS, holders=(4, 5))
+    roles = {rank: RankRole.ATTENTION if rank < 4 else RankRole.EXPERTS for rank in ranks}
+    return [
+        RankOffer(rank, rank + 1, "", "x", experts=COUNT, expert_bytes=1, held=contents_of(opening, rank), role=role)
+        for rank, role in roles.items()
+    ]
+
+
+def grouped(*ranks: int) -> GroupExperts:
+    core = GroupExperts(ExpertRules(window_s=5.0, slices=5, bytes_per_s=1e9))
+    core.regroup(offers(*ranks), 6, 1, 0.0)
+    return core
+
+
+def test_experts_stay_on_ranks_with_experts() -> None:
+    core = grouped(*MEMBERS)
+    assert core.ledger is not None
+    assert [bool(count) for count in core.ledger.map.slots] == [False] * 4 + [True] * 2
+    core.confirm(dict.fromkeys(MEMBERS, core.ledger.map.version), 0.0)
+    homes = core.ledger.map.layers[0].homes
+    hot = {expert for expert, own in enumerate(homes) if [home.at.rank for home in own] == [4]}
+    assert len(hot) > 1
+    rows = [[0] * COUNT for _ in range(LAYERS)]
+    plan = None
+    for second in range(12):
+        for row in rows:
+            row[:] = [count + 1000 * (expert in hot) + 10 for expert, count in enumerate(row)]
+        assert core.count_due(second)
+        for rank in (0, 1):  # gates count
+            core.on(rank, rank + 1, RowsCounted(rank, tuple(map(tuple, rows))), second)
+        plan = plan or core.plan(second)
+    assert plan is not None
+    effects = core.begin(plan, core.ledger.map.version, "load", "time_sliced", 12.0)
+    moves = [move for layer in plan.layers for one in layer.rounds for move in one.moves]
+    assert moves
+    assert {move.to.rank for move in moves} <= {4, 5}
+    assert all(one.move.to.rank in (4, 5) for one in effects if isinstance(one, FetchExpert))
+
+
+def test_a_lost_attention_rank_leaves_experts_where_they_are() -> None:
+    core = grouped(*MEMBERS)
+    assert core.ledger is not None
+    before = core.ledger.map
+    after = core.regroup(offers(0, 4, 5), 6, 2, 1.0)
+    assert (after.slots, after.layers) == (before.slots, before.layers)
+
+
+def test_a_lost_expert_rank_leaves_all_experts_with_the_other_one() -> None:
+    core = grouped(*MEMBERS)
+    after = core.regroup(offers(0, 1, 5), 6, 2, 1.0)
+    assert {home.at.rank for layer in after.layers for homes in layer.homes for home in homes} == {5}
+    with pytest.raises(PlacementError, match="none of 2 members holds experts"):
+        core.regroup(offers(0, 1), 6, 3, 2.0)
+    with pytest.raises(PlacementError, match="no rank of the group holds experts"):
+        opening_map(COUNT, 6, 0, LAYERS, holders=())
+    with pytest.raises(PlacementError, match="ep = 2, but a layer of this model has 1 experts"):
+        opening_map(1, 6, 0, LAYERS, holders=(4, 5))
+
+
+def test_ranks_refuse_a_group_that_lacks_a_role() -> None:
+    own, *_ = all_of = [msgspec.structs.replace(one, experts=0, held=()) for one in offers(*MEMBERS)]
+    check_offers(own, 6, all_of)
+    with pytest.raises(GroupError, match=r"ranks \[0, 1\] have no experts"):
+        check_offers(own, 6, all_of[:2])
+    with pytest.raises(GroupError, match=r"ranks \[4, 5\] have no attention"):
+        check_offers(all_of[2], 6, all_of[2:])
