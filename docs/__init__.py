@@ -1,1 +1,1 @@
-"""Pages of the documentation, and what makes some of them. Not part of the package."""
+"""Pages of the documentation, and generators of some of them. Not part of the package."""

@@ -1,7 +1,7 @@
 """MkDocs hook: the site mirrors the repository, so that links between pages need no rewriting.
 
-Pages are the Markdown files at the top level, those of docs/, every README and the runbook. Pictures and files that
-they link to come along. A page that would load a script, a style or a font from another host ends the build.
+Pages are the Markdown files at the top level, those of docs/, every README and the runbook, with the pictures and files
+that they link to. A page that would load a script, a style or a font from another host fails the build.
 """
 
 import re
@@ -31,7 +31,7 @@ _LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make the navigation of what is there. Effects: sets `nav` and what `mkdocs serve` watches."""
+    """Create the navigation from the existing pages. Effects: sets `nav` and the files that `mkdocs serve` watches."""
     project = [name for name in ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md") if (ROOT / name).exists()]
     parts = {title: _readmes(folder) for title, folder in SECTIONS.items()}
     config.nav = [
@@ -57,12 +57,12 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fold Mermaid diagrams up as text: drawing them would take a script from another host."""
+    """Keep Mermaid diagrams as text: drawing them would take a script from another host."""
     return _MERMAID.sub(lambda found: _folded(found.group()), markdown)
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
-    """Check a finished page. Raises: PluginError if it would load something from elsewhere."""
+    """Check a finished page. Raises: PluginError if it would load a resource from another host."""
     loaded = _LOADED.search(output)
     if loaded is not None and 'rel="canonical"' not in loaded.group():
         raise PluginError(f"{page.file.src_uri} loads from another host: {loaded.group()}")

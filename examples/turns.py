@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A conversation of several turns, and how much of each prompt need not be computed again.
+"""A conversation of several turns, and the part of each prompt that need not be computed again.
 
 Shows: reuse of KV blocks. Each prompt starts with all turns before it. `cached` tokens were not computed; of these, the
 `pulled` ones were read from the KV-cache pool, in this case blocks that the decode instance had generated.

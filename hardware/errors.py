@@ -69,7 +69,7 @@ class UbCorruptError(UbError):
 
 
 class UbFullError(UbError):
-    """No room for a region, for one more table entry, or for the segment itself."""
+    """No space for a region, for one more table entry, or for the segment itself."""
 
 
 class UbRangeError(UbError):
@@ -85,7 +85,7 @@ class UbBusyError(UbError):
 
 
 class UbChannelError(UbError):
-    """A transfer did not come about.
+    """A transfer failed.
 
     Args:
         ending: `late`, `epoch changed` or `mismatch`.

@@ -1,4 +1,4 @@
-"""Where requests go and what their bodies look like; pure, so that a body can be rendered before it is due."""
+"""Addresses of requests and the form of their bodies; pure, so that a body can be rendered before it is due."""
 
 from enum import StrEnum
 
@@ -89,7 +89,7 @@ def as_messages(prompt: Prompt) -> list[PromptMessage]:
 
 
 def _as_prompt(prompt: Prompt, history: History) -> str | list[int]:
-    """A prompt for the completions endpoint, behind its history."""
+    """A prompt for the completions endpoint, after its history."""
     if isinstance(prompt, str):
         return f"{history}{prompt}" if history else prompt
     token_ids = [part for part in prompt if isinstance(part, int)]

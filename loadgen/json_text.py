@@ -40,7 +40,7 @@ def _depth(text: bytes | str) -> int:
     """Nesting depth of arrays and objects; every step is one pass of C over the bytes."""
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogatepass")
-    if b"\\" in text:  # so that each quote that is left begins or ends a string
+    if b"\\" in text:  # so that each remaining quote starts or ends a string
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     marks = text.translate(None, _NO_MARKS).replace(b'""', b"")
     outside = b"".join(marks.split(b'"')[::2])

@@ -34,16 +34,16 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One request of a conversation.
 
     Attributes:
-        prompt: what this turn adds. Text or token ids for the completions endpoint; messages or text (= one user
+        prompt: addition of this turn. Text or token ids for the completions endpoint; messages or text (= one user
             message) for chat. In a later turn of a conversation it follows the history (earlier prompts and the
-            server's answers).
+            server's responses).
         output_tokens: tokens requested (`max_tokens`).
         input_tokens: tokens of `prompt` as planned, None if not counted; the server's count is in the record.
-        asked_input_tokens, asked_output_tokens: the workload's lengths where the plan changed them, because the model
+        asked_input_tokens, asked_output_tokens: the workload's lengths if the plan changed them, because the model
         cannot take so many tokens or because at least one must be sent; None = as planned. think_s: pause between the
-        end of the previous turn's answer and this turn [s]; 0 for the first turn. hash_ids: identity of the prompt's
+        end of the previous turn's response and this turn [s]; 0 for the first turn. hash_ids: identity of the prompt's
         blocks of `block_tokens` tokens each, as in a Mooncake trace: equal ids at equal positions are equal prefixes.
-        Empty if the workload does not know. block_tokens: tokens of one block of `hash_ids`; 0 without them. body:
+        Empty if unknown. block_tokens: tokens of one block of `hash_ids`; 0 without them. body:
         exact request body, for replays; overrides all other fields. None = the endpoint renders it.
     """
 
@@ -64,9 +64,9 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tenant: name of the group (system prompt, customer) that it belongs to; empty if there are none.
         arrival_s: arrival of its first turn in the data set [s from the data set's start]; None for workloads without
-            times of their own.
-        history: whether later turns carry the earlier prompts and the server's answers.
-        turns_left_out: turns at its end that would not have fitted the model behind their history.
+            their own times.
+        history: whether later turns carry the earlier prompts and the server's responses.
+        turns_left_out: turns at its end that would not have fitted the model after their history.
     """
 
     turns: list[Turn]
@@ -86,7 +86,7 @@ class Conduct(StrEnum):
 
     NORMAL = "normal"
     DISCONNECT = "disconnect"  # leaves at a random moment
-    SLOW_READER = "slow_reader"  # reads the stream slower than it comes
+    SLOW_READER = "slow_reader"  # reads the stream slower than it arrives
     TIMEOUT = "timeout"  # gives up after a short time
     MALFORMED = "malformed"  # sends a body that is no valid request
 

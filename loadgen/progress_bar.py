@@ -98,7 +98,7 @@ class ProgressBar:
         self.update(0.0, what=what, total=total)
 
     def update(self, done: float, told: str = "", *, what: str | None = None, total: float | None = None) -> None:
-        """Set how much is done.
+        """Set the progress.
 
         Args:
             told: further words. what, total: None = as before.

@@ -50,8 +50,8 @@ def parse_duration(text: str, *, plain: str | None = "s") -> float:
     """A duration [s]: `90s`, `500ms`, `1h30m`, `2 min 5 s`.
 
     Args:
-        plain: unit of a number without one; None = a unit must be given.
-    Raises: ValueError, one line: what was given, what is understood, an example.
+        plain: unit of a number without one; None = a unit is required.
+    Raises: ValueError, one line: the input, the valid forms, an example.
     """
     value = _sum(text, DURATION_UNITS, plain)
     if value is None or value > LONGEST_S:
@@ -63,9 +63,9 @@ def parse_size(text: str, *, plain: str | None = "B", unit: str = "B") -> int:
     """A size, in whole multiples of a unit: `512MiB`, `1.5GiB`, `64kB`.
 
     Args:
-        plain: unit of a number without one; None = a unit must be given.
-        unit: what the answer counts.
-    Raises: ValueError, one line: what was given, what is understood, an example.
+        plain: unit of a number without one; None = a unit is required.
+        unit: unit of the result.
+    Raises: ValueError, one line: the input, the valid forms, an example.
     """
     value = _sum(text, SIZE_UNITS, plain)
     if value is None or value > LARGEST_BYTES:

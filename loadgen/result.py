@@ -1,7 +1,7 @@
 """The result of a run as written to `result.json`, key by key.
 
 The file's top level carries the flat keys of `vllm bench serve` (milliseconds, vLLM's meaning: latency counted from the
-actual send), so that scripts that read those go on working. All other values are under the key `"loadgen"`: the
+actual send), so that scripts for these keep working. All other values are under the key `"loadgen"`: the
 struct `RunResult` below, in seconds. Fields are only ever added within one schema version; a field that changes
 meaning gets a new version.
 """
@@ -97,7 +97,7 @@ class SloResult(msgspec.Struct, kw_only=True):
 
 
 class TextSample(msgspec.Struct, kw_only=True):
-    """The beginnings of one prompt and of its answer. `index`: of the request; tokens as the server counted them."""
+    """Starts of one prompt and of its response. `index`: of the request; tokens as the server counted them."""
 
     index: int
     prompt: str

@@ -3,13 +3,13 @@
 import gc
 import os
 
-# Before torch is imported by any test: two cores are shared by everything that runs, and sums over threads vary.
+# Set before any test imports torch: all processes share two cores, and sums over threads vary.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Once one of them has been imported, sources are what is tested here, whatever `cloudmatrix compile` has left behind.
+# Test the sources, whatever `cloudmatrix compile` has left behind.
 import serving.gateway.core.router  # noqa: F401
 from serving.model.native.library import load
 

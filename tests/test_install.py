@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOLS = ("bash", "cat", "dirname", "mkdir", "sed", "tail")
 
-# An interpreter that only writes down what pip is asked to do.
+# An interpreter that only records pip's arguments.
 PYTHON = """#!/bin/sh
 echo "$@" >> "{calls}"
 i=1; while [ $i -le 20 ]; do echo "line $i of pip"; i=$((i + 1)); done

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 TOOLS = ("awk", "bash", "cat", "cut", "dirname", "grep", "make", "sed", "sort", "uniq")
 
-# This Python, passing for another one: it answers what it is asked, and makes environments without pip.
+# This Python, posing as another one: it answers version queries, and creates environments without pip.
 PRETENDER = """#!{real} -IS
 import os, sys, sysconfig, types
 sys.version_info = (3, {minor}, 1)

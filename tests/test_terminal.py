@@ -27,7 +27,7 @@ decisions.system_of = lambda _: System()
 status_table.fetch_status = lambda url, _: {"many": list(range(int(url.removeprefix("http://"))))}
 sys.exit(main([*sys.argv[1:], "--json"]))
 """
-"""Two commands over systems that are not there."""
+"""Two commands for systems that do not exist."""
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ with endings_as_interrupt():
         print("ending what was begun", flush=True, file=sys.stderr)
         Path(sys.argv[1]).write_text("ended")
 """
-"""A command with something to clean up, which says so, in a terminal of its own."""
+"""A command with cleanup work that it reports, in a separate terminal."""
 
 
 @pytest.mark.parametrize("nohup", [False, True])
@@ -127,7 +127,7 @@ def test_a_terminal_that_is_closed_is_as_ctrl_c(tmp_path: Path, nohup: bool) -> 
     os.close(theirs)
     try:
         said = b""
-        while not said.endswith(b"\n"):  # what is still on its way when the terminal closes would fail instead
+        while not said.endswith(b"\n"):  # output still in transfer when the terminal closes would fail instead
             said += os.read(ours, 100)
         os.close(ours)
         (tmp_path / "told.go").touch()

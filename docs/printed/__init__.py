@@ -1,5 +1,5 @@
-"""Output that the READMEs show, each piece made by a program.
+"""Output shown in the READMEs, each block produced by a program.
 
-`<!-- printed: NAME -->` before a code block says what made it. `python -m docs.printed` makes all of them again, and
-tests compare what the READMEs say with what the programs print.
+`<!-- printed: NAME -->` before a code block names its maker. `python -m docs.printed` regenerates all of them, and
+tests compare the READMEs with the programs' output.
 """

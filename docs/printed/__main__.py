@@ -1,4 +1,4 @@
-"""Makes the printed output of all READMEs again: `python -m docs.printed [--url http://127.0.0.1:8000]`."""
+"""Regenerates the printed output of all READMEs: `python -m docs.printed [--url http://127.0.0.1:8000]`."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from tests.pages import ROOT
 
 
 def main() -> None:
-    """Write every block whose maker can run; say which pages have it."""
+    """Write every block whose maker can run; print the pages that have it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", help="a system that serves the bundled model and has served nothing before")
     url = parser.parse_args().url

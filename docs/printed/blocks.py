@@ -1,4 +1,4 @@
-"""Blocks of printed output in a page, by the name that the comment before them gives."""
+"""Blocks of printed output in a page, by the name in the comment before them."""
 
 import re
 from pathlib import Path

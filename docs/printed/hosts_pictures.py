@@ -45,13 +45,13 @@ def watched(on: RayHosts, folder: Path) -> Iterator[None]:
 
 
 def load(on: RayHosts, clients: int, seconds: int) -> None:
-    """Clients that ask without pause."""
+    """Clients that send requests without pause."""
     sizes = ("--input-len", "96", "--output-len", "64", "--concurrency", str(clients), "--duration", str(seconds))
     on.hosts.run("left", f"{BIN}/loadgen", "run", "--url", on.url("left"), *sizes, timeout=seconds + 120)
 
 
 def run(folder: Path) -> None:
-    """All of it. Effects: writes PNG files."""
+    """Run all steps. Effects: writes PNG files."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch, ray_hosts("left", "right", ub_memory_mib=2048) as on:
         on.cloudmatrix("left", "serve", "--address", on.address, "--config", str(CONFIG), timeout=400)
         with watched(on, Path(scratch)):
@@ -70,7 +70,7 @@ def run(folder: Path) -> None:
 
 
 async def take(slow: Path, folder: Path) -> None:
-    """The pages, on the host where the dashboard is."""
+    """Take the pages, on the host of the dashboard."""
     with tempfile.TemporaryDirectory() as profile, Chromium(Path(profile) / "profile") as browser:
         async with browser.page(1100, 900) as page:
             await page.send("Page.navigate", url=f"http://127.0.0.1:8265/pools#once={issue(TOKEN, time.time())}")

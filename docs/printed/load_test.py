@@ -1,7 +1,7 @@
-"""The load test that loadgen/README.md shows: recorded from a running system, and printed anew by each test.
+"""The load test that loadgen/README.md shows: recorded from a running system, and printed again by each test.
 
-`python -m docs.printed.load_test --url http://127.0.0.1:8000` makes it again: both commands of the README run there,
-the closed loop's result is kept in recorded/closed.json, and pictures of both reports are taken.
+`python -m docs.printed.load_test --url http://127.0.0.1:8000` regenerates it: both commands of the README run on that
+system, the closed loop's result is stored in recorded/closed.json, and pictures of both reports are taken.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SWEEP = (
     "loadgen run --sweep rate --sweep-values 2,6,10,14,18,24,32 --duration 12s --slo ttft=300ms,tpot=15ms --out sweep"
 )
 SERVED_AT = "http://127.0.0.1:8000"
-"""Where `make serve` listens; a recording from elsewhere says this, too."""
+"""Address of `make serve`; a recording of another system shows it, too."""
 RECORDED = Path(__file__).parent / "recorded" / "closed.json"
 PICTURES = ROOT / "loadgen" / "run_report" / "pictures"
 _PICTURE_SIZE = (1200, 1250)
@@ -61,7 +61,7 @@ def record(url: str) -> None:
 
 
 async def _picture(page: Path) -> bytes:
-    """The beginning of a page, as PNG."""
+    """Top of a page, as PNG."""
     width, height = _PICTURE_SIZE
     with contextlib.ExitStack() as stack:
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory()), "profile")

@@ -1,4 +1,4 @@
-"""What makes the output that READMEs show: a function each, by the name of the block."""
+"""Makers of the output that READMEs show: a function each, by the name of the block."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ EXPERTS += " --poisson 70 --prompt 1024 --output 1000 --duration 200s"
 
 
 def simulate() -> str:
-    """A supernode under load, as `cloudmatrix simulate` sums it up."""
+    """A supernode under load, in the summary of `cloudmatrix simulate`."""
     return _simulated(f"simulate --config deploy/cloudmatrix384.toml {LOAD}")
 
 
@@ -60,7 +60,7 @@ def plan() -> str:
 
 
 def plan_in_short() -> str:
-    """The same without explanations: the answer, its plans, what it has in reserve, keeps and costs."""
+    """The same without explanations: the plan, its alternatives, its reserve, its losses and costs."""
     answer, plans, reserve, losses, costs, *_ = plan().split("\n\n")
     tables = (table.partition(f"\n{note}")[0] for table, note in zip((plans, losses, costs), _NOTES, strict=True))
     plans, losses, costs = tables
@@ -68,7 +68,7 @@ def plan_in_short() -> str:
 
 
 _NOTES = ("prefill + decode: instances", "Lost in the middle", "Over the time")
-"""How the explanations of those tables begin."""
+"""Starts of the explanations of those tables."""
 
 
 def story(url: str) -> str:
@@ -81,7 +81,7 @@ def story(url: str) -> str:
 
 
 def turns(url: str) -> str:
-    """Output of `examples/turns.py` on a system that has served nothing but the story."""
+    """Output of `examples/turns.py` on a system that has served only the story."""
     done = run_example("turns.py", url)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -96,4 +96,4 @@ ALONE: dict[str, Callable[[], str]] = {
 }
 """These need no running system."""
 SERVED: dict[str, Callable[[str], str]] = {"story": story, "turns": turns}
-"""These take the address of one that serves the bundled model and has served nothing before; in this order."""
+"""These take the address of a new system that serves the bundled model; in this order."""

@@ -1,6 +1,6 @@
 """Small pictures of README.md: five of its six things, taken from a report of `cloudmatrix demo`.
 
-`cloudmatrix demo`, then `python -m docs.printed.pictures demo-report` makes them again.
+`cloudmatrix demo`, then `python -m docs.printed.pictures demo-report` regenerates them.
 The sixth is that of the page of pools, made smaller.
 """
 
@@ -56,7 +56,7 @@ async def _picture(page: Page, element: str) -> bytes:
 
 
 def main() -> None:
-    """Take them from the report that is named."""
+    """Take them from the given report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path, help="folder that `cloudmatrix demo` wrote")
     FOLDER.mkdir(exist_ok=True)

@@ -1,1 +1,1 @@
-"""The references of docs/, each made of what the program itself knows."""
+"""The references of docs/, generated from the program itself."""

@@ -1,10 +1,10 @@
-"""Writes every reference of docs/reference/ anew: `python -m docs.reference_pages`."""
+"""Writes every reference of docs/reference/: `python -m docs.reference_pages`."""
 
 from docs.reference_pages.pages import FOLDER, REFERENCES
 
 
 def main() -> None:
-    """Write all of them; say where."""
+    """Write all of them; print their paths."""
     FOLDER.mkdir(exist_ok=True)
     for name, make in REFERENCES.items():
         path = FOLDER / name

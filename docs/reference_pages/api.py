@@ -1,4 +1,4 @@
-"""Every route of the endpoint, made of its OpenAPI document."""
+"""Every route of the endpoint, generated from its OpenAPI document."""
 
 import html
 import re
@@ -41,7 +41,7 @@ def api() -> str:
 
 
 def _document() -> Mapping[str, Any]:
-    """The OpenAPI document of an endpoint that has everything there can be: keys, a pool, times of requests."""
+    """OpenAPI document of an endpoint with all options: keys, a pool, times of requests."""
     served = ServedModel.from_folder(_MODEL, names=("storyteller",), max_model_len=512, created=0)
     app = create_app(
         FakeBackend(lambda _: Script(())),
@@ -66,7 +66,7 @@ def _errors(described: Mapping[str, Any]) -> str:
 
 
 def _operation(title: str, operation: Mapping[str, Any]) -> str:
-    """A route: what it does, takes and answers."""
+    """A route: its description, body and response."""
     parts = [f"### {title}", operation.get("description", "").strip()]
     body = operation.get("requestBody")
     if body is not None:

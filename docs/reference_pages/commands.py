@@ -1,6 +1,6 @@
-"""Every command and flag, made of the parsers.
+"""Every command and flag, generated from the parsers.
 
-Not of `--help` itself, whose form differs between versions of Python.
+Not from the output of `--help`, whose form differs between versions of Python.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def _loadgen() -> Iterator[str]:
 
 
 def _command(title: str, summary: str, parser: argparse.ArgumentParser) -> Iterator[str]:
-    """One command: what it is for, its flags by group, examples; what it has below itself comes after it."""
+    """One command: its purpose, its flags by group, examples; its subcommands follow."""
     yield f"## {title}\n"
     yield f"{(parser.description or f'{summary.capitalize()}.').strip()}\n"
     deeper = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
@@ -63,7 +63,7 @@ def _is_shown(action: argparse.Action) -> bool:
 
 
 def _row(action: argparse.Action, parser: argparse.ArgumentParser) -> tuple[str, str]:
-    """A flag as it is written, and what it does."""
+    """A flag as it is written, and its meaning."""
     value = _value(action)
     names = action.option_strings or [value]
     written = ", ".join(names) + (f" {value}" if action.option_strings and value else "")

@@ -1,4 +1,4 @@
-"""Every key of a topology file, made of the dataclasses that read it."""
+"""Every key of a topology file, generated from the dataclasses that read it."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, replace
@@ -70,7 +70,7 @@ def _allowed(hint: object, declared: Field[Any]) -> str:
 
 
 def _toml(value: object) -> str:
-    """A default as it would stand in a file."""
+    """A default as written in a file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

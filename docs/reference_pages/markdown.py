@@ -10,7 +10,7 @@ def made_by_a_script(title: str, text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of cells as a table; a bar in a cell is kept from ending it."""
+    """Rows of cells as a table; bars in cells are escaped."""
     lines = [head, ["---"] * len(head), *rows]
     kept = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in kept)

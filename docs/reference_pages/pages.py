@@ -1,4 +1,4 @@
-"""Which references there are, and what makes each."""
+"""The generated references, and the maker of each."""
 
 from collections.abc import Callable
 

@@ -252,9 +252,9 @@ class CostModel:
         return transfers.model_load_s(self.device, self.shape, source, loaders)
 
     def regroup_s(self, before: int, after: int) -> Seconds:
-        """Time until each die of a decode group holds what it must in a group of another size.
+        """Time until each die of a decode group holds its part in a group of another size.
 
-        Weights come over the scale-up fabric from dies that have them, to all dies at once.
+        Weights arrive over the scale-up fabric from dies that have them, at all dies at once.
 
         Args:
             before, after: dies of the group.

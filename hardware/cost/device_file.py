@@ -64,7 +64,7 @@ _MAY_BE_ZERO = frozenset(
 
 
 def device_names() -> tuple[str, ...]:
-    """Devices that come with the package, in alphabetical order. Effects: lists one folder."""
+    """Shipped devices, in alphabetical order. Effects: lists one folder."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 

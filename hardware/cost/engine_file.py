@@ -26,7 +26,7 @@ _OF_PREFILL = ("host_step_s", "overlapped")
 
 
 def engine_names() -> tuple[str, ...]:
-    """Engines that come with the package, in alphabetical order. Effects: lists one folder."""
+    """Shipped engines, in alphabetical order. Effects: lists one folder."""
     return tuple(sorted(path.stem for path in ENGINE_FOLDER.glob("*.toml")))
 
 

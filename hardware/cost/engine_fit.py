@@ -125,7 +125,7 @@ def _without_times(cost: CostModel) -> CostModel:
 
 
 def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
-    """A measured step with what its engine's profile states of it."""
+    """A measured step with the values stated in its engine's profile."""
     if stated is None:
         return point
     host_s = stated.host_s(point.sequences)
@@ -140,7 +140,7 @@ def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
 
 
 def _prefill_load(row: MeasuredRow) -> PrefillLoad:
-    """Load of a measured prefill step: equal prompts, what is cached of each before what is computed."""
+    """Load of a measured prefill step: equal prompts, each with its cached tokens before the computed ones."""
     dies, cached, prompt = int(row.values["dies"]), row.values["cached_share"], row.values["prompt_tokens"]
     tokens = row.values["tokens_per_die"] * dies
     return PrefillLoad(tokens, tokens * prompt * (1 + cached) / 2, dies, first=prompt * cached)

@@ -84,7 +84,7 @@ class EnginePhase:
         return self.host_step_s + self.host_sequence_s * sequences
 
     def eager_s(self, sequences: float) -> float:
-        """Time that a step without a graph takes longer [s]."""
+        """Additional time of a step without a graph [s]."""
         return self.eager_step_s if self.graph_batches and sequences > self.graph_batches[-1] else 0.0
 
     def padded(self, load: DecodeLoad) -> DecodeLoad:

@@ -1,7 +1,7 @@
-"""Dispatch and combine: how long one exchange of tokens between the dies of an expert-parallel group takes.
+"""Dispatch and combine: duration of one exchange of tokens between the dies of an expert-parallel group.
 
 Measured degrees are met exactly. Between and outside of them: a straight line over log2(degree) that saturates, plus
-what the measured neighbours deviate from it. The line alone is what leave-one-out tests.
+the deviation of the measured neighbours from it. The line alone is what leave-one-out tests.
 """
 
 import bisect

@@ -12,7 +12,7 @@ from hardware.cost.device_model import Layout
 from hardware.cost.model_shape import ModelShape
 
 REDUNDANT_FROM = 32
-"""Dies of the smallest published instance with redundant copies of experts; smaller ones keep the room for KV.
+"""Dies of the smallest published instance with redundant copies of experts; smaller ones keep the memory for KV.
 
 Source: CloudMatrix384 paper 4.1: prefill on 32 dies.
 """

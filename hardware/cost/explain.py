@@ -1,7 +1,7 @@
-"""Cost breakdown of a step: each operator with what bounds it and its formula, for people and reports.
+"""Cost breakdown of a step: each operator with its bottleneck and its formula, for people and reports.
 
-The numbers are those of the fast formulas: the parts of both streams add up to what `DecodeStep` and `PrefillStep`
-return.
+The numbers are those of the fast formulas: the parts of both streams sum to the results of `DecodeStep` and
+`PrefillStep`.
 """
 
 from hardware.cost.attention import LatentAttentionSizes

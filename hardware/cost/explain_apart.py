@@ -1,4 +1,6 @@
-"""Breakdown of a decode step with attention and experts on different dies: what sets the pace, what waits for it."""
+"""Breakdown of a decode step with attention and experts on different dies: the bottleneck, and the parts that wait
+for it.
+"""
 
 from hardware.cost.disaggregated import MTP_LAYER_S, SCHEDULING_S, ApartDecodeStep, DisaggregatedStep
 from hardware.cost.explain import ATTENTION, EXPERTS, OUTSIDE, attention_parts
@@ -27,7 +29,7 @@ def apart_cost(step: ApartDecodeStep, load: DecodeLoad) -> PredictedStep:
 
 
 def _stage_parts(step: ApartDecodeStep, stages: DisaggregatedStep, runs: int) -> list[CostPart]:
-    """Sending, and what attention waits for; the experts' turn, as long as it is hidden, takes no time of its own."""
+    """Sending, and the wait of attention; the experts' turn, as long as it is hidden, takes no additional time."""
     domains, dies = step.parallelism.domains, step.parallelism.expert_dies
     turn = f"{domains} domains x the longest of: {stages_text(stages)}"
     wait = stages.pace_s - stages.attention_s

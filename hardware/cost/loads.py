@@ -1,4 +1,4 @@
-"""Questions to the cost model and its answers: the load of one step, as plain values."""
+"""Inputs and results of the cost model: the load of one step, as plain values."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Contents of a die's HBM, and the tokens of KV cache that room is left for."""
+"""Contents of a die's HBM, and the tokens of KV cache that fit into the rest."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -69,7 +69,7 @@ def hbm_plan(
         role: `aggregated` plans for both steps: decode's layout, prefill's and decode's buffers.
         dies: of the instance.
         parallelism: of that role.
-    Raises: SpecError if the weights do not fit, or leave prefill less room than one die's part of a step; for groups
+    Raises: SpecError if the weights do not fit, or leave prefill less memory than one die's part of a step; for groups
         that do not divide the dies; or for an unknown role.
     Source: CloudMatrix384 paper 4.1, 4.2.1; relation E28 (one expert per decode die, ten per prefill die).
     """
@@ -183,12 +183,12 @@ def _draft_expert_bytes(device: DeviceModel, shape: ModelShape, dies: int, paral
 
 
 def _expert_die(device: DeviceModel, shape: ModelShape, dies: int, parallelism: Parallelism, room: int) -> ExpertDie:
-    """A die with its part of all layers' experts but those of MTP modules.
+    """A die with its part of all layers' experts except those of MTP modules.
 
-    Its buffers are for all attention dies, of whichever domain.
+    Its buffers are for all attention dies, of every domain.
 
     Args:
-        room: of a die, without what engines leave free [bytes].
+        room: of a die, without the memory that engines leave free [bytes].
     Raises: SpecError if they do not fit.
     """
     expert_dies = parallelism.expert_dies

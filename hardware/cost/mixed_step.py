@@ -3,12 +3,12 @@
     apart      | weights | prompts' products | ... | + | weights | rows | cores, exchange | ... |
     together   | weights | prompts' products + rows  | cores, exchange of both | fixed parts once |
 
-Weights are read once: decoding rows that ride along with a chunk pay for their products, not for a read. Where the
-chunk is so short that its own products hide behind that read, theirs hide there, too. Core attention, exchange,
-element-wise work and draft modules add up; the LM head's weights, kernels' starts and the start of the step come once.
+Weights are read once: decoding rows in a step with a chunk cost only their products, not a read. If the chunk is so
+short that its own products are hidden behind that read, theirs are hidden, too. Core attention, exchange, element-wise
+work and draft modules are summed; the LM head's weights, kernel launches and the start of the step count once.
 
-No published row has such a step: both ends, decode alone and prompts alone, are the priced ones; between them this is
-arithmetic, which leaves out that chunk and rows could hide more of each other's exchange, or get into each other's way.
+No published row has such a step: both limits, decode alone and prompts alone, are the priced ones; between them this is
+arithmetic. It ignores that chunk and rows could hide more of each other's exchange, or delay each other.
 """
 
 from dataclasses import replace

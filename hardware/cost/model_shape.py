@@ -15,7 +15,7 @@ from hardware.units import Bytes, Flops
 MESSAGE_ALIGNMENT = 512
 """Bytes that a dispatched token's message is padded to. Source: CloudMatrix384 paper 4.2.1."""
 MESSAGE_EXTRA = 44
-"""Scale and routing fields behind a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
+"""Scale and routing fields after a dispatched token: 32 + 12 bytes. Source: public CANN kernels' window layout."""
 _MAY_BE_ZERO = {
     "q_rank", "dense_layers", "dense_width", "expert_width", "experts", "active_experts", "shared_experts",
     "mtp_layers", "tied_head", "windowed_layers",
@@ -185,9 +185,9 @@ class ModelShape:
 
     @property
     def attention_tokens(self) -> float:
-        """How far a prompt's token must look back for what grows with its context to cost as much as all the rest.
+        """Context length at which the growing costs of a prompt's token equal all its other costs.
 
-        In a long context: there only an indexer's scores grow, or layers without a window. Infinite without such
+        In a long context only an indexer's scores grow, or layers without a window. Infinite without such
         growth.
         """
         if self.indexer:
@@ -221,7 +221,7 @@ class ModelShape:
 
     @property
     def combine_bytes(self) -> int:
-        """An expert's answer for one token: BF16."""
+        """An expert's result for one token: BF16."""
         return self.hidden * BF16_BYTES
 
 

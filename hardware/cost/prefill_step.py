@@ -98,7 +98,7 @@ class PrefillStep:
         self._expert_weights = shape.expert_weights
         messages = shape.active_experts * parallelism.expert_tp
         self._message_bytes = messages * (shape.dispatch_bytes + shape.combine_bytes)
-        # What follows is asked for several times a step.
+        # The rest is computed several times a step.
         redundant = parallelism.redundant_experts
         self._copies_from = REDUNDANT_FROM if redundant is None else 0
         self._all_copies = expert_copies(device.layout, shape, REDUNDANT_FROM, redundant)
@@ -166,7 +166,7 @@ class PrefillStep:
         between = 0.0
         if self._tp > 1:
             between = (2 if dense else 1) * (self._between.pair_s * halves + self._between.pair_t * full * self._tp)
-        # By place: by name this would take as long as all of the above.
+        # By position: by name this would take as long as all of the above.
         return PrefillLayer(
             products, core, experts, gather, heads, vector, launch, weights, exchange, hidden, indexer, between
         )

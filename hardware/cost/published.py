@@ -46,8 +46,8 @@ class PublishedRow:
 PUBLISHED_HALVES_FROM = 16
 """Sequences per NPU from which CloudMatrix-Infer runs two half batches in decode, whether or not they are faster.
 
-Not published: Table 5 is met at batch 8 without and at batch 24 only with them, though whole batches would be faster
-there. Counted as a parameter that was chosen by the rows.
+Not published: Table 5 is met at batch 8 without and at batch 24 only with them, though whole batches would be faster.
+Counted as a parameter that was chosen by the rows.
 """
 
 

@@ -1,4 +1,4 @@
-"""Kinds of comparisons with published values: by what agreement proves."""
+"""Kinds of comparisons with published values: by what an agreement proves."""
 
 from enum import StrEnum
 

@@ -1,7 +1,7 @@
 """Step times interpolated from the cost model: for simulations with millions of evaluations.
 
-A table is cut into cells. The first question that falls into a cell computes the step at its four corners; from then
-on the cell answers with a bilinear formula, about ten times faster than the model. Cells are computed on demand.
+A table is divided into cells. The first query in a cell computes the step at its four corners; from then on the cell
+returns a bilinear interpolation, about ten times faster than the model. Cells are computed on demand.
 """
 
 from hardware.cost.decode_step import DecodeStep
@@ -15,7 +15,9 @@ _CONTEXT_CELL = 64
 _MEAN_CELL = 0.25
 """Height of a decode cell: sequences per die, mean over the group."""
 _FEW = 128
-"""Sequences of a group up to which each further one has more experts read: cells there are one sequence high."""
+"""Sequences of a group up to which each further one has more experts read: cells in that range are one sequence
+high.
+"""
 _TOKEN_CELL = 64
 """Width of a prefill cell: tokens of the instance."""
 _ATTENDED_CELL = 1024

@@ -23,7 +23,7 @@ from hardware.cost.weight_format import FP8, W8A8, ModelFormats
 
 OWN_DEVICE = "ascend-910c"
 JUST_OUTSIDE = 0.10
-"""Expected next to what was fitted; inside of a badly met region 5 % more than there."""
+"""Expected error next to the fitted region; inside of a badly fitted region 5 % more than its own error."""
 PER_DOUBLING = 0.04
 """Added for each doubling of a quantity away from its range, and for each draft more.
 
@@ -32,7 +32,7 @@ Source: the largest left-out error of the published rows, 5.1 % for the smallest
 LEAST_STEP = 0.05
 """Added as soon as anything is outside of its range."""
 MOST_ERROR = 1.0
-"""Beyond it no number is given."""
+"""Above it no number is given."""
 _HALVED = FittedRange("half batches at batch", 24, 128)
 """Published batches of two halves."""
 _ROUNDING = 1e-9

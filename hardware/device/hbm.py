@@ -50,7 +50,7 @@ class HbmLedger:
 
     @property
     def high_water_bytes(self) -> Bytes:
-        """The most that was ever reserved at once."""
+        """The largest total reservation so far."""
         return Bytes(self._high_water)
 
     @property
@@ -74,7 +74,7 @@ class HbmLedger:
         self._change(name, nbytes)
 
     def release(self, name: str) -> Bytes:
-        """Gives back what a name holds.
+        """Release the bytes reserved under a name.
 
         Returns: the bytes that became free.
         Raises: HbmReservationError if the name is unknown.

@@ -83,7 +83,7 @@ class VirtualInstance:
         self._reserve_all(name, lambda place: nbytes if place < first else on_last)
 
     def release(self, name: str) -> Bytes:
-        """Gives back what a name holds on every die.
+        """Release the bytes reserved under a name on every die.
 
         Returns: bytes that became free, all dies together.
         Raises: HbmReservationError if the name is unknown.
@@ -211,7 +211,7 @@ class VirtualInstance:
         }
 
     def _reserve_all(self, name: str, size_at: Callable[[int], int]) -> None:
-        """All dies or none: a refusal takes back what was already reserved."""
+        """Reserve on all dies or none: a refusal releases the earlier reservations."""
         done: list[HbmLedger] = []
         try:
             for place, ledger in enumerate(self._ledgers):

@@ -1,4 +1,4 @@
-"""Counters of a plane: what it has moved, and what it could have carried."""
+"""Counters of a plane: bytes moved, and bytes that it could have carried."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class PlaneReading:
     """A plane's counters at one moment; all grow from the start of the fabric.
 
     Attributes:
-        moved_bytes: payload of all transfers so far, each counted once, also what a cancelled one had moved.
+        moved_bytes: payload of all transfers so far, each counted once, including the moved part of cancelled ones.
         carried_bytes: the same, counted on every link of the plane that it crossed.
-        offered_bytes: what all links of the plane together could have carried: capacity times time.
+        offered_bytes: capacity of all links of the plane together, times time.
     """
 
     at_s: Seconds
@@ -43,7 +43,7 @@ class PlaneMeter:
         return Bytes(self._moved)
 
     def ended(self, nbytes: int, links: int) -> None:
-        """Counts what a transfer moved over this plane. Effects: the counters grow."""
+        """Count the bytes that a transfer moved over this plane. Effects: the counters grow."""
         self._moved += nbytes
         self._carried += nbytes * links
 
@@ -54,7 +54,7 @@ class PlaneMeter:
         self._capacity = bytes_per_s
 
     def reading(self, now: float, moved: float, carried: float) -> PlaneReading:
-        """The counters with what transfers under way have moved and carried added."""
+        """The counters, including the moved and carried bytes of running transfers."""
         return PlaneReading(
             Seconds(now),
             Bytes(self._moved + int(moved)),

@@ -1,4 +1,4 @@
-"""Faults: what can break, how often, a seeded schedule of it, and how long recovery takes."""
+"""Hardware faults: kinds, rates, a seeded schedule, and recovery times."""
 
 from hardware.faults.fault import FACTORS, TARGETS, FactorMeaning, Fault, FaultKind
 from hardware.faults.file import NO_FAULTS, faults_from, rates_from

@@ -1,12 +1,11 @@
-"""Faults as values: what can break, what a fault hits, and what its numbers mean.
+"""Faults as values: their kinds, targets, and the meaning of their numbers.
 
-A fault is a plain value: at `at_s` something of `kind` happens to `target`, for `duration_s`, as strong as `factor`.
-What follows from it (who loses which KV, who recovers how) is up to the system that is hit; `recovery` has how long
-published systems take.
+A fault is a plain value: at `at_s` a fault of `kind` hits `target`, for `duration_s`, with strength `factor`.
+Its consequences (lost KV, recovery) are up to the affected system; `recovery` has the durations of published systems.
 
 Targets are names: `n3.npu5.die1`, `n3.npu5`, `n3` as in `topology`; `sn0` is a supernode and `sn0.subplane4` one of
 its UB sub-planes; `memory2`, `gateway0` and `decode1` are processes in the order of their pools. A fault without a
-target names pools and a draw instead: its target is chosen among what is up when it happens.
+target has pools and a draw instead: its target is chosen among the healthy processes at that time.
 """
 
 import math
@@ -28,11 +27,11 @@ class FaultKind(StrEnum):
     NODE = "node"
     """A host is lost with its NPUs, CPUs, links and memory server."""
     RDMA_LINK = "rdma_link"
-    """A die's RDMA port, both directions, carries less or nothing."""
+    """A die's RDMA port, both directions, has reduced or no bandwidth."""
     UB_SUBPLANE = "ub_subplane"
-    """One UB sub-plane of a supernode is gone: every UB link there loses that lane."""
+    """One UB sub-plane of a supernode fails: every UB link in it loses that lane."""
     VPC_CARD = "vpc_card"
-    """A node's datacentre card carries less or nothing."""
+    """A node's datacentre card has reduced or no bandwidth."""
     STRAGGLER = "straggler"
     """A die computes slowly, and its group waits for it."""
     HBM = "hbm"
@@ -48,15 +47,15 @@ class FaultKind(StrEnum):
     KILL = "kill"
     """The process of an instance or a memory server is killed; another one is started."""
     KILL_PART = "kill_part"
-    """A process beside the pools is killed: a gateway, a node, a part of the control plane."""
+    """A process outside the pools is killed: a gateway, a node, a part of the control plane."""
     FREEZE = "freeze"
-    """A process stands still, and goes on later unless it has been replaced."""
+    """A process is stopped, and continues later unless it has been replaced."""
     SLOW_LINK = "slow_link"
     """Every move of KV from and to an instance takes longer."""
     BIT_FLIP = "bit_flip"
     """Bits of stored blocks, or of a handoff, are turned over."""
     FULL_DISK = "full_disk"
-    """The SSD tier of a memory server takes nothing."""
+    """The SSD tier of a memory server accepts no data."""
     CANCEL_BURST = "cancel_burst"
     """Many requests at once whose clients leave."""
     FLOOD = "flood"
@@ -187,14 +186,14 @@ class Fault:
     """One fault.
 
     Attributes:
-        at_s: when it happens, from the start of the run.
-        kind: what happens.
-        target: what it hits, by name; the form follows from the kind (`TARGETS`).
-        duration_s: how long the unit is gone, slow or paused; infinite if nobody repairs it; 0 for what only happens.
-        factor: how strong; the meaning follows from the kind (`FACTORS`).
-        pools: of a fault without a target: the pools in which one is looked for, in this order.
-        spare_last: such a fault passes by a pool's last healthy process.
-        draw: from 0 to below 1; chooses the target in its pool, and whatever else is random about the fault.
+        at_s: time, from the start of the run.
+        kind: kind of fault.
+        target: name of the affected unit; its form follows from the kind (`TARGETS`).
+        duration_s: how long the unit is lost, slow or paused; infinite without repair; 0 for an instantaneous fault.
+        factor: strength; its meaning follows from the kind (`FACTORS`).
+        pools: of a fault without a target: the pools in which one is chosen, in this order.
+        spare_last: such a fault spares a pool's last healthy process.
+        draw: from 0 to below 1; chooses the target in its pool, and all other random properties of the fault.
     Raises: SpecError if the target has another kind's form, or a number is impossible.
     """
 
@@ -222,12 +221,12 @@ class Fault:
 
     @property
     def until_s(self) -> Seconds:
-        """When its effect ends by itself; infinite if it does not."""
+        """Time at which its effect ends by itself; infinite if it does not."""
         return Seconds(self.at_s + self.duration_s)
 
     @property
     def order(self) -> tuple[float, str, str]:
-        """Faults of one time happen in the order of their kinds' names, then of their targets' names."""
+        """Sort key: faults of one time are ordered by the names of their kinds, then of their targets."""
         return (self.at_s, self.kind.value, self.target)
 
     @property

@@ -1,4 +1,4 @@
-"""The parts of a scenario file that name faults by themselves: `[[fault]]` tables at fixed times, and `[rates]`.
+"""The parts of a scenario file that name faults directly: `[[fault]]` tables at fixed times, and `[rates]`.
 
 [[fault]]
 at_s = 600
@@ -32,10 +32,10 @@ def faults_from(entries: object, origin: str, duration: Callable[[str], float] |
     """The parsed `[[fault]]` tables as faults.
 
     Args:
-        origin: where they come from, for messages.
+        origin: source of the tables, for messages.
         duration: reads a text such as "10min" as seconds, and raises ValueError; without it, times are numbers.
     Returns: faults in order of time.
-    Raises: SpecError, one line with the origin, the number of the fault and what to write instead.
+    Raises: SpecError, one line with the origin, the number of the fault and the remedy.
     """
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise SpecError(f"{origin}: write each fault as a table of its own: [[fault]]")

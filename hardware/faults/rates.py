@@ -1,11 +1,11 @@
-"""How often things break, how long they stay broken and how badly, each number with its basis.
+"""Rates, durations and strengths of faults, each number with its basis.
 
 Two rates are published, both quoted by ReviveMoE (arXiv 2602.21140v1, introduction): one failure per 7.9 h on 1,024
-accelerators, and 2 to 5 % of the nodes each month. The first counts every cause that stops a job; what part of it is
-the accelerator, its memory or the network is taken from the causes of the 419 interruptions of the Llama 3 training
+accelerators, and 2 to 5 % of the nodes each month. The first counts every cause that stops a job; the share of the
+accelerator, its memory and the network is taken from the causes of the 419 interruptions of the Llama 3 training
 on 16,384 GPUs (arXiv 2407.21783, reliability table; read in press reports): GPU 58.7 % of which memory 17.2 %,
-network 8.4 %. No serving system has published rates of stragglers, lost sub-planes, or times of repair: these numbers
-are assumed, say so, and are meant to be overridden.
+network 8.4 %. No serving system has published rates of stragglers, lost sub-planes, or repair times: these numbers
+are assumptions, marked as such, and meant to be overridden.
 
 At these rates a supernode of 384 NPUs has an accelerator or network fault every 31 h. To see faults in an hour of
 trace, write a schedule or multiply the rates: `FaultRates().scaled(100)`.
@@ -19,7 +19,7 @@ from hardware.faults.fault import FaultKind
 from hardware.spec.figure import Confidence, Figure
 
 PROCESS_KINDS = tuple(FaultKind)[tuple(FaultKind).index(FaultKind.KILL) :]
-"""Kinds that hit processes and clients, whatever hardware they run on."""
+"""Kinds that hit processes and clients, on any hardware."""
 _D, _U = Confidence.DERIVED, Confidence.UNVERIFIED
 _HOURS_PER_MONTH = 730
 _ACCELERATOR = 1 / (7.9 * 1024)

@@ -1,8 +1,8 @@
-"""How long an instance stands still after a fault, from the published recovery times of a 910C system.
+"""Pause of an instance after a fault, from the published recovery times of a 910C system.
 
-ReviveMoE (arXiv 2602.21140v1) measured the loss of one NPU with DeepSeek V3 on 80 NPUs of a CloudMatrix384. What a
-role switch takes is mostly loading weights (40.6 s); a restart is the engine alone, with containers and Ray up.
-Not measured there, and hence derived or assumed here: a whole node, and colocated dies without a redundant copy.
+ReviveMoE (arXiv 2602.21140v1) measured the loss of one NPU with DeepSeek V3 on 80 NPUs of a CloudMatrix384. A role
+switch consists mostly of loading weights (40.6 s); a restart is the engine alone, with containers and Ray up.
+Not measured there, and hence derived or assumed: a whole node, and colocated dies without a redundant copy.
 """
 
 from enum import StrEnum
@@ -13,7 +13,7 @@ from hardware.units import Seconds
 
 _SOURCE = "ReviveMoE (arXiv 2602.21140v1), recovery table"
 _COLOCATED_EXTRA = 12.8 - 10.7
-"""What a colocated die took longer than a split one, with a redundant copy; its compiled graph loads more slowly."""
+"""Additional time of a colocated die over a split one, with a redundant copy; its compiled graph loads more slowly."""
 
 
 class DieRole(StrEnum):
@@ -28,12 +28,12 @@ class DieRole(StrEnum):
 
 
 class Recovery(StrEnum):
-    """How an instance goes on without a die."""
+    """How an instance continues without a die."""
 
     RESTART = "restart"
     """The whole engine starts again, with cached graphs."""
     REDUNDANT_EXPERTS = "redundant_experts"
-    """Copies of its experts exist elsewhere; the lost ones are dropped."""
+    """Other copies of its experts exist; the lost ones are dropped."""
     MISSING_EXPERTS = "missing_experts"
     """Its experts are masked; the next best are taken."""
     ROLE_SWITCH = "role_switch"
@@ -70,7 +70,7 @@ def recovery_figure(
     recovery: Recovery = Recovery.REDUNDANT_EXPERTS,
     role: DieRole = DieRole.COLOCATED,
 ) -> Figure:
-    """How long an instance that is hit stands still, with the source; see `recovery_time`."""
+    """Pause of an affected instance, with the source; see `recovery_time`."""
     if kind is FaultKind.NODE:
         return _NODE
     if kind is FaultKind.KILL:
@@ -89,14 +89,14 @@ def recovery_time(
     recovery: Recovery = Recovery.REDUNDANT_EXPERTS,
     role: DieRole = DieRole.COLOCATED,
 ) -> Seconds:
-    """How long an instance that is hit stands still, detection not included.
+    """Pause of an affected instance, detection not included.
 
     Args:
-        kind: a lost die, NPU, node or process stops the instance; after everything else it goes on (slower, or minus
-            some KV).
-        recovery: how it goes on; a lost node or process always means a restart.
-        role: what the lost die did.
-    Returns: 0 where the engine stays up.
+        kind: a lost die, NPU, node or process stops the instance; after every other fault it continues (slower, or with
+            less KV).
+        recovery: how it continues; a lost node or process always requires a restart.
+        role: role of the lost die.
+    Returns: 0 if the engine stays up.
     Source: ReviveMoE (arXiv 2602.21140v1), recovery table: 10.2 to 52.7 s, restart 83.1 s.
     """
     return Seconds(recovery_figure(kind, recovery, role).value)

@@ -1,9 +1,9 @@
-"""A seeded schedule: when what breaks.
+"""A seeded schedule of faults.
 
 Each kind of fault is a Poisson process with a random stream of its own, so that changing one kind's rate leaves the
-others' faults where they are. Waiting times are drawn for rate 1 and divided by the rate: twice the rate brings the
-same faults in half the time (less those that would hit a unit that is down already), and a longer run has those of
-the shorter one and then more.
+other kinds' faults unchanged. Waiting times are drawn for rate 1 and divided by the rate: twice the rate yields the
+same faults in half the time (less those that would hit a unit that is already down), and a longer run extends the
+faults of the shorter one.
 """
 
 import math
@@ -19,14 +19,14 @@ _SECONDS_PER_HOUR = 3600
 
 
 def fault_schedule(units: FaultUnits, rates: FaultRates, duration_s: float, seed: int) -> tuple[Fault, ...]:
-    """Draws the faults of a run.
+    """Draw the faults of a run.
 
-    A unit that is still down from a fault of the same kind is not hit again. Whether a die also belongs to a node that
-    is down is for the system that is hit to know.
+    A unit that is still down from a fault of the same kind is not hit again. The affected system decides whether a die
+    belongs to a node that is down.
 
     Args:
-        units: what there is to break.
-        rates: per unit and hour; 0 leaves a kind out.
+        units: units that can fail.
+        rates: per unit and hour; 0 omits a kind.
         duration_s: length of the run.
         seed: of all streams; each kind's is `{seed}/faults/{kind}`.
     Returns: faults in order of time (`Fault.order`).

@@ -10,11 +10,11 @@ from hardware.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class FaultUnits:
-    """Hardware of a topology, and the processes on it that can be lost on their own.
+    """Hardware of a topology, and the processes on it that can be lost separately.
 
     Attributes:
-        gateways, memory_servers: how many processes; 0 if there are none.
-        instances: how many of each pool: prefill, decode, aggregated.
+        gateways, memory_servers: number of processes; 0 if there are none.
+        instances: number per pool: prefill, decode, aggregated.
     Raises: SpecError if a count is negative.
     """
 
@@ -70,9 +70,9 @@ class FaultUnits:
         return (*(pool for pool, count in self.instances.items() if count), *servers)
 
     def require(self, fault: Fault) -> None:
-        """Refuses a fault of something that does not exist.
+        """Refuse a fault of a unit that does not exist.
 
-        Raises: SpecError naming the first and the last target that do.
+        Raises: SpecError naming the first and the last existing target.
         """
         names = self.names(fault.kind)
         if fault.target not in names:

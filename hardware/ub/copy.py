@@ -25,7 +25,7 @@ BytesLike = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 class Hashed(Enum):
-    """Which end of a copy the checksum is taken of."""
+    """The end of a copy from which the checksum is computed."""
 
     SOURCE = "source"
     """Checksum of the intended bytes: for a writer into the segment that publishes the checksum. The faster variant."""
@@ -75,13 +75,13 @@ def copy_checked(
 
 
 class RunningChecksum:
-    """The checksum of bytes that come piece by piece."""
+    """Checksum of bytes that arrive in pieces."""
 
     def __init__(self) -> None:
         self._state = xxhash.xxh3_64()
 
     def add(self, piece: BytesLike) -> None:
-        """More contiguous bytes, behind those before."""
+        """Add contiguous bytes after the earlier ones."""
         self._state.update(as_bytes(piece).data)
 
     @property

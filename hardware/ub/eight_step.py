@@ -28,7 +28,7 @@ EPOCH_BITS, EVENT_BITS, COUNT_BITS = 14, 24, 26
 
 
 class ChannelEnding(Enum):
-    """Reason why a transfer did not come about."""
+    """Reason of a failed transfer."""
 
     LATE = "late"
     EPOCH_CHANGED = "epoch changed"
@@ -76,7 +76,7 @@ class LaneTransfer:
             raise SpecError(f"{self} does not fit into a word of {EPOCH_BITS}, {EVENT_BITS} and {COUNT_BITS} bits")
 
     def word(self, count: int) -> int:
-        """The word for a chunk count: so many chunks."""
+        """The word for a number of chunks."""
         return LaneWord(self.epoch, self.event, count).pack()
 
     def count_in(self, word: int) -> int | None:

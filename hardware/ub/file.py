@@ -1,4 +1,4 @@
-"""The file under a UB segment: opening it, its header, and telling a live one from what a crash left behind.
+"""The file of a UB segment: opening it, its header, and the distinction between a live segment and a crash's leftover.
 
 Every function that reads or changes a segment requires the file's lock (`hardware.ub.lock`).
 """
@@ -104,10 +104,10 @@ def read_header(fd: int, path: Path) -> SegmentHeader | None:
 
 
 def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
-    """Makes the file a segment: its memory, and last of all its header.
+    """Initialise the file as a segment: its memory, and last of all its header.
 
-    Raises: UbFullError if the directory has no room; the file is then removed.
-    Effects: the file is whole.
+    Raises: UbFullError if the directory has no space; the file is then removed.
+    Effects: the file is complete.
     """
     try:
         os.ftruncate(fd, 0)
@@ -126,7 +126,7 @@ def initialise(fd: int, path: Path, header: SegmentHeader) -> None:
 
 
 def is_stale(fd: int, header: SegmentHeader) -> bool:
-    """Whether a crash left this segment behind: its owner is dead, and so is every process that holds a region."""
+    """Whether a crash left this segment: its owner is dead, and so is every process that holds a region."""
     if header.owner.is_alive():
         return False
     entries = np.frombuffer(os.pread(fd, header.max_regions * ENTRY.itemsize, PAGE), ENTRY)

@@ -34,7 +34,7 @@ def locked(fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[No
         _acquire(own, name, timeout_s)
         yield
     finally:
-        os.close(own)  # closing gives the lock back
+        os.close(own)  # closing releases the lock
 
 
 def _acquire(fd: int, name: str, timeout_s: float) -> None:

@@ -24,11 +24,11 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def reserve_file(fd: int, nbytes: int, name: str) -> None:
-    """Sets the file's length and allocates its memory.
+    """Set the file's length and allocate its memory.
 
-    Without this a full shared-memory directory would show as a bus error at some later write.
+    Without this a full shared-memory directory would cause a bus error at some later write.
 
-    Raises: UbFullError if the directory has no room.
+    Raises: UbFullError if the directory has no space.
     Effects: the file has `nbytes` zero bytes.
     """
     try:
@@ -86,7 +86,7 @@ def let_go(views: Iterable[memoryview]) -> int:
         for first, behind in shared:
             low, high = max(start, first), min(end, behind)
             if low < high:
-                _libc.madvise(low, high - low, mmap.MADV_NOHUGEPAGE)  # a look at a neighbour would bring them back
+                _libc.madvise(low, high - low, mmap.MADV_NOHUGEPAGE)  # an access to a neighbour would bring them back
                 gone += high - low if _libc.madvise(low, high - low, mmap.MADV_DONTNEED) == 0 else 0
     return gone
 

@@ -108,7 +108,7 @@ class RegionTable:
         entry["offset"], entry["nbytes"] = place, nbytes
         entry["pid"], entry["start"], entry["namespace"] = process.pid, process.start_ticks, process.pid_namespace
         entry["owner"] = owner.encode()[:OWNER_BYTES].decode(errors="ignore").encode()
-        entry["generation"] = generation  # last: from here on the region exists
+        entry["generation"] = generation  # last: from now on the region exists
         return _to_region(entry)
 
     def release(self, region: UbRegion) -> None:

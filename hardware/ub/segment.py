@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 MAX_REGIONS = 1024
 """Entries of the region table; 128 KiB of the file."""
 
-_ATTEMPTS = 16  # each one means that somebody removed the file between our open and our lock
+_ATTEMPTS = 16  # in each attempt another process removed the file between our open and our lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class UbSegment:
     """One process's mapping of a segment. Safe for threads; make it with `create` or `attach`."""
 
     def __init__(self, path: Path, fd: int, header: SegmentHeader) -> None:
-        """Takes over `fd`, an open file whose header was read under its lock."""
+        """Takes ownership of `fd`, an open file whose header was read under its lock."""
         self._path = path
         self._fd = fd
         self._header = header
@@ -254,9 +254,9 @@ class UbSegment:
         self._end(segment_file.unlink_if_same)
 
     def discard(self) -> None:
-        """Remove the segment; of what processes map only that stays (`leftover.keep`), the rest is zero then.
+        """Remove the segment; only the memory that processes map remains (`leftover.keep`), the rest is zeroed.
 
-        Effects: all other memory is given back at once.
+        Effects: all other memory is freed immediately.
         """
         self._end(segment_file.discard)
 

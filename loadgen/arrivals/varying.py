@@ -129,7 +129,7 @@ class Steps:
         reached = np.concatenate([[0.0], np.cumsum(rates * durations)])
         for block in events(self.burstiness, rng):
             inside = block[: int(np.searchsorted(block, reached[-1]))]
-            # "right": an event on a boundary belongs to the step that begins there, which is never a pause.
+            # "right": an event on a boundary belongs to the step that starts at it, which is never a pause.
             step = np.searchsorted(reached[1:], inside, side="right")
             yield begin_s[step] + (inside - reached[step]) / rates[step]
             if len(inside) < len(block):

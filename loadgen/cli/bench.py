@@ -112,7 +112,7 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
 
 
 def _slo(flags: argparse.Namespace) -> dict[str, float]:
-    """The limits that answers are held to.
+    """The SLOs of responses.
 
     Raises: UsageError for what is no limit, or cannot be measured.
     """
@@ -154,7 +154,7 @@ class _Closing:
 
 
 def _tokenizer(flags: argparse.Namespace, endpoint: Endpoint) -> tuple[TokenCounter | None, int, _Closing]:
-    """The tokenizer, what a chat template adds to a turn, and what has to be closed.
+    """The tokenizer, the tokens that a chat template adds to a turn, and the objects to close.
 
     Raises: UsageError if a local one cannot be read; ServerError.
     """
@@ -185,7 +185,7 @@ def _length_warnings(content: Content, counter: TokenCounter | None) -> tuple[st
 
 
 def _choice_warnings(flags: argparse.Namespace) -> tuple[str, ...]:
-    """Warnings for requests with several answers, whose chunks come mixed."""
+    """Warnings for requests with several choices, whose chunks arrive interleaved."""
     many = flags.extra_body.get("n")
     if not isinstance(many, int) or many < 2:
         return ()

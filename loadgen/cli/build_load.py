@@ -14,12 +14,12 @@ DEFAULT_CONVERSATIONS = 100
 
 @dataclass(frozen=True)
 class LoadSchedule:
-    """When requests are sent.
+    """Schedule of requests.
 
     Attributes:
         arrivals: None = closed loop. concurrency: slots of a closed loop, or the cap of an open one.
-        conversations, duration_s: what ends it, whichever comes first; None = the other, or the data set.
-        rate_per_s: nominal rate where it is one number. label: for people.
+        conversations, duration_s: end of the run, whichever comes first; None = the other, or the data set.
+        rate_per_s: nominal rate if it is one number. label: for people.
     """
 
     arrivals: Arrivals | ReplayedArrivals | None
@@ -36,7 +36,7 @@ def build_load(
     """The load that the flags describe.
 
     Args:
-        timed: whether the workload has times of its own. endless: whether it never ends by itself.
+        timed: whether the workload has its own times. endless: whether it never ends.
         rate, slots: a sweep's value instead of `--request-rate` or `--concurrency`.
     Raises: UsageError for flags that contradict each other.
     """

@@ -48,7 +48,7 @@ class Content:
     """Content of requests: a workload and its parts.
 
     Attributes:
-        timed: it has times of its own. endless: it never ends by itself. bodies: its requests are sent as recorded.
+        timed: it has its own times. endless: it never ends. bodies: its requests are sent as recorded.
         fit: counts what had to be cut.
     """
 
@@ -174,7 +174,7 @@ def _sessions(flags: argparse.Namespace, model: ModelFacts, words: Words, chat: 
 
 
 def _output_lengths(flags: argparse.Namespace) -> Lengths:
-    """Lengths of answers.
+    """Lengths of responses.
 
     Raises: UsageError as `lengths`.
     """

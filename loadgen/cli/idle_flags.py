@@ -10,7 +10,7 @@ _GIVEN = frozenset({"sharegpt", "custom"})
 _TENANTS = frozenset({"shared-prefix"})
 _ALL = frozenset(DATASETS)
 _OF_BODIES = "trace"
-"""Represents a trace with bodies, which define all request parameters; all other traces are treated alike."""
+"""Represents a trace with bodies, which define all request parameters; all other traces are treated the same way."""
 _WRITTEN = frozenset(TRACES) - {_OF_BODIES}
 _RENDERED = _ALL - {_OF_BODIES}
 USED_BY = {

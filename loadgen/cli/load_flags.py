@@ -160,7 +160,7 @@ def _add_shape_flags(group: "argparse._ArgumentGroup") -> None:
 
 
 def _add_extent_flags(parser: argparse.ArgumentParser) -> None:
-    """How long, how many, and what makes it repeatable."""
+    """Duration, number of requests, and seed."""
     group = parser.add_argument_group("extent")
     group.add_argument(
         "--num-prompts",

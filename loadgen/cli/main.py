@@ -1,6 +1,6 @@
 """`loadgen run | compare | report | trace | selftest`: reads the command line and turns errors into one line each.
 
-A command's code is imported when it is chosen, so that `--help` and every mistake answer at once.
+A command's code is imported when it is chosen, so that `--help` and every usage error respond immediately.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class LoadgenCommand(Protocol):
         """Declare the command's flags."""
 
     def run(self, flags: argparse.Namespace) -> int:
-        """Do it; gives the exit status. Raises: LoadgenError."""
+        """Run the command. Returns: the exit status. Raises: LoadgenError."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

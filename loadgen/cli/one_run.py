@@ -100,7 +100,7 @@ def run_once(
     result = _summary(bench, load, records, report, schedule, scraper, cut_short, seed=seed, label=label)
     result.samples = sorted(taken, key=lambda sample: sample.index)
     if aborted:
-        result.warnings = []  # a run ended by a watch is told by its reason alone
+        result.warnings = []  # the reason alone describes a run ended by a watch
     series = _kept_series(scraper, report.t0, folder)
     result.npus = flags.npus or (npus(series) if series else None)
     if aborted or not report.interrupted:
@@ -185,7 +185,7 @@ def _start_scraper(bench: Bench) -> Scraper | None:
     if not flags.scrape:
         return None
     url = flags.metrics_url or metrics_url(endpoint.base_url)
-    # Keys are for the server under test; a /metrics somewhere else gets none.
+    # Keys are for the server under test; a /metrics on another host gets none.
     headers = endpoint.headers if urlsplit(url).hostname == urlsplit(endpoint.base_url).hostname else []
     scraper = Scraper(url, headers, verify_tls=endpoint.verify_tls)
     scraper.start()

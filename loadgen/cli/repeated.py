@@ -80,7 +80,7 @@ def run_repeated(
 
 
 def rested(pause_s: float) -> bool:
-    """Wait between runs; False if the user does not want to."""
+    """Wait between runs; False if the user ends the series."""
     try:
         time.sleep(pause_s)
     except KeyboardInterrupt:

@@ -38,7 +38,7 @@ class Schedule:
     def requests(self) -> int | None:
         """Requests of the plan, warm-ups and later turns included; None if the total is unknown.
 
-        Exact once all jobs are drawn; until then those to come are taken to have as many turns as those drawn.
+        Exact once all jobs are drawn; until then the remaining ones are assumed to have as many turns as those drawn.
         """
         if self._whole:
             return self._requests

@@ -182,7 +182,7 @@ class _Backlog:
 def _probe_result(value: float, finished: Finished) -> ProbeResult:
     """Figures of a probe that a search needs."""
     slo, generator = finished.result.slo, finished.result.generator
-    # A machine that was busy says nothing against the server, unless it kept the load from leaving.
+    # A busy machine proves nothing about the server, unless it delayed the load.
     too_busy = generator.machine_was_busy and not finished.aborted and not kept_rate(generator)
     own = "the load generator was at its limit" if generator.is_bottleneck else ""
     return ProbeResult(

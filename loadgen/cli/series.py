@@ -57,7 +57,7 @@ class SweepSeries:
         return finished
 
     def pause(self) -> bool:
-        """Let the server come to rest between points; False if the user stops the series during the wait."""
+        """Let the server become idle between points; False if the user stops the series during the wait."""
         self.stopped = 0 if not self.result.points or rested(self.bench.flags.pause) else INTERRUPTED
         return not self.stopped
 

@@ -1,4 +1,4 @@
-"""Sends requests, stamps what comes back, makes sense of it afterwards."""
+"""Sends requests, time-stamps the received bytes, interprets them afterwards."""
 
 from loadgen.client.client import LoadClient
 from loadgen.client.digest import Digest, fill_record

@@ -73,7 +73,7 @@ class LoadClient:
     async def exchange(self, request: PreparedRequest, behaviour: Behaviour = _NORMAL) -> Exchange:
         """Send a request immediately and receive its response until it is complete or interrupted.
 
-        A request on a kept connection that turns out dead before any byte of the answer is sent once more on a fresh
+        A request on a kept connection that turns out dead before any byte of the response is sent once more on a new
         one: servers may close idle connections at any time, which is not a failure of this request. `started_s` stays
         that of the first attempt.
 
@@ -187,7 +187,7 @@ class LoadClient:
         self._open.discard(connection)
 
     def _end(self, exchange: Exchange, limit: ExchangeLimit) -> None:
-        """Time is up; an answer that was complete at that very moment stays complete."""
+        """Time is up; a response that was complete at that moment stays complete."""
         if exchange.ended_s is None:
             exchange.ended_s = monotonic() - self._t0
             if exchange.failure is None:

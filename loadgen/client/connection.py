@@ -18,8 +18,9 @@ from loadgen.client.exchange import Exchange, Failure
 from loadgen.client.request import PreparedRequest
 
 LONG_STREAM_PARTS = 4096
-"""Parts after which a stream's beginning is interpreted while the rest still comes: about 1.5 MB of a stream that sends
-a token per read."""
+"""Parts after which a stream's start is interpreted while the rest still arrives: about 1.5 MB of a stream that sends
+a token per read.
+"""
 
 
 class ClientMeter:
@@ -87,7 +88,7 @@ class ExchangeConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._now = 0.0
-        self._delimited = False  # the end of the body can be told without the connection's end
+        self._delimited = False  # the end of the body is known without the connection's end
         self._interim = False  # a 1xx answer, another one follows
         self._broken = False
 
@@ -95,7 +96,7 @@ class ExchangeConnection(asyncio.Protocol):
         """Write one request.
 
         Args:
-            waiter: resolved when the answer is complete, or the exchange failed; the exchange holds the result.
+            waiter: resolved when the response is complete, or the exchange failed; the exchange holds the result.
         """
         assert self.transport is not None, "send before the connection was made"
         self._exchange = exchange
@@ -115,7 +116,7 @@ class ExchangeConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once. What still runs on it has failed before, or is nobody's any more."""
+        """Close at once. Exchanges on it have already failed, or have no waiter any more."""
         self._exchange = self._waiter = None
         if self.transport is not None:
             self.transport.abort()
@@ -123,7 +124,7 @@ class ExchangeConnection(asyncio.Protocol):
     # -- called by the event loop --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Each request leaves at once."""
+        """Disable delays, so that each request is sent immediately."""
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self.meter.connections += 1
         sock = transport.get_extra_info("socket")
@@ -195,14 +196,14 @@ class ExchangeConnection(asyncio.Protocol):
             self._exchange.status = status
 
     def on_body(self, body: bytes) -> None:
-        """One HTTP chunk (or what of it was read)."""
+        """One HTTP chunk (or the part of it that was read)."""
         exchange = self._exchange
         if exchange is not None:
             exchange.times.append(self._now)
             exchange.parts.append(body)
 
     def on_message_complete(self) -> None:
-        """The answer is complete, unless it was an interim one (100 Continue)."""
+        """The response is complete, unless it was an interim one (100 Continue)."""
         if self._interim:
             self._interim = self._delimited = False
             if self._exchange is not None:

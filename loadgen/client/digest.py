@@ -24,10 +24,10 @@ _NOT_NOW = (429, 503)
 
 
 class Digest(msgspec.Struct, kw_only=True):
-    """Content of an answer; each field is that of `RequestRecord` of the same name.
+    """Content of a response; each field is that of `RequestRecord` of the same name.
 
     Attributes:
-        text: the (first) answer without its reasoning, always there: a conversation's next turn needs it.
+        text: the (first) choice without its reasoning, always present: a conversation's next turn needs it.
     """
 
     outcome: RequestOutcome
@@ -67,13 +67,13 @@ _SHARED_FIELDS = tuple(name for name in Digest.__struct_fields__ if name != "tex
 
 
 def reader_of(exchange: Exchange) -> AnswerReader:
-    """The reader of an exchange whose head has come.
+    """The reader of an exchange whose head has arrived.
 
-    Effects: makes it if there is none.
+    Effects: creates it if there is none.
     """
     if exchange.reader is None:
         kind = exchange.content_type.partition(";")[0].strip().lower()
-        streamed: bool | None = None  # no type, or one that says nothing: the bytes themselves tell
+        streamed: bool | None = None  # no type, or an unspecific one: the bytes themselves decide
         if not 200 <= exchange.status < 300 or kind == "application/json":
             streamed = False
         elif kind == "text/event-stream":
@@ -106,7 +106,7 @@ def conclude(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
     found = Digest(
         outcome=outcome,
         error=error,
-        # Of a whole answer only its end is known; its first token came some time before.
+        # Only the end of a whole response is known; its first token arrived some time before.
         first_answer_s=reader.first_answer_s if streamed else None,
         chunk_times=reader.times.tobytes() if streamed else b"",
         chunk_tokens=reader.tokens.tobytes() if streamed and reader.tokens_known else b"",

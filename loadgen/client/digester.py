@@ -111,11 +111,11 @@ class Digester:
         """Conclude the oldest."""
         item = self._queue.popleft()
         self.backlog_bytes -= item.size_bytes
-        if item.future.done():  # nobody waits any more
+        if item.future.done():  # no caller waits any more
             return
         try:
             found = conclude(item.exchange, reader_of(item.exchange), item.expected_tokens)
-        except Exception as error:  # a bug of ours must reach the one who waits, and must not stop the queue
+        except Exception as error:  # a bug of ours must reach the caller, and must not stop the queue
             item.future.set_exception(error)
         else:
             item.future.set_result(found)

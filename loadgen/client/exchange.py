@@ -1,7 +1,7 @@
-"""One request and its answer as they crossed the wire: timestamps and bytes, not interpreted.
+"""One request and its response as they crossed the wire: timestamps and bytes, not interpreted.
 
 Interpreting costs more than receiving, so it is done later (see `digest` and `digester`): while bytes arrive, the
-client only notes when. All times are seconds from the start of the run.
+client only records when. All times are seconds from the start of the run.
 """
 
 from enum import StrEnum
@@ -27,9 +27,9 @@ class Failure(StrEnum):
 
     CONNECT = "connect"  # no connection: refused, name unknown, TLS, out of descriptors, not in time
     LOST = "lost"  # the connection broke before the answer was complete
-    NOT_HTTP = "not_http"  # what came is no HTTP answer
+    NOT_HTTP = "not_http"  # the received bytes are no HTTP response
     DEADLINE = "deadline"  # the run's own limit for a request
-    LEFT = "left"  # closed on purpose, as the behaviour asked
+    LEFT = "left"  # closed on purpose, as the behaviour requires
     CUT = "cut"  # the run ended first
 
 
@@ -90,7 +90,7 @@ class Exchange:
         return self.behaviour.conduct
 
     def take_parts(self) -> tuple[list[float], list[bytes]]:
-        """Hand over what arrived so far.
+        """Take the parts that have arrived so far.
 
         Effects: the exchange continues with empty lists.
         """

@@ -35,7 +35,7 @@ def _without(*names: str) -> Callable[[bytes], bytes]:
 
 
 def _length(value: object) -> Callable[[bytes], bytes]:
-    """The limit of the answer's length, under each name that servers know for it."""
+    """The limit of the response's length, under each name that servers use for it."""
 
     def change(body: bytes) -> bytes:
         fields = _fields(body)

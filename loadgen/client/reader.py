@@ -1,10 +1,11 @@
-"""Makes sense of an answer's bytes: which of them were content, when, how many tokens; pure.
+"""Interprets the bytes of a response: which were content, when, how many tokens; pure.
 
 A *content chunk* is an event with non-empty text, reasoning, refusal or tool call. The first one is the first token:
 an opening chunk that only names the role is none, and neither is a chunk with empty text. vLLM's own benchmark differs
-in two corners: in the completions protocol it takes the first chunk with a choice in it even if its text is empty, and
-in chat an empty delta without a role. A server that sends an empty chunk at once would look fast there; here it does
-not. Tokens without text (half of a character, held-back stop strings) are counted with the next content chunk.
+in two corner cases: in the completions protocol it takes the first chunk with a choice in it even if its text is empty,
+and in chat an empty delta without a role. With these rules a server that sends an empty chunk immediately would look
+fast; with ours it does not. Tokens without text (half of a character, held-back stop strings) are counted with the
+next content chunk.
 """
 
 from array import array
@@ -89,7 +90,7 @@ class AnswerReader:
         self._finished: set[int] = set()
         self._counted = 0  # completion tokens according to the last running usage
         self._other_chars = 0  # of reasoning, and of further answers
-        self._steady = False  # nothing but times and text can change with one more chunk of text
+        self._steady = False  # only times and text can change with one more chunk of text
         self._carried = 0  # tokens without text, not yet counted with a chunk
 
     @property
@@ -190,11 +191,11 @@ class AnswerReader:
             self._whole(b"".join(self._pieces))
 
     def body(self) -> bytes:
-        """Body of an answer that is no stream."""
+        """Body of a response that is no stream."""
         return b"".join(self._pieces)
 
     def _whole(self, body: bytes) -> None:
-        """An answer in one piece: one content chunk, at its last byte."""
+        """A response in one piece: one content chunk, at its last byte."""
         self._event(self.last_s, body)
         if not self.malformed and not self.stream_error:
             self.done = True
@@ -278,7 +279,7 @@ class AnswerReader:
         return answers or bool(reasoning), answers
 
     def _keep(self, answer: str, index: int) -> None:
-        """The first answer is kept, others are counted."""
+        """Keep the first choice, and count the others."""
         if index:
             self._other_chars += len(answer)
         else:

@@ -1,7 +1,7 @@
-"""Measured part of a server's JSON: chunks of streams, whole answers, errors.
+"""Measured part of a server's JSON: chunks of streams, whole responses, errors.
 
-Only what is read is declared; msgspec skips the rest without building it. Every field may be missing or null, for
-servers differ.
+Only fields that are read are declared; msgspec skips the rest without building it. Every field may be missing or null,
+for servers differ.
 """
 
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ class PromptDetails(msgspec.Struct):
 
 
 class CompletionDetails(msgspec.Struct):
-    """Part of the answer that was reasoning."""
+    """Part of the response that was reasoning."""
 
     reasoning_tokens: Count | None = None
 
@@ -48,7 +48,7 @@ class Said(msgspec.Struct):
 
 
 class ReplyChoice(msgspec.Struct):
-    """One of `n` answers; `text` for completions, `delta` for chat streams, `message` for whole chat answers."""
+    """One of `n` choices; `text` for completions, `delta` for chat streams, `message` for whole chat responses."""
 
     index: int = 0
     text: str | None = None
@@ -59,7 +59,7 @@ class ReplyChoice(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A chunk or a whole answer. Older servers put `message` at the top level of errors."""
+    """A chunk or a whole response. Older servers put `message` at the top level of errors."""
 
     choices: list[ReplyChoice] | None = None
     usage: ReplyUsage | None = None
@@ -90,7 +90,7 @@ def error_text(error: object) -> str:
 
 
 def body_error(body: bytes) -> str:
-    """The text of an error answer's body, JSON or not, in one line; empty for an empty body."""
+    """The text of an error response's body, JSON or not, in one line; empty for an empty body."""
     try:
         return error_text(json_text.decode(body))
     except NOT_JSON:

@@ -1,7 +1,6 @@
 """A request rendered before it is due, so that sending it is one write.
 
-`RequestWriter` computes the common part of the head once per run; what is left per request
-is the id and the length.
+`RequestWriter` computes the common part of the head once per run; only the id and the length remain per request.
 """
 
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ class RequestWriter:
         address = parse_address(endpoint.base_url)
         given = {name.lower() for name, _ in endpoint.headers}
         lines = [f"POST {address.prefix}{endpoint.path} HTTP/1.1"]
-        # Compression would cost the server and the client CPU time that no figure here is about.
+        # Compression would cost server and client CPU time that no figure covers.
         defaults = [("Host", address.authority), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
         lines += [f"{name}: {value}" for name, value in defaults if name.lower() not in given]
         own = ("content-type", "content-length", "x-request-id", "connection", "transfer-encoding")

@@ -8,7 +8,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class SseSplitter:
-    """Takes bytes in any portions and gives the data of each event that they complete.
+    """Takes bytes in any portions and returns the data of each event that they complete.
 
     Attributes:
         idle: no partial event is buffered, so a portion that is exactly one event may bypass this class.
@@ -31,7 +31,7 @@ class SseSplitter:
                 portion = portion[1:]
         if b"\n" not in portion and b"\r" not in portion:
             if portion:
-                self._pieces.append(portion)  # joined once its end is there: long lines in small pieces stay cheap
+                self._pieces.append(portion)  # joined once its end has arrived: long lines in small pieces stay cheap
                 self.idle = False
             return []
         events: list[bytes] = []

@@ -30,7 +30,7 @@ def change_chart(figures: Sequence[ComparedFigure], chart_id: str) -> BarChart |
         title="Change against the baseline",
         note="Each bar is the 95 % interval of a change; one that reaches across 0 % shows no difference.",
         x=Axis(unit="share", low=compact(low - margin), high=compact(high + margin)),
-        lanes=[*(figure.name for figure in shown), ""],  # the last one has room for the name of the line
+        lanes=[*(figure.name for figure in shown), ""],  # the last one has space for the name of the line
         lane_px=26,
         keys=[_KEYS[verdict] for verdict in present],
         bars=bars,
@@ -39,7 +39,7 @@ def change_chart(figures: Sequence[ComparedFigure], chart_id: str) -> BarChart |
 
 
 def _bar(lane: int, figure: ComparedFigure, key: int) -> Bar:
-    """One figure's bar, with its change behind it."""
+    """One figure's bar, with its change after it."""
     assert figure.ratio is not None, "those without are not shown"
     moved = figure.ratio - 1
     ends = (figure.ci95[0] - 1, figure.ci95[1] - 1) if figure.ci95 else (min(0.0, moved), max(0.0, moved))

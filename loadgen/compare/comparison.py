@@ -36,7 +36,7 @@ class ComparisonVerdict(StrEnum):
 
 
 class Method(StrEnum):
-    """Where the intervals come from."""
+    """Method of the intervals."""
 
     REPETITIONS = "Welch's t interval over repetitions"
     PAIRED = "bootstrap over the same requests in both runs"

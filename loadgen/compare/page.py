@@ -1,4 +1,4 @@
-"""The page of a comparison: what differs and how surely, under which conditions, and a chart for each metric.
+"""The page of a comparison: differences with their certainty, the conditions, and a chart for each metric.
 
 Sweeps are shown over their loads, with a table for each load behind a click.
 """

@@ -40,9 +40,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_side(path: Path) -> Side:
-    """Read a run, or all runs right below a folder.
+    """Read a run, or all runs directly below a folder.
 
-    Raises: UsageError if there is no run; TraceFormatError if a file is not what it should be.
+    Raises: UsageError if there is no run; TraceFormatError if a file is invalid.
     """
     if path.is_file() or (path / RESULT).exists():
         folders = [path]

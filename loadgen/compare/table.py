@@ -28,7 +28,7 @@ def comparisons_json(comparisons: Sequence[RunComparison]) -> str:
 
 
 def print_comparisons(comparisons: Sequence[RunComparison], console: Console) -> None:
-    """Print a table for each comparison, what differs in the settings, and what to keep in mind.
+    """Print a table for each comparison, the differences of the settings, and notes for interpretation.
 
     Effects: writes to the console.
     """
@@ -84,7 +84,7 @@ def _ratio(value: float) -> str:
 
 
 def _value(value: float | None, figure: ComparedFigure) -> str:
-    """A value in its unit; rates without, for want of room: the names contain them."""
+    """A value in its unit; rates without, to save space: the names contain them."""
     if figure.unit == "s":
         return numbers.duration(value)
     return numbers.significant(value) if figure.unit else numbers.share(value)

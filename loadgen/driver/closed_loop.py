@@ -13,15 +13,16 @@ _MOST_RESERVE = 4096
 
 
 class ClosedLoop:
-    """Gives a job to each slot that is free.
+    """Gives a job to each free slot.
 
-    The intended time is when the slot became free. If no job is there at that moment it is when one comes: the load is
-    then lower than requested, as `starved_s` reports, but no latency is measured wrongly.
+    The intended time is when the slot became free. If no job is available at that moment it is when one arrives: the
+    load
+    is then lower than requested, as `starved_s` reports, but no latency is measured wrongly.
 
     Attributes:
         taken: jobs taken from the stock. depth: jobs to hold ahead. It is small at first, so that the last jobs of a
-            run are shared out evenly, and doubles each time a slot had to wait.
-        starved_s: time for which a slot was free and no job was there, summed over slots.
+            run are divided evenly, and doubles each time a slot had to wait.
+        starved_s: time for which a slot was free and no job was available, summed over slots.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ClosedLoop:
             self._on_hungry()
 
     def _came(self) -> None:
-        """A job has come; a slot may be waiting for it."""
+        """A job has arrived; a slot may be waiting for it."""
         while self._hungry and not self._over:
             rendered = self._stock.take()
             if rendered is None:
@@ -101,7 +102,7 @@ class ClosedLoop:
 
 
 def first_depth(slots: int) -> int:
-    """Jobs that a worker with so many slots holds before the start."""
+    """Jobs that a worker with this many slots holds before the start."""
     return slots + _reserve(slots)
 
 

@@ -185,7 +185,7 @@ class Conductor:
             self._send_credit()
 
     def _session_over(self, free_s: float) -> None:
-        """A conversation's last response has ended; its evaluation may still go on."""
+        """A conversation's last response has ended; its evaluation may still continue."""
         if self._loop is not None:
             self._loop.freed(free_s)
 
@@ -217,7 +217,7 @@ class Conductor:
         self._look_whether_over()
 
     def _cut_now(self) -> None:
-        """Open requests end, with what has come of their answers."""
+        """Cut open requests, with the received part of their responses."""
         self._end_sending()
         if self._loop is not None:
             self._desk.client.cut()
@@ -232,7 +232,7 @@ class Conductor:
             self._over.set_result(None)
 
     def _flush_and_again(self) -> None:
-        """Write what there is, ten times a second."""
+        """Write all pending records, ten times a second."""
         now_s = time.monotonic()
         if now_s >= self._flush_s:
             self._flush()

@@ -24,7 +24,7 @@ class CoreWait:
         return 0.0
 
     def close(self) -> None:
-        """Effects: gives the file back; the count is 0 from now on."""
+        """Effects: closes the file; the count is 0 from now on."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -67,7 +67,7 @@ class Feeder(threading.Thread):
                 worker.send(NoMoreJobs())
 
     def wake(self) -> None:
-        """Some worker has more room."""
+        """A worker has more capacity."""
         with self._room:
             self._room.notify()
 

@@ -46,7 +46,7 @@ OnProgress = Callable[[Progress], None]
 LEAD_S = 0.15
 """Between the order to start and run time 0: workers freeze their heaps and load TLS certificates in it."""
 _ASLEEP_S = 2.0
-"""If this process itself has not run for so long (Ctrl-Z, for instance), the workers' silence is not a failure."""
+"""If this process itself has not run for this long (Ctrl-Z, for instance), the workers' silence is not a failure."""
 _TICK_S = 0.1
 _WAIT_S = 0.05
 
@@ -177,7 +177,7 @@ class Fleet:
     def _send_start(self) -> None:
         """Give all workers the same run time 0."""
         self._t0 = time.monotonic() + LEAD_S
-        self._machine = MachineLog()  # from here on: how workers start is nobody's business
+        self._machine = MachineLog()  # from now on: the start of workers does not count
         self._tell_all(StartRun(self._t0))
         if self._settings.duration_s is not None:
             self._deadline_s = self._t0 + self._settings.duration_s + self._settings.drain_s + self._limits.grace_s
@@ -282,7 +282,7 @@ class Fleet:
         if feeder.error is not None:
             self._problems.append(f"the jobs ended early: {feeder.error}")
         wall_s, monotonic_s = time.time(), time.monotonic()
-        t0 = self._t0 or monotonic_s  # interrupted before it began
+        t0 = self._t0 or monotonic_s  # interrupted before the start
         done = [self._done[number] for number in sorted(self._done)]
         return FleetReport(
             t0=t0,
@@ -309,7 +309,7 @@ class Fleet:
             if worker.number not in self._done:
                 worker.kill()
         if feeder is not None and feeder.ident is not None:
-            feeder.join(_TICK_S)  # it may be deep in the source of jobs; it is told to draw no more
+            feeder.join(_TICK_S)  # it may be blocked in the source of jobs; it is stopped from drawing more
         for worker in self._workers:
             if worker.number not in self._lost:
                 with contextlib.suppress(KeyError, ValueError):

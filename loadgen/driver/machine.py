@@ -10,7 +10,7 @@ from loadgen.driver.progress import MachineUse
 
 _STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6)
-"""Places of user, nice, system, irq and softirq behind the word `cpu`; a guest's time is in the first two."""
+"""Positions of user, nice, system, irq and softirq after the word `cpu`; a guest's time is in the first two."""
 _STOLEN = 7
 
 

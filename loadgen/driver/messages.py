@@ -36,7 +36,7 @@ class Supply(msgspec.Struct, tag=True):
 
 
 class Prepare(msgspec.Struct, tag=True):
-    """The first supply is complete: answer `WorkerReady` when it is rendered."""
+    """The first supply is complete: send `WorkerReady` when it is rendered."""
 
 
 class StartRun(msgspec.Struct, tag=True):
@@ -102,7 +102,7 @@ class WorkerDone(msgspec.Struct, tag=True, kw_only=True):
 
 
 class WorkerFailed(msgspec.Struct, tag=True):
-    """The worker cannot go on. `usage`: caused by invalid user input."""
+    """The worker cannot continue. `usage`: caused by invalid user input."""
 
     usage: bool
     text: str

@@ -15,11 +15,13 @@ StartSession = Callable[[RenderedTurn, float], None]
 class OpenLoop:
     """Takes jobs from the stock in their order, which is that of `due_s`, and starts each at its time.
 
-    A request that reaches this worker after its time leaves at once, and is late by its own fault: `intended` stays.
+    A request that reaches this worker after its time is sent immediately, and is late by the generator's fault:
+    `intended`
+    stays.
 
     Attributes:
         taken: jobs taken from the stock. depth: jobs to hold ahead. starved_s: time for which a job was due and had not
-            come.
+            arrived.
     """
 
     def __init__(self, stock: Stock, pacer: Pacer, start: StartSession, t0: float, duration_s: float | None) -> None:
@@ -47,7 +49,7 @@ class OpenLoop:
         return self._next is not None
 
     def begin(self) -> None:
-        """Take the first job, and every later one as it comes."""
+        """Take the first job, and every later one as it arrives."""
         self._stock.on_ready = self._pump
         self._pump()
 
@@ -85,7 +87,7 @@ class OpenLoop:
         self._pump()
 
     def _note_starved(self, due_s: float, now_s: float) -> None:
-        """A job was taken after its time: was it because the stock was empty? Overlapping waits count once."""
+        """A job was taken after its time: count the wait if the stock was empty. Overlapping waits count once."""
         if self._was_empty:
             self.starved_s += max(0.0, now_s - max(due_s, self._starved_until_s))
             self._starved_until_s = now_s

@@ -1,6 +1,6 @@
-"""Wakes at absolute moments, to a fraction of a millisecond.
+"""Wakes at absolute times, to a fraction of a millisecond.
 
-Absolute: a late wake-up does not move the ones behind it, so errors never add up. The moments are those of
+Absolute: a late wake-up does not delay later ones, so errors never accumulate. The times are those of
 `time.monotonic()`; an event loop's own time is avoided, since uvloop caches it and rounds it to milliseconds.
 """
 

@@ -1,4 +1,4 @@
-"""Progress of a run, and how well the generator itself did; plain values for terminal and verdict.
+"""Progress of a run, and the generator's own performance; plain values for terminal and verdict.
 
 None of it is used for a reported metric of the server: those come from the records.
 """
@@ -48,7 +48,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WINDOW_S = 5.0
-"""How far back the recent figures of `Progress` look [s]."""
+"""Time window of the recent figures of `Progress` [s]."""
 
 
 class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ class Phase(Enum):
     WAITING = auto()  # for the cap
     SENDING = auto()  # or receiving
     THINKING = auto()  # between two turns
-    OVER = auto()  # sends nothing any more; the last answer may still be under evaluation
+    OVER = auto()  # sends no more requests; the last response may still be under evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class SessionDesk:
 
     Attributes:
         t0: run time 0 [monotonic]. slots: the cap of an open loop; unbounded in a closed one.
-        may_send: whether a request may leave now.
-        render: makes a job's turn behind a history ready to be written.
+        may_send: whether a request may be sent now.
+        render: renders a job's turn after a history, ready to be written.
         sampled_below: see `DriveSettings`.
-        on_last_sent: called when a conversation's last request leaves, or when it is clear that none will.
+        on_last_sent: called when a conversation's last request is sent, or when it is clear that none will be.
     """
 
     worker: int
@@ -76,7 +76,7 @@ class LoadSession:
         """Session without a request sent.
 
         Args:
-            on_over: called once, with the run time from which another conversation may take this one's place.
+            on_over: called once, with the run time from which another conversation may replace this one.
         """
         self._desk = desk
         self._job: LoadJob = rendered.job
@@ -148,7 +148,7 @@ class LoadSession:
             desk.slots.release()
 
     async def _finish(self, record: RequestRecord, exchange: Exchange) -> str:
-        """Evaluate an answer and deliver its record; gives the answer's text."""
+        """Evaluate a response and deliver its record. Returns: the response's text."""
         desk = self._desk
         turn = self._job.conversation.turns[record.turn]
         found = await desk.digester.digest(exchange, expected_tokens(turn, desk.endpoint))
@@ -202,7 +202,7 @@ class LoadSession:
 
 
 def expected_tokens(turn: Turn, endpoint: Endpoint) -> int | None:
-    """Tokens that the answer must have; None if the model may stop where it likes.
+    """Tokens that the response must have; None if the model may stop at any length.
 
     An exact body (a replay) decides for itself. Inside a JSON string the quotes would be escaped, so that these bytes
     can only be a field.

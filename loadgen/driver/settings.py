@@ -22,12 +22,12 @@ class DriveSettings(msgspec.Struct, frozen=True, kw_only=True):
         mode: open: jobs carry `due_s`; closed: they do not.
         concurrency: closed loop: slots; a slot is one user and is held through a whole conversation, including think
         time. Open loop: largest number of requests open at once, None = no cap; waiting for the cap counts as latency
-        (`released_s` after `intended_s`), think time holds no slot. duration_s: no request leaves at or after this
+        (`released_s` after `intended_s`), think time holds no slot. duration_s: no request is sent at or after this
         time; None = until the jobs are used up. drain_s: how long requests that are open when sending ends may still
         take; then they are cut (UNFINISHED). workers: sending processes; fewer are used if `concurrency` is smaller,
-        since each needs a slot. keep_body, keep_text: put bodies sent and answers received into the records.
+        since each needs a slot. keep_body, keep_text: store sent bodies and received texts in the records.
         sampled_below: both, in any case, for first turns of measured jobs whose index is below this.
-        concurrency_ramp_s: closed loop: slots open evenly over this time, the first one at once.
+        concurrency_ramp_s: closed loop: slots open evenly over this time, the first one immediately.
     """
 
     endpoint: Endpoint
@@ -62,7 +62,7 @@ class DriveSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{name} must be above 0")
 
     def workers_used(self) -> int:
-        """Processes that are really started: each needs a slot of its own."""
+        """Number of processes to start: each needs a slot of its own."""
         return self.workers if self.concurrency is None else min(self.workers, self.concurrency)
 
     def slots_of(self, worker: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Room for a bounded number of requests at once, given out in the order of asking."""
+"""Slots for a bounded number of concurrent requests, granted in the order of requests."""
 
 import asyncio
 import time

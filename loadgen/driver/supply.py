@@ -1,7 +1,7 @@
-"""A worker's stock of jobs: rendered as soon as they come, long before they are due.
+"""A worker's stock of jobs: rendered as soon as they arrive, long before they are due.
 
-Rendering runs on the event loop, in short slices and not right before a send, to avoid delays. What may be
-in stock is bounded by credit: the main process never hands over more than the worker's depth (and bytes of its own).
+Rendering runs on the event loop, in short slices and not right before a send, to avoid delays. The stock is bounded
+by credit: the main process never sends more than the worker's depth (and a number of bytes).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class RenderedTurn:
 
 
 class Stock:
-    """Jobs that have come, in their order.
+    """Received jobs, in order.
 
     Attributes:
         on_ready: called after each job that became ready.
@@ -52,13 +52,13 @@ class Stock:
         self.on_ready: Callable[[], None] = lambda: None
 
     def add(self, jobs: list[LoadJob]) -> None:
-        """Jobs have come."""
+        """Add received jobs."""
         self._raw.extend(jobs)
         self._idle.clear()
         self._work.set()
 
     def complete(self) -> None:
-        """No more will come."""
+        """Mark the end of the jobs."""
         self._complete = True
 
     @property
@@ -71,7 +71,7 @@ class Stock:
         await self._idle.wait()
 
     def take(self) -> RenderedTurn | None:
-        """The next job, None if there is none now."""
+        """The next job, None if there is none yet."""
         return self._ready.popleft() if self._ready else None
 
     async def render_all(self) -> None:

@@ -86,7 +86,7 @@ class MainLink(asyncio.Protocol):
             self._transport.write(data)
 
     def unwritten_bytes(self) -> int:
-        """Bytes that the main process has not taken yet."""
+        """Bytes that the main process has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     async def finish(self, last: FromWorker) -> None:
@@ -94,7 +94,7 @@ class MainLink(asyncio.Protocol):
         self._done = True
         self.write(frame(last))
         if self._transport is not None:
-            self._transport.close()  # after everything has been written
+            self._transport.close()  # after all data has been written
             await self._drained.wait()
 
 

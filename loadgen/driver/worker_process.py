@@ -75,7 +75,9 @@ class WorkerProcess:
         return self._socket.fileno()
 
     def send(self, message: ToWorker) -> bool:
-        """Write one message, waiting for room if there is none; False if the worker has exited or stopped reading."""
+        """Write one message, waiting for buffer space if there is none; False if the worker has exited or stopped
+        reading.
+        """
         return self._write(frame(message))
 
     def give(self, supply: Supply) -> bool:
@@ -107,7 +109,7 @@ class WorkerProcess:
         return len(self._unstarted)
 
     def receive(self) -> list[FromWorker] | None:
-        """Messages of the worker since the last call; None if no more will come."""
+        """Messages of the worker since the last call; None after the last one."""
         try:
             data = self._socket.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -152,7 +154,7 @@ class WorkerProcess:
                     if not writable.poll(SEND_DEADLINE_S * 1000):
                         self.lost = f"took nothing for {SEND_DEADLINE_S:g} s"
                 except (OSError, ValueError):
-                    return False  # it is gone; the receiving side finds out why
+                    return False  # it has ended; the receiving side finds the reason
         return not self.lost
 
 

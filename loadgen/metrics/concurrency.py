@@ -68,5 +68,5 @@ def concurrency(records: Sequence[RequestRecord]) -> Concurrency:
     ends = np.array([end if end is not None else begin for begin, end in spans], dtype=np.float64)
     times = np.concatenate([begins, ends])
     steps = np.concatenate([np.ones(len(begins), np.int64), -np.ones(len(ends), np.int64)])
-    order = np.lexsort((steps, times))  # at equal times an end comes before a begin
+    order = np.lexsort((steps, times))  # at equal times an end precedes a start
     return Concurrency(times[order], np.cumsum(steps[order]))

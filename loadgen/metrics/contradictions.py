@@ -1,7 +1,7 @@
 """Responses that contradict the server's own usage, or that are empty although tokens were counted.
 
-A proxy that sends every chunk twice, a server that counts prompts as answers: each answer ends well, and every figure
-that is made of tokens is wrong. A single wrong response is enough for a warning.
+A proxy may send every chunk twice, or a server may count prompts as output: each response ends well, and every figure
+based on tokens is wrong. A single wrong response is enough for a warning.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ def contradiction(record: RequestRecord) -> str:
 
 
 def contradictions(records: Sequence[RequestRecord]) -> int:
-    """Successful answers that contradict themselves."""
+    """Successful responses that contradict themselves."""
     return sum(bool(contradiction(record)) for record in records if record.outcome in SUCCESSES)
 
 

@@ -52,12 +52,12 @@ def tokens_of(record: RequestRecord) -> int:
 
 
 def last_content_s(record: RequestRecord) -> float | None:
-    """Arrival of the last content; the end of the answer where it did not come in chunks."""
+    """Arrival of the last content; the end of the response if it did not arrive in chunks."""
     return _last(record) if record.chunk_times else record.ended_s
 
 
 def tpot_s(record: RequestRecord) -> float | None:
-    """Time per output token behind the first; None with fewer than two tokens, or without a stream."""
+    """Time per output token after the first; None with fewer than two tokens, or without a stream."""
     first, last, tokens = _first(record), _last(record), tokens_of(record)
     return (last - first) / (tokens - 1) if first is not None and last is not None and tokens > 1 else None
 

@@ -1,4 +1,4 @@
-"""Service-level objectives: how they are written, and which requests kept them."""
+"""Service-level objectives: their syntax, and the requests that met them."""
 
 import re
 from array import array
@@ -49,10 +49,11 @@ def parse_slo(texts: Sequence[str]) -> dict[str, float]:
 
 
 def evaluate(records: Sequence[RequestRecord], targets: Mapping[str, float]) -> SloResult:
-    """Which requests were good: successful, and every SLO kept. Failures are counted and never good.
+    """Which requests were good: successful, and every SLO met. Failures are counted and never good.
 
-    A request without the metric (TPOT of one token, TTFT of a whole answer) cannot miss it; their number is reported. A
-    request cut by the end of the run is counted if it had missed an SLO by then: to leave out those that waited longest
+    A request without the metric (TPOT of one token, TTFT of a whole response) cannot miss it; their number is reported.
+    A
+    request cut by the end of the run is counted if it had missed an SLO by then: leaving out those that waited longest
     would make an overloaded server look good.
     """
     kept = dict.fromkeys(targets, 0)
@@ -91,7 +92,7 @@ def _within(record: RequestRecord, targets: Mapping[str, float]) -> dict[str, bo
 
 
 def _at_best(record: RequestRecord, cut_s: float) -> RequestRecord:
-    """A request that was cut, as if all that was missing had come at that moment."""
+    """A request that was cut, as if all missing data had arrived at that moment."""
     tokens = _ANY_NUMBER if record.planned_output_tokens is None else record.planned_output_tokens
     return msgspec.structs.replace(
         record,

@@ -75,10 +75,10 @@ def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> tuple[float,
 
 
 def grouped_mean_interval(values: NDArray[np.float64], sizes: NDArray[np.int64]) -> tuple[float, float] | None:
-    """95 % interval of the mean of values that come in groups, such as the gaps between the chunks of one request.
+    """95 % interval of the mean of values in groups, such as the gaps between the chunks of one request.
 
     Values of one group resemble each other, so a thousand gaps of one slow request are not a thousand observations; the
-    groups are what is independent. With groups of one value it is `mean_interval`.
+    groups are independent. With groups of one value it is `mean_interval`.
 
     Args:
         values: shape [values], group after group. sizes: values of each group, shape [groups].

@@ -1,6 +1,6 @@
 """Requested and sent lengths.
 
-A prompt or an answer is changed where the model cannot take it whole, or where it would have no token at all. A run
+A prompt or a response is changed if the model cannot take it whole, or if it would have no token. A run
 with such changes measures another load than its flags describe, so the result holds both lengths.
 """
 
@@ -12,7 +12,7 @@ from loadgen.result import LengthStatistics
 
 
 class _Pair(NamedTuple):
-    """One prompt or answer. `sent`: None if unknown. `change`: below 0 if shortened, above if raised."""
+    """One prompt or response. `sent`: None if unknown. `change`: below 0 if shortened, above if raised."""
 
     asked: int
     sent: int | None
@@ -20,7 +20,7 @@ class _Pair(NamedTuple):
 
 
 def lengths(records: Sequence[RequestRecord]) -> dict[str, LengthStatistics]:
-    """Both sides of prompts ("input") and answers ("output"); without a side whose lengths are unknown."""
+    """Both sides of prompts ("input") and responses ("output"); without a side whose lengths are unknown."""
     sides = {"input": _inputs(records), "output": _outputs(records)}
     return {name: _lengths(pairs) for name, pairs in sides.items() if pairs}
 
@@ -62,7 +62,7 @@ def _inputs(records: Sequence[RequestRecord]) -> list[_Pair]:
 
 
 def _outputs(records: Sequence[RequestRecord]) -> list[_Pair]:
-    """Answers: the limits that the requests carried."""
+    """Responses: the limits in the requests."""
     return [
         _pair(record.asked_output_tokens, record.planned_output_tokens)
         for record in records

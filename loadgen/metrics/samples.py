@@ -1,4 +1,4 @@
-"""Beginnings of a few prompts and their responses, to show what was sent."""
+"""Starts of a few prompts and their responses, to show what was sent."""
 
 from collections.abc import Sequence
 

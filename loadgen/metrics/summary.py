@@ -87,7 +87,7 @@ def summarize(
 
 
 def distributions(records: Sequence[RequestRecord], percentiles: Sequence[float]) -> dict[str, MetricDistribution]:
-    """Every metric that any request has; those of answers are made of successful requests only."""
+    """Every metric that any request has; those of responses cover successful requests only."""
     good = [record for record in records if record.outcome in SUCCESSES]
     failures = sum(record.outcome in FAILURES for record in records)
     found = {}

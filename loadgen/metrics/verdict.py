@@ -20,7 +20,7 @@ from loadgen.metrics.facts import GeneratorFacts
 from loadgen.result import Generator, MetricDistribution
 
 MOST_CPU_SHARE = 0.85
-"""A single-threaded event loop beyond this queues by itself."""
+"""A single-threaded event loop above this share queues by itself."""
 MOST_LAG_S = 0.005
 MOST_LATENESS_S = 0.005
 LEAST_LATENESS_SHARE = 0.05

@@ -167,7 +167,8 @@ def _mean_rate(result: RunResult) -> float:
 def _busiest_second(good: Sequence[RequestRecord]) -> float:
     """Most tokens that arrived in one of the seconds after the first send.
 
-    An answer's tokens are shared among its chunks; a whole answer's come at its end. A run shorter than a second has
+    A response's tokens are divided among its chunks; a whole response's arrive at its end. A run shorter than a second
+    has
     fewer tokens in it than its mean rate.
     """
     if not good:

@@ -60,7 +60,7 @@ class BlockHasher:
             kind, data, step = b"text", prompt.encode("utf-8", "surrogatepass"), self._bytes_per_block
             blocks = math.ceil(n_tokens / self._block_tokens)
         else:
-            # Eight bytes a token hold whatever number a client may send.
+            # Eight bytes per token hold any number that a client may send.
             kind, step = b"ids", 8 * self._block_tokens
             data = b"".join((token % 2**64).to_bytes(8, "little") for token in prompt)
             blocks = math.ceil(len(prompt) / self._block_tokens)

@@ -127,7 +127,7 @@ class Bar(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
     Attributes:
         lane: which row, from above. key: which of the chart's keys.
-        text: tooltip. name: written in it, if there is room. after: written behind it.
+        text: tooltip. name: written in it, if it fits. after: written after it.
         part: which of the lane's parts, from above.
     """
 

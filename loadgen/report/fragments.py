@@ -1,5 +1,5 @@
-"""Pieces of HTML. All text that does not originate in this module is escaped by it: names, texts and numbers come from
-outside.
+"""Pieces of HTML. All text that does not originate in this module is escaped by it: names, texts and numbers may be
+hostile.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def details(summary: str, *content: object) -> Html:
 
 
 def folded_warnings(warnings: Sequence[str]) -> Html:
-    """A box that has the first warning and their number in view, and the others behind a click; on paper all of them.
+    """A box that shows the first warning and their number, and the others after a click; on paper all of them.
 
     Args:
         warnings: the worst first; without any there is no box.
@@ -61,14 +61,14 @@ def folded_warnings(warnings: Sequence[str]) -> Html:
 
 
 def tile(name: str, figure: object, unit: str, more: Sequence[object]) -> Html:
-    """One main figure with what belongs to it in small print."""
+    """One main figure with related small print."""
     small = f" <small>{escape(unit)}</small>" if unit else ""
     lines = "".join(f'<dd class="more">{html(line)}</dd>' for line in more)
     return Html(f'<div class="tile"><dt>{escape(name)}</dt><dd class="figure">{html(figure)}{small}</dd>{lines}</div>')
 
 
 def figures(charts: Sequence[Chart], *, css: str = "") -> Html:
-    """Places for charts, side by side where there is room; "single" or "three" in a row if specified."""
+    """Places for charts, side by side if they fit; "single" or "three" in a row if specified."""
     if not charts:
         return Html("")
     return Html(f'<div class="charts{f" {css}" if css else ""}">\n{join([_figure(chart) for chart in charts])}\n</div>')

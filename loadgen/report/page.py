@@ -28,7 +28,7 @@ class Page:
             self.navigation.append((anchor, short or title))
 
     def draw(self, charts: Sequence[Chart], *, single: bool = False, three: bool = False) -> Html:
-        """Places for charts, side by side where there is room; remembers their data."""
+        """Places for charts, side by side if they fit; stores their data."""
         self.charts.extend(charts)
         return figures(charts, css="single" if single or len(charts) == 1 else "three" if three else "")
 

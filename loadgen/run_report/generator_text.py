@@ -1,4 +1,4 @@
-"""How well the generator itself kept up, as sentences for terminal and page."""
+"""The generator's own performance, as sentences for terminal and page."""
 
 from loadgen.report import numbers
 from loadgen.result import Generator

@@ -1,4 +1,4 @@
-"""How long prompts and answers were: a histogram of each, and how the first token depends on the prompt."""
+"""Lengths of prompts and responses: a histogram of each, and the first token's dependence on the prompt."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ Length = Callable[[RequestRecord], int | None]
 
 
 def length_charts(records: Sequence[RequestRecord]) -> list[LineChart]:
-    """Histograms of prompts and answers of the requests that succeeded; without a side whose lengths are unknown.
+    """Histograms of prompts and responses of the successful requests; without a side whose lengths are unknown.
 
     Responses with longer requested lengths, or prompts with other lengths in the server's count, have a second curve.
     """
@@ -34,7 +34,7 @@ def length_charts(records: Sequence[RequestRecord]) -> list[LineChart]:
 
 
 def _histogram(side: str, title: str, lengths: Sequence[int], planned: Sequence[int]) -> LineChart:
-    """One side; a second curve for what was planned, where that differs."""
+    """One side; a second curve for the planned lengths, if they differ."""
     differs = bool(planned) and sorted(planned) != sorted(lengths)
     edges = bin_edges([*lengths, *(planned if differs else [])])
     lines = [Line(name="requests", values=_counts(lengths, edges), color="blue", steps=True, fill=True)]
@@ -60,7 +60,7 @@ def _histogram(side: str, title: str, lengths: Sequence[int], planned: Sequence[
 
 
 def bin_edges(lengths: Sequence[int]) -> list[int]:
-    """Edges of bins of equal, round width that hold all lengths, with an empty bin at either side where there is room.
+    """Edges of bins of equal, round width that hold all lengths, with an empty bin at either side if it fits.
 
     Args:
         lengths: at least one.

@@ -86,7 +86,7 @@ def _heading(title: str, result: RunResult) -> Html:
 
 
 def _note(css: str, lead: str, lines: Sequence[str]) -> Html:
-    """One note: an emphasised beginning and what follows."""
+    """One note: an emphasised start and the rest."""
     head = f"<b>{html(lead)}</b> " if lead else ""
     if len(lines) > 1:
         inner = f"{head}<ul>{''.join(element('li', line) for line in lines)}</ul>"

@@ -201,7 +201,7 @@ def _by_number(item: tuple[str, int]) -> int:
 
 
 def samples_table(result: RunResult) -> Html:
-    """Beginnings of a few prompts and answers."""
+    """Starts of a few prompts and responses."""
     rows = [
         [
             f"{one.index}",
@@ -218,5 +218,5 @@ def samples_table(result: RunResult) -> Html:
 
 
 def _tokens(inside: int | None, outside: int | None) -> str:
-    """Prompt and answer: "256 + 64"."""
+    """Prompt and response: "256 + 64"."""
     return f"{numbers.count(inside)} + {numbers.count(outside)}"

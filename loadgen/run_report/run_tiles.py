@@ -59,7 +59,7 @@ def _slo(result: RunResult) -> Html:
 
 
 def _outcomes(result: RunResult) -> Html:
-    """Failures, or that there were none."""
+    """Failures, or their absence."""
     kinds = count_by_kind(result.outcomes)
     counted = kinds["ok"] + kinds["failed"]
     others = [

@@ -54,7 +54,7 @@ def _doubts(point: SweepPoint) -> list[str]:
 
 
 def _with_loads(sweep: SweepResult, told: Sequence[tuple[SweepPoint, str]]) -> str:
-    """One warning behind the loads that it belongs to."""
+    """One warning after its loads."""
     warning = told[0][1]
     example = "" if all(other == warning for _, other in told) else "for instance, "
     if len(told) == len(sweep.points):

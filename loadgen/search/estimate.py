@@ -1,4 +1,4 @@
-"""How many requests it takes to be sure of a share."""
+"""Number of requests needed for a reliable share."""
 
 import math
 

@@ -1,7 +1,7 @@
-"""The values of a sweep: those given, or a geometric row between an idle and a full server.
+"""The values of a sweep: the given ones, or a geometric sequence between an idle and a full server.
 
 Two short runs measure the ends. One request at a time gives the idle server's latency and rate; all at once gives the
-largest throughput. By Little's law their product is the concurrency from which on requests must wait.
+largest throughput. By Little's law their product is the concurrency above which requests must wait.
 """
 
 import math

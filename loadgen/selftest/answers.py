@@ -1,4 +1,4 @@
-"""Requests understood and answers rendered for the blast server; pure.
+"""Parsed requests and rendered responses for the blast server; pure.
 
 The parts of a response that do not depend on the request are rendered before the first request: a chunk is then one
 write of existing bytes. A content chunk has the size of a real server's (250 bytes by default), one token in it.
@@ -42,7 +42,7 @@ class SelftestRequest(msgspec.Struct):
 
     @property
     def output_tokens(self) -> int:
-        """Length of the answer."""
+        """Length of the response."""
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         return 16 if limit is None else limit
 
@@ -69,7 +69,7 @@ class SelftestRefusedError(Exception):
         self.code = code
 
     def response(self) -> bytes:
-        """The whole HTTP answer."""
+        """The whole HTTP response."""
         error = {"message": str(self), "type": "invalid_request_error", "param": None, "code": self.code}
         return http_response(msgspec.json.encode({"error": error}), self.status)
 
@@ -148,14 +148,14 @@ class RenderedAnswers:
 def http_response(
     body: bytes, status: int = 200, *, content_type: str = "application/json", request_id: bytes = b""
 ) -> bytes:
-    """One complete answer."""
+    """One complete response."""
     head = f"HTTP/1.1 {status} {_STATUS[status]}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
     named = b"x-request-id: %b\r\n" % request_id if request_id else b""
     return head.encode() + named + b"\r\n" + body
 
 
 def models_response(model: str) -> bytes:
-    """The answer of /v1/models."""
+    """The response of /v1/models."""
     card = {"id": model, "object": "model", "created": 1_700_000_000, "owned_by": "loadgen", "root": model}
     return http_response(msgspec.json.encode({"object": "list", "data": [card | {"max_model_len": 1_000_000}]}))
 

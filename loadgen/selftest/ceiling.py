@@ -35,8 +35,8 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         streams: open at once. seconds: wall time measured. cpu_s: CPU time of the client in it.
-        tokens: received, interpreted and written into records. requests: answers that they belong to.
-        reads: how often the event loop handed bytes over. failed: answers that were not complete.
+        tokens: received, interpreted and written into records. requests: responses that they belong to.
+        reads: how often the event loop delivered bytes. failed: incomplete responses.
     """
 
     streams: int
@@ -64,7 +64,7 @@ class Ceiling(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_read(self) -> float:
-        """1 is the worst case: every token costs a read of its own."""
+        """1 is the worst case: every token needs a separate read."""
         return self.tokens / self.reads
 
 
@@ -80,8 +80,8 @@ def measure_ceiling(
 
     Args:
         tokens_per_s: of each stream, all in lockstep as from an engine that decodes a batch: one token per read, the
-            worst case (512 streams at 100/s show it well). None for maximum speed: the client is then behind
-            all the time and finds many tokens in each read.
+            worst case (512 streams at 100/s show it well). None for maximum speed: the client is then always behind
+            and finds many tokens in each read.
     Raises: LoadgenError if the server does not start.
     Effects: a server process for a while; this process is pinned to one core during the measurement, its garbage
         collector off.
@@ -98,16 +98,16 @@ def measure_ceiling(
 
 
 class Streams:
-    """Keeps so many streams open without pause and measures what they bring.
+    """Keeps a number of streams open without pause and measures their tokens.
 
-    Any client can be measured so: what it does for one answer is a function.
+    Any client can be measured this way: its handling of one response is a function.
     """
 
     def __init__(self, ask: Ask, *, streams: int, tokens_per_answer: int, reads: Callable[[], int] = lambda: 0) -> None:
         """Prepare.
 
         Args:
-            ask: requests one response of so many tokens and returns the number received.
+            ask: requests one response of this many tokens and returns the number received.
             reads: number of reads so far, if the client counts them.
         """
         self._ask = ask
@@ -145,7 +145,7 @@ class Streams:
         return time.monotonic(), time.process_time(), *counts
 
     async def _stream(self, number: int) -> None:
-        """One answer after the other; the first ones have different lengths, so that the streams end at any time."""
+        """One response after the other; the first ones have different lengths, so that the streams end at any time."""
         tokens = 1 + self._tokens_per_answer * number // self._streams
         await self._answer(tokens)
         self._first_answers += 1

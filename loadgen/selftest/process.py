@@ -66,7 +66,7 @@ def start_blast_server(
         port = _read_port(process)
         yield BlastServer(f"http://127.0.0.1:{port}", port, process.pid, model)
     finally:
-        process.kill()  # it has nothing to save
+        process.kill()  # it has no data to save
         process.communicate()
 
 

@@ -24,10 +24,10 @@ class StreamPace:
 
 
 class Stream:
-    """One answer in the making.
+    """One response in progress.
 
     Attributes:
-        write: to its connection. paused: the connection takes no more for now. gone: the client left.
+        write: to its connection. paused: the connection's buffer is full. gone: the client disconnected.
     """
 
     __slots__ = ("answers", "ask", "done", "gone", "paused", "request_id", "sent", "started_s", "total", "write")
@@ -123,7 +123,7 @@ class Server:
             self._end(stream)
 
     def metrics(self) -> str:
-        """A little of what vLLM's /metrics has."""
+        """A part of vLLM's /metrics."""
         label = f'{{model_name="{self.model}",engine="0"}}'
         lines = []
         for name, kind, value in (
@@ -215,7 +215,7 @@ class Server:
             self._want_round()
 
     def resume(self, stream: Stream) -> None:
-        """Go on with a stream whose connection takes more again."""
+        """Continue a stream whose connection accepts data again."""
         stream.paused = False
         if stream in self._blasting:
             self._want_round()

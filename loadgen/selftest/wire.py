@@ -24,7 +24,7 @@ class ServerConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Every chunk leaves at once."""
+        """Disable delays, so that every chunk is sent immediately."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -50,7 +50,7 @@ class ServerConnection(asyncio.Protocol):
             self._stream.paused = True
 
     def resume_writing(self) -> None:
-        """Go on writing: the client has caught up."""
+        """Continue writing: the client has caught up."""
         if self._stream is not None:
             self._server.resume(self._stream)
 
@@ -75,7 +75,7 @@ class ServerConnection(asyncio.Protocol):
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Answer it."""
+        """Respond to the request."""
         assert self._transport is not None
         try:
             response = self._answer(self._parser.get_method(), self._target.partition(b"?")[0])

@@ -1,7 +1,7 @@
 """A kept HTTP connection for the few calls outside the load, each with a deadline for the whole call.
 
-`http.client` limits each read, not their sum: a server that drips bytes would hold it for ever. So answers are read
-through a stream that shortens the socket's limit to what is left of the call's time. Not for the load itself.
+`http.client` limits each read, not their sum: a server that drips bytes would hold it for ever. So responses are read
+through a stream that shortens the socket's limit to the rest of the call's time. Not for the load itself.
 """
 
 import functools
@@ -52,12 +52,12 @@ class QueryConnection:
         verify_tls: bool = True,
         largest_bytes: int = LARGEST_ANSWER_BYTES,
     ) -> None:
-        """Remember where; without connecting before the first request.
+        """Store the address; no connection before the first request.
 
         Args:
             base_url: as `Endpoint.base_url`; a path in it is prepended to every requested path.
             headers: sent with every request.
-            largest_bytes: of an answer; a larger one is given up.
+            largest_bytes: of a response; a larger one is given up.
         Raises: UsageError if `base_url` is no address.
         """
         self.base_url = base_url.rstrip("/")
@@ -171,7 +171,7 @@ class QueryConnection:
 
 
 class _TimedResponse(http.client.HTTPResponse):
-    """An answer whose every byte must arrive before a deadline."""
+    """A response whose every byte must arrive before a deadline."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class _TimedResponse(http.client.HTTPResponse):
 
 
 class _TimedStream(io.RawIOBase):
-    """Stream of what a socket receives until a deadline."""
+    """Stream of bytes that a socket receives until a deadline."""
 
     def __init__(self, sock: socket.socket, deadline: float) -> None:
         """Read from `sock`, which stays open until this is closed as well."""
@@ -216,7 +216,7 @@ class _TimedStream(io.RawIOBase):
 
 
 def refuse(connection: QueryConnection, path: str, reply: ServerReply) -> NoReturn:
-    """Turn an answer that is of no use into the error that it is.
+    """Raise the error for an unusable response.
 
     Raises: AuthRefused for 401 and 403; ServerUnreachable for 5xx, which may pass; ServerError for the rest.
     """
@@ -248,7 +248,7 @@ def _read(response: http.client.HTTPResponse, largest_bytes: int) -> bytes:
 
 
 def _message(reply: ServerReply) -> str:
-    """Message of an error answer, in brackets; empty if the body has no message."""
+    """Message of an error response, in brackets; empty if the body has no message."""
     value = reply.json()
     error = value.get("error", value.get("detail", value.get("message"))) if isinstance(value, dict) else None
     text = error.get("message") if isinstance(error, dict) else error

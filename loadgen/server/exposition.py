@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 PREFIXES = ("vllm:", "cloudmatrix:", "sglang:")
 MOST_NAMES = 400
-"""Distinct names of one page; a server that invents more is cut off there."""
+"""Distinct names of one page; further names are ignored."""
 _SHARE_ENDINGS = ("_perc", "_rate", "_ratio", "_usage", "_share")
 _BY_STATE = ("_info", "_state", "_by_reason")
 """Gauges whose labels carry the information; their sum has no meaning."""

@@ -26,22 +26,22 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class ModelListing(msgspec.Struct, frozen=True):
-    """The answer of /v1/models."""
+    """The response of /v1/models."""
 
     data: list[ListedModel]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbedServer:
-    """The server's answers about itself.
+    """Facts about the server, from its responses.
 
     Attributes:
         model: the name to send: the requested one, or the only one served.
         models: every name served; empty if the server has no list.
         max_model_len: longest prompt plus output [tokens]; None if not reported.
         root: origin of the model, which often names its tokenizer; empty if not reported.
-        warnings: what could not be checked, one line each.
-        waited_s: time that the server took to come up.
+        warnings: checks that were impossible, one line each.
+        waited_s: time that the server took to start.
     """
 
     model: str
@@ -57,11 +57,12 @@ def check(endpoint: Endpoint, *, ready_timeout_s: float = 0.0, timeout_s: float 
 
     Args:
         endpoint: an empty `model` takes the only one that is served.
-        ready_timeout_s: how long to wait for a server that is coming up (refuses connections, answers 5xx, or has no
-            model yet); 0 = it must be there. At least one look is taken.
-        timeout_s: limit of one look.
-    Raises: ServerUnreachable, WrongModel (with the names that are served), AuthRefused; ServerError for what is no
-        OpenAI-compatible server. One line each.
+        ready_timeout_s: how long to wait for a server that is starting (refuses connections, responds with 5xx, or has
+            no model yet); 0 = it must be up. At least one poll is made.
+        timeout_s: limit of one poll.
+    Raises: ServerUnreachable, WrongModel (with the names that are served), AuthRefused; ServerError for a server that
+    is
+        not OpenAI-compatible. One line each.
     """
     started = time.monotonic()
     connection = QueryConnection(endpoint.base_url, endpoint.headers, verify_tls=endpoint.verify_tls)

@@ -1,10 +1,10 @@
-"""Reads the server's /metrics during a run, in a thread of its own; its errors never fail the run.
+"""Reads the server's /metrics during a run, in a separate thread; its errors never fail the run.
 
-    start()          first look at once, then one each second          stop(): one last look
+    start()          first poll at once, then one each second          stop(): one last poll
        |                 |       |       |       |       |                |
        before            ... the run ...                                  after
 
-The store is bounded: when it is full, every second look is dropped and the interval doubles, so that a run of a day
+The store is bounded: when it is full, every second sample is dropped and the interval doubles, so that a run of a day
 keeps its whole time line.
 """
 
@@ -38,8 +38,8 @@ class Scraper:
 
         Args:
             url: of the page itself, see `metrics_url`.
-            interval_s: from look to look. timeout_s: of one look.
-            most_looks: kept at the same time; at least 4.
+            interval_s: between polls. timeout_s: of one poll.
+            most_looks: stored at the same time; at least 4.
         Raises: UsageError if `url` is no address.
         """
         self._url = url
@@ -67,7 +67,7 @@ class Scraper:
         self._first.wait(self._timeout_s + 1.0)
 
     def stop(self) -> None:
-        """Take the last look and end the thread. Waits at most as long as two looks may take; may be called twice."""
+        """Poll a last time and end the thread. Waits at most as long as two polls may take; may be called twice."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * self._timeout_s + 1.0)
@@ -95,7 +95,7 @@ class Scraper:
             return list(self._looks)
 
     def _run(self) -> None:
-        """The thread: looks at fixed times, and once more on stopping."""
+        """The thread: polls at fixed times, and once more on stopping."""
         due_s = time.monotonic()
         with contextlib.closing(self._connection):
             while True:
@@ -109,7 +109,7 @@ class Scraper:
                 self._stopping.wait(due_s - now_s)
 
     def _look(self) -> None:
-        """One look; a failure is counted."""
+        """Poll once; a failure is counted."""
         asked_s = time.monotonic()
         try:
             reply = self._connection.get(self._path, self._timeout_s)
@@ -121,7 +121,7 @@ class Scraper:
                 raise ServerError(f"{self._url} shows none of the known names (vllm:..., cloudmatrix:..., sglang:...)")
         except (ServerError, ServerUnreachable) as error:
             self._failed(str(error))
-        except Exception as error:  # whatever a foreign page does to the parser, the run goes on
+        except Exception as error:  # the run continues whatever a foreign page does to the parser
             self._failed(f"{self._url} is not in Prometheus' text format ({type(error).__name__})")
         else:
             self._keep(MetricsLook((asked_s + answered_s) / 2, page))
@@ -132,7 +132,7 @@ class Scraper:
             self._problem = why
 
     def _keep(self, look: MetricsLook) -> None:
-        """Store a look; thin out a full store, without its first look, which shows the server before the run."""
+        """Store a sample; thin out a full store, except its first sample, which shows the server before the run."""
         with self._lock:
             self._looks.append(look)
             if len(self._looks) >= self._most_looks:

@@ -41,10 +41,10 @@ class ServerSeries(msgspec.Struct):
 
 
 def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
-    """Chronological looks as columns.
+    """Chronological samples as columns.
 
     Args:
-        start_s: the run's start, on the looks' clock.
+        start_s: the run's start, on the samples' clock.
     """
     rows: list[dict[str, float | None]] = []
     for number, look in enumerate(looks):

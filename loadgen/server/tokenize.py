@@ -1,4 +1,4 @@
-"""The server's own tokenizer behind `/tokenize`: exact lengths without any file of the model on this machine."""
+"""The server's own tokenizer at `/tokenize`: exact lengths without any file of the model on this machine."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ _UNKNOWN_OPTION = (400, 422)
 
 
 class TokenizedText(msgspec.Struct, frozen=True):
-    """The answer of /tokenize. `token_strs` is set if it was requested and the server supports the option."""
+    """The response of /tokenize. `token_strs` is set if it was requested and the server supports the option."""
 
     count: int
     tokens: list[int] | None = None
@@ -70,7 +70,7 @@ class ServerTokenCounter:
         return answer.tokens if answer.tokens and len(answer.tokens) == answer.count else None
 
     def count_chat(self, messages: Sequence[PromptMessage]) -> int | None:
-        """Tokens of a conversation behind the model's chat template; None if the server does not support it.
+        """Tokens of a conversation after the model's chat template; None if the server does not support it.
 
         Raises: ServerError.
         """

@@ -12,9 +12,9 @@ class TraceSummary:
     """Figures of a trace.
 
     Attributes:
-        duration_s: from the first session's beginning to the last one's. blocks: of all prompts, partial ones included.
-        repeated_blocks: of these, seen before in the file: what an endless prefix cache would have had.
-        with_body: requests that replay exactly. notes: what had to be made sense of.
+        duration_s: from the first session's start to the last one's. blocks: of all prompts, partial ones included.
+        repeated_blocks: of these, seen before in the file: the hits of an endless prefix cache.
+        with_body: requests that replay exactly. notes: interpretations of unusual values.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Random streams, gaps between requests, and lengths: what made-up requests are drawn from."""
+"""Random streams, gaps between requests, and lengths: sources of synthetic requests."""
 
 import math
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ def decoded(path: Path, number: int, line: bytes, decoder: json_text.Decoder[T],
     """One line of JSON as a value.
 
     Args:
-        what: what a line should be, for the error.
+        what: description of a valid line, for the error.
     Raises: TraceFormatError naming the line.
     """
     try:
@@ -78,7 +78,7 @@ def json_lines(path: Path, kind: type[T], what: str) -> Iterator[tuple[int, T]]:
 
 
 def check_lengths(path: Path, number: int, input_tokens: int, output_tokens: int) -> None:
-    """Raises: TraceFormatError for a prompt below 1 token, an answer below 0, or either beyond all reason."""
+    """Raises: TraceFormatError for a prompt below 1 token, a response below 0, or either implausibly long."""
     if not 1 <= input_tokens <= LARGEST_LENGTH:
         raise trace_error(path, number, f"a prompt of {input_tokens} tokens; prompts have at least 1, remove the line")
     if not 0 <= output_tokens <= LARGEST_LENGTH:

@@ -3,8 +3,8 @@
     {"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, ..., 2353, 2354]}
 
 `timestamp` counts milliseconds; each hash id covers 512 tokens of the prompt, the last of which may be fewer. A hash
-covers all tokens in front of it. Lines with a `session_id` may be later turns, with a `delay` [ms] after the answer
-before them in place of a timestamp; their lengths and ids are those of the whole prompt.
+covers all tokens before it. Lines with a `session_id` may be later turns, with a `delay` [ms] after the previous
+response in place of a timestamp; their lengths and ids are those of the whole prompt.
 """
 
 import json
@@ -79,7 +79,7 @@ class MooncakeTrace:
             raise empty(path)
 
     def _later(self, number: int, line: _Line, due_s: dict[str | int, float]) -> tuple[float, float]:
-        """When a turn without a time of its own arrives if answers take no time, and its pause [s].
+        """Arrival of a turn without its own time if responses took no time, and its pause [s].
 
         Raises: TraceFormatError if it follows no request.
         """

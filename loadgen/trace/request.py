@@ -13,12 +13,12 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One request.
 
     Attributes:
-        arrival_s: from the start of the trace [s]. Of one that follows: when it would come if answers took no time.
-        input_tokens: of the whole prompt, at least 1. output_tokens: of the answer; 0 if it is not known to have any.
+        arrival_s: from the start of the trace [s]. Of one that follows: its arrival if responses took no time.
+        input_tokens: of the whole prompt, at least 1. output_tokens: of the response; 0 if it is not known to have any.
         hash_ids: prefix identity of each of the prompt's leading blocks of `Trace.block_tokens` tokens, the last of
-            which may be partial: equal numbers at equal places mean an equal prompt up to there. Empty = unknown.
-        session: what it belongs to; None = a request of no session.
-        follows: sent `think_s` after the answer of the request in front of it in its session, not at a time.
+            which may be partial: equal numbers at equal positions mean an equal prompt up to them. Empty = unknown.
+        session: its session; None = a request of no session.
+        follows: sent `think_s` after the response to the previous request of its session, not at a time.
         tenant: group that it belongs to; may be empty.
         input_estimated: the prompt's tokens were not counted.
         conduct: how its client behaved, see `plan.Conduct`. body: the exact request body as text; None = not recorded.

@@ -59,10 +59,10 @@ class Client:
     _found: dict[int, tuple[LengthHistogram, LengthHistogram]] = field(default_factory=dict)
 
     def lengths(self, at_s: float) -> tuple[LengthHistogram, LengthHistogram]:
-        """Lengths of prompts and of answers at a time: of the latest window that has some, else of the first.
+        """Lengths of prompts and of responses at a time: of the latest window that has some, else of the first.
 
-        Raises: TraceFormatError if the file cannot be read or holds no such thing.
-        Effects: remembers what was read.
+        Raises: TraceFormatError if the file cannot be read or has no lengths.
+        Effects: caches what was read.
         """
         if self._texts is None:
             self._texts = self._read()

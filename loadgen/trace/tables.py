@@ -35,7 +35,7 @@ class CsvFormat:
     """One kind of CSV.
 
     Attributes:
-        columns: of time, prompt and answer. dates: times are dates. failed: a length of 0 is a failed request.
+        columns: of time, prompt and response. dates: times are dates. failed: a length of 0 is a failed request.
         header: columns as they are written. per_s: units of time in a second. note: information for the reader about
         them.
     """
@@ -166,7 +166,7 @@ def custom_table(columns: str) -> CsvFormat:
     """The format of a file with user-defined column names: times in seconds, or dates.
 
     Args:
-        columns: names of time, prompt and answer, with commas between them.
+        columns: names of time, prompt and response, with commas between them.
     Raises: UsageError if they are not three.
     """
     names = tuple(name.strip() for name in columns.split(","))
@@ -179,7 +179,7 @@ def custom_table(columns: str) -> CsvFormat:
 
 
 def _time(text: str) -> float | str:
-    """A number, or else what may be a date."""
+    """A number, or otherwise a possible date."""
     try:
         return float(text)
     except ValueError:

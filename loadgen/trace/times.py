@@ -44,7 +44,7 @@ class TraceTimes:
     def seconds(self, number: int, value: float | str) -> float:
         """The time of a line [s from the start].
 
-        Raises: TraceFormatError naming the line, if it is none, or comes before the line in front of it.
+        Raises: TraceFormatError naming the line, if it has none, or one before that of the previous line.
         """
         if not self._begun:
             self._begin(number, value)
@@ -79,7 +79,7 @@ class TraceTimes:
         )
 
     def _begin(self, number: int, value: float | str) -> None:
-        """Find out from the first time what all of them are.
+        """Determine the kind of all times from the first one.
 
         Raises: TraceFormatError.
         """

@@ -41,7 +41,7 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
     total = sum(1 for _ in trace.requests())
     if form is TraceForm.LOADGEN:
         write_recorded(path, TraceHeader(block_tokens=trace.block_tokens or 1, requests=total), _numbered(trace))
-    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns stand elsewhere, or ids do not fit
+    elif isinstance(trace, MooncakeTrace | RecordedTrace):  # whose later turns are at other places, or ids do not fit
         write_requests(path, form, list(trace.requests()), trace.block_tokens)
     else:
         _write(path, form, trace.requests())
@@ -51,7 +51,7 @@ def convert(trace: Trace, path: Path, form: TraceForm) -> int:
 def write_requests(
     path: Path, form: TraceForm, requests: Sequence[TraceRecord], block_tokens: int | None = None
 ) -> None:
-    """Write requests in a format without a header of ours. Later turns are put where they come without answers.
+    """Write requests in a format without a header of ours. Later turns are placed as if responses took no time.
 
     Args:
         block_tokens: tokens per hash id; None = there are none.
@@ -82,7 +82,7 @@ def _numbered(trace: Trace) -> Iterator[TraceRecord]:
 
 
 def _covered(requests: Sequence[TraceRecord], block_tokens: int) -> list[TraceRecord]:
-    """Requests of which each has an id for every block of its prompt, or none at all, as other formats want it.
+    """Requests with an id for every block of the prompt, or none at all, as other formats require.
 
     Ids are planned, lengths are counted by a server: surplus ids are dropped, uncovered blocks get unique ids.
     """

@@ -15,10 +15,10 @@ class Behaviours:
     Attributes:
         disconnect_share, slow_reader_share, timeout_share, malformed_share: each in [0, 1], together at most 1.
         disconnect_within_s: a client that disconnects does so at a random moment in this time, or at a random chunk of
-            the answer, whichever comes first; so that fast answers are left early, too.
+            the response, whichever comes first; so that fast responses are interrupted, too.
         slow_reader_bytes_per_s: how fast slow readers read.
-        give_up_after_s: deadline of those with little patience [s].
-        malformations: how many kinds of malformed requests there are; drawn equally.
+        give_up_after_s: deadline of requests with a short timeout [s].
+        malformations: number of kinds of malformed requests; drawn equally.
     """
 
     disconnect_share: float = 0.0

@@ -70,7 +70,7 @@ def _single_tokens(counter: TokenCounter, candidates: tuple[str, ...]) -> tuple[
     if pieces is not None:
         shown = frozenset(with_plain_spaces(pieces))
         return tuple(word for word in candidates if word in shown)
-    # One word says how many tokens come with any text, if it is one token itself; `_proven_overhead` finds out.
+    # One word shows how many tokens are added to any text, if it is one token itself; `_proven_overhead` finds out.
     least = min(counter.count(word) for word in candidates[:8])
     kept = []
     for word in candidates:
@@ -87,7 +87,7 @@ def _pieces_of_each(counter: TokenCounter, characters: Sequence[str]) -> list[st
 
 
 def _proven_overhead(counter: TokenCounter, words: tuple[str, ...]) -> int | None:
-    """Tokens that come with any text, if every sample of words has that many more tokens than words; else None."""
+    """Tokens that are added to any text, if every sample of words has that many more tokens than words; else None."""
     shuffled = random.Random(0)
     overheads = {counter.count(words[0]) - 1, counter.count(words[0] + words[1]) - 2}
     for _ in range(_SAMPLES):

@@ -15,7 +15,7 @@ from loadgen.workload.ports import Workload
 class Cycled:
     """Endless repetition of a finite workload.
 
-    Times of the data set go on: each round starts at the end of the previous one plus the mean gap between its
+    Times of the data set continue: each round starts at the end of the previous one plus the mean gap between its
     conversations, so that the transition has the data set's own rate.
     """
 

@@ -28,7 +28,7 @@ class Distribution(Protocol):
 
     @property
     def least(self) -> int:
-        """The smallest whole number that can come; 0 where any small one can."""
+        """The smallest possible whole number; 0 if any small one is possible."""
         ...
 
 
@@ -157,7 +157,7 @@ class Histogram:
     def value(self, rng: np.random.Generator) -> float:
         """See `Distribution`."""
         drawn = float(rng.random()) * self._cumulative[-1]
-        # Rounding may carry the product to the very end, behind the last value that has a weight.
+        # Rounding may carry the product to the very end, after the last value that has a weight.
         return self.values[min(bisect_right(self._cumulative, drawn), self._last)]
 
     def whole(self, rng: np.random.Generator) -> int:

@@ -1,7 +1,7 @@
 """Common English words, from which prompts are made.
 
-Most tokenizers know most of them as one token behind a space; `calibrate` finds out which. Short, common, lower case,
-and without what a tokenizer may split or a content filter may dislike.
+Most tokenizers have most of them as one token after a space; `calibrate` finds out which. Short, common, lower case,
+and without parts that a tokenizer may split or a content filter may reject.
 """
 
 ENGLISH_WORDS: tuple[str, ...] = tuple(

@@ -43,9 +43,9 @@ def open_tokenizer(where: Path) -> LocalTokenizer:
         raise UsageError("a local tokenizer needs the package `tokenizers`; or use --tokenizer server") from None
     try:
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the package raises plain Exception for whatever is wrong with the file
+    except Exception as error:  # the package raises plain Exception for every error of the file
         raise UsageError(f"{path} is not a tokenizer.json ({error})") from None
-    # A file may ask for cutting and filling up to a fixed length: both would spoil every count.
+    # A file may request truncation and padding to a fixed length: both would spoil every count.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return LocalTokenizer(tokenizer)

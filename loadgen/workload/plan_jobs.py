@@ -66,7 +66,7 @@ def _timed(workload: Workload, arrivals: Arrivals | ReplayedArrivals | None, see
         return ((None, conversation) for conversation in conversations)
     if isinstance(arrivals, ReplayedArrivals):
         return _replayed(conversations, arrivals)
-    # Times first: zip asks for a conversation only if there is a time for it.
+    # Times first: zip takes a conversation only if there is a time for it.
     return zip(each(arrivals, stream(seed, "arrivals")), conversations, strict=False)
 
 

@@ -72,7 +72,7 @@ class WordSource(Protocol):
 
     @property
     def size(self) -> int:
-        """How many different words there are; `spell` takes numbers below it."""
+        """Number of distinct words; `spell` takes numbers below it."""
         ...
 
     @property

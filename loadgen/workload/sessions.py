@@ -20,9 +20,10 @@ class Sessions:
     """Workload of multi-turn users with think times. Endless.
 
     Attributes:
-        source: their prompts. output_tokens: length of each answer.
+        source: their prompts. output_tokens: length of each response.
         turns: of a conversation. think_s: pause before each turn but the first [s]; below 0 counts as 0.
-        max_model_tokens: most tokens that history, prompt and answer may have together. A first prompt and its answer
+        max_model_tokens: most tokens that history, prompt and response may have together. A first prompt and its
+        response
             are shortened to fit; a conversation ends before a later turn that would not fit whole. Shortened turns and
             conversations record it (`plan.Turn.asked_input_tokens` and related fields).
         turn_overhead_tokens: tokens that the chat template adds to each turn, for that budget.

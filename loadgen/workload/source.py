@@ -1,4 +1,4 @@
-"""Where the prompts of conversations come from: the first prompt of a session and its later ones.
+"""Sources of the prompts of conversations: the first prompt of a session and its later ones.
 
 A `Source` creates prompts, without turns, think times or responses; `sessions.Sessions` makes conversations of it. A
 run of single requests is a run of sessions of one turn.
@@ -40,9 +40,9 @@ class Asker(Protocol):
     """A source in use: what is drawn once a run (system prompts, the texts read) is drawn."""
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
-        """Beginning of a conversation, system prompt included, in at most `limit` tokens (>= 1).
+        """Start of a conversation, system prompt included, in at most `limit` tokens (>= 1).
 
-        Raises: UsageError if the shared beginning alone is longer.
+        Raises: UsageError if the shared prefix alone is longer.
         Effects: advances `rng`.
         """
         ...
@@ -83,14 +83,15 @@ def with_prefix(
     system_role: bool = False,
     tenant: str = "",
 ) -> Question:
-    """The first prompt of a conversation: a shared beginning and a question of its own.
+    """The first prompt of a conversation: a shared prefix and a separate question.
 
-    Tokens that the tokenizer adds by itself count as the first ones of the prompt, so that lengths are those that the
-    server reports and shared beginnings are shared to the token; the question keeps at least one token.
+    Tokens that the tokenizer adds automatically count as the first ones of the prompt, so that lengths are those that
+    the
+    server reports and shared prefixes are exact to the token; the question keeps at least one token.
 
     Args:
         asked_tokens: of the question, before its length was made to fit.
-        system_role: send the beginning as a system message (chat) instead of as the beginning of the text.
+        system_role: send the prefix as a system message (chat) instead of as the start of the text.
     """
     added = words.overhead_tokens
     pieces: list[Piece] = []
@@ -110,7 +111,7 @@ def with_prefix(
 
 
 def later_question(words: WordSource, lengths: Lengths, rng: np.random.Generator) -> Question:
-    """A later turn's addition: words of its own. Effects: advances `rng`."""
+    """A later turn's addition: new words. Effects: advances `rng`."""
     asked = lengths.asked(rng)
     n_tokens = lengths.fitted(asked)
     return Question(words.prompt((draw_seed(rng), n_tokens)), n_tokens, words.exact, asked)

@@ -14,9 +14,9 @@ class RandomPrompts:
     """Source of prompts that share only the prefix.
 
     Attributes:
-        input_tokens: length of a question. prefix_tokens: length of the common beginning, on top of that (as
+        input_tokens: length of a question. prefix_tokens: length of the common prefix, on top of that (as
             `--random-prefix-len` of `vllm bench serve`).
-        system_role: send the beginning as a system message (chat).
+        system_role: send the prefix as a system message (chat).
     """
 
     words: WordSource

@@ -67,7 +67,7 @@ class TextFiles:
         return _TextAsker(self, texts, ends, exact and self.words.exact, rng)
 
     def _read(self) -> list[str]:
-        """The words of all files, each behind a space."""
+        """The words of all files, each after a space."""
         found: list[str] = []
         for path in self.paths:
             try:
@@ -108,7 +108,7 @@ class _TextAsker:
         return Question(self._cut(rng, n_tokens), n_tokens, self._exact, asked)
 
     def _cut(self, rng: np.random.Generator, n_tokens: int) -> str:
-        """Whole words from a random place on, and as many one-token words as are missing behind them."""
+        """Whole words from a random position on, and as many one-token words as are missing after them."""
         start, fill_seed = int(rng.integers(len(self._texts))), draw_seed(rng)
         parts: list[str] = []
         missing = float(n_tokens)

@@ -27,7 +27,7 @@ _MOST = 300
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first outcome that is not the recorded one.
+    """The first outcome that differs from the recorded one.
 
     Args:
         number: of the call in its log, from 1.

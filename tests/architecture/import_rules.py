@@ -188,7 +188,7 @@ def folder_circles(sources: Sequence[Source]) -> list[str]:
     return _circles({folder: folder for folder in targets}, targets)
 
 
-@cache  # most rules ask for them
+@cache  # most rules need them
 def _targets_by_name(sources: tuple[Source, ...]) -> dict[str, list[str | None]]:
     """For each module, and each name that it imports: the module of ours that it is, or None."""
     modules = {source.module: source for source in sources}

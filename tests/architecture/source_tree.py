@@ -73,7 +73,7 @@ def read_sources(*folders: str) -> list[Source]:
     return [_read(path.relative_to(ROOT)) for path in paths]
 
 
-@cache  # most tests here read all of them
+@cache  # most tests read all of them
 def _read(path: Path) -> Source:
     parts = path.with_suffix("").parts
     module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

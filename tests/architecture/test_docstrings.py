@@ -10,7 +10,7 @@ BAD_FIRST_WORDS = frozenset(
     What As Of It Its To So Such That There Their They Was Told Who Whom Whose Whoever Nobody Somebody Something Hardly
     """.split()
 )
-"""A phrase that begins with one of these needs what stands around it, or speaks of processes as of people."""
+"""A phrase that starts with one of these depends on its context, or describes processes as people."""
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

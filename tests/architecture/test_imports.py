@@ -140,7 +140,7 @@ OFFERED = {
     "serving.kvpool.live.server_link": "the pool's client",
     "serving.scaling.live.scaling_board": "the board, which gateways report to",
 }
-"""What a party has that others import beside values, and why."""
+"""Modules of a party that others import in addition to values, and why."""
 
 PURE = {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy", "socket"}
 BANNED = {
@@ -167,7 +167,7 @@ BANNED = {
 SHARED = ("loadgen.trace", "loadgen.report", "loadgen.progress_bar", "loadgen.command_words")
 """Parts of `loadgen` that `serving` imports; they reach only one another, down the layers, and `LEAVES`."""
 LEAVES = ("loadgen.quantities", "loadgen.errors", "loadgen.json_text", "loadgen.output", "loadgen.regular_file")
-"""Modules of `loadgen` that everybody shares; they import nothing of ours but one another."""
+"""Modules of `loadgen` that all packages share; they import nothing of ours but one another."""
 RAY_MAY_BE_IMPORTED_BY = (
     "serving.cluster",
     "serving.instance.live.replica",

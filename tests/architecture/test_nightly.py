@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tests.architecture.source_tree import ROOT, Source, read_sources
 
 MARKERS = {"nightly": 0, "mostly_nightly": 2}
-"""Calls that mark, and the place of the name among their arguments."""
+"""Calls that mark, and the position of the name among their arguments."""
 
 
 def _is_marker(node: ast.AST, name: str = "") -> bool:

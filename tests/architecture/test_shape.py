@@ -26,8 +26,9 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/sockets/tls.py",
     "serving/tools/importing/smollm2.py",
 )
-"""Ray, OpenMP and oneDNN read theirs from it, OPENAI_API_KEY is where every client looks, CXX and XDG_CACHE_HOME are
-what every build tool goes by. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.
+"""Ray, OpenMP and oneDNN read their own variables, every client looks for OPENAI_API_KEY, and every build tool uses CXX
+and
+XDG_CACHE_HOME. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.
 """
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")

@@ -11,7 +11,7 @@ ALLOWED = {
     *("pyproject.toml", "Makefile", "Dockerfile"),
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CITATION.cff", "SECURITY.md", "LICENSE", "NOTICE"),
 }
-"""And names that begin with a dot: settings of tools, and `.ci/`."""
+"""Also names that start with a dot: settings of tools, and `.ci/`."""
 _PATH_IN_NOTICE = re.compile(r"\b(?:serving|hardware|loadgen|deploy|tests)/[\w./-]*\w/?")
 
 

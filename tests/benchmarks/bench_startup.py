@@ -20,7 +20,7 @@ from tests.e2e.server import wait_for
 
 RETRY_S = 0.1
 REST_S = 3.0
-"""Between two repeats: what was stopped must have ended before the next start is timed."""
+"""Pause between two repeats: stopped processes must have ended before the next start is timed."""
 ASLEEP = """
 [autoscaler]
 policy = "slo"

@@ -34,7 +34,7 @@ class Stream:
 
     tokens: list[int] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
-    """When each piece of news came."""
+    """Arrival time of each event."""
     end: FinishReason | None = None
 
 

@@ -22,7 +22,7 @@ def cpu_by_role(root: int) -> dict[str, float]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     for entry in os.scandir("/proc"):
         if entry.name.isdecimal():
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # it has ended since
                 fields = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split()
                 used_s[int(entry.name)] = sum(map(int, fields[11:15])) * _TICK_S  # utime, stime, cutime, cstime
                 children[int(fields[1])].append(int(entry.name))

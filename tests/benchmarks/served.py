@@ -47,7 +47,7 @@ class Setup:
 
     def toml(self) -> str:
         """The configuration file. Dies get the memory that the model's weights need in addition to the default."""
-        import torch  # here: the benchmarks' own start should not wait for it
+        import torch  # imported here so that the benchmarks start fast
 
         weights_mib = weight_bytes(self.model, getattr(torch, self.dtype).itemsize) >> 20
         return f"""

@@ -91,7 +91,7 @@ GOOD: dict[str, tuple[str, list[Request]]] = {
     "bailian": (
         mooncake(
             chat(0, -1, 0.25, 40, (7, 7, 9)),
-            chat(1, -1, 0.5, 32, (5, 7)),  # the second block is not that of the others: another stands in front
+            chat(1, -1, 0.5, 32, (5, 7)),  # the second block differs from the others', since another one precedes it
             chat(2, 0, 61.114, 60, (7, 7, 9, 4), turn=2),
         ),
         [(0.25, 40, 132), (0.5, 32, 132), (61.114, 60, 132)],
@@ -141,7 +141,7 @@ NOTES = {
     "plain, milliseconds since 1970": "times are milliseconds since 1970; they count from the first, 2023-11-14",
     "plain, dates": "times are dates; they count from the first, 2024-05-10",
 }
-"""What is said of those whose times or requests had to be made sense of."""
+"""Notes about corrected times or requests."""
 
 BAD: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "no request in it"),

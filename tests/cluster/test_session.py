@@ -133,7 +133,7 @@ def test_a_folder_goes_although_somebody_still_writes_into_it(tmp_path: Path) ->
     end = time.monotonic() + 0.2
 
     def write_on() -> None:
-        while time.monotonic() < end:  # as a worker does that has not noticed yet that its raylet has ended
+        while time.monotonic() < end:  # like a worker that has not noticed yet that its raylet has ended
             with contextlib.suppress(OSError):
                 (ending.folder / "logs").mkdir(exist_ok=True)
                 (ending.folder / "logs" / secrets.token_hex(4)).touch()

@@ -40,7 +40,7 @@ def test_two_nodes_leaves_no_placement_without_handoffs_between_nodes() -> None:
     nodes, pools = config.cluster.nodes, config.pools
     assert len(nodes) == 2
     assert [pool.replicas for pool in pools.values()] == [2, 2]
-    # No node holds all four: wherever they lie, some prefill and some decode instance lie apart.
+    # No node holds all four: in every placement some prefill and some decode instance are on different nodes.
     assert all(sum(p.replicas * p.npus_per_instance for p in pools.values()) > node.npus for node in nodes)
 
 

@@ -32,7 +32,7 @@ from tests.loadgen.workload.conftest import bpe, words
 __all__ = ["bpe", "words"]
 CONFIG = str(ROOT / "deploy" / "cloudmatrix384.toml")
 Read = list[tuple[Request, tuple[tuple[int, int], ...]]]
-"""Requests in order of arrival; of each block, which request had it first, and at which place."""
+"""Requests in order of arrival; for each block, the request that had it first, and its position in it."""
 Tool = Callable[[Path, Sequence[str], Words], Read]
 
 

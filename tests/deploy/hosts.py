@@ -23,7 +23,7 @@ class Hosts:
 
     def command(self, host: str, *command: str) -> list[str]:
         """Command line that runs in a host, for `subprocess.Popen`."""
-        python = (sys.executable, "-I", "-S")  # without packages: it is started for every look at a host
+        python = (sys.executable, "-I", "-S")  # without packages: it is started for every poll of a host
         return [*python, str(SCRIPT), "--network", self.network, "run", host, "--", *command]
 
     def run(self, host: str, *command: str, timeout: float = 120.0, check: bool = True) -> str:

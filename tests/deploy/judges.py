@@ -95,7 +95,7 @@ def kubernetes(folder: Path, path: str) -> str:
     return _kustomization(folder / "kuberay" / part)
 
 
-@cache  # of one folder, which is judged when it is as it shall be
+@cache  # one folder, checked in its valid state
 def _kustomization(folder: Path) -> str:
     manifests = kustomized(folder)
     return manifests if isinstance(manifests, str) else "\n".join(wrong(manifests))

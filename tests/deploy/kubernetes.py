@@ -30,7 +30,7 @@ Manifest = dict[str, Any]
 def kustomized(folder: Path) -> list[Manifest] | str:
     """All objects that a kustomization produces, or kubectl's error."""
     done = subprocess.run([tool("kubectl"), "kustomize", str(folder)], capture_output=True, text=True, timeout=120)
-    reader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where it is there
+    reader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader if available
     return done.stderr if done.returncode else list(yaml.load_all(done.stdout, reader))
 
 

@@ -17,7 +17,9 @@ BIN = Path(sys.executable).parent
 MODEL = Path(__file__).resolve().parents[2] / "deploy" / "models" / "storyteller"
 START_S = 300.0
 AGAIN = 'for time in 1 2 3; do "$@" && exit; ray stop --force; done; exit 1'
-"""Runs a start of Ray, which gives up on a busy machine; its other processes go on then, and only this host's end."""
+"""Runs a start of Ray, which gives up on a busy machine; its other processes continue then, and only this host's are
+ended.
+"""
 TOKEN, TOKEN_FILE = "0123456789abcdef" * 4, "/tmp/ray-token"
 VARIABLES = "/tmp/node-env"
 """What `cloudmatrix node-env` printed on a host, and what a test adds."""

@@ -35,7 +35,7 @@ class Steady:
         while not self._stop.exists():
             try:
                 text = self._ask(connection, prompt)
-            except Exception as error:  # whatever a client would have seen
+            except Exception as error:  # any error that a client would have seen
                 connection.close()
                 with self._lock:
                     self.failures.append(f"{type(error).__name__}: {error}")

@@ -102,7 +102,7 @@ async def connect(found: Addresses) -> None:
     link = InstanceLink(ReplicaId("prefill#0"), "i", lambda *_: None, lambda *_: None, lambda *_: None)
     await link.connect(*found.link, GatewayId("gateway"), SECRET)
     assert link.send(Add(SequenceSpec(SequenceId("s"), PROMPT, SamplingParams())))
-    await asyncio.sleep(0.5)  # the order is on its way; nothing answers it
+    await asyncio.sleep(0.5)  # the command is on its way; there is no response to it
     sys.stdout.write("done\n")
 
 

@@ -27,7 +27,7 @@ COMMAND_S = 120.0
 PROBE_S = 20.0
 """How long a probe may take, as deploy/compose.yaml has it."""
 LOOKING_S = 60.0
-"""How long one look at Ray may wait for what it looks for: each process that looks takes seconds of a core."""
+"""Time limit of one wait for Ray: each polling process takes seconds of a core."""
 _NODES = """
 import json, logging, sys, time, ray
 wanted, end = json.loads(sys.argv[1]), time.monotonic() + float(sys.argv[2])
@@ -119,7 +119,7 @@ def test_units(fresh: Hosts, tmp_path: Path) -> None:
     with running(fresh, tmp_path, {"head": head, "worker-1": worker}):
         inside = Start([], {**head.environment, "RAY_AUTH_MODE": "token"})
         wait_until("both hosts are there", lambda: offered(fresh, inside, [(0.0, 0.0), (8.0, 512.0)]))
-        # Who does not know the token gets nothing.
+        # A client without the token is refused.
         nobody = fresh.run("head", *Start([]).within([sys.executable, "-c", _NODES, "[]", "0"]), check=False)
         assert "NODES" not in nobody
 

@@ -14,7 +14,7 @@ from tests.e2e.streams import Streams
 from tests.live.workload import GREEDY, Ask, tokens
 
 BACK_S = 150.0
-"""Whatever died is back within this time. Measured are 1 to 5 s; machines may be slow, and busy besides."""
+"""Dead processes are back within this time. Measured are 1 to 5 s; machines may be slow, and busy."""
 SLOW_STEPS = "\n[chaos]\nenabled = true\nleast_step_s = 0.02\n"
 """So that streams last: 150 tokens take 3 s."""
 

@@ -15,9 +15,9 @@ from tests.e2e.streams import Streams
 from tests.live.workload import Reference
 
 LENGTH = 350
-"""Tokens of a stream, which take 7 s at 20 ms a step: Serve waits for 2 s before it tells a replica to go."""
+"""Tokens of a stream, which take 7 s at 20 ms a step: Serve waits for 2 s before it drains a replica."""
 CUT_LENGTH = 900
-"""Of a stream that is cut: it must not have ended before, however busy the machine."""
+"""Tokens of a stream that is cut: it must not have finished before, on any machine."""
 
 
 def gateways(server: Scaled) -> int:

@@ -27,7 +27,7 @@ def addresses(pids: Iterable[int]) -> list[tuple[int, Address]]:
 def _sockets(pid: int) -> set[str]:
     """Inodes of a process's sockets."""
     found = set()
-    with contextlib.suppress(OSError):  # it has ended meanwhile
+    with contextlib.suppress(OSError):  # it has ended since
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 target = os.readlink(descriptor)

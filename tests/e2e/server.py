@@ -28,11 +28,11 @@ from tests.stopping import stop_process
 SHARED_MEMORY = Path("/dev/shm")
 MARK = "CLOUDMATRIX_TEST_MARK"
 PATIENCE_S = 240.0
-"""How long anything may take before a test gives up: generous, another system may start on the same two cores."""
+"""Time limit of every wait in tests: generous, another system may start on the same two cores."""
 STOP_S = 45.0
-"""Ctrl-C ends everything within this time; on a machine for itself in a fifth of it."""
+"""Ctrl-C ends all processes within this time; on an idle machine in a fifth of it."""
 PORTS = range(20_000, 32_768)
-"""Below those that the kernel hands out by itself: Ray and its connections take some hundreds of them."""
+"""Below the kernel's ephemeral ports: Ray and its connections take some hundreds of them."""
 
 
 def wait_for(
@@ -114,7 +114,7 @@ class Server:
         self._seen: dict[int, int] = {}
         self.key: str | None = None
         self.admin_key: str | None = None
-        """Where tenants share the system, only an administrator sees all of it."""
+        """If tenants share the system, only an administrator sees all of it."""
 
     def __enter__(self) -> Self:
         self.launch()
@@ -231,7 +231,7 @@ class Server:
     def processes(self) -> dict[int, str]:
         """Titles of all processes of this start, by process id. Zombies do not count."""
         table = ProcessTable.read()
-        # A process that gives itself a title overwrites its environment: it is found as somebody's child, once.
+        # A process that sets its title overwrites its environment: it is found as a descendant, once.
         found = {pid for pid in table.titles if self._mark.encode() in table.environments[pid]}
         found |= {pid for pid, start in self._seen.items() if table.starts.get(pid) == start}
         grown = True

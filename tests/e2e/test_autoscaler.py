@@ -42,7 +42,7 @@ manual_hold_s = 600.0
 NARROW = "max_sequences = 2\n"
 """Of a decode instance, so that a few streams are a load."""
 GONE_S = 50.0
-"""Until nothing of a killed launcher is left: ten seconds, and more where another system starts meanwhile."""
+"""Time until all remains of a killed launcher are removed: ten seconds, more while another system starts."""
 LOAD_S = 150.0
 """How long decode is kept under load at most, until it has grown."""
 
@@ -100,7 +100,7 @@ def test_a_target_by_hand_stands_against_the_policy_and_ends(server: Scaled) -> 
     done = server.command("scale", "decode", "2", "--wait")
     assert (done.returncode, done.stderr) == (0, "")
     assert "held for 10 min" in done.stdout
-    time.sleep(5.0)  # nobody asks for anything: the policy wants none
+    time.sleep(5.0)  # without requests: the policy requests no instance
     row = server.pool("decode")
     assert (row["target"], row["running"], row["hold"]["by"]) == (2, 2, "cli")
     wait_for(lambda: "decode 2/2" in server.command("status", "--url", server.url).stdout, "status tells the target")
@@ -108,7 +108,7 @@ def test_a_target_by_hand_stands_against_the_policy_and_ends(server: Scaled) -> 
     assert "held for 2 s" in done.stdout
     settled(server, "decode", 0)
     listed = server.command("decisions", "--pool", "decode").stdout.splitlines()
-    last = [line for line in listed if "->" in line][-1]  # events, of instances that left, stand behind it
+    last = [line for line in listed if "->" in line][-1]  # events of drained instances follow it
     assert "2 -> 0" in last
     assert "zero" in last
     wait_for(lambda: " left " in server.command("decisions", "--pool", "decode").stdout, "who left is told")

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 
 def test_everything_works_and_leaves_a_report(tmp_path: Path) -> None:
-    # A folder for everything temporary, where no other test's system is; socket paths below it have a limit.
+    # A folder for all temporary files, separate from other tests' systems; socket paths below it have a limit.
     with tempfile.TemporaryDirectory(prefix="c", dir="/tmp") as folder:
         done = subprocess.run(
             [sys.executable, "-m", "serving.cli", "demo", "--skip", "simulate", "--out", str(tmp_path / "out")],

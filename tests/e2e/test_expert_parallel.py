@@ -38,7 +38,7 @@ max_decode_npus = 2
 enabled = true
 least_step_s = 0.01
 """
-"""Steps last, so that streams are there when something dies. The policy wants two ranks, whatever was set by hand."""
+"""Slow steps, so that streams run when a process dies. The policy targets two ranks, whatever was set by hand."""
 LENGTH = 300
 """Tokens of a stream: 3 s."""
 STREAMS = 4
@@ -110,7 +110,7 @@ def test_outputs_are_token_exact_and_both_ranks_work(server: Scaled, reference: 
 
 def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
     def told() -> bool:
-        """Facts, announced once a second."""
+        """Whether all counters of the exchange are reported, which happens once a second."""
         found = {"exchange_seconds_total": 0.0, "exchange_wait_seconds_total": 0.0, "exchange_bytes_total": 0.0}
         for line in server.get("/metrics").splitlines():
             name = line.partition("{")[0].removeprefix("cloudmatrix:")

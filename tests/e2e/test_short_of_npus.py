@@ -26,7 +26,7 @@ RIGHT = """
 npus = 4
 ub_memory_mib = 4
 """
-"""Too little memory for a prefill instance: what runs here is the decode instance."""
+"""Too little memory for a prefill instance: only the decode instance runs."""
 SETTINGS = """
 [gateway]
 role_wait_s = 120.0
@@ -42,7 +42,7 @@ max_decode = 1
 enabled = true
 least_step_s = 0.02
 """
-"""Steps last, so that streams are there when the node dies and when prefill yields."""
+"""Slow steps, so that streams are running when the node dies and when prefill yields."""
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def test_placeholder_tokens_are_called_so(server: Server) -> None:
 @pytest.mark.real_time
 def test_answers_come_when_the_cost_model_says(server: Server) -> None:
     asked = {"model": "deepseek-r1", "max_tokens": 171, "ignore_eos": True}
-    server.post("/v1/completions", {**asked, "prompt": [41] * 4000, "max_tokens": 2})  # everything is open now
+    server.post("/v1/completions", {**asked, "prompt": [41] * 4000, "max_tokens": 2})  # all connections are open now
     answers = [server.post("/v1/completions", {**asked, "prompt": [token] * 4000}) for token in (40, 42, 43)]
     assert [answer["usage"]["completion_tokens"] for answer in answers] == [171] * 3
     ttft = COST.prefill_step_s(PrefillLoad(4000, 4000 * 2000, 32)) * 1e3

@@ -40,7 +40,7 @@ empty_role_s = 0.5
 """
 SLOW_STEPS = "\n[chaos]\nenabled = true\nleast_step_s = 0.01\n"
 LENGTH = 300
-"""Tokens of a stream: 3 s, so that it still runs when something dies."""
+"""Tokens of a stream: 3 s, so that it still runs when a process dies."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from serving.values.step_plan import UNKNOWN, SampleOrder, SequenceResult, Seque
 
 VOCAB = 64
 STOP_TOKEN = 7
-"""Give it as a stop token to get sequences of random length."""
+"""Use it as a stop token to get sequences of random length."""
 
 
 def fake_token(history: Sequence[int], sampling: SamplingParams, output_tokens: int) -> int:
@@ -74,7 +74,7 @@ class FakeExecutor:
         self.whole_drafts = False
         """Guess only from a draft cache without gaps; true of sequences whose neighbours all speculate."""
         self.max_len = num_blocks * block_tokens
-        """Nothing may be fed at this position or behind it."""
+        """Limit of positions that may be fed."""
         self.steps = 0
         self.fail_next: ServingError | None = None
         """Raised by the next step, after it has written."""

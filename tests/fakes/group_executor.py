@@ -22,7 +22,7 @@ class FakeGroupExecutor:
         """Cleared: a peer's step lasts, which even a wake-up does not end."""
         self.peer_done.set()
         self.before: Callable[[], object] = lambda: None
-        """What happens between the loop's last look and the wait."""
+        """Hook between the loop's last check and the wait."""
         self.lost = False
         """Whether the group has lost a rank."""
         self.served = 0

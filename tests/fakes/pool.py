@@ -14,7 +14,7 @@ class FakePool:
     def __init__(self) -> None:
         self.blocks: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
         self.drafts: dict[tuple[str, BlockHash], tuple[int, ...]] = {}
-        """The draft layer's part of them, which depends on the token behind a block too."""
+        """Their part in the draft layer, which also depends on the token after a block."""
 
 
 class FakeContextCache:
@@ -28,7 +28,7 @@ class FakeContextCache:
         self.pool = pool
         self.executor = executor
         self.lose_after: int | None = None
-        """The next fetch loses everything behind so many blocks, and leaves garbage there."""
+        """The next fetch loses all blocks after this many, and leaves garbage in them."""
 
     def fetch(
         self, namespace: str, hashes: Sequence[BlockHash], blocks: Sequence[BlockId], rows: FetchedRows | None = None

@@ -73,10 +73,10 @@ class FakeRank:
     frozen: bool = False
     order: RegroupOrder | None = None
     map: ExpertMap | None = None
-    """The newest one."""
+    """The latest map."""
     raised: int = 0
     streams: bool = False
-    """Whether it has some that nobody takes."""
+    """Whether it has streams without a taker."""
     quit: bool = False
     """Whether it computes no more."""
     rows: tuple[tuple[int, ...], ...] = ((0,) * EXPERTS,)
@@ -88,7 +88,7 @@ class FakeRank:
     asked: list[ExpertOrder] = field(default_factory=list)
     """About experts."""
     loads: bool = True
-    """Whether it does what it is asked to load; else it does not answer."""
+    """Whether it executes load commands; else it does not respond."""
     switches: bool = True
     """The same of maps."""
     calls: list[RankCall] = field(default_factory=list)
@@ -131,7 +131,7 @@ class FakeWorld:
         self.ranks: dict[RankName, FakeRank] = {}
         self.shells: set[str] = set()
         self.placed: set[str] = set()
-        """Groups that have a place."""
+        """Groups with a placement."""
         self.unbuildable = ""
         """Why no rank can be built."""
         self.short_lived = False
@@ -141,11 +141,11 @@ class FakeWorld:
         """So many calls of Ray's control store get no answer."""
         self.made = 0
         self.room_for = 8
-        """Ranks of a group that have room on its node."""
+        """Ranks of a group that fit on its node."""
         self.added: set[tuple[str, int]] = set()
-        """Group and rank of those that have a place of their own."""
+        """Group and rank of those with a separate placement."""
         self.founded: dict[str, int] = {}
-        """Ranks that each group's first place is for."""
+        """Number of ranks in each group's first placement."""
         self.unbuildable_ranks: set[int] = set()
         self.lone_ranks: set[int] = set()
         """Ranks that cannot join the others."""

@@ -9,7 +9,7 @@ from serving.values.step_plan import SequenceResult, SequenceStep
 from tests.fakes.executor import FakeExecutor
 
 _OUTSIDE = -2
-"""In place of a token that was computed elsewhere."""
+"""Replaces a token that was computed on another instance."""
 
 
 class WindowedExecutor(FakeExecutor):
@@ -19,7 +19,7 @@ class WindowedExecutor(FakeExecutor):
         super().__init__(num_blocks, block_tokens)
         self.split = split
         self._known: list[int] = []
-        """Of the sequence that is answered: tokens that no layer sees any more are these, whatever blocks hold."""
+        """Tokens of the current sequence that no layer sees any more, independent of the blocks' contents."""
         self._fed: dict[str, dict[int, int]] = {}
 
     def _write(self, step: SequenceStep, written: dict[tuple[BlockId, int], str]) -> None:

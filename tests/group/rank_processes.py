@@ -228,7 +228,7 @@ class RankProcesses:
                 self._put_out(dead, answers)
                 continue
             for rank in (pipes[one] for one in ready):
-                with contextlib.suppress(EOFError):  # dead: the next look sees it
+                with contextlib.suppress(EOFError):  # dead: the next poll sees it
                     if rank in self._members:
                         answers[rank] = _receive(self._pipes[rank])
                     else:
@@ -280,7 +280,7 @@ class RankProcesses:
                 self._send_place(rank)
             else:
                 self._pipes[rank].send((self._epoch, table, self._epoch, who))
-        for rank in self._members:  # an answer may be on its way before the map's
+        for rank in self._members:  # a response may be on its way before the map's
             while rank != newcomer and (message := _receive(self._pipes[rank])) is not None:
                 answers[rank] = message
         for rank in self._members:

@@ -190,7 +190,7 @@ def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
     assert group.executors[0].awaited() is None
     with pytest.raises(GroupError, match=r"step 0 failed: rank [12] of the group: late, in step 0, round 0"):
         drive(group.executors[0], requests(2, draw=0)[0], SETTINGS)
-    with pytest.raises(GroupError, match="late"):  # out of step until the shell begins a new epoch
+    with pytest.raises(GroupError, match="late"):  # out of step until the shell starts a new epoch
         group.executors[0].serve(1.0)
 
 

@@ -57,7 +57,7 @@ class Cluster:
         self._routes = 0
         self._num_blocks = num_blocks
         self._waiting: list[tuple[Record, NeedPrefill | NeedDecode]] = []
-        """What no instance is there for."""
+        """Sequences without an instance."""
         self.looks_ahead = False
         """Steps are prepared while those before run."""
         self.at_source = 0

@@ -30,7 +30,7 @@ class FakeInstance:
         self.run: Callable[[], StepResult] | None = None
         """Runs `plan`, which was prepared before its tokens were known."""
         self.ahead: Callable[[], StepResult] | None = None
-        """Would run the step behind `plan`."""
+        """Runs the step after `plan`."""
         self.pulls: list[PullOrder] = []
         self.cache = FakeContextCache(pool, self.executor)
         self.fetches: list[FetchOrder] = []
@@ -65,7 +65,7 @@ class FakeInstance:
             result = run()
         except ServingError as failure:
             if failure is not error:
-                raise  # not the failure that the test asked for
+                raise  # not the failure that the test requested
             self.engine.step_failed(failure, now)
             return
         if ahead is None:

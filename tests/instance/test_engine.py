@@ -153,7 +153,7 @@ def test_a_failed_step_fails_its_sequences_only() -> None:
     bench.engine.step_failed(EngineError("device lost"), 0.0)
     assert bench.engine.take_events() == (Lost(SequenceId("a"), "EngineError: device lost"),)
     assert bench.used == 0
-    assert bench.engine.snapshot(0.0).kv_blocks_cached == 0  # nothing of a failed step is reused
+    assert bench.engine.snapshot(0.0).kv_blocks_cached == 0  # no block of a failed step is reused
     (event,) = bench.step()
     assert isinstance(event, Tokens)
     assert (event.sequence_id, event.cached_tokens) == ("b", 0)

@@ -153,7 +153,7 @@ def test_more_may_be_cached_than_the_ticket_holds() -> None:
     while not bench.engine.idle():
         bench.step()
     resumed = spec("b", output=expected[:8], max_tokens=9)
-    bench.engine.adopt(resumed, ticket_for(resumed, 8), 0.0)  # 8 tokens held there, 16 found here
+    bench.engine.adopt(resumed, ticket_for(resumed, 8), 0.0)  # 8 tokens held by the source, 16 found in this instance
     plan = bench.begin()
     assert plan is not None
     assert (plan.sequences[0].start, len(plan.sequences[0].tokens)) == (16, 2)

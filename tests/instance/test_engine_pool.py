@@ -163,7 +163,7 @@ def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_
     bench.fetch()
     bench.engine.drain()
     events: list[EngineNews] = []
-    for _ in range(60):  # nothing is stored for so long
+    for _ in range(60):  # no block is stored for this long
         plan = bench.act().plan
         if plan is not None:
             bench.engine.step_finished(bench.executor.execute(plan), 0.0)

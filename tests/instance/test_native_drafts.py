@@ -111,7 +111,7 @@ def test_tokens_do_not_depend_on_guesses(
 
 @pytest.mark.parametrize("length", [2, 12])
 def test_no_bit_depends_on_guesses_where_the_caller_draws(folder: Path, length: int) -> None:
-    # The last row of a prompt goes through the layers twice then, in two forms that round differently.
+    # The last row of a prompt then passes the layers twice, in two forms that round differently.
     native = native_executor(folder, "bfloat16")
 
     def run(drafts: int | None) -> list[tuple[int, float]]:

@@ -222,7 +222,7 @@ def test_logits_that_are_not_finite(tmp_path: Path, sampling: SamplingParams) ->
     good, bad = Feeder(0, [7, 8], sampling).step(), Feeder(1, [9, 8], sampling).step()
     with pytest.raises(EngineError, match="sequence 1: logits are not finite"):
         executor.execute(StepPlan(1, (good, bad)))
-    assert executor.execute(StepPlan(2, (good,))).results[0].tokens  # and nothing of it stays behind
+    assert executor.execute(StepPlan(2, (good,))).results[0].tokens  # and none of it remains
 
 
 def test_models_that_cannot_be_bound(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from tests.model.random_checkpoint import write_random_checkpoint
 
 BLOCKS = 190
 CLASH = Grammar(GrammarKind.LARK, 'start: "abcdef" X\nX: /[a-z]{2}/ & /[0-9]+/')
-"""Allows nothing behind its first letters."""
+"""Allows no text after its first letters."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int
         found, other_ends, engine, prepared = run_engine(inside, planned, BLOCKS, specs(), ahead=ahead)
         assert found == wanted
         assert other_ends == ends
-        if not forced:  # else somebody has guesses at every step
+        if not forced:  # else a sequence has draft tokens at every step
             assert (prepared > 0) == (ahead and not drafts)
         if drafts or forced:
             assert engine.snapshot(0.0).draft_tokens_total > 30

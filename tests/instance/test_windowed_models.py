@@ -62,7 +62,9 @@ def test_tokens_are_those_of_blocks_that_stay(tmp_path: Path, case: str, kind: s
     assert settings.split is not None
     tight = settings.split.full * 52 + settings.split.sliding * 11
     scarce = run_alone(model, settings, tight, specs(), make)
-    assert scarce.preemptions > 0 or not settings.split.full  # of windows only: what is admitted has its room
+    assert (
+        scarce.preemptions > 0 or not settings.split.full
+    )  # with windows only, an admitted sequence always has its blocks
     assert scarce.output == wanted.output
 
 

@@ -29,7 +29,7 @@ class TorchSide:
         self.cache = KvCache(
             model.config, blocks, settings.block_tokens, model.dtype, model.device, num_layers=layers, split=split
         )
-        # What a block held before must not matter: everything that is read was written, or is masked.
+        # Earlier contents of a block must not matter: every value that is read was written, or is masked.
         self.cache.tensor.copy_(torch.randn(self.cache.tensor.shape, generator=torch.Generator().manual_seed(1)))
         self.executor = make(model, self.cache)
         self.engine = EngineCalls(settings, blocks)

@@ -135,7 +135,7 @@ def main() -> None:
         images = ModelCache("replica", node, "secret", lambda: view, verify=values.get("verify", True))
     read: list[int] = []
     gc.collect()
-    gc.freeze()  # the next collection would go through all that torch imported, and fall into whatever is timed
+    gc.freeze()  # the next collection would visit all objects of torch, during the timed work
     before = _anonymous_bytes()
     start = time.perf_counter()
     model = load_model(

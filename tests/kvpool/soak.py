@@ -76,7 +76,7 @@ class Tally:
         index = rng.randrange(len(SPACES))
         space = SPACES[index]
         hashes = chain(index, int(CONVERSATIONS * rng.random() ** 3))[: rng.randrange(1, LENGTH + 1)]
-        patience = rng.choice((0.5, 0.5, 0.5, 0.5, 0.02, 0.003))  # the last two are clients that give up
+        patience = rng.choice((0.5, 0.5, 0.5, 0.5, 0.02, 0.003))  # the last two belong to clients that give up
         deadline = time.monotonic() + patience
         find = client.lookup(space, hashes, deadline)
         expected = [content(block) for block in hashes]
@@ -183,7 +183,10 @@ class Chaos:
     def _flip_ssd(self) -> None:
         files = [Path(folder, name) for folder, _, names in os.walk(self._ssd) for name in names if "context" in name]
         for path in self._rng.sample(files, min(5, len(files))):
-            with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:  # files come and go meanwhile
+            with (
+                contextlib.suppress(FileNotFoundError),
+                path.open("r+b") as file,
+            ):  # files are created and removed concurrently
                 file.seek(self._rng.randrange(max(1, os.fstat(file.fileno()).st_size)))
                 byte = file.read(1)
                 if byte:

@@ -29,7 +29,7 @@ def work(record: ServerRecord, seed: int, stop: threading.Event, wrong: list[Blo
             number, space = rng.randrange(400), rng.choice(SPACES)
             action = rng.random()
             if action < 0.5:
-                # A refusal is as good as a grant here, and so is a commit that a deletion overtook.
+                # A refusal is as good as a grant for this test, and so is a commit overtaken by a deletion.
                 (grant,) = client.reserve((hash_of(number), len(content(number))), space=space)
                 if grant.status is GrantStatus.GRANTED:
                     client.finish(grant, content(number))

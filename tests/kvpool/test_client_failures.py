@@ -75,7 +75,7 @@ def test_a_frozen_server_costs_one_timeout() -> None:
         for _ in range(30):
             assert get(client, rest).blocks == len(rest), "the other server is as good as ever"
             reasons.append(get(client, hashes).reason)
-        # On a slow machine its pause may end meanwhile: then it is tried once more.
+        # On a slow machine its pause may end before: then it is tried once more.
         assert set(reasons) <= {MissReason.UNREACHABLE, MissReason.TIMEOUT}
         assert reasons.count(MissReason.UNREACHABLE) > 20, "nobody waits for it again"
         pool.process(frozen).resume()

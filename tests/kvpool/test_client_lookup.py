@@ -112,7 +112,7 @@ def test_what_cannot_be_written_is_dropped_with_its_reason() -> None:
 def test_of_two_copies_that_of_the_likelier_holder_is_read() -> None:
     with filled(1, 40) as (pool, client, hashes):
         pool.add()
-        put(client, hashes)  # the new owner gets its own copies
+        put(client, hashes)  # the new owner gets copies
         find = client.lookup(SPACE, hashes, soon())
         assert list(find.prefix.servers) == [client.placement.ring.primary(block) for block in hashes]
 

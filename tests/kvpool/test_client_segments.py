@@ -84,7 +84,7 @@ def test_kept_and_dropped(segment: UbSegment) -> None:
     assert len(segments) == 1, "its owner, this process, lives"
     segments.keep({"another"})
     assert len(segments) == 0
-    mapped.memory[:3] = b"abc"  # who still holds it has valid memory
+    mapped.memory[:3] = b"abc"  # a process that still maps it has valid memory
     assert bytes(segment.view(region)[:3]) == b"abc"
 
 

@@ -57,7 +57,7 @@ def test_the_same_view_is_no_reason_to_look_again(pool: PoolCluster, settle: Cal
     settler.view_changed()
     time.sleep(0.1)
     pool.draining.add(1)
-    pool.change()  # everything that is written now goes to the first server
+    pool.change()  # from now on all writes go to the first server
     put(client, hashes)
     pool.draining.clear()
     pool.change()

@@ -81,7 +81,7 @@ def test_parts_that_are_let_go_do_not_come_back_with_their_neighbours(segment: U
     region = segment.allocate(6 * MIB, "test")
     segment.view(region)[:] = bytes([1]) * region.nbytes
     writer = ExtentMap(str(segment.path), region.offset, region.nbytes, writable=True)
-    writer.use_huge_pages()  # where the kernel can; else there is nothing that could come back
+    writer.use_huge_pages()  # if the kernel supports it; otherwise no page could return
     reader = ExtentMap(str(segment.path), region.offset, region.nbytes).memory
     assert sum(reader[::4096]) == region.nbytes // 4096
     parts = [reader[start + 100_000 : start + 900_000] for start in range(0, region.nbytes, MIB)]

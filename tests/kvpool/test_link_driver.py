@@ -121,7 +121,7 @@ def test_leases_of_another_connection_are_not_released() -> None:
 
 def test_after_an_unforeseen_failure_nothing_stays_booked() -> None:
     log: list[str] = []
-    operation = Script(PoolAsk("a", m.Stats(), 1.0))  # there is no rule for its answer
+    operation = Script(PoolAsk("a", m.Stats(), 1.0))  # there is no rule for its response
     with pytest.raises(KeyError):
         drive([FakeLink("a", log), FakeLink("b", log)], operation)
     assert log == ["send a", "close a", "close b"]

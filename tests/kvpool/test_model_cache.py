@@ -192,7 +192,7 @@ def test_what_is_mapped_is_not_evicted(pool: PoolCluster, cache: ModelCache, a_c
 
 
 def test_an_image_that_no_server_can_hold(cache: ModelCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_cache, "ROOM_S", 100.0)  # nobody waits for room that can never be
+    monkeypatch.setattr(model_cache, "ROOM_S", 100.0)  # no wait for impossible space
     start = time.monotonic()
     assert not cache.store("m@1", 17 * MIB, must_not)
     assert time.monotonic() - start < 50
@@ -240,7 +240,7 @@ def test_from_disk(tmp_path: Path, a_cache: Open) -> None:
     with PoolCluster(ssd_folder=tmp_path, ssd_bytes=64 * MIB) as pool:
         cache = a_cache(pool.view)
         assert cache.store("m@1", size, filling(1))
-        assert cache.store("m@2", size, filling(2))  # the first one makes room
+        assert cache.store("m@2", size, filling(2))  # the first one frees space
         assert place(pool.view(), "m@1") == "ssd"
         assert loaded(cache, "m@1").data == content(1, size)
         assert place(pool.view(), "m@1") == "memory"

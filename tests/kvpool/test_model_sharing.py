@@ -28,7 +28,9 @@ def test_replicas_share_one_copy_that_outlives_its_server(tmp_path: Path) -> Non
             assert second.private_bytes < 0.2 * alone
             assert [one.ask("logits") for one in (first, second)] == [expected] * 2
             shared = [mapped_pss(one.pid, str(pool.segments)) for one in (first, second)]
-            assert min(shared) > 0  # each page is counted once, whoever maps it: the server has its part too
+            assert (
+                min(shared) > 0
+            )  # each page is counted once, for all processes that map it: the server has its part, too
             assert sum(shared) <= 1.1 * alone
             assert first.private_bytes < 0.5 * alone  # what reading left on its heap; no weights
             pool.kill(0)

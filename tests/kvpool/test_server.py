@@ -145,7 +145,7 @@ def test_another_node_reads_and_writes_through_the_link(server: ServerProcess, c
     for start, nbytes in ((0, m.MAX_CHUNK_BYTES + 1), (len(data), 1), (-1, 1), (0, -1)):
         far.ask(m.Read(((found.version, start, nbytes),)), m.Failed)
     far.ask(m.Read(((found.version + 1000, 0, 1),)), m.Failed)
-    with pytest.raises(PoolError):  # the bytes do not fit what is said of them: nothing can follow
+    with pytest.raises(PoolError):  # the bytes contradict their length: no message can follow
         far.ask(m.Write(((found.version, 0, 5),)), m.Written, b"abc")
     far.close()
     far = RawClient(server.record, hello(node="n1"))
@@ -244,7 +244,7 @@ def test_an_odd_lease_is_the_default_one(client: RawClient) -> None:
 def test_two_hundred_clients_at_once(server: ServerProcess, client: RawClient) -> None:
     client.put(hash_of(1), b"shared" * KIB)
     socks = []
-    for _ in range(200):  # each says Hello at once, as clients do: of strangers only a few may wait
+    for _ in range(200):  # each sends Hello immediately, like a client: only a few strangers may wait
         socks.append(connect(server.record))
         send(socks[-1], hello())
     assert all(isinstance(receive(sock, m.to_client)[0], m.Welcome) for sock in socks)

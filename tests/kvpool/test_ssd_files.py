@@ -67,7 +67,7 @@ def test_every_flipped_byte_is_noticed(files: SsdFiles) -> None:
     path = Path(files.path_of(entry.space, entry.hash, entry.kind))
     whole = path.read_bytes()
     body_end = len(encode_header(entry).rstrip(b"\0"))
-    padding = range(body_end, len(whole) - len(data))  # means nothing
+    padding = range(body_end, len(whole) - len(data))  # unused bytes
     for at in (*range(0, body_end, 3), *range(len(whole) - len(data), len(whole), 53), len(whole) - 1):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         assert at in padding or read(files, entry) is None, at
@@ -102,7 +102,7 @@ def test_a_description_that_cannot_be_decoded_is_no_entry(files: SsdFiles, damag
     if damage == "broken text":
         body = body.replace(b"tenant", b"\xff" * 6)
     else:
-        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version knows
+        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version has
     with pytest.raises(UnicodeDecodeError if damage == "broken text" else RecursionError):
         msgspec.msgpack.decode(body, type=StoredEntry)
     start = len(body) + 512

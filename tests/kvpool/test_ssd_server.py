@@ -152,7 +152,7 @@ def test_a_slow_disk_delays_nobody_who_does_not_need_it(segments: Path, tmp_path
     with served(segments, tmp_path) as (_, client, disk):
         disk.writes.clear()
         full = 0
-        for number in range(100):  # with the disk shut: whoever waited for it would wait for ever
+        for number in range(100):  # with the disk shut: a wait for it would never end
             full += client.put(hash_of(number), data_of(number)) is GrantStatus.FULL
             release(client, number, 0)
         assert full > 0, "memory is full of what waits for the disk: writers are told at once"

@@ -22,7 +22,7 @@ def test_a_write_that_does_not_return_costs_no_more_than_the_disk(
     monkeypatch.setattr(ssd_worker, "HANG_S", 0.3)
     with served(segments, tmp_path, capacity_bytes=4 * MIB) as (_, client, disk):
         disk.writes.clear()
-        small = bytes(16 << 10)  # many more blocks than may be on their way to the disk at a time
+        small = bytes(16 << 10)  # many more blocks than may be in transfer to the disk at a time
         number = 0
         while client.put(hash_of(number), small) is not GrantStatus.FULL:
             number += 1

@@ -23,7 +23,7 @@ def interrupt() -> Iterator[Interrupt]:
         signal.signal(kind, handler)
 
 
-# One process for both, since Ray comes with it. It ends with the exit code that the launcher gives, not by SIGINT.
+# One process for both, since it includes Ray. It ends with the exit code of the launcher, not by SIGINT.
 UNDER_NOHUP = """
 import os, signal, threading
 from serving.launch.launch import Interrupt
@@ -67,7 +67,7 @@ def test_a_signal_before_its_time_is_noted_and_then_raised_once(interrupt: Inter
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(Interrupted):
         interrupt.raise_now()
-    os.kill(os.getpid(), signal.SIGTERM)  # nothing more
+    os.kill(os.getpid(), signal.SIGTERM)  # no further effect
     assert interrupt.wait(60)
 
 

@@ -181,7 +181,7 @@ def test_a_redis_that_is_not_there(config: ServeConfig) -> None:
     wrong = replace(config, kvcache=KvCacheConfig(replicas=1, directory=f"redis://127.0.0.1:{free_port()}/0"))
     with pytest.raises(ConfigError, match=r"cannot be reached .* start it, or correct the address"):
         preflight(wrong)
-    preflight(replace(wrong, kvcache=replace(wrong.kvcache, replicas=0)))  # nobody would use it
+    preflight(replace(wrong, kvcache=replace(wrong.kvcache, replicas=0)))  # no instance would use it
 
 
 def test_a_redis_for_ray_that_is_not_there(config: ServeConfig) -> None:

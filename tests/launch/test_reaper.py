@@ -50,7 +50,7 @@ def test_of_a_launcher_that_is_killed_nothing_stays(tmp_path: Path) -> None:
         assert time.monotonic() < end
         time.sleep(0.02)
     assert others.exists()
-    os.kill(reaper, signal.SIGKILL)  # it would stay for a while, for what still comes
+    os.kill(reaper, signal.SIGKILL)  # it would stay for a while, for later files
 
 
 def test_a_launcher_that_ends_everything_itself_leaves_no_reaper(

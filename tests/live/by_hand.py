@@ -11,7 +11,7 @@ from serving.instance.live.instance_server import InstanceServer
 from serving.values.instances import Status
 from serving.wire import messages as m
 
-# Connections and links are whatever a test has in their place.
+# Connections and links are replaced by the test's own.
 
 
 def serve(server: InstanceServer, engine_loop: Any) -> None:

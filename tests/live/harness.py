@@ -37,7 +37,7 @@ from tests.live.workload import Ask
 
 SECRET = "between gateways and instances"
 PATIENCE_S = 180.0
-"""How long anything may take before a test gives up: generous, the machine may be busy."""
+"""Time limit of every wait in tests: generous, the machine may be busy."""
 
 
 def small_config(model: Path, *, mode: str = "disaggregated", pool_mib: int = 4, **sections: Any) -> ServeConfig:

@@ -32,9 +32,9 @@ class Rig:
         self.news: list[LoopNews] = []
         self.steps: list[tuple[int, float]] = []
         self.told: list[EngineEvent] = []
-        """What the engine was told from outside."""
+        """Events that the engine received from outside."""
         self.at: dict[EngineEvent, Callable[[], object]] = {}
-        """What happens in place of an event, in the loop's thread."""
+        """Replacement of an event, called in the loop's thread."""
         self.loop = EngineLoop(
             self.engine,
             self.executor,

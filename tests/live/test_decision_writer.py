@@ -55,7 +55,7 @@ def test_logs_are_never_overwritten(tmp_path: Path) -> None:
         drive(on, calls)
         writer.close()
         writer.close()
-        drive(on, 1)  # too late: the file has ended
+        drive(on, 1)  # too late: the file is complete
     names = ["engine-decode-x-1.2.decisions", "engine-decode-x-1.3.decisions", "engine-decode-x-1.decisions"]
     found = sorted(folder.iterdir())
     assert [path.name for path in found] == names

@@ -62,6 +62,8 @@ async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
     assert target.facts()["handoff_failures_total"] == 0, "nothing was even tried"
     transport_of(target)._faults = None
     await until(lambda: not troubles(target.place.replica).lost, "dummies have found it whole again")
-    async with asyncio.timeout(PATIENCE_S):  # one that a pause made look slow gets work once that is forgotten
+    async with asyncio.timeout(
+        PATIENCE_S
+    ):  # an instance that looked slow because of a pause gets work once the measurement expires
         while broken.engine.snapshot(0.0).handoffs_out_total == before:
             await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)

@@ -165,7 +165,7 @@ async def test_prompts_leave_a_prefill_instance(started: Start, reference: Refer
 async def test_without_decode_instances_prefill_does_it_all(started: Start, reference: Reference) -> None:
     pools = await started("prefill", engine={"empty_role_s": 0.3})
     stand_in = pools.instances[0]
-    await finish(begin(pools), reference)  # held first, then decoded where they lie
+    await finish(begin(pools), reference)  # held first, then decoded in place
     assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5
     await finish(begin(pools), reference)
     assert stand_in.engine.snapshot(0.0).handoffs_out_total == 5, "these are known to stay"

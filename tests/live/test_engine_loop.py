@@ -127,7 +127,7 @@ def test_a_step_that_hangs_in_native_code_ages(decode: Rig) -> None:
     execute = decode.executor.execute
 
     def hang(plan: Any) -> Any:
-        ctypes.CDLL(None).usleep(600_000)  # the interpreter runs on meanwhile, and so do the links
+        ctypes.CDLL(None).usleep(600_000)  # the interpreter continues concurrently, and so do the links
         return execute(plan)
 
     decode.executor.execute = hang  # type: ignore[method-assign]

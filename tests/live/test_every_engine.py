@@ -20,9 +20,11 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 _ASKS = {"float": 24, "int8": 20}
 _MOST_INT8_OTHERS = 6
-"""Greedy answers of 20 that may differ from the plain process's in INT8. That one attends in plain heads only; absorbed
-ones agree with those to the last bits, and such a bit now and then moves an activation to the next of 255 levels, after
-which logits differ by a hundredth. Between 2 and 10 % do; all of them do where something is wrong."""
+"""Greedy outputs of 20 that may differ from the plain process's in INT8. That process attends in plain heads only;
+absorbed
+ones equal those to the last bits, and such a bit occasionally moves an activation to the next of 255 levels, after
+which logits differ by a hundredth. Between 2 and 10 % do; all of them do in case of an error.
+"""
 
 
 @pytest.fixture(scope="module")

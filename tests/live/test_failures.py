@@ -131,7 +131,7 @@ async def test_blocks_whose_lease_ran_out_are_computed_again(started: Start, ref
     await until(lambda: source.engine.snapshot(0.0).handoffs_expired_total == 1, "the lease is over")
     assert source.engine.idle()
     arena = transport_of(source)._arena
-    arena[:] = bytes(len(arena))  # somebody else's blocks now
+    arena[:] = bytes(len(arena))  # another process's blocks now
     await pools.add("decode")
     assert (await job).tokens == reference.outputs(ASKS[0])
     assert source.engine.snapshot(0.0).handoffs_out_total >= 2

@@ -65,7 +65,7 @@ async def test_a_gateway_that_was_frozen_beyond_every_timeout_connects_again(mon
             assert await peer.stdout.readline() == b"up\n"
             stop_process(peer.pid)
             news = m.Frame(1, (Lost(SequenceId("s"), "x" * (1 << 20)),))
-            while ended.empty():  # until the kernel takes no more, and gives up
+            while ended.empty():  # until the kernel's buffers are full, and it gives up
                 if connection._transport is not None and not connection._transport.get_write_buffer_size():
                     connection.send(news)
                 await asyncio.sleep(0.01)

@@ -46,7 +46,7 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|assistant|>"
     "{{ '</think>' if enable_thinking is defined and not enable_thinking else '<think>' }}{% endif %}"
 )
-"""As GLM-4.7's: reasoning is begun in the prompt, or ended there."""
+"""Like GLM-4.7's: reasoning starts in the prompt, or ends in it."""
 WEATHER = {
     "type": "object",
     "properties": {

@@ -211,7 +211,7 @@ async def test_the_next_shell_learns_what_lies_where() -> None:
     await ordered(scene, rank, MoveOneExpert(0, 1, 1))
     await scene.until(lambda: any(isinstance(one, LoadExpert) for one in other.asked))
     await scene.killed("abc")
-    other.loads, other.held = True, [[2, 3, 1]]  # it was loaded after all, and nobody was told
+    other.loads, other.held = True, [[2, 3, 1]]  # it was loaded after all, without a report
     before, begun = newest(rank).version, len(rank.calls)
     shell = await scene.formed("xyz")
     await scene.until(lambda: newest(rank).version > before)

@@ -155,7 +155,7 @@ async def test_a_ticket_that_does_not_fit_is_a_lost_handoff(pools: Pools) -> Non
     source.send(Add(spec("s@1")))
     (prefilled,) = await source.news()
     assert isinstance(prefilled, Prefilled)
-    target.send(Adopt(spec("s@2"), prefilled.ticket))  # without the token that prefill gave
+    target.send(Adopt(spec("s@2"), prefilled.ticket))  # without the token from prefill
     (unfit,) = await target.news()
     assert isinstance(unfit, Lost), "another target would not fit either: it must be prefilled again"
     other = replace(prefilled.ticket, layout="another model")

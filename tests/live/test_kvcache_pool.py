@@ -42,7 +42,7 @@ def memory(servers: int = 2, **settings: object) -> PoolCluster:
 async def stored(pools: Pools) -> None:
     """Wait until every full block has been offered to the pool."""
     for _ in range(2):
-        await turned(pools)  # orders of the last step are given with the next turn
+        await turned(pools)  # commands of the last step are sent in the next turn
         await until(lambda: all(i.engine.snapshot(0.0).storing_blocks == 0 for i in pools.instances), "all is stored")
 
 
@@ -160,7 +160,7 @@ async def test_wrong_bytes_are_computed_again_and_told(config: ServeConfig, refe
             assert told.tokens == reference.outputs(ask)
             assert told.cached == [0]
             assert told.pool == [PoolUse(0, 112, "checksum")]
-            for healed in range(1, 8):  # each request finds one more wrong block and puts the right one in its place
+            for healed in range(1, 8):  # each request finds one more wrong block and replaces it with a correct one
                 await stored(pools)
                 forget(pools)
                 told = await pools.ask(ask)

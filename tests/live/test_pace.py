@@ -24,7 +24,7 @@ def ended(pace: Pace) -> float:
 def test_steps_follow_each_other_without_drift() -> None:
     hands = Hands()
     pace = Pace(2.0, hands)
-    pace.stop()  # waits end at once; time is moved here
+    pace.stop()  # waits end immediately; the test moves the time
     hands.now = 200.0
     pace.begin()
     pace.end(1.0)

@@ -206,7 +206,7 @@ async def test_a_long_step_within_its_limit_is_no_hang() -> None:
         await until(lambda: len(gateway.ups) == 1, "the link is up")
         for status in (
             replace(STATUS, progress_age_s=30.0, step_limit_s=60.0),
-            replace(STATUS, progress_age_s=30.0, step_limit_s=0.0),  # nobody knows its limit
+            replace(STATUS, progress_age_s=30.0, step_limit_s=0.0),  # no limit is known
         ):
             instance.writers[0].write(m.encode(status))
             await until(partial(told, gateway, status), "it is told")

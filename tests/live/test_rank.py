@@ -288,7 +288,7 @@ async def test_it_notices_that_no_shell_asks() -> None:
     for _ in range(int(LEASE_S)):
         scene.clock.seconds += 1.0
         assert not scene.rank.lapsed()
-    scene.rank.hold(RankLease("nobody", 1, 0))  # who only asks does not hold it
+    scene.rank.hold(RankLease("nobody", 1, 0))  # a query does not take the hold
     scene.clock.seconds += 1.0
     assert scene.rank.lapsed()
 

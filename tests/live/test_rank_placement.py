@@ -21,7 +21,7 @@ class FakeTable:
 
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
     made: list[tuple[str, int, Any]] = field(default_factory=list)
-    """Name, bundles, and the node that was asked for."""
+    """Name, bundles, and the requested node."""
     removed: list[str] = field(default_factory=list)
 
     def table(self) -> dict[str, dict[str, Any]]:

@@ -106,7 +106,7 @@ async def disturb(pools: Pools, jobs: list[asyncio.Task[list[Heard]]], rng: rand
     faults = 0
     while not all(job.done() for job in jobs) and faults < most:
         victim, since, more = rng.choice(pools.instances), outputs(pools), rng.randrange(1, 8)
-        # Who is hit again and again before its next token is taken for the cause, which is another test.
+        # A request hit repeatedly before its next token is considered the cause, which is another test.
         await until(
             lambda: all(told >= since.get(name, 0) + more for name, told in outputs(pools).items()),  # noqa: B023
             "all have gone on",
@@ -138,7 +138,7 @@ async def test_whatever_was_asked_for_goes_on(
     for instance in pools.instances:
         executor(instance).before = slowly
     faults = 0
-    while faults < 3:  # silence takes a third of a second to be noticed, and quick answers may end meanwhile
+    while faults < 3:  # detecting silence takes a third of a second, and short outputs may finish in that time
         jobs = [asyncio.create_task(listen(pools, ask)) for ask in asks]
         faults += await disturb(pools, jobs, rng, most - faults)
         for ask, heard, plain in zip(asks, await asyncio.gather(*jobs), undisturbed, strict=True):

@@ -255,7 +255,7 @@ async def test_one_gateway_of_two_is_lost(started: Start, checkpoint: Path) -> N
     generations = [pools.submit(ask) for ask in asks()[:half]]
     generations += [other.submit(pools.job(ask)) for ask in asks()[half:]]
     await until(lambda: _decoding(pools) == REQUESTS, "all are being decoded")
-    other.end_all("the process is gone")  # what the connections of its clients tell them
+    other.end_all("the process is gone")  # as signalled by its clients' connections
     other.close()
     _pace(pools, 0.0)
     live = await told(generations)

@@ -52,7 +52,7 @@ def test_what_comes_in_just_before_serving_is_not_missed(rank: GroupRig) -> None
     for count in range(1, 51):
         assert rank.group.serving.wait(60)
         rank.group.before = once(rank)
-        rank.loop.post(NOBODY)  # back from serving; the next one comes when it is about to serve again
+        rank.loop.post(NOBODY)  # back from serving; the next one arrives when it is about to serve again
         wait_for(partial(told, rank, 2 * count), "both")
 
 
@@ -71,7 +71,7 @@ def once(rank: GroupRig) -> Callable[[], None]:
 def test_a_peers_long_step_is_no_hang_of_this_rank(rank: GroupRig) -> None:
     assert rank.group.serving.wait(60)
     rank.group.peer_done.clear()
-    rank.loop.post(NOBODY)  # there is something to do, and the thread does not come
+    rank.loop.post(NOBODY)  # there is work, and the thread does not return
     rank.clock.seconds += MAX_IDLE_WAIT_S + STEP_LIMITS.first_s - 0.1
     assert rank.loop.progress_age_s() == 0.0
     rank.clock.seconds += 0.2

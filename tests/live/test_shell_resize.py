@@ -51,7 +51,7 @@ async def test_two_four_two() -> None:
     await scene.until(lambda: scene.serving(GROUP) == first)
     for rank in gone:
         assert [type(call) for call in rank.calls[-2:]] == [QuitGroup, EndRank]
-    await scene.until(lambda: not scene.world.added)  # their places are given back
+    await scene.until(lambda: not scene.world.added)  # their placements are released
     assert epochs(scene, 0)[-1] == (0, 1)
     await scene.close(shell)
     assert not scene.world.ranks
@@ -122,7 +122,7 @@ async def test_the_next_shell_goes_on_with_a_resize() -> None:
     last.streams = False
     shell = await scene.formed("third")
     await scene.until(lambda: scene.serving(GROUP))
-    scene.clock.seconds += SWEEP_PERIOD_S + 1  # a place that the second did not live to give back is swept
+    scene.clock.seconds += SWEEP_PERIOD_S + 1  # a placement that the second did not live to release is swept
     await scene.until(lambda: not scene.world.added)
     assert shell.lease.term == 5, "three shells, two sizes"
     await scene.close(shell)

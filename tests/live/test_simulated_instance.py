@@ -116,7 +116,7 @@ async def test_stopping_does_not_wait_for_a_step(started: Start) -> None:
     pools = await started("prefill", "decode", config=simulated(time_scale=0.001))
     generation = pools.submit(ask(10))
     await until(lambda: pools.of("prefill")[0].engine.snapshot(0.0).steps_total > 0, "a step runs")
-    assert not generation.closed  # the step goes on
+    assert not generation.closed  # the step continues
     begun = time.monotonic()
     for instance in pools.instances:
         await instance.stop()

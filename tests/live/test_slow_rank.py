@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio
 RANKS, SLOW = 3, 2
 GROUP = "decode#abc"
 ROWS = (40, 40, 40, 40)
-"""Of each expert in a slice; experts 0 and 1 lie with ranks 0 and 2, the others with rank 1."""
+"""Rows of each expert in a slice; experts 0 and 1 are on ranks 0 and 2, the others on rank 1."""
 NOTHING = ExchangeFacts((), (), (0.0,) * RANKS, 0.0)
 
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
 PATIENT = {"link_misses": 600, "step_stall_s": PATIENCE_S}
-"""On a busy machine nobody is to be taken for frozen."""
+"""On a busy machine no instance may be considered frozen."""
 
 
 async def timed(pools: Pools, ask: Ask) -> RequestTimes:

@@ -54,7 +54,7 @@ YOUTU: dict[str, Any] = {
     "model_type": "youtu", "architectures": ["YoutuForCausalLM"], "tie_word_embeddings": True, "rope_theta": 1.6e6,
     "mlp_bias": False, **dict.fromkeys([*_ROUTED, *_EXPERTS, *_DRAFTS]),
 }  # fmt: skip
-"""Youtu-LLM's keys; those of experts are null, as if they were not there."""
+"""Youtu-LLM's keys; those of experts are null, as if absent."""
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 6, "num_key_value_heads": 2,
     "head_dim": 20, **dict.fromkeys([*_LATENT, *_ROUTED, *_EXPERTS, *_DRAFTS]),
@@ -99,4 +99,4 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {}, "glm4_moe_lite": GLM_FLASH, "youtu": YOUTU, "llama": LLAMA, "qwen3_moe": QWEN3_MOE,
     "glm4_moe": GLM4_MOE, "gpt_oss": GPT_OSS,
 }  # fmt: skip
-"""What `write_random_checkpoint` needs to be told for a small model of each kind that the native step computes."""
+"""Arguments of `write_random_checkpoint` for a small model of each kind that the native step computes."""

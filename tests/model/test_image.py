@@ -112,7 +112,7 @@ def test_a_manifest_that_cannot_be_decoded_is_refused(damage: str) -> None:
     if damage == "broken text":
         body = body.replace(b"config", b"\xff" * 6)
     else:
-        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version knows
+        body = bytes([body[0] + 1]) + body[1:] + b"\x91" * 100_000  # one more field than this version has
     header = image._HEADER.pack(image.MAGIC, FORMAT, zlib.crc32(body), len(body), 0)
     with pytest.raises(ModelError, match="cannot be read") as refused:
         Image(aligned(header + body))

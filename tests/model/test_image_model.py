@@ -80,7 +80,7 @@ def load_twice(folder: Path, shelf: ImageShelf, dtype: DtypeName) -> tuple[Model
 
 
 HALVES = ("draft layer with its own head", "fp8", "larger, in shards")
-"""Shapes that are looked at in bfloat16, too."""
+"""Shapes that are also tested in bfloat16."""
 
 
 @pytest.mark.parametrize(

@@ -151,8 +151,8 @@ def test_int8_rows_have_the_bytes_of_the_layout_and_are_rounded_to_what_is_gathe
 
 
 def test_int8_logits_do_not_depend_on_where_a_prompt_was_cut(tmp_path: Path) -> None:
-    # Absorbed and plain heads differ in the last bits, so that a value between two steps may fall to either: what is
-    # left is far below what int8 itself changes.
+    # Absorbed and plain heads differ in the last bits, so a value between two steps may round either way: the remaining
+    # difference is far below that of int8 itself.
     model = load_model(write_random_checkpoint(tmp_path))
     tokens = torch.randint(6, 320, (70,), generator=torch.Generator().manual_seed(3)).tolist()
     whole = PagedRunner(model, kv_dtype="int8").run("a", tokens, [70])

@@ -44,7 +44,7 @@ def test_the_random_number_is_pinned_and_depends_on_seed_and_position_only() -> 
     golden = 0x9E3779B97F4A7C15
     found = [mix((1234567 + golden * (i + 1)) & (2**64 - 1)) for i in range(3)]
     assert found == [6457827717110365317, 3203168211198807973, 9817491932198370423]
-    # Pinned: another implementation must give the same numbers, or resumed sequences change their text.
+    # Pinned: another implementation must produce the same numbers, or resumed sequences change their text.
     assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == PINNED
     values = [uniform(seed, position) for seed in range(30) for position in range(100)]
     assert all(0 <= u < 1 for u in values)

@@ -77,7 +77,7 @@ def test_a_proof_holds_for_its_role_and_its_direction_only() -> None:
     challenge = verifier.on_frame(_encode(claimed))
     with pytest.raises(ProofError, match="does not know the secret"):  # the server proved it to a gateway
         prover.answer(challenge)
-    with pytest.raises(ProofError, match="wrong proof"):  # what the server said is not what a client says
+    with pytest.raises(ProofError, match="wrong proof"):  # the server's proof is not a client's proof
         verifier.on_frame(_encode(Proof(_decoded_proof(challenge))))
 
 

@@ -15,7 +15,7 @@ WITHOUT_MEANING = {
     "ray_vllm_kv_offload_cpu_cache_write_usage_perc": "as the usage",
     "ray_vllm_kv_offload_cpu_cache_read_usage_perc": "as the usage",
 }
-"""Series that the board asks for and nothing here can honestly fill, and why."""
+"""Series that the board queries and this system cannot fill truthfully, and why."""
 
 
 def queries() -> dict[str, str]:

@@ -40,7 +40,7 @@ def page(metrics: GatewayMetrics, *, namespaces: bool = False) -> Page:
 
 
 def begin(metrics: GatewayMetrics, prompts: list[int], namespace: str = "default") -> None:
-    """A running request."""
+    """Start a request that is being computed."""
     timeline = metrics.request_started(prompts, 1, None, arrived=0.0, namespace=namespace)
     for index in range(len(prompts)):
         timeline.begun(index, 0.0, 0)

@@ -17,8 +17,9 @@ from tests.tutorials.page import FOLDER, Block, blocks
 PRINTED_URL = "http://127.0.0.1:8000"
 """What pages call the system."""
 PATIENCE_S = 500.0
-"""For one block. Generous: these tests may get the processor only when nobody else wants it. A test may take longer, so
-that what hangs can be told."""
+"""Time limit of one block. Generous: these tests may get the processor only when it is idle. A test may take longer, so
+that the hanging block can be reported.
+"""
 _LOG_TAIL = 1_500
 _PRELUDE = """
 set -euo pipefail

@@ -114,7 +114,7 @@ def says(replica: ReplicaId, *news: News) -> e.InstanceSays:
 
 LIFE: tuple[tuple[e.GatewayEvent, float], ...] = (
     (e.Expect(False), 0.5),
-    (e.Submit(1, job()), 0.6),  # nobody is up, nobody is expected
+    (e.Submit(1, job()), 0.6),  # no instance is up or expected
     (e.Expect(True), 0.7),
     (e.InstanceUp(P, "prefill", NodeId("n"), 10), 1.0),
     (e.InstanceStatus(P, status(tokens_per_s=50.0, gateways=2)), 1.0),
@@ -137,7 +137,7 @@ LIFE: tuple[tuple[e.GatewayEvent, float], ...] = (
     (e.CancelJob(2), 2.0),  # the next one starts
     (e.Unsent(P, SequenceId("g-3/0@1")), 2.1),
     (e.TooLarge(SequenceId("g-3/0@2"), "a prompt of 40 MiB"), 2.2),
-    (e.Submit(5, job((1, -1))), 2.3),  # what no API lets through: a bug, so to say
+    (e.Submit(5, job((1, -1))), 2.3),  # a request that no API accepts: a bug
     (e.Submit(6, job(time_left_s=1.0)), 2.4),
     (e.InstanceDown(P, 2.3), 2.5),
     (says(D, Tokens(SequenceId("g-6/0@2"), 0, (8, 9))), 2.6),

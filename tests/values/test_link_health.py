@@ -43,11 +43,11 @@ HEALTHY, SATURATED, LOST = LinkState.HEALTHY, LinkState.SATURATED, LinkState.LOS
     ("arrivals", "states"),
     [
         ((LATE, LATE, LATE, PROMPT, PROMPT), (HEALTHY, HEALTHY, SATURATED, SATURATED, HEALTHY)),
-        ((LATE, PROMPT) * 10, (HEALTHY,) * 20),  # one slow read is nothing
+        ((LATE, PROMPT) * 10, (HEALTHY,) * 20),  # one slow read has no effect
         ((NOTHING, NOTHING, NOTHING, PROMPT, PROMPT), (HEALTHY, HEALTHY, LOST, LOST, HEALTHY)),
         ((NOTHING, NOTHING, NOTHING, LATE, LATE), (HEALTHY, HEALTHY, LOST, LOST, SATURATED)),  # it is back, but slow
         ((NOTHING, NOTHING, BLOCKS, NOTHING), (HEALTHY,) * 4),  # not three in a row; blocks are never late
-        ((NOTHING, NOTHING, NOTHING, BLOCKS), (HEALTHY, HEALTHY, LOST, HEALTHY)),  # where no dummy can tell
+        ((NOTHING, NOTHING, NOTHING, BLOCKS), (HEALTHY, HEALTHY, LOST, HEALTHY)),  # where no probe can decide
     ],
 )
 def test_what_arrives_tells_the_state(arrivals: Sequence[str], states: Sequence[LinkState]) -> None:

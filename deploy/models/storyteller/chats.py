@@ -212,5 +212,5 @@ def follow_up(story: Story, other: Story, rng: Random) -> list[tuple[str, str]]:
 
 
 def render(turns: list[tuple[str, str]]) -> str:
-    """The chat template's text, without the leading <|begin|>."""
+    """Text of the chat template, without the leading <|begin|>."""
     return "".join(f"<|{role}|>{text.strip()}<|end|>" for role, text in turns)

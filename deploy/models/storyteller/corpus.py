@@ -133,7 +133,7 @@ def simplicity(text: str, known: set[str]) -> float:
 
 
 def load_corpus(data: Path) -> Corpus:
-    """Read and clean everything under `data` (the folder with `tinystories/` and `gutenberg_children/`).
+    """Read and clean all files under `data` (the folder with `tinystories/` and `gutenberg_children/`).
 
     Raises: FileNotFoundError if a source is missing.
     """

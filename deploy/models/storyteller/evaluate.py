@@ -1,7 +1,7 @@
-"""Measure the exported storyteller on text it never saw, and write the figures and samples into the model card.
+"""Measure the exported storyteller on unseen text, and write the figures and samples into the model card.
 
-Everything is read from this folder as a user would: weights and tokenizer through transformers for generation, the
-training model (proved equal by export.py) for perplexity and for the MTP layer, which transformers leaves out.
+All inputs are read from this folder like a user would: weights and tokenizer through transformers for generation, the
+training model (proved equal by export.py) for perplexity and for the MTP layer, which transformers lacks.
 """
 
 import argparse

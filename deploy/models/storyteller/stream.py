@@ -1,4 +1,4 @@
-"""An endless stream of training windows: stories, chats and book passages, mixed as training progresses.
+"""An endless stream of training windows: stories, chats and book passages, mixed by training progress.
 
 Books teach grammar and long context early; the share of simple stories and chats grows, because the last training data
 determines the model's style.

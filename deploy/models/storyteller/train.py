@@ -1,11 +1,11 @@
-"""Train the storyteller from scratch on a CPU, against the clock.
+"""Train the storyteller from scratch on a CPU, with a time budget.
 
-The learning rate follows the share of the time budget that is used, not a step count: the run ends when it says it
-will, whatever else the machine is doing. Stop it at any moment (Ctrl-C, SIGTERM) and continue with --resume.
+The learning rate follows the used share of the time budget, not a step count: the run ends at the planned time
+whatever the load of the machine. Stop it at any moment (Ctrl-C, SIGTERM) and continue with --resume.
 
     python train.py --minutes 80 --state /tmp/storyteller-run
-    python train.py --minutes 30 --state /tmp/storyteller-run --resume            # go on where it stopped
-    python train.py --minutes 60 --state /tmp/storyteller-run --resume --restart-at 0.4   # a second helping
+    python train.py --minutes 30 --state /tmp/storyteller-run --resume            # continue a stopped run
+    python train.py --minutes 60 --state /tmp/storyteller-run --resume --restart-at 0.4   # train a finished run further
     python train.py --minutes 60 --state /tmp/storyteller-new --start-from . --lr-muon 0.01 --lr-adam 0.0015
     python export.py --state /tmp/storyteller-run && python evaluate.py
 """

@@ -14,7 +14,7 @@ PICTURE = ROOT / "docs" / "assets" / "animation.svg"
 
 
 def main() -> None:
-    """Write the file that was asked for."""
+    """Write the requested file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("record", "draw"))
     parser.add_argument("--at", type=float, metavar="SECONDS", help="draw one moment, to standard output")

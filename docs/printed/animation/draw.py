@@ -1,4 +1,4 @@
-"""Draws a recorded run as one SVG that needs nothing else: SMIL moves it, so that it also moves in an `<img>`."""
+"""Draws a recorded run as one self-contained SVG: SMIL animates it, so that it also moves in an `<img>`."""
 
 from html import escape
 
@@ -59,7 +59,7 @@ def draw(timeline: Timeline, at_s: float | None = None) -> str:
 
 
 def _text(x: float, y: float, text: str, css: str = "") -> str:
-    """Text of a known width, whichever font is there."""
+    """Text of a fixed width, independent of the font."""
     size = ADVANCE * (12 / 13 if css in ("s", "k") else 1)
     name = f' class="{css}"' if css else ""
     return (
@@ -69,7 +69,7 @@ def _text(x: float, y: float, text: str, css: str = "") -> str:
 
 
 def _answer(timeline: Timeline, story: Story, motion: Motion) -> list[str]:
-    """The question, and the answer line by line, each uncovered as its pieces came."""
+    """The question, and the response line by line, each uncovered as its pieces arrived."""
     opacity, inside = motion.shown(story.asked_s)
     parts = [f"<g {opacity}>{inside}{_text(LEFT, TOP, f'> {timeline.question}', 'q')}</g>"]
     for row, (start, end) in enumerate(story.lines):
@@ -84,7 +84,7 @@ def _answer(timeline: Timeline, story: Story, motion: Motion) -> list[str]:
 
 
 def _cursor(story: Story, motion: Motion) -> str:
-    """A block behind the newest character."""
+    """A block after the latest character."""
     places = []
     for at, count in story.counts:
         row = max(place for place, (start, _) in enumerate(story.lines) if start <= count or not place)
@@ -98,7 +98,7 @@ def _cursor(story: Story, motion: Motion) -> str:
 
 
 def _npus(story: Story, motion: Motion) -> list[str]:
-    """A square for each NPU, coloured by pool, crossed out when its instance is dead; and what the colours mean."""
+    """A square for each NPU, coloured by pool, crossed out when its instance is dead; and a legend."""
     count = len(story.npus[0][1])
     parts = [_text(RIGHT, TOP, f"{count} virtual NPUs", "s")]
     for npu in range(count):
@@ -135,7 +135,7 @@ def _cross(x: float, y: float, size: float = SQUARE) -> str:
 
 
 def _rates(story: Story, motion: Motion) -> list[str]:
-    """Tokens per second of all streams, drawn as time goes on, with the kill."""
+    """Tokens per second of all streams over time, with the kill."""
     most = max(rate for _, rate in story.rates)
     points = [
         (RIGHT + at / story.end_s * PLOT_WIDTH, PLOT_TOP + PLOT_HEIGHT * (1 - rate / most)) for at, rate in story.rates
@@ -158,7 +158,7 @@ def _rates(story: Story, motion: Motion) -> list[str]:
 
 
 def _captions(story: Story, motion: Motion) -> list[str]:
-    """A line for each thing that happens, as it happens."""
+    """A line for each event, shown at its time."""
     parts = []
     for row, (at, text) in enumerate(story.captions):
         opacity, inside = motion.shown(at)
@@ -168,7 +168,7 @@ def _captions(story: Story, motion: Motion) -> list[str]:
 
 
 def _progress(motion: Motion) -> str:
-    """How far the loop is, along the lower edge."""
+    """Progress of the loop, along the lower edge."""
     width, inside = motion.line("width", [(0.0, 0.0), (motion.end_s, WIDTH - 2 * LEFT)])
     return (
         f'<rect class="i" x="{LEFT}" y="{HEIGHT - 9}" width="{WIDTH - 2 * LEFT}" height="2" rx="1"/>'

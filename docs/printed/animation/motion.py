@@ -9,17 +9,17 @@ Steps = Sequence[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Motion:
-    """The loop. Args: end_s: its length. at_s: the one moment that is drawn; None = all of it, moving."""
+    """The loop. Args: end_s: its length. at_s: the single moment to draw; None = all of it, animated."""
 
     end_s: float
     at_s: float | None = None
 
     def steps(self, attribute: str, steps: Steps) -> tuple[str, str]:
-        """An attribute that jumps.
+        """An attribute that changes in steps.
 
         Args:
-            steps: ascending moments, each with the value from then on; the first one is that of the beginning, too.
-        Returns: the attribute, and what stands inside the element.
+            steps: ascending moments, each with the value from then on; the first one is also the initial value.
+        Returns: the attribute, and the content of the element.
         """
         kept = [step for place, step in enumerate(steps) if not place or step[1] != steps[place - 1][1]]
         value = kept[0][1]
@@ -32,14 +32,14 @@ class Motion:
         return f'{attribute}="{value}"', self._animate(attribute, [one for _, one in kept], times, "discrete")
 
     def line(self, attribute: str, points: Sequence[tuple[float, float]]) -> tuple[str, str]:
-        """An attribute that moves steadily between moments; the first is 0, the last the loop's end."""
+        """An attribute that changes linearly between moments; the first is 0, the last the loop's end."""
         if self.at_s is not None:
             return f'{attribute}="{number(_between(points, self.at_s))}"', ""
         values, times = [number(value) for _, value in points], [at / self.end_s for at, _ in points]
         return f'{attribute}="{values[0]}"', self._animate(attribute, values, times, "linear")
 
     def blink(self, values: str, period_s: float) -> str:
-        """Opacity that goes up and down all the time; nothing in a still picture."""
+        """Opacity that alternates all the time; constant in a still picture."""
         if self.at_s is not None:
             return ""
         return (
@@ -47,7 +47,7 @@ class Motion:
         )
 
     def shown(self, since_s: float, until_s: float | None = None) -> tuple[str, str]:
-        """Opacity of what is there from one moment to another one, or to the end."""
+        """Opacity of an element visible from one moment to another, or to the end."""
         steps = [(0.0, "0"), (since_s, "1")] if since_s > 0 else [(0.0, "1")]
         return self.steps("opacity", [*steps, *([(until_s, "0")] if until_s is not None else [])])
 

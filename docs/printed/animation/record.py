@@ -1,4 +1,4 @@
-"""Records the run: load, an answer, `kill -9` of the decode instance that generates it, one more decode instance."""
+"""Records the run: load, a response, `kill -9` of the decode instance that generates it, one more decode instance."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ DEADLINE_S = 90.0
 
 
 class Recorder:
-    """One run against one system. Times count from its beginning."""
+    """One run against one system. Times count from its start."""
 
     def __init__(self, system: DemoSystem) -> None:
         self.system = system
@@ -51,13 +51,13 @@ class Recorder:
         self._told = 0
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return round(time.monotonic() - self.begun, 3)
 
     async def run(self) -> Timeline:
-        """Everything in its order.
+        """Run all steps in order.
 
-        Raises: AssertionError if the answer is not that of an undisturbed run.
+        Raises: AssertionError if the response differs from that of an undisturbed run.
         """
         shown = {"messages": [{"role": "user", "content": QUESTION}], **WISHES}
         reference = self._answer(shown)
@@ -91,16 +91,16 @@ class Recorder:
         return answer
 
     async def _load(self, number: int) -> None:
-        """One user, who asks again and again."""
+        """One user that sends requests repeatedly."""
         for seed in range(1000):
             text = f"Tell me story number {number * 1000 + seed}."
             fields = {"messages": [{"role": "user", "content": text}], "max_tokens": 200, "seed": seed}
             await fetch(GatewayEndpoint.of(self.system.url), self._answer(fields), DEADLINE_S)
 
     async def _look(self) -> None:
-        """Who has which NPU, as often as it changes."""
+        """Record the owner of each NPU whenever it changes."""
         while not self._over:
-            with contextlib.suppress(Exception):  # the next look comes soon
+            with contextlib.suppress(Exception):  # the next poll follows soon
                 status = await asyncio.to_thread(self.system.status)
                 letters = npu_letters(status, NPUS)
                 if not self.npus or self.npus[-1][1] != letters:
@@ -110,7 +110,7 @@ class Recorder:
             await asyncio.sleep(LOOK_S)
 
     def _take(self, answer: StreamedAnswer) -> bool:
-        """A piece has come: keep it, and do what is due."""
+        """Receive a piece: store it, and run the due actions."""
         choice = answer.choices[0]
         if choice.text[self._told :]:
             self.pieces.append((self.now(), choice.text[self._told :]))

@@ -1,4 +1,4 @@
-"""A recorded run as the animation tells it: times from its first picture, lines of text, captions."""
+"""A recorded run in the animation's terms: times from its first picture, lines of text, captions."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ HOLD_S = 2.2
 """Shown after the last thing that happens."""
 COLUMNS = 62
 GAP_S = 0.3
-"""So long before the kill may the pause begin."""
+"""Longest time before the kill at which the pause may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything that is drawn. Times count from the first picture [s].
+    """Contents of the animation. Times count from the first picture [s].
 
     Args:
-        lines: first and last position of each line in the answer's text. counts: characters shown, from each moment on.
-        npus: letters by moment. streams: that run at once. rates: tokens/s by moment. captions: each from its moment.
+        lines: first and last position of each line in the response text. counts: characters shown, from each moment on.
+        npus: letters by moment. streams: concurrent ones. rates: tokens/s by moment. captions: each from its moment.
     """
 
     end_s: float
@@ -37,7 +37,7 @@ class Story:
 
 
 def story_of(timeline: Timeline) -> Story:
-    """Effects: none."""
+    """Derive the story from a timeline."""
     start = timeline.asked_s - LEAD_S
     kill_at, kill = next(event for event in timeline.events if event[1].startswith("$ kill"))
     scale_at, scale = next(event for event in timeline.events if "scale" in event[1])

@@ -1,4 +1,4 @@
-"""A recorded run: what was said, who had which NPU, how fast tokens came, what happened. Times in seconds."""
+"""A recorded run: text, owners of NPUs, token rates, events. Times in seconds."""
 
 import msgspec
 
@@ -10,11 +10,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """One run.
 
     Args:
-        question: asked at `asked_s`. pieces: of its answer, as they came.
+        question: sent at `asked_s`. pieces: of its response, as they arrived.
         npus: from a moment on, a letter for each NPU: p prefill, d decode, x of a dead instance, . idle.
         rates: tokens per second of all streams together, up to a moment.
-        events: captions from a moment on; a text that begins with "$ " is a command.
-        streams: that run besides the one that is shown.
+        events: captions from a moment on; a text that starts with "$ " is a command.
+        streams: concurrent streams in addition to the shown one.
     """
 
     question: str
@@ -32,7 +32,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def npu_letters(status: dict[str, object], count: int) -> str:
-    """Owners of all NPUs by what `GET /cluster` says."""
+    """Owners of all NPUs by `GET /cluster`."""
     letters = ["."] * count
     for pool in status["pools"]:  # type: ignore[attr-defined]
         for replica in pool["replicas"]:
@@ -40,6 +40,6 @@ def npu_letters(status: dict[str, object], count: int) -> str:
             for npu in replica["npus"]:
                 node, _, number = npu.removeprefix("n").partition(".npu")
                 place = int(node) * NODE_NPUS + int(number)
-                if letters[place] in ".x":  # a replacement may have a dead one's NPUs already
+                if letters[place] in ".x":  # a replacement may already have a dead instance's NPUs
                     letters[place] = "x" if lost else pool["name"][0]
     return "".join(letters)

@@ -13,9 +13,9 @@ class Fit:
     """Rule for lengths that do not fit.
 
     Attributes:
-        length_scale: prompts and answers times this.
-        max_model_tokens: most tokens that prompt and answer may have together (less what a chat template adds).
-        tally: counts what was left out; shared by all users of this fit, and not part of its identity.
+        length_scale: prompts and responses times this.
+        max_model_tokens: most tokens that prompt and response may have together (less the chat template's).
+        tally: counts omitted parts; shared by all users of this fit, and not part of its identity.
     """
 
     length_scale: float = 1.0
@@ -23,7 +23,9 @@ class Fit:
     tally: Tally = field(default_factory=Tally, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for a scale that is not above 0, or a model with no room for prompt and answer."""
+        """Raises: UsageError for a scale that is not above 0, or a model whose context cannot hold a prompt and a
+        response.
+        """
         if not 0 < self.length_scale < math.inf:
             raise UsageError(f"the length scale must be above 0, not {self.length_scale}")
         if self.max_model_tokens is not None and self.max_model_tokens < 2:
@@ -38,7 +40,7 @@ class Fit:
         return max(1, self.asked(tokens))
 
     def clipped(self, input_tokens: int, output_tokens: int, block_tokens: int = 1) -> tuple[int, int]:
-        """Lengths that the model can take: the answer keeps its length if it can, the prompt loses its end.
+        """Lengths that the model can take: the response keeps its length if possible, the prompt loses its end.
 
         Args:
             block_tokens: a shortened prompt is cut to whole blocks of this size, if at least one fits, so that the rest
@@ -53,5 +55,5 @@ class Fit:
         return input_tokens, output_tokens
 
     def fits(self, total_tokens: int) -> bool:
-        """Whether a text that cannot be changed, with its answer, fits the model."""
+        """Whether a text that cannot be changed, with its response, fits the model."""
         return self.max_model_tokens is None or total_tokens <= self.max_model_tokens

@@ -1,9 +1,9 @@
-"""Conversations between people and assistants, as ShareGPT and many after it have them: a JSON list (or JSON lines).
+"""Conversations between people and assistants, in the form of ShareGPT: a JSON list (or JSON lines).
 
 [{"id": "...", "conversations": [{"from": "human", "value": "..."}, {"from": "gpt", "value": "..."}, ...]}, ...]
 
-`messages` with `role` and `content`, as OpenAI has it, is understood, too. Entries without a question and an answer are
-left out. Entries come in the file's order.
+OpenAI's `messages` with `role` and `content` are understood, too. Entries without a question and a response are
+omitted. Entries keep the file's order.
 """
 
 from collections.abc import Iterator
@@ -35,14 +35,14 @@ _NO_PAUSE = Fixed(0.0)
 
 @dataclass(frozen=True)
 class ShareGpt:
-    """Workload of recorded conversations: their questions become prompts, their answers only set the response lengths.
+    """Workload of recorded conversations: their questions become prompts, their responses only set the output lengths.
 
     Attributes:
-        measure: counts questions and recorded answers.
-        output_tokens: length of each answer; None = that of the recorded one.
-        whole: send every question of a conversation (with the server's own answers as history), not only the first.
+        measure: counts questions and recorded responses.
+        output_tokens: length of each response; None = that of the recorded one.
+        whole: send every question of a conversation (with the server's own responses as history), not only the first.
         think_s: pause before each turn but the first [s]; below 0 counts as 0.
-        fit: texts cannot be scaled; conversations end before a turn that does not fit the model, and are left out if
+        fit: texts cannot be scaled; conversations end before a turn that does not fit the model, and are omitted if
             that is the first one.
     """
 
@@ -70,7 +70,7 @@ class ShareGpt:
                 self.fit.tally.left_out += 1
 
     def _turns(self, pairs: list[tuple[Prompt, str, str]], rng: np.random.Generator) -> list[Turn]:
-        """Questions with the lengths of their answers, as far as they fit."""
+        """Questions with the lengths of their responses, as far as they fit."""
         turns: list[Turn] = []
         used = 0
         for prompt, question, answer in pairs:
@@ -94,7 +94,7 @@ class ShareGpt:
 
 
 def _pairs(said: list[tuple[Role | None, str]]) -> Iterator[tuple[Prompt, str, str]]:
-    """Prompt, its text and the recorded answer, as long as people and assistants take turns.
+    """Prompt, its text and the recorded response, as long as people and assistants take turns.
 
     Assistant messages before the first question are dropped: such entries are cut out of longer conversations. A system
     message is sent with the first question.

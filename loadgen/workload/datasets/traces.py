@@ -114,7 +114,7 @@ class TraceWorkload:
         scaled = max(asked, self.words.overhead_tokens + 1)
         input_tokens, output_tokens = self.fit.clipped(scaled, self.fit.scaled(request.output_tokens), block)
         if input_tokens < scaled:
-            # An id may only be claimed for a block that is all there; what the trace had behind it is gone.
+            # An id may only be claimed for a complete block; the trace's text after it is dropped.
             kept = ids[: input_tokens // block]
             rest_seed = ids[0] if ids else draw_seed(rng)
         else:

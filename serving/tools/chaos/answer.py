@@ -1,4 +1,4 @@
-"""Answer of one request, and its comparison with that of the undisturbed system. Pure."""
+"""Response of one request, and its comparison with that of the undisturbed system. Pure."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ LOGPROB_TOLERANCE = 1e-3
 
 @dataclass(slots=True)
 class ChoiceSoFar:
-    """One choice as far as it has come. `arrivals`: time and number of new tokens of each piece."""
+    """One choice so far. `arrivals`: time and number of new tokens of each piece."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
@@ -29,9 +29,9 @@ class StreamedAnswer:
 
     Args:
         reason: why it failed; empty unless it did.
-        resumptions: times that the system says it went on elsewhere.
+        resumptions: reported number of continuations on another instance.
         burst: number of the fault that sent it; None for the steady load.
-        replicas: names of those that worked on it, in the order in which they first did; told with the end.
+        replicas: names of those that computed it, in the order of their first work; reported at the end.
     """
 
     ask: Ask
@@ -49,13 +49,13 @@ class StreamedAnswer:
 
     @property
     def resumptions(self) -> int:
-        """Times that the system says it went on elsewhere."""
+        """Reported number of continuations on another instance."""
         return int(self.usage.get("resumptions", 0))
 
     def take(self, body: dict[str, Any], now: float) -> None:
-        """Take one event of a stream, or a whole answer.
+        """Add one event of a stream, or a whole response.
 
-        Raises: KeyError, TypeError, IndexError if it is no such thing.
+        Raises: KeyError, TypeError, IndexError if it has another form.
         """
         if body.get("usage"):
             self.usage = body["usage"]
@@ -72,17 +72,17 @@ class StreamedAnswer:
 
     @property
     def complete(self) -> bool:
-        """Whether every choice has come to an end."""
+        """Whether every choice has finished."""
         return all(choice.finish for choice in self.choices)
 
     def compact(self) -> None:
-        """Effects: forgets what is not needed once it was compared; a long run sends many requests."""
+        """Effects: drops data that is no longer needed after the comparison; a long run sends many requests."""
         for choice in self.choices:
             choice.text, choice.logprobs = "", []
 
 
 def _text(piece: dict[str, Any]) -> str:
-    """Text of a piece, whichever of the four wire forms it has: of the answer, and of calls, without the calls' ids."""
+    """Text of a piece in any of the four wire forms: of the content, and of calls, without the calls' ids."""
     if "text" in piece:
         return piece["text"] or ""
     said = piece.get("delta") or piece.get("message") or {}
@@ -100,9 +100,9 @@ def _logprobs(value: dict[str, Any] | None) -> list[float]:
 
 
 def difference(answer: StreamedAnswer, reference: StreamedAnswer) -> str | None:
-    """How an answer differs from the undisturbed one; None if it does not.
+    """Difference of a response from the undisturbed one; None if there is none.
 
-    An answer that was cut is compared as far as it came.
+    A response that was cut is compared up to the cut.
     """
     for index, (got, wanted) in enumerate(zip(answer.choices, reference.choices, strict=True)):
         cut = answer.outcome == "cancelled"
@@ -124,7 +124,7 @@ def difference(answer: StreamedAnswer, reference: StreamedAnswer) -> str | None:
 
 
 def logprob_distance(answer: StreamedAnswer, reference: StreamedAnswer) -> float:
-    """Largest difference of two log-probabilities of the same token; infinite where one is no number."""
+    """Largest difference of two log-probabilities of the same token; infinite if one is no number."""
     pairs = [
         0.0 if a == b else math.inf if math.isnan(a - b) else abs(a - b)
         for got, wanted in zip(answer.choices, reference.choices, strict=True)

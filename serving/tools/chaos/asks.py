@@ -1,4 +1,4 @@
-"""The requests of a run: a fixed set that uses what a request can ask for, each repeatable token by token.
+"""The requests of a run: a fixed set that covers the features of a request, each repeatable token by token.
 
 Greedy or seeded, short and long, streamed or whole, with several choices, log-probabilities, stop strings, penalties,
 a JSON schema, a call of a tool.
@@ -45,7 +45,7 @@ _INTRODUCE = {
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `form` says in a word what it uses."""
+    """One request. `form` names its feature."""
 
     number: int
     form: str
@@ -54,12 +54,12 @@ class Ask:
 
     @property
     def choices(self) -> int:
-        """Answers that it asks for."""
+        """Number of requested choices."""
         return int(self.body.get("n", 1))
 
     @property
     def streamed(self) -> bool:
-        """Whether it comes piece by piece."""
+        """Whether it is streamed."""
         return bool(self.body["stream"])
 
 
@@ -133,7 +133,7 @@ def _opening(rng: random.Random) -> str:
 
 
 def _story(rng: random.Random, tokens: int) -> str:
-    """Sentences of about so many tokens together."""
+    """Sentences of about this many tokens together."""
     count = max(1, tokens // _WORDS_PER_SENTENCE)
     return " ".join(
         f"The {rng.choice(_HOW)} {rng.choice(_WHO)} saw a {rng.choice(_WHAT)} and told the {rng.choice(_WHO)} about it."

@@ -1,4 +1,4 @@
-"""The end of a run: is everything that was taken given back? Asked of the gateway, of the pool and of the machine."""
+"""The end of a run: checks that all resources were released, by the gateway, the pool and the machine."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,12 +14,12 @@ REPLICA_COUNTS = ("running", "waiting", "held", "pulling", "fetching", "queued_t
 POOL_AUDIT_DEADLINE_S = 120.0
 _LOOK_EVERY_S = 0.5
 _ANNOUNCED_S = 1.5
-"""Replicas tell of themselves once a second: two looks so far apart are of different announcements."""
+"""Replicas report once a second: two polls this far apart use different reports."""
 _WRONG_BYTES = "wrong bytes in memory"
 
 
 def busy(status: dict[str, Any]) -> dict[str, int]:
-    """Counts of `GET /cluster` that are zero at rest, and are not; replicas that a pool lacks too."""
+    """Counters of `GET /cluster` that should be zero at idle but are not, plus missing replicas of pools."""
     left = {f"gateway {name}": int(count) for name, count in status["gateway"].items() if count}
     for pool in status["pools"]:
         for replica in pool["replicas"]:
@@ -35,11 +35,11 @@ def busy(status: dict[str, Any]) -> dict[str, int]:
 def look_for_leaks(
     url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target], settle_s: float, *, bits: int
 ) -> Leaks:
-    """Wait until the system is at rest, then look at everything. Blocks for as long as that takes.
+    """Wait until the system is idle, then check all resources. Blocks for that time.
 
     Args:
-        hurt: replicas that were killed or frozen, and have not survived: their processes must be gone.
-        bits: of stored blocks that were turned over: so many wrong blocks may the pool's audit find, and remove.
+        hurt: replicas that were killed or frozen, and have not survived: their processes must have ended.
+        bits: of stored blocks that were flipped: the pool's audit may find, and remove, this many wrong blocks.
     """
     leaks = Leaks()
     hurt = list(hurt)
@@ -54,7 +54,7 @@ def look_for_leaks(
 
 
 def _at_rest(url: str, api_key: str | None, deadline: float) -> dict[str, int]:
-    """Counts that are not at rest when two polls in a row agree that all is, or time is over."""
+    """Counters that are not idle once two polls in a row agree that all are, or the time is over."""
     quiet_since: float | None = None
     while True:
         left = _busy_now(url, api_key)
@@ -73,7 +73,7 @@ def _busy_now(url: str, api_key: str | None) -> dict[str, int]:
 
 
 def _strays(url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target]) -> list[str]:
-    """Processes that should not be there."""
+    """Processes that should not exist."""
     try:
         status = ask_gateway(url, "/cluster", api_key)
     except UnavailableError:
@@ -89,7 +89,7 @@ def _wait(condition: Callable[[], bool], deadline: float) -> None:
 
 
 def _audit_pool(url: str, api_key: str | None, leaks: Leaks, bits: int) -> None:
-    """The pool's own proof that ledgers, memory and disk agree."""
+    """The pool's own audit of ledgers, memory and disk."""
     try:
         servers = sizes(ask_gateway(url, "/cluster", api_key)).get("kvcache")
         if servers is None:

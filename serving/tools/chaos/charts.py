@@ -1,4 +1,4 @@
-"""The time line of a run: faults in lanes, and under them what clients and pools saw, all over the same axis."""
+"""The time line of a run: faults in lanes, and below them the clients' and pools' view, all over the same axis."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _LEAST_BAR_SHARE = 0.003
 """A fault of no duration is drawn this wide, compared with the whole time line."""
 _MOST_MARKS = 120
 _MOST_NUMBERS = 40
-"""Bars with a number behind each; more have no room for it."""
+"""Bars with a number behind each; more do not fit."""
 _LANE_PX = 28
 COLORS = {
     "kill": "red",
@@ -31,7 +31,7 @@ COLORS = {
 
 
 def time_line(run: ChaosRun) -> list[Chart]:
-    """All charts, from above."""
+    """All charts, from top to bottom."""
     end_s = max([run.duration_s, *(sample.at_s for sample in run.samples)], default=1.0) or 1.0
     axis = TimeAxis(end_s, _marks(run.events))
     at = [sample.at_s for sample in run.samples]
@@ -60,7 +60,7 @@ def time_line(run: ChaosRun) -> list[Chart]:
 
 
 def lanes(events: Sequence[Event], axis: TimeAxis) -> BarChart:
-    """Faults as bars in a lane for each pool, as long as they lasted; each says what it was."""
+    """Faults as bars in a lane for each pool, as long as they lasted, each with a label."""
     shown = [event for event in events if event.fate != "nobody to hit"]
     pools = sorted({event.pool or "clients" for event in shown})
     kinds = [kind for kind in COLORS if any(event.kind == kind for event in shown)]
@@ -91,7 +91,7 @@ def _shown_s(event: Event) -> float:
 
 
 def _marks(events: Sequence[Event]) -> list[Marks]:
-    """Moments of what stops streams, by kind; none if there are too many to see the curves."""
+    """Times of faults that stop streams, by kind; none if there are too many for readable curves."""
     hurt = [event for event in events if stops_streams(event) and event.fate != "nobody to hit"]
     if len(hurt) > _MOST_MARKS:
         return []
@@ -106,13 +106,13 @@ def _marks(events: Sequence[Event]) -> list[Marks]:
 
 
 def _rates(run: ChaosRun) -> tuple[list[float], list[float | None]]:
-    """Tokens per second between two looks; a stretch without a look is as long as it was."""
+    """Tokens per second between two polls; an interval without a poll keeps its length."""
     pairs = [(a, b) for a, b in itertools.pairwise(run.samples) if b.at_s > a.at_s]
     return [b.at_s for _, b in pairs], [max(0, b.tokens - a.tokens) / (b.at_s - a.at_s) for a, b in pairs]
 
 
 def _resumed(run: ChaosRun) -> tuple[list[float], list[float | None]]:
-    """The longest pause of each fault that stopped streams, as spikes over its moment."""
+    """The longest pause of each fault that stopped streams, as spikes at its time."""
     xs: list[float] = [0.0]
     ys: list[float | None] = [0.0]
     for event in sorted(run.events, key=lambda event: event.at_s):

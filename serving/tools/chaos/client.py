@@ -1,7 +1,7 @@
-"""One request over HTTP/1.1, read as it comes: every piece with the moment of its arrival. A connection for each.
+"""One request over HTTP/1.1, read as it arrives: every piece with its arrival time. A connection for each.
 
-Small on purpose: whoever proves that nothing was lost must not have a retry, a pool of connections or a buffer between
-itself and the server.
+Minimal on purpose: a tool that proves that no token was lost must not have retries, a connection pool or a buffer
+between itself and the server.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ _SHOWN = 300
 
 
 class ProtocolError(Exception):
-    """The answer is not of this protocol, or not whole."""
+    """The response violates this protocol, or is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayEndpoint:
-    """Where the gateway listens, and with which key it is asked."""
+    """Address of the gateway, and the API key for it."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class GatewayEndpoint:
 
     @classmethod
     def of(cls, url: str, api_key: str | None = None) -> "GatewayEndpoint":
-        """From a base URL.
+        """Parse a base URL.
 
         Raises: ConfigError if it is more than a host and a port, or not plain HTTP.
         """
@@ -50,12 +50,12 @@ async def fetch(
     deadline_s: float,
     enough: Callable[[StreamedAnswer], bool] | None = None,
 ) -> None:
-    """Send an ask and read its answer.
+    """Send an ask and read its response.
 
     Args:
-        answer: made for the ask, with nothing in it yet.
-        enough: leave as soon as this is true: the connection is cut in the middle.
-    Effects: fills `answer` with what came, and how it ended; never raises for what the server does.
+        answer: created for the ask, still empty.
+        enough: disconnect as soon as this is true, in the middle of the response.
+    Effects: fills `answer` with the received data and the outcome; never raises for the server's behaviour.
     """
     try:
         async with asyncio.timeout(deadline_s):
@@ -129,7 +129,7 @@ async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Parts of a chunked body.
 
-    Raises: IncompleteReadError, ProtocolError if it ends before its end.
+    Raises: IncompleteReadError, ProtocolError if it is cut.
     """
     while True:
         line = await reader.readline()

@@ -16,11 +16,11 @@ _KIND_COLUMNS = (
     "fault", "pool", "times", "nobody to hit", "replaced", "survived", "replaced after p50", "replaced after max",
     "streams stopped", "fault to token p50", "fault to token max",
 )  # fmt: skip
-"""Those that a terminal has room for."""
+"""Columns that fit on a terminal."""
 
 
 def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
-    """Prints what a run proved."""
+    """Print the findings of a run."""
     console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(run, found)}")
     console.print(
         f"duration      {numbers.clock(run.duration_s)} of {numbers.clock(run.asked_s)}, {found.hits} faults"
@@ -63,7 +63,7 @@ def verdict(run: ChaosRun, found: ChaosFindings) -> str:
 
 
 def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
-    """Everything that is wrong, a line each."""
+    """Every problem, one line each."""
     lines = [f"{count} x failed: {reason}" for reason, count in sorted(found.reasons.items())]
     for lost in lost_requests(run):
         lines.append(

@@ -1,4 +1,4 @@
-"""When the system would not have served a request: `/ready`, asked four times a second, says so."""
+"""Times at which the system would not have served a request, from `/ready`, polled four times a second."""
 
 import asyncio
 import time
@@ -20,18 +20,18 @@ class Downtime:
         self._url = url
         self._api_key = api_key
         self._ready_s = time.monotonic()
-        """When it was ready last: a time that it is down begins there."""
+        """Time of the last ready poll: a downtime starts at it."""
         self._down: Down | None = None
 
     async def ask_forever(self) -> None:
-        """Ask until cancelled."""
+        """Poll until cancelled."""
         self._ready_s = time.monotonic()
         while True:
             await self.ask()
             await asyncio.sleep(PERIOD_S)
 
     async def ask(self) -> None:
-        """Ask once. Effects: a time that it is down begins, grows or ends."""
+        """Poll once. Effects: a downtime starts, is extended or ends."""
         ready = await asyncio.to_thread(self._is_ready)
         now = time.monotonic()
         if not ready and self._down is None:

@@ -1,7 +1,7 @@
-"""Latency of a tenant's requests beside another tenant's flood, compared with their latency alone. Pure.
+"""Latency of a tenant's requests during another tenant's flood, compared with their latency alone. Pure.
 
-Alone are the steady load's requests whose wait met no fault; beside a flood are those sent while it ran, unless another
-fault met their wait as well.
+"Alone" are the steady load's requests whose wait overlapped no fault; "beside" are those sent during a flood, unless
+another fault overlapped their wait as well.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from serving.tools.chaos.answer import StreamedAnswer
 from serving.tools.chaos.result import Event
 
 MOST_TIMES = 2.0
-"""How many times its latency alone a tenant's p99 may be beside another's flood, and one step more."""
+"""Factor on a tenant's p99 alone that its p99 during another's flood may reach, plus one step."""
 AFTER_S = 0.5
 """A fault still counts for so long after its end: the engines drop what its clients have left."""
 
@@ -23,8 +23,8 @@ class BesideFlood:
 
     Args:
         name: of the latency.
-        alone, beside: requests measured.
-        limit_s: most that p99 beside a flood may be; None if nothing was measured alone.
+        alone, beside: measured requests.
+        limit_s: maximum of p99 during a flood; None if no request was measured alone.
     """
 
     name: str
@@ -41,12 +41,12 @@ class BesideFlood:
 
 
 def most_beside_flood(alone_p99_s: float, step_s: float) -> float:
-    """Most that a tenant's p99 may be beside another's flood [s]."""
+    """Maximum of a tenant's p99 during another's flood [s]."""
     return MOST_TIMES * alone_p99_s + step_s
 
 
 def beside_floods(events: Sequence[Event], answers: Iterable[StreamedAnswer]) -> tuple[BesideFlood, ...]:
-    """Time to first token of streams, and whole time of short answers; nothing if there was no flood.
+    """Time to first token of streams, and whole time of short responses; empty if there was no flood.
 
     One step is the median time between two pieces of a stream that ran alone.
     """
@@ -93,7 +93,7 @@ _LATENCIES: dict[str, Callable[[StreamedAnswer], float | None]] = {
 
 
 def _met(answer: StreamedAnswer, faults: Sequence[Event], waited_s: float | None = None) -> list[Event]:
-    """Faults that went on at some time of an answer, or of the first `waited_s` of it."""
+    """Faults that overlapped a response, or the first `waited_s` of it."""
     end_s = answer.ended_s if waited_s is None else answer.sent_s + waited_s
     return [fault for fault in faults if fault.at_clock_s <= end_s and answer.sent_s <= _over_s(fault)]
 
@@ -108,7 +108,7 @@ def _gaps(answer: StreamedAnswer) -> list[float]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least this share of all do not exceed; None of nothing."""
+    """The smallest value that at least this share of all do not exceed; None without values."""
     if not ordered:
         return None
     rank = max(1, -(-len(ordered) * share // 1))

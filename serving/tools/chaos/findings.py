@@ -1,9 +1,9 @@
-"""Findings of a run, computed from what it left behind. Pure.
+"""Findings of a run, computed from its recorded results. Pure.
 
-How long a stream stood still because of a fault is measured where it hurts: at the client. The loss of an instance has
-stopped a stream if it got no token for a while, in a gap that began within `FELT_S` of the fault: for `RESUMED_GAP_S`
-if the system says that the request went on elsewhere (`usage.resumptions`), for `PAUSE_S` if it does not: then the
-instance was frozen for a moment, or the whole machine was busy, which counts against the system, too.
+The pause of a stream because of a fault is measured at the client. The loss of an instance has stopped a stream if it
+got no token for a while, in a gap that started within `FELT_S` of the fault: for `RESUMED_GAP_S` if the system reports
+that the request continued on another instance (`usage.resumptions`), for `PAUSE_S` if it does not: then the instance
+was frozen for a moment, or the whole machine was busy, which counts against the system, too.
 """
 
 from collections import Counter
@@ -19,18 +19,18 @@ from serving.tools.chaos.result import ChaosRun, Down, Event
 
 PAUSE_S = 0.5
 RESUMED_GAP_S = 0.06
-"""Three steps of 20 ms: less cannot be told from a step."""
+"""Three steps of 20 ms: a shorter gap cannot be distinguished from a step."""
 FELT_S = 0.5
-"""Tokens that were on their way when the fault came still arrive within this time."""
+"""Tokens in transfer at the time of the fault still arrive within this time."""
 ORPHANED_S = 5.0
-"""Gateways of a node that was killed end within this time, when another one may be there already."""
+"""Gateways of a killed node end within this time, when another one may already exist."""
 _SAID = ("no end after", "ProtocolError: in the stream", "ProtocolError: HTTP 4")
-"""How reasons begin that are no broken connection."""
+"""Starts of reasons that are no broken connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """Times from a fault to the next token of each stream that it stopped [s]; None where there was none."""
+    """Times from a fault to the next token of each stream that it stopped [s]; None if there was none."""
 
     count: int
     p50_s: float | None
@@ -68,7 +68,7 @@ class ChaosFindings:
     failed: int
     cancelled: int
     cut: int
-    """Requests that a killed gateway took along, or that came before it was back: nothing else can be expected."""
+    """Requests that ended with a killed gateway, or arrived before it was back: expected failures."""
     reasons: dict[str, int]
     compared: int
     exact: int
@@ -82,29 +82,30 @@ class ChaosFindings:
     downs: int
     """How often the system was not ready."""
     longest_down_s: float
-    """The longest of these times [s]; 0 if there was none."""
+    """The longest downtime [s]; 0 if there was none."""
     down_too_long: bool
     hits: int
-    """Faults that were done to somebody."""
+    """Faults that affected a unit."""
     beside_floods: tuple[BesideFlood, ...] = ()
-    """Latencies of the load beside another tenant's flood; empty if there was none."""
+    """Latencies of the load during another tenant's flood; empty if there was none."""
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, different, left behind or missing, never down or kept waiting for too long, although something
-        was done.
+        """Whether no request was lost or different, no resource leaked or missing, and the system was never down or
+        delayed for
+        too long, although faults were injected.
         """
         wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
         return not wrong and not self.unfair and self.finished > 0 and self.hits > 0
 
     @property
     def unfair(self) -> bool:
-        """Whether a flood kept the load waiting for too long, or nothing shows that it did not."""
+        """Whether a flood delayed the load for too long, or no measurement shows that it did not."""
         return not all(one.fair for one in self.beside_floods)
 
 
 def find(run: ChaosRun) -> ChaosFindings:
-    """Everything that reports say."""
+    """Compute all findings for the reports."""
     outcomes = Counter(answer.outcome for answer in run.answers)
     lost = [answer for answer in run.answers if answer.outcome in ("failed", "open")]
     cut = sum(cut_with_gateway(answer, run) for answer in lost)
@@ -136,14 +137,14 @@ def find(run: ChaosRun) -> ChaosFindings:
 
 
 def stops_streams(event: Event) -> bool:
-    """Whether a fault took an instance away, at least for a while."""
+    """Whether a fault removed an instance, at least for a while."""
     return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
 
 
 def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
-    """Whether a request lost its connection to a gateway that was killed, or came before one was back.
+    """Whether a request lost its connection to a killed gateway, or arrived before one was back.
 
-    An error that a gateway gave is no such loss, nor is an answer that never came.
+    An error response of a gateway is no such loss, nor is a missing response.
     """
     return any(cut_by(event, answer, run.downs) for event in run.events)
 
@@ -155,7 +156,7 @@ def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
     if event.pool not in ("gateway", "node") or not event.hit or event.replaced_s is None:
         return False
     begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
-    # A node is back before the gateways on it are: then what says so is that the system is not ready.
+    # A node is back before the gateways on it are: until then only the missing readiness shows it.
     latest_s = back_s + ORPHANED_S
     meanwhile = (down.ended_s for down in downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
     back_s = max([back_s, *meanwhile])
@@ -180,7 +181,7 @@ def least_gap_s(answer: StreamedAnswer) -> float:
 
 
 def end_of_gap(choice: ChoiceSoFar, fault_s: float, least_s: float) -> float | None:
-    """The token that ended the gap which a fault made; None if it made none that lasted longer than `least_s`."""
+    """The token that ended a fault's gap; None if it caused no gap longer than `least_s`."""
     last = fault_s
     for at_s, _ in choice.arrivals:
         if at_s <= fault_s:

@@ -1,4 +1,4 @@
-"""One stream across the loss of its replica: tokens over time, the fault, the pause, who served each span. Pure."""
+"""One stream across the loss of its replica: tokens over time, the fault, the pause, the replica of each span. Pure."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _COLORS = ("blue", "violet", "green", "orange")
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One fault that stopped the stream. Times since the load began [s]."""
+    """One fault that stopped the stream. Times since the load started [s]."""
 
     event: Event
     last_s: float
-    """Last token before the pause; when the request was sent if there was none."""
+    """Last token before the pause; the send time of the request if there was none."""
     next_s: float
     tokens: int
     """Received before the pause."""
@@ -37,9 +37,9 @@ class HitStream:
     """The stream to draw.
 
     Args:
-        number: index among the run's answers. sent_s: since the load began [s].
-        points: time since the load began [s] and tokens received so far, at each piece that came.
-        hits: what stopped it, in order of time; at least one.
+        number: index among the run's responses. sent_s: since the load started [s].
+        points: time since the load started [s] and tokens received so far, at each piece.
+        hits: faults that stopped it, in order of time; at least one.
         spans: names of the replicas that served it: before the first hit, after it, and so on; one more than hits.
     """
 
@@ -52,9 +52,9 @@ class HitStream:
 
 
 def drawn_stream(run: ChaosRun) -> HitStream | None:
-    """The stream that shows best what the loss of a replica does: killed once, far from begin and end.
+    """The stream that best shows the effect of losing a replica: killed once, far from start and end.
 
-    Returns: None if no whole answer with one choice went on elsewhere.
+    Returns: None if no whole response with one choice continued on another instance.
     """
     losses = sorted((event for event in run.events if stops_streams(event)), key=lambda event: event.at_s)
     found = [
@@ -68,7 +68,7 @@ def drawn_stream(run: ChaosRun) -> HitStream | None:
 
 
 def _worth(stream: HitStream) -> tuple[bool, bool, int, int]:
-    """Kills before freezes, one before several, the shorter side as long as can be, the earliest request."""
+    """Sort key: kills before freezes, one before several, then the longest shorter side, then the earliest request."""
     hit, total = stream.hits[0], stream.points[-1][1]
     one = len(stream.hits) == 1
     return hit.event.kind == "kill", one, min(hit.tokens, total - hit.tokens), -stream.number
@@ -99,12 +99,12 @@ def _across(number: int, answer: StreamedAnswer, losses: Sequence[Event], begun_
 
 
 def served_by(replicas: Sequence[str]) -> str:
-    """Names of replicas in their order; a span without a new name was served by some that had worked on it before."""
+    """Names of replicas in order; a span without a new name was served by earlier replicas."""
     return " → ".join(replicas) or "replicas that it knew"
 
 
 def told(stream: HitStream) -> str:
-    """Sentences on what happened to it."""
+    """Sentences that describe its history."""
     parts = [f"Request {stream.number} ({stream.form}) was sent at {numbers.clock(stream.sent_s)}."]
     for hit, after in zip(stream.hits, stream.spans[1:], strict=True):
         parts.append(
@@ -116,7 +116,7 @@ def told(stream: HitStream) -> str:
 
 
 def stream_chart(stream: HitStream) -> LineChart:
-    """Tokens over time: a curve for each span, so that the pause is a gap, and the fault upright."""
+    """Tokens over time: a curve for each span, so that the pause is a gap, and the fault as a vertical line."""
     edges = [hit.next_s for hit in stream.hits]
     place = [sum(at >= edge for edge in edges) for at, _ in stream.points]
     received = [(0, 0.0), *((where, float(total)) for where, (_, total) in zip(place, stream.points, strict=True))]
@@ -148,7 +148,7 @@ def stream_chart(stream: HitStream) -> LineChart:
 
 
 def as_value(stream: HitStream) -> dict[str, Any]:
-    """The same for scripts: plain values, times since the load began [s]."""
+    """The same for scripts: plain values, times since the load started [s]."""
     return {
         "request": stream.number,
         "form": stream.form,

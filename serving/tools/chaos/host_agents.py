@@ -1,7 +1,7 @@
-"""Hosts of a cluster as `Machines`: an agent on each looks at its processes and signals them.
+"""Hosts of a cluster as `Machines`: an agent on each inspects its processes and signals them.
 
-Agents are actors of the command that makes them, and end with it. They are made only where `[chaos] enabled` says that
-the system may be hurt.
+Agents are actors of the command that creates them, and end with it. They are created only where `[chaos] enabled`
+allows faults in the system.
 """
 
 import signal
@@ -24,11 +24,11 @@ from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.targets import ListedProcess, Target, rows_of
 
 ANSWER_S = 5.0
-"""A host that takes longer is not there: it is looked at again next time."""
+"""A host that takes longer counts as absent: the next poll tries it again."""
 START_S = 60.0
 
 Ask = Callable[[Mapping[str, Any], str, Mapping[str, tuple[Any, ...]], float], dict[str, Any]]
-"""Asks agents by node: method, arguments by node, deadline. Returns: answers by node, of those who gave one."""
+"""Queries agents by node: method, arguments by node, deadline. Returns: timely responses by node."""
 
 
 @ray.remote(num_cpus=0, max_restarts=0)
@@ -43,11 +43,11 @@ class HostAgent:
         return self._machine.check(rows)
 
     def send(self, target: Target, kind: int) -> bool:
-        """Signal a process. Returns: False if it is gone."""
+        """Signal a process. Returns: False if it has ended."""
         return self._machine.send(target, signal.Signals(kind))
 
     def inject(self, target: Target, fault: InjectedFault, lasts_s: float) -> None:
-        """Put a fault into force, by this host's clock."""
+        """Apply a fault, by this host's clock."""
         self._machine.inject(target, fault, lasts_s)
 
     def clear(self) -> None:
@@ -55,22 +55,22 @@ class HostAgent:
         self._machine.clear()
 
     def strays(self, known: list[int]) -> list[str]:
-        """Replicas that are none of these."""
+        """Replicas that are not among these."""
         return self._machine.strays(("", pid) for pid in known)
 
     def orphans(self) -> list[str]:
-        """Segments of nobody who lives."""
+        """Segments without a living owner."""
         return self._machine.orphans()
 
 
 class HostAgents:
-    """Implements `Machines`. Calls block; those of several threads do not disturb each other.
+    """Implements `Machines`. Calls block; concurrent calls of several threads are allowed.
 
     Args:
         session: of the system.
-        hosts: that live now.
-        start: makes the agent of a node.
-        ask: asks several agents at once.
+        hosts: living hosts.
+        start: creates the agent of a node.
+        ask: queries several agents at once.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HostAgents:
         return found
 
     def parts(self) -> list[Target]:
-        """Implements `Machines.parts`: they are Ray's own there, and not found."""
+        """Implements `Machines.parts`: in this case they are Ray's own, and not found."""
         return []
 
     def alive(self, target: Target) -> bool:
@@ -135,7 +135,7 @@ class HostAgents:
         return self._lines(self._all("orphans"))
 
     def _meet(self) -> None:
-        """Make agents for hosts that have none. Effects: those of hosts that are gone are forgotten."""
+        """Create agents for hosts without one. Effects: those of lost hosts are dropped."""
         living = {host.node: str(host) for host in self._hosts()}
         self._agents = {node: self._agents.get(node) or self._start(node) for node in living}
         self._names = living
@@ -154,7 +154,7 @@ class HostAgents:
 
 
 def start_agent(session: str, node: str) -> Any:  # noqa: ANN401 - Ray's handle
-    """An agent on a node, until this process leaves Ray."""
+    """An agent on a node, until this process disconnects from Ray."""
     actor_class: Any = HostAgent
     place = NodeAffinitySchedulingStrategy(node, soft=False)
     agent = actor_class.options(scheduling_strategy=place).remote(session)
@@ -165,7 +165,7 @@ def start_agent(session: str, node: str) -> Any:  # noqa: ANN401 - Ray's handle
 def ask_agents(
     agents: Mapping[str, Any], method: str, arguments: Mapping[str, tuple[Any, ...]], deadline_s: float
 ) -> dict[str, Any]:
-    """Ask several agents at once. Returns: answers by node, of those who gave one in time. Raises: ConfigError."""
+    """Query several agents at once. Returns: timely responses by node. Raises: ConfigError."""
     asked = {getattr(agent, method).remote(*arguments[node]): node for node, agent in agents.items()}
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=deadline_s) if asked else ([], [])
     answers: dict[str, Any] = {}
@@ -174,16 +174,16 @@ def ask_agents(
             answers[asked[ref]] = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
             raise ConfigError(str(error.cause)) from error
-        except ray.exceptions.RayError:  # its host is gone
+        except ray.exceptions.RayError:  # its host is lost
             continue
     return answers
 
 
 @contextmanager
 def cluster_machines(address: str) -> Iterator[Callable[[dict[str, Any]], Machines]]:
-    """Hosts of the Ray at an address, for as long as the block runs.
+    """Hosts of the Ray at an address, for the duration of the block.
 
-    Raises: ConfigError if there is no such Ray; what is given raises it if the system does not allow chaos.
+    Raises: ConfigError if there is no such Ray; the yielded object raises it if the system does not allow chaos.
     """
 
     def machines(status: dict[str, Any]) -> Machines:

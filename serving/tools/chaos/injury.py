@@ -1,4 +1,4 @@
-"""Carries out the schedule: signals to processes, rows for replicas to read, clients that leave."""
+"""Executes the schedule: signals to processes, rows for replicas to read, clients that disconnect."""
 
 import asyncio
 import math
@@ -16,17 +16,17 @@ from serving.tools.chaos.targets import Target
 from serving.tools.chaos.watch import Watch
 
 FROZEN_AT_MOST_S = 120.0
-"""A replica that was to be replaced and was not goes on after this long: the run must be able to end."""
+"""A replica that was to be replaced and was not is resumed after this long: the run must be able to end."""
 THAW_POLL_S = 0.2
 JUDGED_AFTER_S = 8.0
-"""A thawed replica that is still listed after this long has survived; one that was given up is gone by then."""
+"""A thawed replica that is still listed after this long has survived; a replaced one has left the list by then."""
 
 
 class Injury:
-    """Does what a schedule says, at its moments.
+    """Executes a schedule at its times.
 
     Args:
-        tell: told each event as it comes and as it ends.
+        tell: receives each event when it starts and when it ends.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Injury:
             self._tell(event)
 
     def thaw_all(self) -> None:
-        """Let whoever is frozen go on. Effects: SIGCONT; faults that replicas have are over."""
+        """Resume all frozen processes. Effects: SIGCONT; faults inside replicas end."""
         for task in self._thawing:
             task.cancel()
         for target in self._frozen.values():
@@ -104,7 +104,7 @@ class Injury:
             task.add_done_callback(self._thawing.discard)
 
     async def _thaw(self, event: Event, target: Target) -> None:
-        """Let a replica go on when its time has come, unless somebody has taken its place."""
+        """Resume a replica at its time, unless it has been replaced."""
         end = time.monotonic() + event.lasts_s
         while True:
             if event.settled or time.monotonic() >= end:
@@ -112,9 +112,9 @@ class Injury:
             await asyncio.sleep(min(THAW_POLL_S, max(0.0, end - time.monotonic())))
         del self._frozen[target.process]
         if event.settled:
-            return  # replaced: its process is to be gone, and the end of the run looks for it
+            return  # replaced: its process must end, which the end of the run checks
         if await asyncio.to_thread(self._machines.send, target, signal.SIGCONT):
-            # It may have been given up meanwhile: then its place is being taken, which the watch will see.
+            # It may have been replaced since: the watch will see that.
             await asyncio.sleep(JUDGED_AFTER_S)
             if self._watch.listed(target) and not event.settled:
                 del self._watch.hurt[target.process]
@@ -122,7 +122,7 @@ class Injury:
                 self._tell(event)
 
     def _ask_for(self, fault: Fault, target: Target) -> None:
-        """Let a replica do something to itself."""
+        """Make a replica apply a fault to itself."""
         count = int(fault.factor) if fault.kind is FaultKind.BIT_FLIP else 1
         delay_s = fault.factor if fault.kind is FaultKind.SLOW_LINK else 0.0
         for index in range(count):
@@ -133,7 +133,7 @@ class Injury:
 
 
 def _kind(fault: Fault, target: Target) -> InjectedKind:
-    """A flipped bit is one of a stored block in a memory server, one of a handoff on its way in an instance."""
+    """A flipped bit is one of a stored block in a memory server, one of a handoff in transfer in an instance."""
     if fault.kind is FaultKind.BIT_FLIP:
         return "bit_flip" if target.pool == "kvcache" else "wrong_bytes"
     assert fault.kind in (FaultKind.SLOW_LINK, FaultKind.FULL_DISK), "the others come from outside"

@@ -1,4 +1,7 @@
-"""Steady load: the asks in turns, evenly, whatever becomes of those before; every answer is compared as it ends."""
+"""Steady load: the asks in rotation, at a constant rate, independent of earlier ones; every response is compared when
+it
+ends.
+"""
 
 import asyncio
 import itertools
@@ -20,7 +23,7 @@ FAILED_PAUSE_S = 1.0
 
 
 class ChaosLoad:
-    """Sends requests and keeps what came back.
+    """Sends requests and records the responses.
 
     Args:
         run: its `answers`, `differences` and `logprob_distance` are filled.
@@ -47,9 +50,9 @@ class ChaosLoad:
         self.tokens_of_ended = 0
 
     async def learn(self) -> None:
-        """Ask everything twice, while nothing is disturbed.
+        """Send all requests twice, without faults.
 
-        Raises: UnavailableError if a request fails, or the system does not say the same thing twice.
+        Raises: UnavailableError if a request fails, or the two responses differ.
         """
         gate = asyncio.Semaphore(AT_ONCE)
 
@@ -78,7 +81,7 @@ class ChaosLoad:
         return self.tokens_of_ended + sum(len(c.tokens) for a in self._open() for c in a.choices)
 
     async def send_steadily(self, rate_per_s: float, stop: asyncio.Event) -> None:
-        """Send until told to stop; does not wait for what is under way then."""
+        """Send until stopped; does not wait for requests in flight at that time."""
         begun, sent = time.monotonic(), 0
         while not stop.is_set():
             self.start(self._asks[sent % len(self._asks)])
@@ -91,13 +94,13 @@ class ChaosLoad:
                     continue
 
     def burst(self, number: int, count: int, draw: float) -> None:
-        """Send many at once whose clients leave somewhere in the middle. Effects: they are under way."""
+        """Send many at once whose clients disconnect at some point. Effects: they are in flight."""
         rng = random.Random(f"burst-{number}-{draw}")
         for ask in rng.sample([ask for ask in self._asks if ask.streamed] * count, count):
             self.start(ask, burst=number, leave_after=rng.randrange(1, max(2, int(ask.body["max_tokens"]))))
 
     def flood(self, number: int, count: int, lasts_s: float) -> None:
-        """Keep `count` long streams of the second tenant running for `lasts_s`. Effects: they are under way."""
+        """Keep `count` long streams of the second tenant running for `lasts_s`. Effects: they are in flight."""
         task = asyncio.create_task(self._flood(number, count, lasts_s))
         self._floods.add(task)
         task.add_done_callback(self._floods.discard)
@@ -125,8 +128,8 @@ class ChaosLoad:
     ) -> asyncio.Task[Outcome]:
         """Send one request, of the load's or the flood's tenant.
 
-        Returns: its task, which tells the outcome; to cancel it is to leave.
-        Effects: it is under way; its answer is in the run from now on.
+        Returns: its task, whose result is the outcome; cancelling it disconnects.
+        Effects: it is in flight; its response is in the run from now on.
         """
         answer = StreamedAnswer(ask, time.monotonic(), burst)
         index = len(self._run.answers)
@@ -137,14 +140,14 @@ class ChaosLoad:
         return task
 
     async def finish(self) -> None:
-        """Wait for what is under way; each request has its deadline. Effects: floods are over."""
+        """Wait for requests in flight; each has its deadline. Effects: floods end."""
         for flood in self._floods:
             flood.cancel()
         while self._under_way or self._floods:
             await asyncio.wait([*self._under_way, *self._floods])
 
     async def leave(self) -> None:
-        """End what is under way, as a client that leaves. Effects: it counts as cancelled by us."""
+        """End requests in flight, like a client that disconnects. Effects: they count as cancelled by us."""
         for task in self._under_way:
             task.cancel()
         await self.finish()
@@ -171,14 +174,14 @@ class ChaosLoad:
         other: str | None
         try:
             other = difference(answer, reference)
-        except Exception as error:  # whatever cannot be compared is not equal
+        except Exception as error:  # a response that cannot be compared is different
             other = f"cannot be compared ({type(error).__name__}: {error})"
         if other is not None and answer.outcome != "failed":
             self._run.differences[index] = other
         self._run.logprob_distance = max(self._run.logprob_distance, logprob_distance(answer, reference))
 
     def _open(self) -> list[StreamedAnswer]:
-        """Requests under way; they are among the last that were sent."""
+        """Requests in flight; they are among the last that were sent."""
         found: list[StreamedAnswer] = []
         for answer in reversed(self._run.answers):
             if len(found) >= self.in_flight:

@@ -1,4 +1,4 @@
-"""Machines whose processes a run looks at and hurts: this one, or every host of a cluster.
+"""Machines whose processes a run inspects and injures: this one, or every host of a cluster.
 
 watch, injury, audit ──► Machines ──► ThisMachine                       processes of this machine, by /proc
                                  └──► Hosts (`host_agents.py`) ──► an agent on each host, which has a ThisMachine
@@ -30,42 +30,44 @@ from serving.tools.chaos.targets import (
 
 
 class Machines(Protocol):
-    """Processes of one session of the system. Calls may block for as long as a host may take to answer."""
+    """Processes of one session of the system. Calls may block until a host has responded."""
 
     @property
     def session(self) -> str:
-        """Which start of the system it is."""
+        """Session of the system."""
 
     def look(self, status: dict[str, Any]) -> list[Target]:
-        """Living replicas of those that `GET /cluster` tells of."""
+        """Living replicas among those listed by `GET /cluster`."""
 
     def parts(self) -> list[Target]:
-        """Processes beside the pools."""
+        """Processes outside the pools."""
 
     def alive(self, target: Target) -> bool:
-        """Whether the very process was there at the last look."""
+        """Whether this exact process existed at the last poll."""
 
     def send(self, target: Target, kind: signal.Signals) -> bool:
-        """Signal a process. Returns: False if it is gone, or nobody can reach it."""
+        """Signal a process. Returns: False if it has ended or is unreachable."""
 
     def inject(self, target: Target, fault: InjectedFault, lasts_s: float) -> None:
-        """Let a replica do something to itself for so long, by its host's clock, whatever end the fault names.
+        """Make a replica apply a fault to itself for this long, by its host's clock, whatever end the fault has.
 
         Raises: ConfigError if replicas would not see it.
         """
 
     def clear(self) -> None:
-        """End all faults that replicas have."""
+        """End all faults inside replicas."""
 
     def strays(self, known: Iterable[tuple[str, int]]) -> list[str]:
-        """Replicas that run now and are none of these, by host and process."""
+        """Running replicas that are not among these, by host and process."""
 
     def orphans(self) -> list[str]:
-        """Segments that no living replica maps, or whose owner is dead: whoever pulled from it may map it still."""
+        """Segments that no living replica maps, or whose owner is dead: a process that pulled from it may still map
+        it.
+        """
 
 
 class ThisMachine:
-    """Implements `Machines` with what /proc says.
+    """Implements `Machines` by /proc.
 
     Args:
         session: of the system.
@@ -78,7 +80,7 @@ class ThisMachine:
 
     @classmethod
     def of(cls, status: dict[str, Any]) -> "ThisMachine":
-        """The machine where a system runs. Raises: UnavailableError if that is not this one."""
+        """The machine of a system. Raises: UnavailableError if that is not this one."""
         return cls(find_session(status))
 
     def look(self, status: dict[str, Any]) -> list[Target]:
@@ -86,7 +88,7 @@ class ThisMachine:
         return self.check(rows_of(status))
 
     def check(self, rows: Iterable[ListedProcess]) -> list[Target]:
-        """Living replicas among these; what was checked once is checked no more while its process lives."""
+        """Living replicas among these; a checked process is not checked again while it lives."""
         found = [self._checked(row) for row in rows]
         self._known = {target.pid: target for target in found if target is not None}
         return list(self._known.values())
@@ -102,7 +104,7 @@ class ThisMachine:
         return find_parts(self.session)
 
     def alive(self, target: Target) -> bool:
-        """Implements `Machines.alive`; looks now."""
+        """Implements `Machines.alive`; checks now."""
         return alive(target)
 
     def send(self, target: Target, kind: signal.Signals) -> bool:

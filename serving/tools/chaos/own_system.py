@@ -1,4 +1,4 @@
-"""A system of the command's own: `cloudmatrix serve` in a process group of its own, ended with the run."""
+"""A system of the command's own: `cloudmatrix serve` in a process group of its own, stopped with the run."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ from serving.tools.chaos.targets import PROC, replica_processes, segments, start
 START_S = 240.0
 STOP_S = 40.0
 LEFT_S = 10.0
-"""Processes that were told to end are given so long."""
+"""Time for processes to end after the signal."""
 _BANNER = "Ctrl-C ends everything"
 _SECRETS = re.compile(r"dashboard token +\S+|#once=\S+")
 
 
 class OwnSystem:
-    """Starts in `with`, ends with it. A start that fails is told with the end of its output.
+    """Starts in `with`, stops with it. The error of a failed start has the end of its output.
 
     Args:
         keys: an administrator's API key and another tenant's, instead of those of the configuration.
@@ -51,7 +51,7 @@ class OwnSystem:
         command = [sys.executable, "-m", "serving.cli", "serve", "--config", str(self._config), "--port", str(port)]
         command += ["--host", "127.0.0.1", "--drain", "0"]
         if self._keys is not None:
-            # Whoever lists processes sees them; a system that is started without them is open to everybody.
+            # Every user that can list processes sees them; a system without keys is open to all.
             command += ["--set", f'gateway.admin_keys=["{self._keys[0]}"]', "--api-key", self._keys[1]]
         with self._out.open("wb") as out:
             # Its own session: Ctrl-C at the terminal is for the run, which ends with a report and then ends this.
@@ -69,10 +69,10 @@ class OwnSystem:
         self.stop()
 
     def stop(self) -> None:
-        """End it as Ctrl-C does.
+        """Stop it like Ctrl-C.
 
-        Effects: its processes are gone, or were killed after `stop_s`, or at once when this is interrupted; those of
-            them that did not go by themselves are in `left`.
+        Effects: its processes have ended, or were killed after `stop_s`, or immediately when this is interrupted; those
+            that did not end by themselves are in `left`.
         """
         process, self._process = self._process, None
         if process is None:
@@ -115,9 +115,9 @@ def _members(leader: int) -> set[int]:
 
 
 def keep_logs(session: str, folder: Path) -> None:
-    """Copies what the replicas of a session have written, before it goes with the session.
+    """Copy the logs of a session's replicas before they are removed with the session.
 
-    Effects: fills the folder; nothing if the logs are somewhere else.
+    Effects: fills the folder; no effect if the logs are in another place.
     """
     logs = folder_of(session) / "ray" / "session_latest" / "logs" / "serve"
     if logs.is_dir():
@@ -125,7 +125,7 @@ def keep_logs(session: str, folder: Path) -> None:
 
 
 def left_after(session: str, patience_s: float = LEFT_S) -> list[str]:
-    """Remains of a system that has ended, on this machine. Waits a little for the last processes."""
+    """Remains of an ended system on this machine. Waits briefly for the last processes."""
     deadline = time.monotonic() + patience_s
     while True:
         left = [f"after the end: replica process {pid}" for pid in replica_processes(session)]

@@ -1,4 +1,4 @@
-"""report.html: a run on one page that needs nothing else, neither beside it nor from a network."""
+"""report.html: a run on one self-contained page."""
 
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, element, tile
@@ -25,7 +25,7 @@ _STOPPED = (
 
 
 def report_page(run: ChaosRun, found: ChaosFindings) -> str:
-    """The page: HTML of one file. Every text is escaped; it can load nothing."""
+    """The page: HTML of one file. Every text is escaped; it loads no resource."""
     page = Page(f"chaos: {run.scenario}", footnote=_FOOTNOTE)
     page.body += [element("h1", page.title), facts(_facts(run)), _verdict(found), tiles(_tiles(run, found))]
     wrong = table_of(columns("", long=("",)), [[line] for line in problems(run, found)])

@@ -1,7 +1,7 @@
-"""Processes beside the pools that keep a system alive: whom `kill_part` hits, found by what the machine says of them.
+"""Processes outside the pools that a system needs: targets of `kill_part`, found by the machine's process list.
 
-Ray's own processes name the session's folder in their command line, which tells whose they are; what has a title of
-Ray's instead of a command line is a descendant of one that does.
+Ray's own processes name the session's folder in their command line; processes with a title of Ray's instead of a
+command line are descendants of one that does.
 """
 
 import os
@@ -21,7 +21,7 @@ TITLES = {
     "ray::PoolControlActor": "pool_control",
     "ray::MembershipActor": "membership",
 }
-"""How the titles of parts begin."""
+"""Starts of the titles of parts."""
 PROGRAMS = {
     "gcs_server": "gcs",
     "raylet": "node",
@@ -45,7 +45,7 @@ class Process:
 
 
 def find_parts(session: str) -> list[Target]:
-    """Every process of a session that is a part. Effects: looks at all processes of this user."""
+    """Every process of a session that is a part. Effects: reads all processes of this user."""
     found = []
     for process in of_session(_processes(), session):
         part = part_of(process.line)
@@ -71,7 +71,7 @@ def part_of(line: str) -> str | None:
 
 
 def of_session(processes: Iterable[Process], session: str) -> list[Process]:
-    """Those that name the session's folder, and their descendants."""
+    """Processes that name the session's folder, and their descendants."""
     table = list(processes)
     mark = f"cloudmatrix-{session}/"
     known = {process.pid for process in table if mark in process.line and not process.line.startswith("ray::")}
@@ -85,7 +85,7 @@ def of_session(processes: Iterable[Process], session: str) -> list[Process]:
 
 def _processes() -> Iterable[Process]:
     for entry in PROC.iterdir():
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has ended since
             if not entry.name.isdigit() or entry.stat().st_uid != os.geteuid():
                 continue
             line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Where a run stands, on stderr: time left, counts, and a line for each fault."""
+"""Progress of a run, on stderr: time left, counts, and a line for each fault."""
 
 import time
 from types import TracebackType
@@ -13,7 +13,7 @@ class ChaosProgress:
     """A bar over the run's time, and a line for each event.
 
     Args:
-        quiet: show nothing.
+        quiet: print nothing.
     """
 
     def __init__(self, duration_s: float, *, quiet: bool) -> None:
@@ -29,11 +29,11 @@ class ChaosProgress:
         self._bar.__exit__(kind, error, at)
 
     def stage(self, text: str) -> None:
-        """A new part of the run begins."""
+        """Start a new part of the run."""
         self._console.print(f"{time.strftime('%H:%M:%S')} {text} ...")
 
     def event(self, event: Event) -> None:
-        """A fault came, or its fate is known."""
+        """A fault was injected, or its outcome is known."""
         if self._seen.get(event.number) == event.fate:
             return
         self._seen[event.number] = event.fate
@@ -44,7 +44,7 @@ class ChaosProgress:
         self._console.print(f"{numbers.clock(event.at_s):>7} {event.kind}{whom}{lasts}{fate}", markup=False)
 
     def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
-        """Time passes under load."""
+        """Advance the time under load."""
         for event in run.events:
             if event.fate == "replaced":
                 self.event(event)

@@ -1,4 +1,4 @@
-"""report.json: everything that the page shows, for scripts."""
+"""report.json: all contents of the page, for scripts."""
 
 from dataclasses import asdict
 from typing import Any
@@ -43,5 +43,5 @@ def report_json(run: ChaosRun, found: ChaosFindings) -> bytes:
 
 
 def _without_clock(event: dict[str, Any]) -> dict[str, Any]:
-    del event["at_clock_s"]  # means nothing outside the process
+    del event["at_clock_s"]  # meaningless outside the process
     return event

@@ -1,4 +1,4 @@
-"""Result of a run, as values; everything that reports draw is computed from these."""
+"""Result of a run, as values; all reports are computed from these."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -7,19 +7,21 @@ from hardware.faults import FaultKind
 from serving.tools.chaos.answer import StreamedAnswer
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
-"""`replaced` by another process; `survived` = thawed in time and went on; `passed` = a fault that takes nobody away."""
+"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no
+process.
+"""
 
 
 @dataclass(slots=True)
 class Event:
-    """One fault that came, or could not.
+    """One fault that was injected, or could not be.
 
     Args:
-        at_s: since the load began [s]; `planned_s` is what the schedule says.
-        at_clock_s: the same on the clock of answers [s].
-        target: whom it hit; empty if nobody. host: where that is; empty = this machine.
-        replaced_s: from the fault until its pool was whole again without the process [s].
-        bits: of stored blocks that a memory server was to turn over.
+        at_s: since the load started [s]; `planned_s` is the scheduled time.
+        at_clock_s: the same on the clock of responses [s].
+        target: the affected unit; empty if there was none. host: its host; empty = this machine.
+        replaced_s: from the fault until its pool was complete again without the process [s].
+        bits: of stored blocks that a memory server was to flip.
     """
 
     number: int
@@ -38,23 +40,23 @@ class Event:
 
     @property
     def where(self) -> str:
-        """Process that it hit, with its host if that is another one; empty if nobody."""
+        """Affected process, with its host if that is another one; empty if there is none."""
         return f"{self.host} {self.pid}".strip() if self.target else ""
 
     @property
     def hit(self) -> bool:
-        """Whether anything was done to anybody."""
+        """Whether any unit was affected."""
         return self.fate not in ("nobody to hit", "gone before")
 
     @property
     def settled(self) -> bool:
-        """Whether its fate is known."""
+        """Whether its outcome is known."""
         return self.fate != "under way"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The system at one moment, as the client sees it: `at_s` since the load began."""
+    """The system at one moment, as seen by the client: `at_s` since the load started."""
 
     at_s: float
     in_flight: int
@@ -66,7 +68,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Down:
-    """A time in which the system was not ready, on the clock of answers [s]: from the last moment that it was."""
+    """An interval in which the system was not ready, on the clock of responses [s]: from the last ready moment."""
 
     begun_s: float
     ended_s: float
@@ -74,20 +76,20 @@ class Down:
 
 @dataclass(slots=True)
 class Leaks:
-    """Remains of work that is over. Each entry says where and how much; empty = clean."""
+    """Remains of finished work. Each entry has a place and an amount; empty = clean."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Counts of `GET /cluster` that are not zero at rest, missing replicas among them."""
     segments: list[str] = field(default_factory=list)
-    """UB segments that belong to nobody who lives."""
+    """UB segments without a living owner."""
     processes: list[str] = field(default_factory=list)
-    """Replicas that run although nobody lists them, or that were to be gone."""
+    """Replicas that run unlisted, or that should have ended."""
     pool: list[str] = field(default_factory=list)
     """What the KV-cache pool's own audit found."""
     after_stop: list[str] = field(default_factory=list)
     """What a system that the command started has left on the machine."""
     repaired_flips: int = 0
-    """Blocks with a turned bit that nobody had read again: the audit found and removed them. No leak."""
+    """Flipped blocks that had not been read again: the audit found and removed them. No leak."""
 
     @property
     def all(self) -> list[str]:
@@ -101,11 +103,11 @@ class ChaosRun:
     """One run.
 
     Args:
-        begun_s: when the load began, on the clock of answers [s].
-        duration_s: how long it went on; shorter than asked if it was interrupted.
-        references: asks whose undisturbed answer is known.
-        most_down_s: longer it must not be down in one piece.
-        differences: by index of `answers`, how it differs from the undisturbed one.
+        begun_s: start of the load, on the clock of responses [s].
+        duration_s: its duration; shorter than requested if it was interrupted.
+        references: asks with a known undisturbed response.
+        most_down_s: longest permitted downtime.
+        differences: by index of `answers`, the difference from the undisturbed one.
     """
 
     scenario: str

@@ -1,4 +1,4 @@
-"""One run, from the first look at a system to the audit: reference, load with faults, rest, proof."""
+"""One run, from the first check of a system to the audit: reference, load with faults, idle phase, audit."""
 
 import asyncio
 import contextlib
@@ -27,31 +27,31 @@ from serving.tools.chaos.targets import units_at
 from serving.tools.chaos.watch import Watch
 
 HEAL_S = 60.0
-"""How long the last replacements may take once the load has ended."""
+"""Time limit of the last replacements after the end of the load."""
 
 
 class Told(Protocol):
-    """Listener that shows how far a run has come."""
+    """Listener that shows the progress of a run."""
 
     def stage(self, text: str) -> None:
-        """A new part of the run begins."""
+        """A new part of the run starts."""
         ...
 
     def event(self, event: Event) -> None:
-        """A fault came, or its fate is known."""
+        """A fault was injected, or its outcome is known."""
         ...
 
     def tick(self, run: ChaosRun, at_s: float, in_flight: int, faults: int) -> None:
-        """Time passes under load; `faults`: of the schedule."""
+        """Time advances under load; `faults`: of the schedule."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosOrder:
-    """Order of a run: faults and load, and the system to run against.
+    """Parameters of a run: faults and load, and the system to run against.
 
     Args:
-        machines: finds where the system's processes are, by what `GET /cluster` answers.
+        machines: locates the system's processes, from the response of `GET /cluster`.
         flood_api_key: of the tenant that sends floods; needed if the scenario has one.
     """
 
@@ -66,14 +66,15 @@ class ChaosOrder:
 
 
 async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
-    """Runs a scenario against a live system.
+    """Run a scenario against a live system.
 
-    Returns: what happened; whether that is good is for `findings`.
+    Returns: the results; `findings` judges them.
     Raises: UnavailableError if there is no such system, its processes cannot be reached, or it fails undisturbed;
-        ConfigError if the scenario needs what the system's configuration does not allow or a live system cannot do, no
-        fault of it would come, or a flood would not come from another tenant.
-    Effects: processes are hurt as the scenario says; all that are frozen go on in the end. Ctrl-C ends the load early,
-        a second one the waiting behind it.
+        ConfigError if the scenario needs what the system's configuration does not allow or a live system does not
+        support,
+        no fault of it would occur, or a flood would not come from another tenant.
+    Effects: processes are injured as the scenario defines; all frozen ones are resumed at the end. Ctrl-C ends the load
+        early, a second one the settling time after it.
     """
     check_flood_keys(order.scenario, order.api_key, order.flood_api_key)
     status = await asyncio.to_thread(ask_gateway, order.url, "/cluster", order.api_key)
@@ -115,7 +116,7 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
 
 
 def _check_tenants(order: ChaosOrder) -> None:
-    """Raises: ConfigError if the gateway does not know the flood's key, or tells nobody by a key."""
+    """Raises: ConfigError if the gateway does not know the flood's key, or does not distinguish keys."""
     try:
         ask_gateway(order.url, "/v1/models", order.flood_api_key)
     except RefusedError as error:
@@ -138,7 +139,7 @@ async def _under_load(
     interrupts: tuple[asyncio.Event, asyncio.Event],
     told: Told,
 ) -> None:
-    """Everything that happens at the same time, and the proof behind it."""
+    """All concurrent tasks, and the audit after them."""
     stop, hurry = interrupts
     run.begun_s = time.monotonic()
     await watch.look()
@@ -181,7 +182,7 @@ async def _under_load(
 
 
 async def _healed(run: ChaosRun) -> None:
-    """Wait until every fault's fate is known, for at most `HEAL_S`."""
+    """Wait until every fault's outcome is known, for at most `HEAL_S`."""
     deadline = time.monotonic() + HEAL_S
     while True:
         if all(event.settled for event in run.events) or time.monotonic() > deadline:
@@ -196,9 +197,9 @@ async def _tell(run: ChaosRun, load: ChaosLoad, faults: int, told: Told) -> None
 
 
 async def _first_of(*waits: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> None:
-    """Wait for the stop, the end, or a task that fails; a task that ends by itself is no end of the run.
+    """Wait for the stop, the end, or a failing task; a task that ends normally does not end the run.
 
-    Raises: what a task raised.
+    Raises: the exception of a task.
     """
     stop, end = asyncio.ensure_future(waits[0]), asyncio.ensure_future(waits[1])
     tasks = {asyncio.ensure_future(wait) for wait in waits[2:]}
@@ -214,7 +215,7 @@ async def _first_of(*waits: Coroutine[Any, Any, Any] | asyncio.Task[None]) -> No
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
-    """Do something unless told to stop, which ends it in the middle."""
+    """Await a task unless stopped, which cancels it."""
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -227,7 +228,9 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.contextmanager
 def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """End the run early, with its report, on a signal that asks a command to end; a second ends the waiting, too."""
+    """End the run early, with its report, on a signal that stops a command; a second one ends the settling time,
+    too.
+    """
     loop = asyncio.get_running_loop()
 
     def asked() -> None:

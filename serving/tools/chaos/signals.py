@@ -1,4 +1,4 @@
-"""Means by which each kind of fault comes."""
+"""Signal, or other means, of each kind of fault."""
 
 from hardware.faults import FaultKind
 from serving.faults.scenario import FROM_INSIDE
@@ -13,5 +13,5 @@ _SIGNALS = {
 
 
 def signal_of(event: Event) -> str:
-    """The signal that a process got; what it was instead where there was none."""
+    """Signal that a process received, or its replacement for kinds without one."""
     return _SIGNALS.get(event.kind) or ("in the replica" if event.kind in FROM_INSIDE else "clients leave")

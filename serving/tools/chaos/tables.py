@@ -20,7 +20,7 @@ def kind_table(found: ChaosFindings) -> Table:
 
 
 def event_table(run: ChaosRun) -> Table:
-    """Every fault: what came, to whom, by which signal, and what came of it."""
+    """Every fault: its kind, target, signal and outcome."""
     heads = columns(
         "no.", "at", "fault", "pool", "target", "process", "by", "for", "what came of it",
         text=("fault", "pool", "target", "process", "by"), long=("what came of it",),
@@ -29,7 +29,7 @@ def event_table(run: ChaosRun) -> Table:
 
 
 def outcome(event: Event, run: ChaosRun) -> str:
-    """Fate of the target and of the streams that felt it, in words."""
+    """Outcome for the target and for the affected streams, in words."""
     parts = [f"replaced after {numbers.duration(event.replaced_s)}" if event.fate == "replaced" else event.fate]
     if stops_streams(event):
         found = Pauses.of(pauses_of(event, run.answers))
@@ -52,12 +52,12 @@ def pauses(found: Pauses) -> str:
 
 
 def downtime(found: ChaosFindings) -> str:
-    """How long the system would not have served a request."""
+    """Time during which the system would not have served a request."""
     return f"{found.downs} times, at most {numbers.duration(found.longest_down_s)}" if found.downs else "never"
 
 
 def beside_floods(found: ChaosFindings) -> str:
-    """Latencies of the load beside another tenant's flood."""
+    """Latencies of the load during another tenant's flood."""
     parts = [
         f"{one.name} p99 {numbers.duration(one.beside_p99_s)} ({one.beside:,}), alone "
         f"{numbers.duration(one.alone_p99_s)} ({one.alone:,}), at most {numbers.duration(one.limit_s)} is fair"

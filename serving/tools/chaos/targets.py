@@ -1,5 +1,5 @@
-"""Targets of signals: replicas, and ranks of groups, that `GET /cluster` lists, checked against what the machine says
-of their processes.
+"""Targets of signals: replicas, and ranks of groups, listed by `GET /cluster` and checked against the machine's process
+list.
 """
 
 import os
@@ -27,11 +27,11 @@ _TITLES = (b"ray::ServeReplica:", b"ray::RankActor")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One replica: where it stands in the system, and its process.
+    """One replica: its place in the system, and its process.
 
     Args:
-        started: when the process began, in the kernel's ticks: tells it from a later one of the same number.
-        host: where it runs; empty = this machine.
+        started: start of the process, in the kernel's ticks: distinguishes it from a later one with the same number.
+        host: its host; empty = this machine.
     """
 
     pool: str
@@ -42,13 +42,13 @@ class Target:
 
     @property
     def process(self) -> tuple[str, int]:
-        """Host and number of its process: hosts count theirs alike."""
+        """Host and number of its process, since numbers of several hosts may be equal."""
         return self.host, self.pid
 
 
 @dataclass(frozen=True, slots=True)
 class ListedProcess:
-    """One replica as `GET /cluster` tells of it. `node`: Ray's name of where it runs."""
+    """One replica as listed by `GET /cluster`. `node`: Ray's name of its node."""
 
     pool: str
     name: str
@@ -57,7 +57,7 @@ class ListedProcess:
 
 
 def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
-    """Every replica that `GET /cluster` tells of."""
+    """Every replica listed by `GET /cluster`."""
     found = [
         ListedProcess(pool["name"], replica["replica"], int(replica["pid"] or 0), replica.get("node", ""))
         for pool in status["pools"]
@@ -69,7 +69,7 @@ def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
 
 
 def listed(status: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Pool, name and process id of every replica that `GET /cluster` tells of."""
+    """Pool, name and process id of every replica listed by `GET /cluster`."""
     return [(row.pool, row.name, row.pid) for row in rows_of(status)]
 
 
@@ -87,7 +87,7 @@ def units_at(status: dict[str, Any]) -> FaultUnits:
 
 
 def there(status: dict[str, Any]) -> dict[str, int]:
-    """Replicas that each pool has, by what `GET /cluster` tells: a group is one as soon as all its ranks are listed."""
+    """Replicas of each pool in `GET /cluster`: a group counts as one as soon as all its ranks are listed."""
     counts = {pool["name"]: whole_replicas(row for row in pool["replicas"] if row["pid"]) for pool in status["pools"]}
     if "kvcache" in status:
         counts["kvcache"] = sum(bool(server["pid"]) for server in status["kvcache"]["servers"])
@@ -95,7 +95,7 @@ def there(status: dict[str, Any]) -> dict[str, int]:
 
 
 def find_session(status: dict[str, Any]) -> str:
-    """Which start of the system this is, by the UB segments that its replicas map.
+    """Session of the system, by the UB segments that its replicas map.
 
     Raises: UnavailableError if its replicas are not processes of this machine and user.
     """
@@ -110,7 +110,7 @@ def find_session(status: dict[str, Any]) -> str:
 
 
 def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
-    """A replica as a target; None unless its process is a replica of that very session, and this user's."""
+    """A replica as a target; None unless its process is a replica of that session, and this user's."""
     try:
         title = (PROC / str(pid) / "cmdline").read_bytes()
         if (PROC / str(pid)).stat().st_uid != os.geteuid() or not title.startswith(_TITLES):
@@ -124,7 +124,7 @@ def target_of(pool: str, name: str, pid: int, session: str) -> Target | None:
 
 
 def mapped_segments(pid: int) -> set[str]:
-    """File names of the UB segments that a process maps; none if it is gone or another user's."""
+    """File names of the UB segments that a process maps; empty if it has ended or is another user's."""
     try:
         return set(_SEGMENT.findall((PROC / str(pid) / "maps").read_text()))
     except OSError:
@@ -132,7 +132,7 @@ def mapped_segments(pid: int) -> set[str]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process began; None if there is none, or only its zombie."""
+    """Start of a process; None if there is none, or only its zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -141,12 +141,12 @@ def start_ticks(pid: int) -> int | None:
 
 
 def alive(target: Target) -> bool:
-    """Whether the very process is still there."""
+    """Whether this exact process still exists."""
     return start_ticks(target.pid) == target.started
 
 
 def send(target: Target, kind: signal.Signals) -> bool:
-    """Signal a replica. Returns: False if its process is gone. Effects: the signal."""
+    """Signal a replica. Returns: False if its process has ended. Effects: the signal."""
     if not alive(target):
         return False
     with suppress(ProcessLookupError):
@@ -156,14 +156,14 @@ def send(target: Target, kind: signal.Signals) -> bool:
 
 
 def replica_processes(session: str) -> Iterator[int]:
-    """Replicas of a session that run now, whether anybody lists them or not."""
+    """Running replicas of a session, listed or not."""
     for entry in PROC.iterdir():
         if entry.name.isdigit() and target_of("", "", int(entry.name), session) is not None:
             yield int(entry.name)
 
 
 def belongs_to_dead(segment: str) -> bool:
-    """Whether the process that made a UB segment is dead; False if the file does not say."""
+    """Whether the process that created a UB segment is dead; False if the file does not record it."""
     path = SHARED_MEMORY / segment
     try:
         fd = os.open(path, os.O_RDONLY)

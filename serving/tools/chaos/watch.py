@@ -1,4 +1,4 @@
-"""Looks at the system twice a second: who is there, whose place was taken; keeps the time line."""
+"""Polls the system twice a second: replicas, replacements, and the time line."""
 
 import asyncio
 import time
@@ -21,9 +21,9 @@ class Watch:
     """Current view of the system.
 
     Args:
-        run: its `samples` are filled, its `events` get their fates.
-        machines: where the system's processes are.
-        parts: whether to look for what stands beside the pools, too.
+        run: its `samples` are filled, its `events` get their outcomes.
+        machines: locates the system's processes.
+        parts: whether to find processes outside the pools, too.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class Watch:
         self._load = load
         self._looks_for_parts = parts
         self._parts: dict[str, int] = {}
-        """Processes that each part had when nothing had been done to anybody."""
+        """Processes of each part before any fault."""
         self._targets: dict[tuple[str, int], Target] = {}
         self.hurt: dict[tuple[str, int], Target] = {}
         """Replicas that were killed, or are frozen, by process."""
         self.status: dict[str, Any] = {}
 
     def healthy(self) -> dict[str, list[str]]:
-        """Names of listed replicas that nobody has hurt, by pool."""
+        """Names of listed replicas without an injected fault, by pool."""
         pools: dict[str, list[str]] = {}
         for target in self._targets.values():
             if not self._is_hurt(target) and self._machines.alive(target):
@@ -58,22 +58,22 @@ class Watch:
         return pools
 
     def target(self, pool: str, name: str) -> Target | None:
-        """A listed replica that nobody has hurt."""
+        """A listed replica without an injected fault."""
         found = (one for one in self._targets.values() if (one.pool, one.name) == (pool, name))
         return next((one for one in found if not self._is_hurt(one)), None)
 
     def listed(self, target: Target) -> bool:
-        """Whether the gateway still tells of this very process."""
+        """Whether the gateway still lists this exact process."""
         return target.process in self._targets and self._machines.alive(target)
 
     async def look_forever(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Look once. Effects: the time line grows; events may get their fate."""
+        """Poll once. Effects: the time line grows; events may get their outcome."""
         try:
             self.status = await asyncio.to_thread(ask_gateway, self._url, "/cluster", self._api_key)
             found = await asyncio.to_thread(self._machines.look, self.status)
@@ -82,7 +82,7 @@ class Watch:
             self._targets = {target.process: target for target in [*found, *parts]}
             seen = bool(rows_of(self.status))
         except UnavailableError:
-            seen = False  # nobody is gone because one look failed: whom it told of last still counts
+            seen = False  # one failed poll makes no replica disappear: the last listing still counts
         now = time.monotonic()
         counts = there(self.status) if seen else {}
         self._run.samples.append(Sample(now - self._run.begun_s, self._load.in_flight, self._load.tokens, counts))
@@ -94,7 +94,7 @@ class Watch:
         return self.hurt.get(target.process) == target
 
     def _judge(self, event: Event, now: float) -> None:
-        """Whether the place of a replica that was hurt has been taken."""
+        """Whether an injured replica has been replaced."""
         here = [one for one in self._targets.values() if one.pool == event.pool and self._machines.alive(one)]
         wanted = {**self._parts, **sizes(self.status)}
         whole = self._replicas([one for one in here if not self._is_hurt(one)], event.pool) >= wanted[event.pool]
@@ -103,7 +103,7 @@ class Watch:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s
 
     def _replicas(self, targets: list[Target], pool: str) -> int:
-        """How many replicas these make: of a group, all ranks must be among them."""
+        """Number of replicas that these make: a group counts if all ranks are among them."""
         rows = next((one["replicas"] for one in self.status["pools"] if one["name"] == pool), None)
         known = {(one.name, one.pid) for one in targets}
         of_these = (row for row in rows or () if (row["replica"], row["pid"]) in known)

@@ -14,5 +14,5 @@ def prefer_compiled() -> bool:
     try:
         folder = current()
     except ConfigError:
-        return False  # there is nowhere that one could be
+        return False  # no build can exist
     return folder.is_dir() and compiled.use(folder)

@@ -1,4 +1,4 @@
-"""Step 1: a question, and its answer as it comes."""
+"""Step 1: a question, and its streamed response."""
 
 from contextlib import closing
 
@@ -24,9 +24,9 @@ def run(stage: Stage) -> StepReport:
 
 
 def chat_report(reply: ChatReply, begun_s: float) -> StepReport:
-    """The findings. Args: begun_s: of the demo, on the reply's clock [s].
+    """The findings. Args: begun_s: start of the demo, on the reply's clock [s].
 
-    Raises: StepError if there is no answer.
+    Raises: StepError if there is no response.
     """
     if reply.first is None:
         raise StepError("the answer was empty")

@@ -77,7 +77,7 @@ class Keys:
             while True:
                 select.select([fd], [], [], _FOREVER_S)
                 key = os.read(fd, 1)
-                if not key:  # the terminal is gone
+                if not key:  # the terminal has closed
                     return "leave"
                 if key in _CHOICES:
                     return _CHOICES[key]

@@ -29,7 +29,7 @@ DEADLINE_S = 60.0
 
 @dataclass(slots=True)
 class Killed:
-    """One stream and its kill. `at_s`: on the clock of the answer's arrivals [s]; None = it did not come."""
+    """One stream and its kill. `at_s`: on the clock of the response's arrivals [s]; None = the kill did not happen."""
 
     answer: StreamedAnswer
     target: Target | None = None
@@ -56,7 +56,7 @@ def run(stage: Stage) -> StepReport:
 def _ask(
     system: DemoSystem, enough: Callable[[StreamedAnswer], bool] | None, answer: StreamedAnswer | None = None
 ) -> StreamedAnswer:
-    """One whole answer. Raises: StepError if it is none."""
+    """One whole response. Raises: StepError if it is invalid."""
     body = {
         "model": system.model, "messages": [{"role": "user", "content": QUESTION}], **WISHES, "stream": True,
         "stream_options": {"include_usage": True}, "return_token_ids": True,
@@ -69,7 +69,7 @@ def _ask(
 
 
 def _watch(stage: Stage, killed: Killed) -> bool:
-    """Show what has come, and kill when it is time. Returns: False, the stream is read to its end."""
+    """Print the received text, and kill at the right time. Returns: False, the stream is read to its end."""
     choice = killed.answer.choices[0]
     stage.narrator.stream(choice.text[killed.told :])
     killed.told = len(choice.text)
@@ -103,7 +103,7 @@ def kill_report(reference: StreamedAnswer, killed: Killed, events: Sequence[dict
 
     Args:
         events: of the pool, latest first, as in the dashboard.
-    Raises: StepError if the kill did not come.
+    Raises: StepError if the kill did not happen.
     """
     if killed.at_s is None or killed.target is None:
         raise StepError("the answer was at its end before the kill")

@@ -49,15 +49,15 @@ class Narrator:
         self._console.print(Text(f"> {text}", style="cyan"), width=self._width)
 
     def stream(self, piece: str) -> None:
-        """A piece of an answer, as it comes."""
+        """A piece of a response, as it arrives."""
         self._console.print(Text(without_controls(piece)), end="", soft_wrap=True)
 
     def event(self, text: str) -> None:
-        """An event of this moment, on a line of its own."""
+        """An event, on a line of its own."""
         self._console.print(Text(text, style="bold yellow"), width=self._width)
 
     def line(self, text: str = "") -> None:
-        """A line as it is; without text the end of one that was streamed."""
+        """A literal line; without text the end of a streamed one."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def address(self, name: str, url: str) -> None:

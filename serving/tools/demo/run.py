@@ -19,10 +19,10 @@ def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys
     """Run the steps.
 
     Args:
-        folder: there already; steps write into it.
+        folder: exists; steps write into it.
     Returns: their outcomes; steps that never started are not included.
     Raises: UnavailableError if the system does not start; KeyboardInterrupt while it starts.
-    Effects: a system of its own is started if a step needs one; all of its processes have ended.
+    Effects: a separate system is started if a step needs one; all of its processes have ended.
     """
     begun = time.monotonic()
     run, left = DemoRun([]), list[str]()
@@ -33,7 +33,7 @@ def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys
             with _system(steps, narrator, left) as system:
                 run.model = system.model if system else ""
                 _take_turns(steps, Stage(narrator, folder, begun, system), keys, interrupts, run)
-        except KeyboardInterrupt:  # while the system started, or ended
+        except KeyboardInterrupt:  # during the start or the stop of the system
             if not run.outcomes:
                 raise
             run.ended_early = True
@@ -52,7 +52,7 @@ def _system(steps: Sequence[Step], narrator: Narrator, left: list[str]) -> Itera
 
 
 def _take_turns(steps: Sequence[Step], stage: Stage, keys: Keys, interrupts: Interrupts, run: DemoRun) -> None:
-    """All steps in turn, until the reader leaves. Effects: fills `run`."""
+    """All steps in turn, until the reader quits. Effects: fills `run`."""
     for number, step in enumerate(steps, 1):
         stage.narrator.heading(number, len(steps), step.title)
         outcome = _turn(step, stage, keys, waits=number > 1)
@@ -64,7 +64,7 @@ def _take_turns(steps: Sequence[Step], stage: Stage, keys: Keys, interrupts: Int
 
 
 def _turn(step: Step, stage: Stage, keys: Keys, *, waits: bool) -> StepOutcome | None:
-    """One step. Args: waits: for a key, if keys are awaited. Returns: None if the reader leaves."""
+    """One step. Args: waits: for a key, if keys are awaited. Returns: None if the reader quits."""
     begun = time.monotonic()
     try:
         stage.narrator.say(step.text)
@@ -79,7 +79,7 @@ def _turn(step: Step, stage: Stage, keys: Keys, *, waits: bool) -> StepOutcome |
     except KeyboardInterrupt:
         stage.narrator.line()
         return StepOutcome(step, "skipped", time.monotonic() - begun)
-    except Exception as error:  # whatever it is: the other steps have something to show, and the exit code tells
+    except Exception as error:  # any error: the other steps still run, and the exit code reports it
         kind = "" if isinstance(error, ServingError) else f"{type(error).__name__}: "
         return StepOutcome(step, "failed", time.monotonic() - begun, f"{kind}{error}")
     return StepOutcome(step, "failed" if report.problem else "done", time.monotonic() - begun, report.problem, report)

@@ -1,4 +1,4 @@
-"""Step 4: one more decode instance, while an answer streams."""
+"""Step 4: one more decode instance, while a response streams."""
 
 import asyncio
 import threading
@@ -58,7 +58,7 @@ def run(stage: Stage) -> StepReport:
 
 
 class _Stream:
-    """A long answer, read on a thread of its own until this is left."""
+    """A long response, read on a separate thread until the block ends."""
 
     def __init__(self, system: DemoSystem) -> None:
         body = {

@@ -60,7 +60,7 @@ def own_system(narrator: Narrator, left: list[str]) -> Iterator[DemoSystem]:
     """Start a system, and stop it on exit in every case.
 
     Args:
-        left: gets what it has left on the machine.
+        left: receives the system's leftovers on the machine.
     Raises: UnavailableError if it does not start.
     """
     begun, session = time.monotonic(), ""

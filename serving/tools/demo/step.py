@@ -1,4 +1,4 @@
-"""The interface of a step, and what one has found, ready for terminal and page."""
+"""The interface of a step, and its findings, ready for terminal and page."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.tools.demo.stage import Stage
 
 
 class StepError(ServingError):
-    """A step could not show what it is there for; the message is the reason."""
+    """A step could not show its subject; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class StepReport:
     Args:
         summary: one sentence.
         figure: name and value of the main figure, such as ("pause", "2.1 s"); `more`: small print below it.
-        problem: what of the README's promise was not kept; empty = all of it was.
+        problem: which claim of the README was not met; empty = all were.
         quotes: texts of the model.
-        files: what was written into the demo's folder, relative to it, by what it is.
+        files: files written into the demo's folder, relative to it, by content.
     """
 
     summary: str
@@ -39,14 +39,14 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to show.
+    """One demonstration.
 
     Args:
         name: on the command line. title: in terminal and page.
-        text: what is going to happen and why that is worth a look, a few sentences.
-        commands: what does the same on a system of the reader's own.
-        run: does it. Raises: StepError, UnavailableError and the like; KeyboardInterrupt when it is skipped, after
-        stopping all that it started. needs_system: whether there must be a system.
+        text: what the step shows and why, a few sentences.
+        commands: that do the same on the reader's own system.
+        run: executes it. Raises: StepError, UnavailableError and the like; KeyboardInterrupt when it is skipped, after
+        stopping all that it started. needs_system: whether it needs a running system.
     """
 
     name: str
@@ -59,11 +59,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """A step's end.
+    """Outcome of a step.
 
     Args:
         reason: why it failed; empty otherwise.
-        report: what it found; None if it was skipped, or failed before it had found anything.
+        report: its findings; None if it was skipped, or failed before it had any.
     """
 
     step: Step
@@ -79,8 +79,8 @@ class DemoRun:
 
     Args:
         model: the served model; empty where no system was started.
-        left: what the demo's system has left on the machine; empty = clean.
-        ended_early: the reader left before the last step; `interrupted`: by Ctrl-C or another signal, not by a key.
+        left: leftovers of the demo's system on the machine; empty = clean.
+        ended_early: the reader quit before the last step; `interrupted`: by Ctrl-C or another signal, not by a key.
     """
 
     outcomes: list[StepOutcome]
@@ -92,5 +92,5 @@ class DemoRun:
 
     @property
     def failed(self) -> bool:
-        """Whether anything went wrong. What was skipped did not."""
+        """Whether a step failed. Skipped steps did not."""
         return bool(self.left) or any(outcome.state == "failed" for outcome in self.outcomes)

@@ -1,1 +1,3 @@
-"""`cloudmatrix evaluate`: how good a model is, and how far from a reference, on held-out text and on local tasks."""
+"""`cloudmatrix evaluate`: quality of a model, and its distance from a reference, on held-out text and on local
+tasks.
+"""

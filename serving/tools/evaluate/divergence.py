@@ -21,7 +21,7 @@ class WindowScores:
         nats: `-log p(target)` by the model.
         reference_nats: the same by the reference; empty without one, as are the next two.
         divergence: `KL(reference || model)` of the whole next-token distribution [nat].
-        agreement: 1 where both find the same token likeliest.
+        agreement: 1 where both find the same token most likely.
         begins: whether it is the first window of its document.
     """
 
@@ -35,7 +35,7 @@ class WindowScores:
 def score_windows(windows: Sequence[TextWindow], model: Scorer, reference: Scorer | None) -> Iterator[WindowScores]:
     """Score windows, a batch of them at a time, in the order given.
 
-    Raises: EngineError if a pass fails; ModelError if a model gives what is no number.
+    Raises: EngineError if a pass fails; ModelError if a model's output is no number.
     Effects: overwrites the caches.
     """
     for first in range(0, len(windows), model.batch):
@@ -78,7 +78,7 @@ def divergence(reference: Tensor, model: Tensor) -> Tensor:
         reference, model: log-probabilities `[rows, vocab] float32`.
     Returns: `[rows]`, never below zero: what rounding leaves there is no divergence.
     """
-    # A token that the reference rules out (-inf) adds nothing, whatever the model says.
+    # A token that the reference excludes (-inf) adds nothing, for any model.
     terms = reference.exp() * (reference - model)
     return terms.masked_fill_(reference == float("-inf"), 0.0).sum(-1).clamp_min_(0.0)
 

@@ -30,7 +30,7 @@ class TextJob:
 
 @dataclass(frozen=True, slots=True)
 class TaskJob:
-    """One task, and per question what is fed for each of its choices."""
+    """One task, and the sequences fed for each choice of each question."""
 
     task: TaskFile
     num_fewshot: int

@@ -61,11 +61,11 @@ def loglikelihoods(
 ) -> list[list[float]]:
     """`log p(continuation | context)` [nat] of each continuation of each question.
 
-    What the continuations of a question have in common is fed once.
+    The common prefix of a question's continuations is fed once.
 
     Args:
-        told: called after each pass with how many continuations it settled.
-    Raises: EngineError if a pass fails; ModelError if the model gives what is no number.
+        told: called after each pass with the number of completed continuations.
+    Raises: EngineError if a pass fails; ModelError if the model's output is no number.
     Effects: overwrites the cache.
     """
     found = [[0.0] * len(question) for question in questions]
@@ -86,7 +86,7 @@ class _Asked:
     """A question, or some of its continuations, as one group of sequences.
 
     Args:
-        places: per rest of the group, the continuations that it settles: those of one token share theirs.
+        places: per rest of the group, the continuations that it completes: those of one token share theirs.
     """
 
     question: int

@@ -21,11 +21,11 @@ _ABSORBED_TOKENS = 4  # so few are not worth expanding a long beginning
 
 @dataclass(frozen=True, slots=True)
 class PrefixGroup:
-    """Sequences with a common beginning, which is fed once.
+    """Sequences with a common prefix, which is fed once.
 
     Args:
-        shared: the beginning, whole blocks of it; may be empty.
-        rests: what follows in each sequence, at least one token.
+        shared: the prefix, in whole blocks; may be empty.
+        rests: remainder of each sequence, at least one token.
     """
 
     shared: tuple[int, ...]
@@ -38,7 +38,7 @@ class PrefixGroup:
 
 
 def blocks_of(tokens: Sequence[int]) -> int:
-    """KV blocks of so many tokens."""
+    """KV blocks of this many tokens."""
     return -(-len(tokens) // BLOCK_TOKENS)
 
 
@@ -47,7 +47,7 @@ class Scorer:
 
     Args:
         context: longest sequence [tokens]. batch: sequences of that length that fit at once.
-        chunk: tokens of a sequence fed per pass; 0 = all. Up to 4, tokens take the way of decode.
+        chunk: tokens of a sequence fed per pass; 0 = all. Up to 4, tokens use the decode path.
     Raises: EngineError if there is no memory for the cache.
     """
 

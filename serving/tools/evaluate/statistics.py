@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals by bootstrap over blocks of text, standard errors of means."""
+"""Uncertainty of figures: intervals by bootstrap over blocks of text, standard errors of means."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 BLOCK_TOKENS = 256
-"""Tokens that are drawn together: neighbours are hard or easy together, and drawn singly would look too sure."""
+"""Tokens that are drawn together: neighbours are hard or easy together, and single draws would understate the error."""
 
 RESAMPLES = 1000
 _SEED = 20240601

@@ -34,7 +34,7 @@ def read_text(
     """Read and tokenize one file.
 
     Args:
-        max_documents: only so many documents, the first ones. max_tokens: only so many tokens, the first ones.
+        max_documents: only this many documents, the first ones. max_tokens: only this many tokens, the first ones.
     Raises: ConfigError if there is no such file, it is not UTF-8, a line is not a document, or no token is left to
         predict.
     """

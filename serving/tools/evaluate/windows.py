@@ -18,7 +18,7 @@ class TextWindow:
 
     Args:
         tokens: fed, at most `context` of them.
-        targets: what the last `len(targets)` fed tokens should be followed by.
+        targets: expected successors of the last `len(targets)` fed tokens.
         begins: whether it is the first one of its document.
     """
 

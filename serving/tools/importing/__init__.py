@@ -1,1 +1,1 @@
-"""Checkpoint folders made of GGUF files."""
+"""Checkpoint folders made from GGUF files."""

@@ -1,6 +1,6 @@
 """DeepSeek-V2 and -V3 (GLM-4.7-Flash's files, too): GGUF's `deepseek2`.
 
-Files of old have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of both the latent form and
+Older files have `attn_kv_b`; newer ones have it in two parts, and key and value lengths of both the latent form and
 the heads.
 """
 

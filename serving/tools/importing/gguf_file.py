@@ -1,7 +1,7 @@
-"""GGUF files: keys, tensors and their numbers; every length is checked against the file before it is believed.
+"""GGUF files: keys, tensors and their numbers; every length is checked against the file before use.
 
-The package `gguf` can read such files, too, but takes their counts at their word: a file that was cut short ends in a
-traceback or does not end. Here only the tables of types come from it, and the numbers of quantised tensors.
+The package `gguf` can read such files, too, but trusts their counts: a truncated file causes a traceback or an endless
+read. This module takes only the tables of types from it, and the numbers of quantised tensors.
 
     "GGUF" | version | counts | key, type, value ... | name, shape, type, offset ... | padding | bytes of tensors
 """

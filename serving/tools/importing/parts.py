@@ -1,7 +1,7 @@
-"""Parts of a checkpoint: which tensors of a GGUF file give which ones of a Hugging Face folder, and how.
+"""Parts of a checkpoint: the tensors of a GGUF file from which each tensor of a Hugging Face folder is made, and how.
 
 llama.cpp's converter changes some: rows of Llama's queries and keys so that rotated pairs are neighbours, experts into
-one tensor for all, DeepSeek's expansion of latents into one for keys and one for values. Here that is undone.
+one tensor for all, DeepSeek's expansion of latents into one for keys and one for values. This module reverses that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Named = Iterator[tuple[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Tensors of a file, and what becomes of them.
+    """Tensors of a file, and their conversion.
 
     Args:
         sources: shapes that the file's tensors must have, by name.
@@ -31,7 +31,7 @@ class Part:
 
 
 def same(source: str, shape: Shape, target: str) -> Part:
-    """A tensor that only gets another name."""
+    """A renamed tensor."""
     return Part({source: shape}, lambda stored: iter([(target, stored[0].read())]))
 
 

@@ -41,9 +41,9 @@ class Splitting:
     """The way in which a kind of tokenizer splits text before it merges.
 
     Args:
-        patterns: each splits what those before it left whole; matches are not split further.
-        gpt2: then splits as GPT-2's does.
-        digits: takes every digit for itself first.
+        patterns: each splits the pieces left whole by the earlier ones; matches are not split further.
+        gpt2: then splits like GPT-2.
+        digits: splits off every digit first.
         nfc: composes characters first.
         ignore_merges: a piece that is a token as a whole is not merged.
         adds_bos: adds the begin token by default.

@@ -55,7 +55,7 @@ def _yarn(keys: ArchitectureKeys) -> dict[str, object]:
         name: keys.number(f"rope.scaling.{own}") for name, own in _YARN.items() if keys.has(f"rope.scaling.{own}")
     }
     if keys.has("rope.scaling.yarn_log_multiplier"):
-        # The converter writes a tenth of DeepSeek's mscale_all_dim, which its checkpoints give mscale as well.
+        # The converter writes a tenth of DeepSeek's mscale_all_dim, which its checkpoints also use as mscale.
         both = round(10 * keys.number("rope.scaling.yarn_log_multiplier"), 6)
         scaling |= {"mscale": both, "mscale_all_dim": both}
     return scaling
@@ -76,7 +76,7 @@ def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
 
 
 def _llama3_divisors(theta: float, width: int, factor: float) -> Tensor:
-    """`[width / 2] float32`: by how much each pair's frequency is divided."""
+    """`[width / 2] float32`: divisor of each pair's frequency."""
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     found = []
     for pair in range(width // 2):

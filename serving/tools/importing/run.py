@@ -1,4 +1,4 @@
-"""The whole of an import: tables read and checked, then tensor by tensor from the file into the folder.
+"""A whole import: tables read and checked, then tensor by tensor from the file into the folder.
 
 Memory is that of one tensor in float32 (of stacked experts: one of them) and of the shard that is being filled.
 """

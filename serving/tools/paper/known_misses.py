@@ -1,7 +1,7 @@
-"""Rows that we cannot meet within 5 %, and bounds that we break: how far they may be off, and why.
+"""Rows that we cannot meet within 5 %, and bounds that we break: their permitted error, and the reason.
 
-A row that is further off than here, or missed and not here, is unexplained: `cloudmatrix reproduce` reports it and
-fails. So a change that makes a figure worse is seen at once.
+A row with a larger error, or a miss that is not listed, is unexplained: `cloudmatrix reproduce` reports it and
+fails. So a change that makes a figure worse is detected at once.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """One prefill instance under full steps: the live prefill engine in virtual time, with the KV-cache pool.
 
 The paper measures prefill alone, with 16K prompt tokens for each NPU in a step. Either one such batch follows the other
-(`overlap` off: each request's time is its TTFT), or the next ones are waiting already, and their cached blocks are
-loaded from the pool while the step before them computes.
+(`overlap` off: each request's time is its TTFT), or the next ones are already waiting, and their cached blocks are
+loaded from the pool while the previous step computes.
 """
 
 from dataclasses import dataclass, field
@@ -172,7 +172,7 @@ class PrefillBench:
         fitted = cost.device.calibration.pool_load_bytes_per_s
         rate = (fitted if case.gb_per_s is None else case.gb_per_s * 1e9) * case.npus
         self._loads = _Loads(self._queue, pool, token_bytes * BLOCK_TOKENS, Fabric([Link(_LINK, Plane.UB, rate)]))
-        # Room for the step that computes and for the one that loads: what the paper ran must have fitted.
+        # Space for the step that computes and for the one that loads: the paper's load must have fitted.
         blocks = case.room_batches * (case.prompts * -(-(case.prompt + 1) // BLOCK_TOKENS) + 1)
         settings = EngineSettings(
             role=EngineRole.PREFILL, block_tokens=BLOCK_TOKENS, max_step_tokens=case.tokens_per_npu * case.npus,
@@ -201,7 +201,7 @@ class PrefillBench:
                 queue.run()
                 busy_s += self.ends[-1] - begins_s
         done = len(self.ends)
-        if case.overlap:  # the first step had nothing to hide its loads behind
+        if case.overlap:  # the first step could not hide its loads
             done = sum(end > self.ends[0] for end in self.ends)
             busy_s = self.ends[-1] - self.ends[0]
         return PrefillMeasure(

@@ -1,4 +1,4 @@
-"""Runs experiments one after the other; what comes out is what every report is made of."""
+"""Runs experiments one after the other; all reports are made from the results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

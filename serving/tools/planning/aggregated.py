@@ -1,4 +1,4 @@
-"""Which aggregated instances, that prefill and decode, are worth a simulation, and how many there must be."""
+"""Aggregated instances worth a simulation, and their minimum number."""
 
 from dataclasses import replace
 from itertools import product
@@ -29,7 +29,7 @@ def both_floors(
     target: PlanTarget,
     dropped: list[Dropped],
 ) -> dict[Both, Floor]:
-    """Aggregated instances that can hold the limits at all, the preferred ones first, each with its fewest.
+    """Aggregated instances that can meet the limits at all, the preferred ones first, each with its minimum number.
 
     Raises: ConfigError if there is none, or the model does not allow a division.
     Effects: adds the others to `dropped`.
@@ -62,7 +62,7 @@ def both_floors(
 
 
 def _share(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget) -> float:
-    """Requests that an idle instance serves within both limits, and has room for: 0..1."""
+    """Requests that an idle instance serves within both limits, and has capacity for: 0..1."""
     in_time = bounds.prefill_times(cost, config, demand, npus) <= target.ttft_s
     fast = bounds.decode_times(cost, config, demand, npus, handoff=False) <= target.tpot_s
     room = demand.prompt <= cost.hbm_plan("aggregated", npus * DIES_PER_NPU).instance_kv_tokens

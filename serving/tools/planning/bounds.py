@@ -1,7 +1,7 @@
-"""Bounds by the cost model alone: limits that no number of instances can mend, and the least number of instances.
+"""Bounds by the cost model alone: limits that no number of instances can fix, and the least number of instances.
 
-Every bound is optimistic: prompts meet an idle instance and a cache without limits, answers an empty batch and the
-luckiest drafts. What fails here fails in every simulation, so it need not be simulated.
+Every bound is optimistic: prompts meet an idle instance and a cache without limits, decodes an empty batch and the
+highest acceptance of drafts. A failure here implies a failure in every simulation, so none is needed.
 """
 
 import math
@@ -27,7 +27,7 @@ from serving.virtual import work_done
 
 _CONTEXT_STEP = 2048
 _SAFETY = 0.8
-"""On rates: the cost model's best step against what must pass in the mean; not every token need be there in time."""
+"""Factor on rates: the cost model's best step against the mean; not every token need arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Dropped:
 def decode_cost(
     cost: CostModel, attention_tp: int, npus: int = 0, expert_dies: int = 0, redundant: int = -1
 ) -> CostModel:
-    """The cost model with so many dies of a decode instance sharing their sequences, or so many with experts only.
+    """The cost model with this many dies of a decode instance sharing their sequences, or this many with experts only.
 
     Args:
         redundant: as `Shape.redundant`, of instances of both roles.
-        npus: of an instance: its attention dies have the configured number of domains, or the next below that divides.
+        npus: of an instance: its attention dies have the configured number of domains, or the next lower divisor.
     Raises: ConfigError if the model or the device does not allow it.
     """
     domains = cost.decode.parallelism.domains
@@ -122,7 +122,7 @@ def share_within(times: NDArray[np.float64], limit_s: float) -> float:
 
 
 def misfit(cost: CostModel, role: Role, npus: int) -> str | None:
-    """Why an instance of this size cannot be; None if it can."""
+    """Why an instance of this size is impossible; None if it is possible."""
     try:
         cost.hbm_plan(role, npus * DIES_PER_NPU)
     except SpecError as error:
@@ -131,14 +131,14 @@ def misfit(cost: CostModel, role: Role, npus: int) -> str | None:
 
 
 def least_prefills(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
-    """Instances that compute the prompts at the rate at which they come, at the least."""
+    """Minimum number of instances that compute the prompts at their arrival rate."""
     best = prefill_tokens_per_s(cost, config, shape, demand.attended)
     needed = float(np.sort(demand.uncached)[: int(target.attainment * len(demand))].sum())
     return max(1, math.ceil(_SAFETY * needed / (demand.duration_s + target.ttft_s) / best))
 
 
 def least_decodes(cost: CostModel, config: ServeConfig, demand: PlanDemand, shape: Shape, target: PlanTarget) -> int:
-    """Instances that hold the sequences' caches and generate their tokens as fast as these must come, at the least."""
+    """Minimum number of instances that hold the sequences' caches and generate their tokens at the required rate."""
     count = int(target.attainment * len(demand))
     gaps = np.sort(demand.output)[:count] - 1
     span_s = demand.duration_s + target.ttft_s + float(gaps.max(initial=0)) * target.tpot_s
@@ -148,7 +148,7 @@ def least_decodes(cost: CostModel, config: ServeConfig, demand: PlanDemand, shap
 
 
 def least_both(cost: CostModel, config: ServeConfig, demand: PlanDemand, both: Both, target: PlanTarget) -> int:
-    """Aggregated instances that do the prompts' and the answers' work in the time that there is, at the least."""
+    """Minimum number of aggregated instances that do the prompts' and the outputs' work in the available time."""
     count = int(target.attainment * len(demand))
     gaps = np.sort(demand.output)[:count] - 1
     span_s = demand.duration_s + target.ttft_s + float(gaps.max(initial=0)) * target.tpot_s
@@ -164,7 +164,8 @@ def beside_prompts_s(
 ) -> float:  # fmt: skip
     """Time that an output token adds to steps of an aggregated instance, all of which have a full chunk, too [s].
 
-    That is the least: no weights are read for it. Of an instance with the largest batch that keeps TPOT.
+    This is a lower bound: no weights are read for it. It is that of an instance with the largest batch within the TPOT
+    SLO.
     """
     prompts, answers = both
     dies, simulation, divided = answers.npus * DIES_PER_NPU, config.simulation, shape_cost(cost, answers)
@@ -192,7 +193,7 @@ def both_per_s(cost: CostModel, config: ServeConfig, demand: PlanDemand, both: B
 def decode_tokens_per_s(
     cost: CostModel, config: ServeConfig, context: float, shape: Shape, target: PlanTarget
 ) -> float:
-    """Output tokens per second of one instance with the largest batch that keeps TPOT, by the cost model."""
+    """Output tokens per second of one instance with the largest batch within the TPOT SLO, by the cost model."""
     dies, divided = shape.npus * DIES_PER_NPU, shape_cost(cost, shape)
     return work_done.decode_tokens_per_s(
         divided, config, context, shape.npus, dies, shape.limit * DIES_PER_NPU, target.tpot_s
@@ -213,7 +214,7 @@ def prefill_tokens_per_s(cost: CostModel, config: ServeConfig, shape: Shape, att
 
 
 def batch_of(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget) -> int:
-    """Sequences per die with which the mean request keeps its TPOT, by the cost model; at least 1."""
+    """Sequences per die with which the mean request meets its TPOT, by the cost model; at least 1."""
     simulation = config.simulation
     found = cost.max_batch(
         target.tpot_s, float(demand.prompt.mean() + demand.output.mean() / 2), dies=npus * DIES_PER_NPU,

@@ -46,7 +46,7 @@ Both = tuple[Shape, Shape]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A split of NPUs: so many instances of one shape in each pool.
+    """A split of NPUs: this many instances of one shape in each pool.
 
     Without prefill instances the decode instances do both: `prefill` is then the number of prompt tokens in their
     steps.
@@ -74,7 +74,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """The split in one look: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
+        """The split in short: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
         if self.aggregated:
             return f"{self.decodes} x {self.decode.npus}{self.decode.division} aggregated"
         return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
@@ -90,7 +90,7 @@ class Candidate:
         return self.prefill, self.decode
 
     def within(self, other: "Candidate") -> bool:
-        """Whether it has the other's shapes and nowhere more instances: it cannot do better then."""
+        """Whether it has the other's shapes and in no pool more instances, so that it cannot do better."""
         same = (self.both, self.aggregated) == (other.both, other.aggregated)
         return same and self.prefills <= other.prefills and self.decodes <= other.decodes
 

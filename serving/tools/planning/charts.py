@@ -70,7 +70,7 @@ def _npus_axis(options: Sequence[Option]) -> Axis:
 
 
 def _by_kind(plan: CapacityPlan, value: Callable[[Option], float]) -> list[ScatterTrace]:
-    """Points by what became of their plans, the best one last and above the others."""
+    """Points by the outcome of their plans, the best one last and above the others."""
     found = []
     for name, color in _KINDS:
         members = [one for one in _options(plan) if _kind(one, plan) == name]

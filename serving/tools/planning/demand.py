@@ -41,7 +41,7 @@ class PlanDemand:
 
     @property
     def attended(self) -> float:
-        """Tokens that each of those attends to, in the mean."""
+        """Mean number of tokens that each of those attends to."""
         return attended_by_each(self.uncached, self.reused)
 
 

@@ -1,4 +1,4 @@
-"""The highest rate at which a predicate holds: doubled or halved until it does not, then the gap is halved."""
+"""The highest rate at which a predicate holds: doubled or halved until it changes, then the interval is bisected."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ HIGHEST = 1024.0
 def highest_that_holds(
     holds: Callable[[float], bool], rate: float, step: float, fine: float, highest: float = HIGHEST
 ) -> float:
-    """The highest rate that holds, near a first guess.
+    """The highest rate that holds, near an initial estimate.
 
     Args:
-        step: factor between rates until one holds and the next does not. fine: they end closer than this.
+        step: factor between rates until one holds and the next does not. fine: final ratio between them.
         highest: no higher rate is tried, and none below its inverse.
-    Returns: 0 if none holds; a rate within a step of `highest` if it was not seen to end.
+    Returns: 0 if none holds; a rate within a step of `highest` if no failure was seen.
     """
     low, high = (rate, rate * step) if holds(rate) else (0.0, rate)
     while low and high <= highest and holds(high):

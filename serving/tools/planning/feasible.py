@@ -1,4 +1,4 @@
-"""Which instance sizes are worth a simulation, and how many of each there must be: the search's start."""
+"""Instance sizes worth a simulation, and their minimum number: the search's start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class SearchStart:
     both: dict[Both, Floor] = field(default_factory=dict)
 
     def without_floors(self) -> "SearchStart":
-        """The same for a closed loop, whose rate follows from what there is: any number of instances may do."""
+        """The same for a closed loop, whose rate depends on the system: any number of instances may suffice."""
         one = Floor(1, "")
         return replace(
             self, prefill=dict.fromkeys(self.prefill, one), decode=dict.fromkeys(self.decode, one),
@@ -45,9 +45,9 @@ class SearchStart:
 def start(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, wanted: SearchLimits, target: PlanTarget
 ) -> SearchStart:
-    """Drop what cannot be, and find the floors of the rest.
+    """Drop impossible options, and find the lower bounds of the rest.
 
-    Raises: ConfigError if no option can hold the target, in one line with the achievable value.
+    Raises: ConfigError if no option can meet the target, in one line with the achievable value.
     """
     if wanted.modes == ("disaggregated",):
         return _pools(cost, config, demand, wanted, target)
@@ -124,7 +124,7 @@ def capacity_per_s(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One pool's limit, and how fast an idle instance is.
+    """One pool's limit, and the speed of an idle instance.
 
     Attributes:
         times: least latency of each request, by size [s]. floor_s: least latency that any request can have, by size.
@@ -181,7 +181,7 @@ def _decode_sizes(
     target: PlanTarget,
     dropped: list[Dropped],
 ) -> list[Shape]:
-    """Decode instances, without a batch limit, that can hold the limit at all.
+    """Decode instances, without a batch limit, that can meet the limit at all.
 
     Raises: ConfigError if there is none, or the model does not allow one of the degrees.
     Effects: adds the others to `dropped`.
@@ -215,7 +215,7 @@ def _sizes(
     target: PlanTarget,
     dropped: list[Dropped],
 ) -> list[int]:
-    """Those that can hold the limit at all.
+    """Sizes that can meet the limit at all.
 
     Raises: ConfigError if there is none.
     Effects: adds the others to `dropped`.

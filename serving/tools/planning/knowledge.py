@@ -1,7 +1,7 @@
-"""Conclusions from verdicts: which candidates are out, and why. More instances never do worse: that is the one
+"""Conclusions from verdicts: excluded candidates, and the reasons. More instances never do worse: that is the only
 inference.
 
-whole-trace verdict of (p, d)            what follows
+whole-trace verdict of (p, d)            conclusion
 only TTFT is missed too often            no plan with p or fewer of these prefill instances
 only TPOT is missed too often            no plan with d or fewer of these decode instances
 both, or only the two together           no plan with p or fewer and d or fewer of both
@@ -28,10 +28,10 @@ class Floor:
 
 
 class Knowledge:
-    """Grows with each verdict.
+    """Accumulates verdicts.
 
     Args:
-        prefill, decode, both: floors that hold from the start, by shape.
+        prefill, decode, both: lower bounds that hold from the start, by shape.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Knowledge:
         """Verdicts that raised a shape's floor."""
 
     def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
-        """Effects: remembers a whole-trace verdict, and what follows from it."""
+        """Effects: records a whole-trace verdict, and its conclusions."""
         self.tried[candidate] = verdict
         target = self.target
         if verdict.holds(target):
@@ -79,7 +79,7 @@ class Knowledge:
                 self._misses["decode", one.decode] += 1
 
     def learn_stretch(self, pool: str, shape: Shape, count: int, verdict: PlanVerdict) -> None:
-        """Effects: remembers whether so many instances kept their pool's limit on the busiest stretch."""
+        """Effects: records whether this many instances met their pool's limit on the busiest stretch."""
         kept = verdict.ttft_attainment if pool == "prefill" else verdict.tpot_attainment
         if kept < self.target.attainment:
             self._doubtful[pool, shape] = max(count, self._doubtful.get((pool, shape), 0))
@@ -93,7 +93,9 @@ class Knowledge:
         )
 
     def too_near(self, candidate: Candidate) -> bool:
-        """Whether a candidate is nearer to a floor than a shape that missed so often should go, if there is more."""
+        """Whether a candidate is closer to a lower bound than a shape with this many misses should be tried, if
+        larger ones exist.
+        """
         prefill, decode = candidate.prefill, candidate.decode
         if candidate.aggregated:
             count = self.both[candidate.both].least + (1 << self._misses[candidate.both]) - 1
@@ -127,9 +129,9 @@ class Knowledge:
         return self._out(candidate) is None
 
     def alike(self, one: Candidate, other: Candidate) -> bool:
-        """Whether two that differ in decode's batch limit alone must do the same: batches stay far below both.
+        """Whether two that differ only in decode's batch limit must have the same result: batches stay far below both.
 
-        Aggregated instances are excluded: prompts under way count against their limit too.
+        Aggregated instances are excluded: running prompts count against their limit too.
         """
         if one.aggregated or other.aggregated:
             return False
@@ -138,7 +140,7 @@ class Knowledge:
         return same and verdict is not None and 2 * verdict.batch <= min(one.decode.limit, other.decode.limit)
 
     def reason(self, candidate: Candidate) -> str:
-        """Why a candidate is not the plan; empty for the plan itself and for what is not decided yet."""
+        """Why a candidate is not the plan; empty for the plan itself and for undecided ones."""
         best, verdict = self.best, self.tried.get(candidate)
         if candidate == best:
             return ""
@@ -168,6 +170,6 @@ def raise_floor(floors: dict[Kind, Floor], shape: Kind, least: int, why: str) ->
 
 
 def costs_more(candidate: Candidate, best: Candidate) -> str:
-    """Why a plan that may hold is not the one to take."""
+    """Why a plan that may meet the target is not chosen."""
     more = candidate.npus - best.npus
     return f"costs {more} NPUs more than {best.label}" if more else f"costs as much as {best.label} and holds no better"

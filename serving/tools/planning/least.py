@@ -19,8 +19,9 @@ from serving.tools.planning.knowledge import Knowledge, raise_floor
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanVerdict
 
 DOUBT = 3.0
-"""A short stretch rules out a candidate if it misses so many times more requests than the target allows: its cache
-is cold and it is the busiest one, so slightly more misses prove nothing about the whole trace."""
+"""A short stretch excludes a candidate if it misses this many times more requests than the target allows: its cache is
+cold and it is the busiest one, so slightly more misses prove nothing about the whole trace.
+"""
 WAVE = 2
 """Candidates that are simulated at a time. Fixed, so that what is tried does not depend on the number of processes."""
 _OTHERS = 4
@@ -89,7 +90,7 @@ def _wave(ranked: list[Candidate]) -> list[Candidate]:
 
 
 def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: int = _OTHERS) -> None:
-    """Simulate plans that may be better than the best one for the same NPUs, and what one instance more would bring.
+    """Simulate plans that may be better than the best one for the same NPUs, and the effect of one more instance.
 
     The additional instance is assigned to the pool that is nearer to its limit. Other plans with more NPUs are not
     simulated.
@@ -115,7 +116,7 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
 def most_generous(space: SearchSpace) -> list[Candidate]:
     """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits.
 
-    And for each size of aggregated instances as many as there is room for.
+    And for each size of aggregated instances the largest number that fits.
     """
     found: dict[tuple[bool, int, tuple[int, int, int, int]], Candidate] = {}
     for one in space.candidates():
@@ -127,7 +128,7 @@ def most_generous(space: SearchSpace) -> list[Candidate]:
 
 
 def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Candidate]:
-    """The candidates with so many more instances in one of the pools."""
+    """Candidates with this many more instances in one of the pools."""
     if candidate.aggregated:
         one = replace(candidate, decodes=candidate.decodes + change)
         return [one] if one.decodes > 0 and one.npus <= space.budget else []
@@ -199,7 +200,7 @@ def _fewest(low: int, high: int, needed: float, metric: str) -> Search:
 
 
 def _beside_generous(space: SearchSpace, pool: str, shape: Shape, number: int) -> Candidate:
-    """A candidate of so many instances of a shape, with the most instances of the other pool's best-filling shape."""
+    """A candidate of this many instances of a shape, with the most instances of the other pool's best-filling shape."""
     others: Iterable[Shape] = space.decode if pool == "prefill" else space.prefill
     left = space.budget - number * shape.npus
     other = max((one for one in others if one.npus <= left), key=lambda one: (left // one.npus * one.npus, one.npus))

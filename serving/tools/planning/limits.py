@@ -1,4 +1,4 @@
-"""Choices that a user leaves to the search, and the batch limits that it tries of its own accord."""
+"""Choices that a user leaves to the search, and the batch limits that it tries by default."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Demand of a workload against what one instance of each shape can do, in figures for people."""
+"""Demand of a workload compared with the capacity of one instance of each shape, as text."""
 
 import numpy as np
 

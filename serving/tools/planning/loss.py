@@ -1,4 +1,4 @@
-"""N+1: what a plan loses at its worst moment, as faults of a simulation. Pure values.
+"""N+1: the loss of a plan at its worst moment, as faults of a simulation. Pure values.
 
 an NPU        its instance pauses until it is rebuilt without it, and continues
 a node        its instances restart on spare NPUs, as many as the instance has
@@ -65,7 +65,7 @@ def spare_npus(loss: PlanLoss, candidate: Candidate) -> int:
 
 
 def loss_text(loss: PlanLoss, candidate: Candidate) -> str:
-    """The loss, for people: what is lost, and when it is back."""
+    """The loss as text: the lost unit, and its recovery time."""
     _, shape = _first(loss, candidate)
     pool = f"{loss.pool} instance" if shape.npus >= NPUS_PER_NODE else f"{loss.pool} instances"
     if loss.unit == "npu":

@@ -1,4 +1,4 @@
-"""Margins of a plan: how much more load it carries until each SLO breaks, and its performance after a loss."""
+"""Margins of a plan: the factor on the load at which each SLO breaks, and its performance after a loss."""
 
 from dataclasses import dataclass
 

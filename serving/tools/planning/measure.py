@@ -1,4 +1,4 @@
-"""One candidate, simulated: its configuration, how long it is worth running, and the verdict."""
+"""One candidate, simulated: its configuration, the useful duration of the run, and the verdict."""
 
 from dataclasses import dataclass, replace
 

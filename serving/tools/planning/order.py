@@ -1,4 +1,4 @@
-"""How plans compare: one order for each question, which the answer states. Pure."""
+"""Comparison of plans: one order for each question, stated in the result. Pure."""
 
 from collections.abc import Callable
 

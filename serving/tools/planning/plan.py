@@ -79,20 +79,21 @@ class ShapeBound:
 
 @dataclass(frozen=True, slots=True)
 class CapacityPlan:
-    """The answer.
+    """The result of planning.
 
     Attributes:
-        question: `least` = fewest NPUs that hold; `goodput` = best split of the budget; `rate` = the split that holds
+        question: `least` = fewest NPUs that suffice; `goodput` = best split of the budget; `rate` = the split that
+        holds
             at the highest rate; `compare` = which of some configurations is better.
         rate: factor on the trace's rate that the plan is for.
         best: None if no plan holds; then `options` are the closest ones.
-        options: runner-ups, and for each pool size what it would take.
-        dropped: what was not simulated on the whole trace, and why.
-        demand, bounds: the demand, and the capacity of an instance of each kind at its best.
-        accuracy: for which device and engine the times hold, and how far they can be off.
-        simulations: how many were run, short ones too. events: that they handled.
+        options: runner-ups, and for each pool size the required number.
+        dropped: options that were not simulated on the whole trace, and the reasons.
+        demand, bounds: the demand, and the maximum rate of an instance of each kind.
+        accuracy: device and engine for which the times hold, and their possible error.
+        simulations: number of runs, including short ones. events: that they handled.
         headroom, losses: margins of the best plan, if requested.
-        prices: of the reader, if there are any.
+        prices: the user's, if given.
         closed: the load is a closed loop, of which factors scale the concurrency.
         config: of the best plan; None where configurations were compared, or no plan holds.
     """

@@ -1,4 +1,4 @@
-"""From a trace and limits to a plan: what can be, what holds, what it costs, and why the rest loses."""
+"""From a trace and limits to a plan: feasible sizes, plans that hold, their costs, and why the others lose."""
 
 import math
 from collections.abc import Callable
@@ -124,7 +124,7 @@ def check_sizes(wanted: SearchLimits) -> None:
 
 
 def check_loop(trace: TraceChoice, *, losses: bool) -> None:
-    """Refuse what a closed loop has no answer to. Raises: ConfigError."""
+    """Refuse options without meaning for a closed loop. Raises: ConfigError."""
     if trace.concurrency is None:
         return
     if trace.concurrency < 1:

@@ -43,7 +43,7 @@ def kept(times: Latencies, target: PlanTarget) -> tuple[Flags, Flags]:
 
 
 def of_decided(result: SimResult, target: PlanTarget) -> SimResult:
-    """A stopped run, with only the requests that had ended by then or were late already."""
+    """A stopped run, with only the requests that had finished by then or were already late."""
     requests = result.requests
     ended = np.frombuffer(requests.outcome, dtype=np.int8) != Outcome.UNFINISHED
     rows = np.flatnonzero(ended | _late(requests, target, result.totals.end_s)).tolist()

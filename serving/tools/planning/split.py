@@ -1,4 +1,4 @@
-"""The best use of so many NPUs: the split with the highest goodput, or the one that holds at the highest rate."""
+"""The best use of a number of NPUs: the split with the highest goodput, or the one that holds at the highest rate."""
 
 from collections.abc import Callable
 

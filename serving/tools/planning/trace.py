@@ -48,7 +48,7 @@ class TraceChoice:
         return self if factor == 1 else replace(self, rate=self.rate * factor)
 
     def busiest(self, parts: int = _PARTS) -> "TraceChoice":
-        """Stretch of the trace with the most tokens, about one of so many parts; the trace itself if it is too short
+        """Part of the trace with the most tokens, about one of this many parts; the trace itself if it is too short
         for that.
 
         Raises: TraceError if there is no request in it.

@@ -1,4 +1,4 @@
-"""How far the times of a plan can be trusted: with batches and prefill steps as full as it allows."""
+"""Accuracy of a plan's times, with batches and prefill steps as full as it allows."""
 
 from hardware.cost import CostModel
 from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
@@ -10,7 +10,7 @@ from serving.virtual.trusted import MIXED
 
 
 def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, demand: DemandFigures) -> str:
-    """For which device and engine a plan holds, and how far its times can be off.
+    """Device and engine for which a plan holds, and the possible error of its times.
 
     Effects: reads files of the device and of the engine.
     """

@@ -1,4 +1,4 @@
-"""Simulations side by side in processes; what comes back does not depend on how many there are."""
+"""Concurrent simulations in processes; results do not depend on their number."""
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ Tell = Callable[[PlanProbe, PlanVerdict], None]
 
 @contextmanager
 def evaluator(setting: PlanSetting, processes: int, tell: Tell) -> Iterator[Evaluate]:
-    """Evaluator for a search. One probe is simulated once: the same question gets the same answer.
+    """Evaluator for a search. Each probe is simulated once: the same question gets the same result.
 
     Args:
         processes: 1 = none but this one.

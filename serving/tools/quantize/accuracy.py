@@ -1,4 +1,4 @@
-"""How far a quantised model is from the original on held-out text: perplexity, divergence, agreement."""
+"""Distance of a quantised model from the original on held-out text: perplexity, divergence, agreement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

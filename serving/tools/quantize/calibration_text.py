@@ -35,9 +35,9 @@ class CalibrationText:
 
 
 def read_text(model: Path, config: Architecture, files: Sequence[Path], settings: Settings) -> CalibrationText:
-    """Windows of some files' text, or of random tokens where there is none.
+    """Windows of some files' text, or of random tokens without files.
 
-    Documents are laid end to end, each behind what the tokenizer puts before a text; so is every window. If a text has
+    Documents are concatenated, each after the tokenizer's prefix of a text; so is every window. If a text has
     more tokens than needed, windows are drawn by the seed.
 
     Raises: ConfigError if a file cannot be read or there is too little text.
@@ -58,7 +58,7 @@ def read_text(model: Path, config: Architecture, files: Sequence[Path], settings
 
 
 def _too_little(available: int, config: Architecture, settings: Settings, source: str) -> str:
-    """Which of the three numbers leaves no window that is long enough, and how to mend it."""
+    """Which of the three numbers leaves no window that is long enough, and the remedy."""
     wanted = 4 * SHORTEST_WINDOW
     if settings.tokens < wanted:
         return f"calibration needs {wanted} tokens at least, and --tokens is {settings.tokens}: give a larger --tokens"

@@ -19,7 +19,7 @@ DAMPING = 0.01
 """Added to H's diagonal, as a share of its mean; GPTQ's own."""
 
 _COLUMNS = 64
-"""Columns whose effect on the ones behind them is applied in one product."""
+"""Columns whose effect on later ones is applied in one product."""
 
 
 def compensated(weight: Tensor, limit: Tensor, inputs: Tensor, damping: float = DAMPING) -> Int8Weight:

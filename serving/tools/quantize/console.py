@@ -15,7 +15,7 @@ from serving.tools.quantize.settings import Settings
 from serving.tools.quantize.tables import accuracy_table
 
 _COLUMNS = ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error")
-"""Those that a terminal has room for."""
+"""Columns that fit on a terminal."""
 
 
 def run_on_console(

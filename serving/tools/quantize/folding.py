@@ -1,13 +1,13 @@
 """Outlier suppression: scales per channel, moved from a product's input into its weight, inside neighbouring operators.
 
-What stays in floating point must not be rounded once more, or the fold would cost what it is to save:
+Floating-point parts must not be rounded again, or the fold would cost as much as it saves:
 
-- a norm's weight keeps its bfloat16: the scale is what the rounded quotient makes it, `g / bf16(g / s)`;
+- a norm's weight keeps its bfloat16: the scale is derived from the rounded quotient, `g / bf16(g / s)`;
 - a matrix that is INT8 itself (up before down, kv_b_proj or v_proj before o_proj) is rounded once, after the fold: any
-  scale, or with a bias what keeps that one's bfloat16;
-- where `--keep` has that matrix stay as it is stored: powers of two;
+  scale, or with a bias one that keeps the bias in bfloat16;
+- if `--keep` preserves that matrix as stored: powers of two;
 - the router, which reads the channels too, is stored in float32;
-- where another product behind the fold stays in floating point: powers of two.
+- if another product after the fold stays in floating point: powers of two.
 
 So the folded model is the original one up to the last bit of float32 sums. Compared with powers of two everywhere,
 scales near the optimal ones lower the error of a fold's products by a tenth on the demo model.
@@ -27,12 +27,12 @@ from serving.tools.quantize.table import Inputs, Tensors, product_weight, rows_o
 
 @dataclass(slots=True)
 class Folded:
-    """A layer on its way.
+    """A layer during folding.
 
     Args:
         tensors: all of the layer's.
-        inputs: what a product's inputs are divided by, `[in_features]`, by its recorded name.
-        outputs: what a matrix' outputs are divided by, `[out_features]`, by its tensor's name.
+        inputs: divisors of a product's inputs, `[in_features]`, by its recorded name.
+        outputs: divisors of a matrix' outputs, `[out_features]`, by its tensor's name.
     """
 
     tensors: Tensors
@@ -114,7 +114,7 @@ def _exact_quotient(vector: Tensor, scale: Tensor, without: Tensor) -> Tensor:
 
 
 def apply_fold(tensors: dict[str, Tensor], fold: Fold, scale: Tensor) -> None:
-    """Divide what gives the channels and multiply what reads them.
+    """Divide the tensors that produce the channels and multiply those that read them.
 
     Args:
         scale: `[channels]`.

@@ -1,7 +1,7 @@
-"""The whole of it: layer by layer through the original and all trials, writing what the chosen one gives.
+"""The whole quantisation: layer by layer through the original and all trials, writing the chosen one's result.
 
 One layer is read at a time and is processed by every trial before the next is read. Memory is that of a layer in
-float32, of what its products are called with during calibration, and of one hidden state per token and trial.
+float32, of its products' inputs during calibration, and of one hidden state per token and trial.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Calibration text on its way through a model, one layer at a time.
 
-Windows of equal length, each a sequence of its own that attends to itself alone; all in float32. What is kept of the
-model is one layer; what is kept of the text is one hidden state per token.
+Windows of equal length, each a sequence of its own that attends to itself alone; all in float32. Memory holds one layer
+of the model, and one hidden state per token of the text.
 """
 
 from collections.abc import Iterator

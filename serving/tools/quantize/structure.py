@@ -1,8 +1,8 @@
-"""Which products a layer has, and where scales can be folded between them. Names only, from the configuration.
+"""Products of a layer, and places where scales can be folded between them. Names only, from the configuration.
 
     latent attention:   input_layernorm ──► q_a, kv_a     q_a_layernorm ──► q_b     value rows of kv_b ──► o_proj
                         and with them, exactly: an indexer's wk, weights_proj and wq_b
-                        (nothing ──► kv_b: its activations are not rounded, so that no range is worth moving)
+                        (no fold ──► kv_b: its activations are not rounded, so that no range is worth moving)
     grouped attention:  input_layernorm ──► q, k, v       v ──► o_proj, a channel to the columns of a group's heads
     post_attention_layernorm ──► gate/up of the dense net, or of all experts and the shared ones; the router exactly
     up ──► down of every net but clamped ones     enorm, hnorm ──► eh_proj     shared_head.norm ──► a draft's own head

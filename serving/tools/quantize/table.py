@@ -60,7 +60,7 @@ class InputRecorder:
 
 
 class CalibrationBank:
-    """Builds plain float32 products, INT8 ones where a weight is INT8, and records what they are called with."""
+    """Builds plain float32 products, INT8 ones where a weight is INT8, and records their inputs."""
 
     coarse_drafts = False
     w8a16_inputs = 0

@@ -11,7 +11,7 @@ _AGREEMENT_DIGITS, _ERROR_DIGITS = 2, 3
 
 
 def accuracy_table(report: QuantizationReport) -> Table:
-    """A table of what each step is worth."""
+    """A table of the gain of each step."""
     heads = columns("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "draft top-1", "error")
     original = ("original", numbers.fixed(report.perplexity, 4), "1", "0", "0", numbers.share(1.0), "", "0")
     return table_of(heads, [original, *(_trial_row(name, trial, report) for name, trial in report.trials.items())])

@@ -185,7 +185,7 @@ def _drafted(
     hidden: Tensor,
     recorder: InputRecorder | None = None,
 ) -> Tensor:
-    """A draft layer's best guesses `[tokens] int64`; records its inputs, and those of a head of its own."""
+    """A draft layer's most likely tokens `[tokens] int64`; records its inputs, and those of a head of its own."""
     layer = layer_parts(config, tensors, recorder).draft(draft.layer, draft.embed, head)
     states = runner.draft(layer, hidden)
     return torch.cat([layer.logits(part).argmax(-1) for part in states.split(1024)])

@@ -1,4 +1,4 @@
-"""Form of the quantised checkpoint: its configuration, what stays in floating point, and the files that go along."""
+"""Form of the quantised checkpoint: its configuration, floating-point tensors, and companion files."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -24,7 +24,7 @@ _COPIED_PREFIXES = ("LICENSE", "NOTICE", "tokenization_", "configuration_", "mod
 def companions(source: Path) -> Iterator[Path]:
     """Files of a checkpoint folder that a quantised one has too: tokenizer, template, licence.
 
-    Effects: logs what is passed over because it is no regular file of the folder.
+    Effects: logs files that are skipped because they are no regular file of the folder.
     """
     for path in sorted(source.iterdir()):
         if path.is_file() and _is_copied(path.name):

@@ -18,7 +18,7 @@ R1_DAY = "servegen_deepseek_r1"
 MOONCAKE = "mooncake/conversation_trace.jsonl"
 AZURE = ("azure_llm_2023/AzureLLMInferenceTrace_conv.csv", "azure_llm_2023/AzureLLMInferenceTrace_code.csv")
 _DAY_BYTES = 1 << 30
-"""A whole day is kept: a run that has no hope is given up early only if the number of requests is known."""
+"""A whole day is stored: a hopeless run is given up early only if the number of requests is known."""
 
 
 @dataclass(frozen=True, slots=True)

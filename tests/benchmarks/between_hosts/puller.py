@@ -41,7 +41,7 @@ class Puller:
         self.offer = offer
         self.total = total
         self.took = 0.0
-        """How long the last work took where part of it does not count; 0 = all of it counts [s]."""
+        """Duration of the last work if part of it does not count; 0 = all of it counts [s]."""
         self.segment = UbSegment.create(SHM / "ub-bench-puller", total, max_regions=1)
         self.region = self.segment.allocate(self.segment.capacity_bytes, owner="decode")
         self.arena = self.segment.view(self.region)

@@ -18,7 +18,7 @@ _PEERS = tuple(COLORS[name][0] for name in ("orange", "red", "green", "violet", 
 
 def plot(book: Book, path: Path, caption: str) -> None:
     """Draw what a book holds of decoding."""
-    import matplotlib  # here: whoever wants no plot need not wait for it
+    import matplotlib  # imported only when a plot is drawn
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "engine-figures"

@@ -13,7 +13,7 @@ from tests.benchmarks.engine_figures.book import Book, Shape
 from tests.benchmarks.engine_figures.engines import Engine, EngineFailedError, Open
 
 _SETTLE_S = 0.1
-"""Between two engines: workers of the one that has just been asked go to sleep."""
+"""Pause between two engines, in which the workers of the previous one go to sleep."""
 
 
 def measure(openers: Mapping[str, Open], shapes: Sequence[Shape], rounds: int, samples: int, book: Book) -> None:

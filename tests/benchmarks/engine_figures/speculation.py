@@ -50,7 +50,7 @@ def held_out_stories(data: Path) -> list[str]:
     assert spec is not None
     assert spec.loader is not None
     corpus = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = corpus  # its dataclasses look themselves up
+    sys.modules[spec.name] = corpus  # its dataclasses look up their module
     spec.loader.exec_module(corpus)
     _, held_out = corpus.load_stories(data / "tinystories" / "tinystories_merged.txt")
     return list(held_out)

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 WARM_STEPS = 4
-_FIRST_PLAIN_ID = 320  # bytes, merges and special tokens of the random checkpoints' tokenizer lie below
+_FIRST_PLAIN_ID = 320  # bytes, merges and special tokens of the random checkpoints' tokenizer have lower ids
 
 
 class Engine:

@@ -18,7 +18,7 @@ SPREAD = 1.1
 """Standard deviation of the logarithm of new tokens; with the longest prompt and `FOLLOW` this makes prompts of 5,500
 tokens on average, of which 1,000 are known already."""
 FOLLOW = 0.4
-"""Share of requests that continue a conversation, if it has room."""
+"""Share of requests that continue a conversation, if its context has space."""
 MEDIAN_ANSWER_TOKENS, ANSWER_SPREAD = 48, 0.7
 LEAST_TOKENS, LEAST_ANSWER_TOKENS = 64, 8
 

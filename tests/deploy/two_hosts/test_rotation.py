@@ -56,7 +56,7 @@ def test_a_rotated_secret_counts_for_those_who_are_there_and_those_who_come(two_
     assert sum(map(len, every)) == 2 * 2 + 2 + 1, "two for an instance, one for a memory server or gateway"
 
     assert "every process takes the new secret" in two_hosts.cloudmatrix("right", "rotate-secret", "--address", "auto")
-    time.sleep(2 * KEEP_PERIOD_S + 1.0)  # as the command says
+    time.sleep(2 * KEEP_PERIOD_S + 1.0)  # as stated by the command
     forgets = two_hosts.cloudmatrix("right", "rotate-secret", "--address", "auto", "--forget-old")
     assert "only the current secret is accepted now" in forgets
     time.sleep(2 * KEEP_PERIOD_S + 1.0)

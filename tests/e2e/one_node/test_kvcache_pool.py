@@ -56,7 +56,7 @@ def fill(server: Server, seed: int) -> None:
     rng, before = random.Random(seed), entries(server)
 
     def more() -> bool:
-        # Instances hear of a server half a second after the gateway at the latest: until then they store nothing.
+        # Instances learn of a server at most half a second after the gateway: until then they store nothing.
         server.post("/v1/completions", {"model": "tiny", "prompt": list(tokens(rng, 200)), "max_tokens": 2})
         return entries(server) >= before + 40
 

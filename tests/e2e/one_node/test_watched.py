@@ -87,7 +87,9 @@ def test_every_query_of_every_board_and_rule_has_an_answer(server: Server, tmp_p
         assert len(asked) > 80
         end = time.monotonic() + 90.0
         silent = {where: query for where, query in asked.items() if not prometheus.ask(query)}
-        while _unexpected(silent) and time.monotonic() < end:  # a rate needs two scrapes; the board tells once a while
+        while (
+            _unexpected(silent) and time.monotonic() < end
+        ):  # a rate needs two scrapes; the board reports periodically
             _ask_something(server, len(silent))
             time.sleep(1.0)
             silent = {where: query for where, query in silent.items() if not prometheus.ask(query)}

@@ -23,7 +23,7 @@ def test_a_tutorial(name: str, server: Server) -> None:
 
 
 @pytest.mark.nightly("tests/deploy/test_places.py::test_two_upgrades_under_load")
-@pytest.mark.timeout(1200)  # three minutes alone, five beside three busy loops
+@pytest.mark.timeout(1200)  # three minutes alone, five next to three busy loops
 def test_hosts() -> None:
     with hosts("head", "left", "right", "store") as made:
         go_through("hosts", network=made.network)

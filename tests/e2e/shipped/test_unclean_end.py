@@ -27,7 +27,7 @@ def interrupted_during_start(config: Path, moment: str, within_s: float) -> None
         server.launch()
         wait_for(lambda: moment in server.out, moment)
         with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", server.port))  # as one of Ray's processes could, before the gateway is there
+            other.bind(("127.0.0.1", server.port))  # like one of Ray's processes could, before the gateway starts
         took = server.interrupt()
         server.assert_nothing_left()
         assert server.process.returncode == 0

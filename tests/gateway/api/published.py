@@ -21,7 +21,7 @@ EVENTS = {
 
 def check(name: str, value: Any) -> None:
     """Raises: AssertionError if a value does not match a published schema."""
-    if name == "ResponseStreamEvent":  # its alternatives are told apart by their types
+    if name == "ResponseStreamEvent":  # its alternatives are distinguished by their types
         name = EVENTS[value["type"]]
     schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": SCHEMAS}}
     wrong = sorted(Draft202012Validator(schema).iter_errors(value), key=lambda error: -len(error.absolute_path))

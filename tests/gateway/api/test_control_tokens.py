@@ -41,7 +41,7 @@ def test_no_content_makes_or_unmakes_a_control_token(name: str, contents: tuple[
     ids = ids_of(template, turns(*contents))
     assert control_in(ids) == control_in(ids_of(template, turns("a", "b", "c")))
     rendered = render(ChatTemplate(template, {}), turns(*contents))
-    if name != "thinking":  # that template throws away what stands before the marker, which is here no marker
+    if name != "thinking":  # that template drops the text before the marker, which is no marker in this model
         assert WRAPPED.decode(ids, skip_special_tokens=False) == rendered
 
 

@@ -315,6 +315,6 @@ def test_a_body_nested_without_end_is_refused(harness: Harness, field: str) -> N
         for levels in (190, 201, 5000, 200_000):
             body = f'{{"model": "tiny", "prompt": "a", "{field}": {arrays(levels)}}}'.encode()
             reply = request(harness.app, "POST", path, content=body, headers=headers)
-            if levels > 200:  # the limit of pydantic's own parser, whatever the version of Python
+            if levels > 200:  # the limit of pydantic's own parser, for every version of Python
                 check(reply, 400, text="recursion limit exceeded")
             assert reply.status_code in (200, 400)

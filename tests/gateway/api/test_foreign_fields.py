@@ -100,7 +100,7 @@ def test_misspelt_fields_of_inner_objects(harness: Harness) -> None:
     check(reply, 400, "response_format.schema", "unsupported_parameter")
     reply = chat(harness.app, messages=[{"role": "user", "content": "a", "prefix": True}])
     check(reply, 400, "messages[0].prefix", "unsupported_parameter", "continue_final_message")
-    check(post(harness.app, "/pool/audit", {"repairs": True}), 404)  # no pool here, so no field is looked at
+    check(post(harness.app, "/pool/audit", {"repairs": True}), 404)  # without a pool no field is read
 
 
 def test_other_unknown_fields_are_named_in_a_header_and_logged_once(
@@ -174,7 +174,7 @@ def test_a_message_without_content_is_named(harness: Harness, role: str) -> None
         reply = post(harness.app, "/tokenize", {"messages": [first, message]})
         check(reply, 400, "messages[1].content", "missing_required_parameter")
     called = ChatMessage.model_validate({"role": "assistant", "tool_calls": [{"type": "function"}]})
-    assert plain_message(called, 1)["tool_calls"]  # calls stand for content, if the template can say them
+    assert plain_message(called, 1)["tool_calls"]  # calls replace content, if the template can render them
     assert chat(harness.app, messages=[{"role": role, "content": ""}]).status_code == 200
 
 

@@ -53,7 +53,7 @@ LOOKED_INTO = (
     "chat_template_kwargs", "stream_options", "messages", "thinking", "output_config", "text", "reasoning",
     "sampling_params", "request_id", "tools", "tool_choice", "metadata", "context_management",
 )  # fmt: skip
-"""Fields whose insides are read before, or beside, the wire model."""
+"""Fields whose contents are read before, or in addition to, the wire model."""
 
 
 def fine(harness: Harness, path: str, more: dict[str, Any]) -> None:

@@ -100,7 +100,7 @@ def test_every_alternative_has_a_key_of_its_own(as_ids: bool) -> None:
 def test_tokens_that_share_a_text_are_told_apart() -> None:
     raw = train_tokenizer()
     dog = next(i for i, own in enumerate(Tokenizer.from_raw(raw, {}).bytes_of or ()) if own == b" dog")
-    raw.add_tokens([" dog"])  # beside the vocabulary's own `Ġdog`
+    raw.add_tokens([" dog"])  # in addition to the vocabulary's own `Ġdog`
     wrapped = Tokenizer.from_raw(raw, {})
     added = raw.get_vocab()[" dog"]
     values = TokenLogprobs(added, -2.0, ((dog, -1.0), (added, -2.0)))

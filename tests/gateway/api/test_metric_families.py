@@ -21,7 +21,7 @@ class Expected:
     """Expected number of each kind of event. Series without an entry have their reason in the names next to it."""
 
     prompts: int = 0
-    """That an instance began to compute."""
+    """Prompts that an instance started to compute."""
     with_token: int = 0
     """Choices that got a token."""
     good: int = 0

@@ -27,7 +27,9 @@ CONFORMANCE = [
     checks.response_headers_conformance,
     checks.response_schema_conformance,
 ]
-"""The other checks of schemathesis ask whether a schema tells all that a body must not hold; prompts are not so."""
+"""The other checks of schemathesis require that a schema lists all that a body must not contain; prompts have no
+such list.
+"""
 ROUTES = [
     ("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/-/healthz"), ("GET", "/ready"),
     ("GET", "/version"),

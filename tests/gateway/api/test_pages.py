@@ -95,7 +95,7 @@ def test_a_browser_is_told_to_ask_for_the_key_and_sends_it_as_a_password(closed:
 def test_what_a_browser_adds_for_pages_of_others_does_not_count(closed: Harness, site: str) -> None:
     headers = {"authorization": basic("one"), "sec-fetch-site": site}
     check(request(closed.app, "GET", "/v1/models", headers=headers), 401)
-    headers["authorization"] = "Bearer one"  # which no browser adds by itself
+    headers["authorization"] = "Bearer one"  # which no browser adds automatically
     assert request(closed.app, "GET", "/v1/models", headers=headers).status_code == 200
 
 

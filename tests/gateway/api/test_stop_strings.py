@@ -75,7 +75,7 @@ def test_matches_count_from_where_they_are_armed(text: str, stops: tuple[str, ..
         return
     longest = max((stop for stop in stops if text[: ends[0]].endswith(stop)), key=len)
     assert stopped == longest
-    # What of it had gone out before it counted cannot be taken back.
+    # Text that was sent before it counted cannot be taken back.
     assert out in (text[: ends[0] - len(longest)], text[: len(out)])
 
 

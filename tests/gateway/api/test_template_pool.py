@@ -74,7 +74,7 @@ def children() -> set[int]:
     """Template processes of this process, including those of other tests."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # it has ended since
             found |= {int(pid) for pid in (task / "children").read_text().split()}
     return {pid for pid in found if b"template_process" in command_of(pid)}
 

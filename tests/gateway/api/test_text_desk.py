@@ -93,7 +93,7 @@ async def test_who_leaves_gives_the_place_back() -> None:
     await until(lambda: counted.at_once == 1 and desk.busy[1] == 1)
     runs[1].cancel()
     await until(lambda: desk.busy == (UNITS, 0))
-    runs[0].cancel()  # its thread goes on, and so its place is taken until that has ended
+    runs[0].cancel()  # its thread continues, so its slot is taken until that has ended
     with pytest.raises(asyncio.CancelledError):
         await runs[0]
     assert desk.busy == (UNITS, 0)

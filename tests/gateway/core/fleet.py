@@ -22,7 +22,7 @@ class Work:
     decodes: bool
     adopted: bool = False
     orphaned: bool = False
-    """Its link has been down since it came: who sent it takes it for lost."""
+    """Its link has been down since it arrived: its sender considers it lost."""
     output: list[int] = field(default_factory=list)
 
     @property

@@ -58,7 +58,7 @@ def moving(max_attempts: int = 3) -> SequenceJournal:
     replica, adopt = adoption(journal.decode_routed(D0, 120.0))
     assert (replica, adopt.ticket, adopt.spec.sequence_id) == (D0, ticket(), sid(2))
     assert (adopt.spec.output, adopt.spec.time_left_s) == ((11,), 40.0)
-    assert adopt.spec.sampling.prompt_logprobs is None  # told already
+    assert adopt.spec.sampling.prompt_logprobs is None  # already reported
     return journal
 
 

@@ -237,7 +237,7 @@ def test_nobody_waits_for_ever(priorities: list[int]) -> None:
         one = start_next(lines)
         if one.number == 0:
             break
-        lines.add(asks(1000 + starts, 1, priority=-(2**31)))  # always somebody more important
+        lines.add(asks(1000 + starts, 1, priority=-(2**31)))  # a more important request is always queued
     assert starts <= OLDEST_EVERY
 
 

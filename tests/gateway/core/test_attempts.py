@@ -29,7 +29,7 @@ def play(attempts: Attempts, events: str) -> None:
         (3, "", 3, [True, True, False]),  # failures in a row are counted
         (2, "decoded", 50, [True] * 50),  # tokens of a decode clear the record
         (3, "prefilled sent", 3, [True, True, False]),  # prefill went well, decode did not
-        (2, "prefilled", 5, [True] * 5),  # the token of a prompt excuses the instance that gave it
+        (2, "prefilled", 5, [True] * 5),  # the token of a prompt clears the instance that produced it
     ],
 )
 def test_failures_in_a_row_are_counted(most: int, each: str, rounds: int, outcome: list[bool]) -> None:
@@ -76,7 +76,7 @@ def test_what_did_not_die_alone_on_trial_is_tried_again_until_attempts_run_out()
     [
         ("sent decoded lost sent lost", False),  # a stream may be near by twice
         ("sent decoded lost sent lost sent lost", True),
-        ("sent alone lost sent lost sent alone prefilled lost", False),  # it serves whole prompts, and gave a token
+        ("sent alone lost sent lost sent alone prefilled lost", False),  # it serves whole prompts, and produced a token
         ("sent lost sent decoded sent lost", False),  # a loss after tokens is the first since
     ],
 )

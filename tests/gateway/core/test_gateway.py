@@ -40,7 +40,7 @@ def test_a_gateway_that_was_stopped_looks_for_an_instance_before_it_gives_up() -
     bench.look_at(106.0)
     assert not bench.sent[replica]
     bench.now = 150.0
-    bench.tell(e.InstanceStatus(replica, IDLE))  # stopped until here; what came meanwhile is read first
+    bench.tell(e.InstanceStatus(replica, IDLE))  # stopped until now; events that arrived since are read first
     bench.look_at(150.0)
     assert [type(order) for order in bench.sent[replica]] == [Add]
     assert number not in bench.over
@@ -250,7 +250,7 @@ def test_an_order_that_could_not_be_sent_goes_elsewhere() -> None:
     (add,) = bench.sent[first]
     assert isinstance(add, Add)
     bench.tell(e.Unsent(first, add.spec.sequence_id))
-    bench.tell(e.Unsent(first, add.spec.sequence_id))  # which it knows by now
+    bench.tell(e.Unsent(first, add.spec.sequence_id))  # which it has received by now
     assert [len(bench.sent[replica]) for replica in replicas] == [1, 1]
 
 

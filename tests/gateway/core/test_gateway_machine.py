@@ -276,7 +276,7 @@ class GatewayMachine(RuleBasedStateMachine):
         if how == "work":
             self.work(0, 1, "all")
         if how == "stopped":
-            gateway.empty_since = max(gateway.empty_since, end)  # it looks for instances before it gives anything up
+            gateway.empty_since = max(gateway.empty_since, end)  # it looks for instances before it gives up a job
             if gateway.core.next_wake() <= end:
                 gateway.look()
 

@@ -70,7 +70,7 @@ def test_a_gap_leads_to_a_resubmission() -> None:
     assert journal.on_news(Tokens(sid(2), 2, (13,))) == (Send(D0, Cancel(sid(2))), NeedPrefill(4, (D0,)))
     _, again = prefill(journal.prefill_routed(P1, 130.0))
     assert (again.sequence_id, again.output, again.time_left_s) == (sid(3), (11,), 30.0)
-    assert journal.on_news(Tokens(sid(2), 1, (12,))) == ()  # already told to stop
+    assert journal.on_news(Tokens(sid(2), 1, (12,))) == ()  # already cancelled
 
 
 def test_a_lost_instance_is_replaced() -> None:
@@ -78,11 +78,11 @@ def test_a_lost_instance_is_replaced() -> None:
     assert journal.instance_lost(D0) == ()
     assert journal.instance_lost(P0) == (NeedPrefill(3, (P0,), alone=True),)
     journal.prefill_routed(P1, 111.0)
-    # The first instance was not lost after all: its handoff is not wanted, its tokens neither.
+    # The first instance was not lost after all: neither its handoff nor its tokens are wanted.
     assert journal.on_news(Prefilled(Tokens(sid(1), 0, (11,)), ticket("old"))) == (Send(P0, Release("old")),)
     assert journal.on_news(Tokens(sid(1), 0, (11,))) == (Send(P0, Cancel(sid(1))),)
     assert journal.on_news(Adopted(sid(1), "t1")) == ()
-    # What is told once is told with the first delivery, whoever makes it.
+    # One-time data is reported with the first delivery, from any instance.
     first = Tokens(sid(2), 0, (11,), (), LP, 0)
     assert journal.on_news(Prefilled(first, ticket("new", P1)))[0] == first
 
@@ -126,7 +126,7 @@ def test_a_refused_handoff_keeps_its_blocks_and_changes_its_target() -> None:
     assert journal.on_news(Refused(sid(2), FailKind.OVERLOADED, "full")) == (NeedDecode(ticket(), (D0,)),)
     _, adopt = adoption(journal.decode_routed(D1, 121.0))
     assert adopt.spec.sequence_id == sid(3)
-    # The refusal was an error of the link: the first target does adopt, and is told to stop.
+    # The refusal was an error of the link: the first target does adopt, and gets a cancel.
     assert journal.on_news(Adopted(sid(2), "t1")) == (Send(D0, Cancel(sid(2))),)
     # A duplicate must not release what is pulled.
     assert journal.on_news(Prefilled(Tokens(sid(1), 0, (11,)), ticket())) == ()
@@ -202,7 +202,7 @@ ONE_STEP: dict[str, tuple[Callable[[], SequenceJournal], News, Commands]] = {
         (Tokens(sid(2), 1, (12,)), Fail(FailKind.DEADLINE, "the deadline passed at the instance")),
     ),
 }  # fmt: skip
-"""The journal, what it is told, and what it commands."""
+"""The journal, its inputs, and its commands."""
 
 
 @pytest.mark.parametrize("name", ONE_STEP)

@@ -87,7 +87,7 @@ async def test_a_request_that_fails_for_what_was_not_sent_leaves_nothing_at_the_
         job(2)
     )  # 0 to the prefill instance, and, since it was not sent, 2 to the other one
     wire.backend._tell(e.InstanceStatus(PREFILL, IDLE))
-    wire.backend._tell(e.Look())  # 3: there it was to go before, so that this one is its only attempt
+    wire.backend._tell(e.Look())  # 3: its target before, so that this one is its only attempt
     with pytest.raises(UnavailableError):
         await generation.next()
     (add, cancel) = [order for _, order in wire.sent]

@@ -43,11 +43,11 @@ class WatchedGateway:
         self.untold: set[str] = set()
         self.empty_since = self.now
         self.open_at = -math.inf
-        """When the core last looked, and was open."""
+        """Time of the core's last poll while open."""
         self.pending: deque[e.GatewayEvent] = deque()
         """What could not be sent."""
         self.last: dict[tuple[int, int], SequenceId] = {}
-        """The newest submission of each choice."""
+        """The latest submission of each choice."""
         self.cancelled: set[SequenceId] = set()
         self.offered: set[str] = set()
         self.released: set[str] = set()
@@ -205,7 +205,7 @@ class WatchedGateway:
         """Queue and concurrency stay within their limits, and admitted requests are served to the end."""
         limits = self.core.settings.limits
         may_wait = limits.max_queued_requests
-        if limits.shared:  # what the instances cannot run yet waits here
+        if limits.shared:  # sequences beyond the instances' capacity wait at the gateway
             may_wait += limits.max_running_sequences
         assert len(self.core.room) <= may_wait
         largest = max([len(spec.prompt) for c in self.clients.values() for spec in c.work.sequences], default=0) * 5

@@ -74,13 +74,13 @@ async def test_whoever_finds_no_place_is_told_so_on_a_page() -> None:
         writer.write(GET)
         await reader.readuntil(b"read 0")
         probes = [await asyncio.open_connection("127.0.0.1", port) for _ in range(PROBES // 2 + 1)]
-        for _ in range(3):  # beyond all places what was sent is read only if it came with the connection
+        for _ in range(3):  # beyond all slots the request is read only if it arrived with the connection
             answer = await answer_to(port, b"GET / HTTP/1.1\r\n" + ASKED + b"\r\n")
             error(answer, 503)
             assert len(values(answer, "x-request-id")) == 1
         for _, one in probes:
             one.close()
-        while b"mine" not in answer:  # now one of the places for probes is free, and asked for something else
+        while b"mine" not in answer:  # one of the slots for probes is free now, and gets another request
             answer = await answer_to(port, b"GET / HTTP/1.1\r\n" + ASKED + b"\r\n")
             error(answer, 503)
         assert values(answer, "access-control-allow-origin") == [PAGE.decode()]
@@ -120,7 +120,7 @@ async def test_an_offer_may_ask_to_close_and_stays_bounded() -> None:
     async with behind(ConnectionLimits()) as port:
         close = OFFER.replace(b"Upgrade, ", b"Upgrade, close, ", 1)
         answer = await answer_to(port, b"POST / HTTP/1.1\r\n" + close + b"Content-Length: 2\r\n\r\nab" + FINISHED)
-        assert answer.count(b"HTTP/1.1 200") == 1  # and the connection has ended: all was read
+        assert answer.count(b"HTTP/1.1 200") == 1  # the connection has ended, and all was read
         assert answer.endswith(b"read 2")
         large = await answer_to(port, b"POST / HTTP/1.1\r\n" + OFFER + b"X: " + b"a" * 70_000 + b"\r\n\r\n")
         assert error(large, 431)["code"] == "headers_too_large"

@@ -108,7 +108,7 @@ async def test_beyond_the_bound_only_probes_are_answered() -> None:
             writer.write(b"GET / HTTP/1.1\r\n")
         assert error(await answer_to(port, GET), 503)["code"] == "service_unavailable"
         assert b"read 0" in await answer_to(port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        error(await answer_to(port), 503)  # silent ones are told soon, not after ten seconds
+        error(await answer_to(port), 503)  # silent ones get a response soon, not after ten seconds
         probes = [await asyncio.open_connection("127.0.0.1", port) for _ in range(PROBES // 2)]
         error(await answer_to(port), 503)
         for _, writer in held + probes:

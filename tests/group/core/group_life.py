@@ -35,9 +35,9 @@ class Process:
         self.asked: deque[MoveOrder] = deque()
         self.loading: LoadExpert | None = None
         self.maps: dict[int, ExpertMap] = {}
-        """By version: those that it was given."""
+        """The maps that it received, by version."""
         self.told: set[int] = set()
-        """Versions that the shell was told are in use here."""
+        """Versions whose use was reported to the shell."""
 
     def offer(self) -> RankOffer:
         held = tuple(map(tuple, self.held))
@@ -54,9 +54,9 @@ class GroupLife(RuleBasedStateMachine):
         self.members: list[int] = []
         self.used: ExpertMap | None = None
         self.next: ExpertMap | None = None
-        """Of an epoch that has not begun."""
+        """Map of an epoch that has not started."""
         self.stopping = False
-        """A new shell has asked what lies where, and was not told by all."""
+        """A new shell has queried the contents of slots, and has not received all responses."""
 
     # ---- the shell's part --------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class GroupLife(RuleBasedStateMachine):
         lost = data.draw(st.sampled_from(self.members))
         del self.ranks[lost]
         self._learn()
-        self.used = None  # nobody computes until the next epoch
+        self.used = None  # no rank computes until the next epoch
         self._regroup([rank for rank in self.members if rank != lost])
 
     @precondition(lambda self: len(self.members) < self.size)

@@ -60,7 +60,7 @@ class ShelledGroup:
         self._over = threading.Event()
         self._failures: list[BaseException] = []
         self._orders: list[PlannedOrder] = []
-        """To be given one after the other; random ones come in between."""
+        """Commands to be given in order; random ones are inserted between them."""
 
     def run(
         self, work: Sequence[Sequence[SequenceSpec]], between: Callable[[int, int], None]

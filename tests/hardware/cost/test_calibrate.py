@@ -17,7 +17,7 @@ BEGIN = "<!-- error-table: cloudmatrix cost --calibrate --markdown -->\n"
 END = "<!-- /error-table -->"
 _PERCENT = re.compile(r"([+-]\d+\.\d) %")
 _LAST_DIGIT = 0.15
-"""Percent: the search for the best parameters may end a little elsewhere on another processor."""
+"""Percent: the search for the best parameters may end slightly differently on another processor."""
 
 
 @pytest.mark.parametrize("name", ["ascend_", "h100", "h800"])

@@ -21,10 +21,10 @@ class Mistake(Enum):
     """An error in the protocol that the search must find."""
 
     SIGNAL_BEFORE_PAYLOAD = auto()
-    ONE_AREA = auto()  # rows and results lie in the same place
+    ONE_AREA = auto()  # rows and results share the same memory
     ONE_COLUMN = auto()  # words of successive rounds overwrite one another
-    LOOK_AT_AWAITED_ONLY = auto()  # the death of a rank that is not waited for goes unseen
-    STAGE_BEFORE_ANNOUNCEMENT = auto()  # a new epoch begins with payload
+    LOOK_AT_AWAITED_ONLY = auto()  # the death of a rank that is not awaited stays unnoticed
+    STAGE_BEFORE_ANNOUNCEMENT = auto()  # a new epoch starts with payload
 
 
 class ActionKind(Enum):
@@ -65,7 +65,7 @@ class Setting:
 
 
 State = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]
-"""Memory; place of each rank in its program; epoch that each is in (`_LOST` once it saw a death); dead rank, or -1."""
+"""Memory; position of each rank in its program; epoch of each (`_LOST` once it saw a death); dead rank, or -1."""
 
 _LOST = 9
 _WORDS, _ROWS, _RESULTS, _EPOCHS = 0, 18, 21, 30
@@ -124,7 +124,7 @@ def _program(rank: int, members: Sequence[int], epoch: int, setting: Setting) ->
             yield from await_all()
             for peer in peers:
                 yield Action(ActionKind.READ, results(rank, peer), moment)
-        moment += 1  # nobody has any more
+        moment += 1  # no rank has more
         yield from signal(peers)
         yield from await_all()
 

@@ -45,7 +45,7 @@ def test_arrays_of_any_type_and_size_are_bytes() -> None:
 def test_the_target_checksum_is_of_what_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty_copy(dst: np.ndarray, src: np.ndarray) -> None:
         dst[:] = src
-        dst[0] ^= 1  # a bit flips on the way
+        dst[0] ^= 1  # a bit flips in transfer
 
     monkeypatch.setattr(np, "copyto", faulty_copy)
     source = b"key and value"

@@ -186,7 +186,7 @@ def test_remove_takes_the_file_away_but_not_a_later_one(shm: Path) -> None:
     first.remove()
     first.remove()
     assert not (shm / "ub").exists()
-    view[0] = 1  # who maps it keeps its memory
+    view[0] = 1  # a mapping keeps its memory
     second = UbSegment.create(shm / "ub", MIB)
     other.remove()
     assert (shm / "ub").exists()

@@ -173,7 +173,7 @@ def test_what_a_killed_process_held_is_given_out_again(shm: Path, processes: Pro
         with pytest.raises(UbFullError, match="child 1 MiB"):
             segment.allocate(1, "parent")
         processes.kill(pid)
-        assert segment.used_bytes == MIB  # nobody looked yet
+        assert segment.used_bytes == MIB  # not polled yet
         region = segment.allocate(MIB, "parent")
         assert region.generation > got["generation"]
         with pytest.raises(UbStaleError):

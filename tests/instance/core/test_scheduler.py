@@ -103,7 +103,7 @@ def test_the_watermark_is_kept_for_the_batch_and_waived_without_one() -> None:
     bench.add("a", 8)
     bench.add("b", 4)
     assert bench.step() == [("a", 8, True)]
-    assert bench.step() == [("a", 1, True)]  # took a third block; one is free, three should stay free
+    assert bench.step() == [("a", 1, True)]  # it took a third block; one is free, three should stay free
     assert bench.sequences["b"].phase is SequencePhase.WAITING
 
 
@@ -112,7 +112,7 @@ def test_the_latest_gives_way_and_starts_over() -> None:
     first, second = bench.add("a", 7), bench.add("b", 7)
     assert bench.step() == [("a", 7, True), ("b", 7, True)]
     assert bench.step() == [("a", 1, True), ("b", 1, True)]
-    assert bench.step() == [("a", 1, True)]  # both need a third block: b gives two back
+    assert bench.step() == [("a", 1, True)]  # both need a third block: b releases two
     assert (second.phase, second.blocks, second.num_computed) == (SequencePhase.WAITING, [], 0)
     assert second.output == [1, 1]
     assert bench.scheduler.preemptions == 1

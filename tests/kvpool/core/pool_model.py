@@ -104,7 +104,7 @@ class Server:
         self.driver.do_one(name, ok, now)
         share = self.shares.get(namespace)
         if share is not None and self.used(namespace) > max(before, share):
-            # The one way to grow without asking: it was used on its way to SSD, and has a copy in each tier now.
+            # The one way to grow without a request: it was used on its way to SSD, and has a copy in each tier now.
             assert isinstance(order, Spill)
             assert self.held[name].in_dram
             assert self.held[name].on_ssd
@@ -119,7 +119,7 @@ class Server:
         self.manager.tick(now)
         self.driver.collect()
         for namespace, share in self.shares.items():
-            # A quota that shrank, or copies as above: from here on only what is in use may exceed it.
+            # A quota that shrank, or copies as above: only blocks in use may exceed it from now on.
             idle = [view for view in self.held.values() if view.space.namespace == namespace and not self._in_use(view)]
             assert self.used(namespace) <= share or not idle
 
@@ -303,7 +303,7 @@ class Pool:
             readers = old_ring.readers(key[1])
             holders = self.holders(key) & set(readers) & after.keys()
             promised: set[str] = set()
-            if not grown and not shrunk:  # servers died, left or began to leave: all others are asked as before
+            if not grown and not shrunk:  # servers died, left or started to drain: all others are queried as before
                 promised = holders
             else:
                 primary = readers[:1]

@@ -40,23 +40,23 @@ class Fate(Enum):
 
     WELL = auto()
     AT_THE_EDGE = auto()
-    """Answered at the very moment when the answer is due."""
+    """Responds at the exact deadline."""
     LATE = auto()
-    """Carried out, and answered a moment after that; the answer arrives although its connection is over."""
+    """Executed, with a response just after the deadline, which arrives although its connection has ended."""
     SILENT = auto()
-    """Carried out, not answered."""
+    """Executed, without a response."""
     GONE = auto()
-    """Its connection broke before; nothing is carried out."""
+    """Its connection broke before; not executed."""
     UNSENT = auto()
-    """There was no time left to send it; the connection is as good as before."""
+    """No time was left to send it; the connection stays usable."""
     REFUSED = auto()
-    """Answered by `Failed`; the connection is good."""
+    """Answered by `Failed`; the connection stays usable."""
     NONSENSE = auto()
-    """Carried out, and answered by something else."""
+    """Executed, with another response."""
     TWICE = auto()
-    """Carried out, and answered twice."""
+    """Executed, with two responses."""
     SHORT = auto()
-    """Carried out, and answered with one item too few."""
+    """Executed, with a response of one item too few."""
 
 
 FAILURES = {
@@ -269,7 +269,7 @@ class QueueDriver:
         at = min(self.now + ANSWER_S, until)
         match fate:
             case Fate.SILENT | Fate.LATE:
-                # Its connection ends only then; nobody else sees a difference to now.
+                # Its connection ends only then; other clients see no difference.
                 self.servers[name].close(self.now)
                 self._later(until, PoolFailure(name, MissReason.TIMEOUT))
                 if fate is Fate.LATE:

@@ -52,7 +52,7 @@ def test_a_disk_that_does_not_load_leaves_its_entries_at_home() -> None:
 @pytest.mark.parametrize("where", ["s0", "s1"])
 def test_nothing_is_lost_or_leased_whatever_fails(fate: Fate, step: type[m.Message], where: str) -> None:
     driver = home_of_all()
-    driver.servers["s1"].put(CHAIN[:4])  # so that some are present there
+    driver.servers["s1"].put(CHAIN[:4])  # so that some already exist on it
     spoilt = driver.servers["s0"].handle(m.Lookup(SPACE, (CHAIN[7],), 1.0), driver.now)
     assert isinstance(spoilt, m.Looked)
     assert spoilt.found[0] is not None

@@ -78,6 +78,6 @@ def test_long_random_walks() -> None:
         machine = random_walk(seed, 500)
         for tier, count in machine.seen.items():
             seen[tier] = seen.get(tier, 0) + count
-    # Else the walk went nowhere and proved nothing.
+    # Otherwise the walk covered nothing and proved nothing.
     assert seen[EntryTier.DRAM.value] > 200
     assert seen[EntryTier.SSD.value] > 100

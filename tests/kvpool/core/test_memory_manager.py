@@ -201,7 +201,7 @@ def test_over_quota_nothing_is_given_up_in_vain() -> None:
 def test_a_lowered_quota_shrinks_the_namespace_at_the_next_tick() -> None:
     manager = small_manager(slabs=4)
     put(manager, 1, 2, 3, now=0.0)
-    manager.lookup(SPACE, [named(1)], 1, 1.0, lease_s=0.0)  # before it had a quota, nobody kept its order
+    manager.lookup(SPACE, [named(1)], 1, 1.0, lease_s=0.0)  # before it had a quota, its order was not recorded
     manager.set_quotas({"tenant": 2 * PAGE})
     manager.tick(1.0)
     assert tiers(manager).keys() == {1, 3}

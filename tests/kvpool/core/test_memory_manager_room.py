@@ -34,7 +34,7 @@ def test_water_marks_spill_and_count_what_is_on_its_way() -> None:
     assert spills(manager) == [1, 2]
     manager.tick(0.0)
     assert spills(manager) == []
-    assert manager.next_tick(0.0) == 0.02  # no haste while nothing can change
+    assert manager.next_tick(0.0) == 0.02  # no short timer while nothing can change
     manager.spilled(1, True, 0.0)
     manager.spilled(2, True, 0.0)
     manager.tick(0.02)
@@ -62,7 +62,7 @@ def test_no_more_is_emptied_than_needed() -> None:
     assert tiers(manager).keys() == {*range(8, 24), 100}
     manager.lookup(SPACE, [named(index) for index in range(8, 12)], 1, 0.0, lease_s=0.0)
     manager.tick(0.0)
-    put(manager, 101, pages=8)  # the coldest run begins behind a hot slab
+    put(manager, 101, pages=8)  # the coldest run starts after a hot slab
     assert tiers(manager).keys() == {*range(8, 12), *range(20, 24), 100, 101}
 
 
@@ -102,7 +102,7 @@ def test_models_outlive_context_unless_they_are_older_than_all_of_it() -> None:
     put(manager, *range(4), now=0.0)
     put(manager, 100, pages=4, kind=Kind.MODEL, now=1.0)
     put(manager, *range(4, 8), now=2.0)
-    put(manager, 200, pages=4, now=3.0)  # of the same size as the model, and still context makes room
+    put(manager, 200, pages=4, now=3.0)  # of the model's size, but context still makes space
     assert tiers(manager).keys() == {100, *range(4, 8), 200}
     put(manager, 300, pages=4, now=4.0)  # now the model is the coldest of all
     assert tiers(manager).keys() == {*range(4, 8), 200, 300}
@@ -230,7 +230,7 @@ def test_a_small_server_has_small_slabs_for_many_sizes() -> None:
     manager = small_manager(capacity_bytes=8 << 20, slab_bytes=2 << 20)
     for pages in range(1, 31):
         put(manager, pages, pages=pages)
-    assert len(tiers(manager)) == 30  # in four slabs there would be room for four sizes
+    assert len(tiers(manager)) == 30  # four slabs would fit four sizes
     manager.check()
 
 

@@ -132,7 +132,7 @@ def test_the_ssd_tier_forgets_what_was_used_longest_ago_but_nothing_leased() -> 
     assert tiers(manager) == {1: "both", 2: "dram", 3: "both"}
     manager.lookup(SPACE, [named(3)], 1, 0.0)
     put(manager, 4)
-    assert manager.take_orders() == ()  # all that is there is leased
+    assert manager.take_orders() == ()  # all entries are leased
     assert tiers(manager)[4] == "dram"
     assert manager.stats().counters.evicted_from_ssd == 1
 
@@ -176,14 +176,14 @@ def test_an_entry_on_ssd_comes_back_when_there_is_room() -> None:
     manager.promote([found.version, 99], 1, 0.0)
     assert manager.pending(found.version)
     assert manager.found(found.version) == found
-    driver.do_all(0.0)  # a spill makes room, the load follows
+    driver.do_all(0.0)  # a spill frees space, the load follows
     assert not manager.pending(found.version)
     now = manager.found(found.version)
     assert now is not None
     assert now.tier is EntryTier.DRAM
     assert driver.holds(now)
     assert tiers(manager) == {1: "both", 2: "ssd", 3: "dram", 4: "dram", 5: "dram"}
-    manager.promote([found.version], 1, 0.0)  # it is there
+    manager.promote([found.version], 1, 0.0)  # it already exists
     assert manager.take_orders() == ()
     assert manager.stats().counters.promotions == 1
     manager.check()

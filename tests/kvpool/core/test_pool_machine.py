@@ -286,7 +286,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.pass_time(max(LEASE_S, WRITE_LEASE_S))
         for server in self.pool.up.values():
             server.work_all(self.pool.now)
-            server.tick(self.pool.now + LEASE_S)  # promotions that waited for room are given up
+            server.tick(self.pool.now + LEASE_S)  # promotions that waited for space are given up
             server.work_all(self.pool.now + LEASE_S)
             server.check()
             stats = server.manager.stats()
@@ -358,6 +358,6 @@ def test_long_random_walks() -> None:
     seen: Counter[str] = Counter()
     for seed in range(6):
         seen += random_walk(seed, 350)
-    # Else the walks went nowhere and proved nothing.
+    # Otherwise the walks covered nothing and proved nothing.
     assert min(seen[what] for what in OFTEN) > 50, seen
     assert min(seen[what] for what in SOMETIMES) > 3, seen

@@ -94,7 +94,7 @@ def jobs(turns: list[int], *, warmups: int = 0, every_s: float | None = None) ->
     [
         ([1] * 4, 0, 4, [4, 4, 4, 4, 4]),
         ([1] * 4, 0, 5, [5, 5, 5, 5, 4]),  # the data set ends before
-        ([1] * 6, 2, 6, [6] * 7),  # of four, behind two warm-ups
+        ([1] * 6, 2, 6, [6] * 7),  # of four, after two warm-ups
         ([3] * 4, 0, 4, [4, 12, 12, 12, 12]),
         ([1, 3, 2], 0, 3, [3, 3, 6, 6]),
         ([2, 2], 0, None, [None, None, 4]),
@@ -108,7 +108,7 @@ def test_what_is_planned_gets_exact_as_jobs_are_drawn(
     told = [schedule.requests]
     for _ in schedule:
         told.append(schedule.requests)
-    told[-1 if turns else 0] = schedule.requests  # the end was asked for, too
+    told[-1 if turns else 0] = schedule.requests  # the end was requested, too
     assert told == seen
     assert schedule.missing == (0 if count is None else count - len(turns))
     assert schedule.measured == len(turns) - warmups

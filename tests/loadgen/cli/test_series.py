@@ -126,7 +126,7 @@ def test_each_repetition_of_a_probe_is_watched_by_itself(loadgen_run: Run, monke
     made: list[Any] = []
     replaced(monkeypatch, made, short)
     assert loadgen_run("--find-max", "rate", "--slo", "e2e=9s", "--repeats", "2") == 130
-    _, first, second = (more.get("watch") for _, more in made)  # the first run says where to begin
+    _, first, second = (more.get("watch") for _, more in made)  # the first run determines the start
     assert first is not None
     assert first is not second
 
@@ -154,7 +154,7 @@ def test_a_search_begins_from_a_short_run_and_says_how_long_it_takes(
     first = re.search(r"Probe 1: (\d+) concurrent, ([\d,]+) requests, about", text)
     assert first is not None
     assert first[1] == begin[2]
-    # Beside other work the generator may be late itself: what the probe came to is not said here.
+    # With other load on the machine the generator may be late itself: the probe's result is not tested.
     assert re.search(r"\n  (holds|does not hold|not clear yet): \d+ of \d+ within the SLOs", text)
 
 

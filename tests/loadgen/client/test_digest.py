@@ -160,7 +160,7 @@ async def test_others_run_between_the_slices() -> None:
             turns += 1
 
     counting = asyncio.create_task(count())
-    digester = Digester(slice_s=0.0)  # one batch, then everybody else
+    digester = Digester(slice_s=0.0)  # one batch, then the others
     made = long_exchange(3000)
     batches = sum(map(len, made.parts)) // BATCH_BYTES
     await digester.digest(made)

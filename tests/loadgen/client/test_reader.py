@@ -33,7 +33,7 @@ def test_chat_counts_from_the_first_content_and_not_from_the_opening_role() -> N
     assert (reader.usage.prompt_tokens, reader.usage.completion_tokens) == (7, 2)
     assert reader.usage.prompt_tokens_details is not None
     assert reader.usage.prompt_tokens_details.cached_tokens == 3
-    assert not reader.tokens_known  # nobody told what a chunk holds
+    assert not reader.tokens_known  # the contents of a chunk were not reported
 
     reader = read(text(""), text(" a"), text(" b", finish="stop"), usage(1, 2), DONE)
     assert list(reader.times) == [2.0, 3.0]

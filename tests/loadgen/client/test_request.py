@@ -71,7 +71,7 @@ def test_tls_only_for_https_and_strict_unless_told_otherwise() -> None:
         (b'{"message": "slow\\ndown"}', "slow down"),
         (b"<html>\n<h1>502</h1></html>", "<html> <h1>502</h1></html>"),
         (b"\xff\xfe", "\ufffd\ufffd"),
-        (b'{"error": "caf\xe9"}', '{"error": "caf\ufffd"}'),  # Latin-1 said to be JSON
+        (b'{"error": "caf\xe9"}', '{"error": "caf\ufffd"}'),  # Latin-1 labelled as JSON
         (b"[" * 5000 + b"]" * 5000, "[" * ERROR_CHARS),  # what FastAPI makes of a nested body: it shows it again
         (b"", ""),
     ],

@@ -83,7 +83,7 @@ def one_turn(output_tokens: int) -> Conversation:
 
 
 NOWHERE = Endpoint(base_url="http://127.0.0.1:1", path="/v1/completions", model="m")
-"""Nobody serves it."""
+"""An address without a server."""
 
 
 def settings(**fields: Any) -> DriveSettings:

@@ -21,7 +21,7 @@ RUN_S = 2.0
 STALL_AT_S = 0.4
 STALL_S = 1.0
 SLOW_S = 0.2
-"""Far above what the server needs when it does not stand still, far below the stall."""
+"""Far above the server's normal time, far below the pause."""
 
 
 @pytest.fixture

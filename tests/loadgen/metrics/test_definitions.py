@@ -16,7 +16,7 @@ from tests.loadgen.metrics.stamps import failed, record
 
 README = Path(__file__).parents[3] / "loadgen/README.md"
 
-# Due at 1.0, released at 1.25, sent at 1.5; four chunks; the answer's end (usage chunk) comes at 4.25.
+# Due at 1.0, released at 1.25, sent at 1.5; four chunks; the response ends (usage chunk) at 4.25.
 FOUR = record([2.0, 2.5, 3.5, 4.0], connect_s=0.125, server_times={"queue": 0.1, "ttft": 0.3}, cached_tokens=8)
 
 

@@ -27,7 +27,7 @@ def test_percentiles_are_exact_and_failures_infinitely_late() -> None:
     assert found.std == pytest.approx(1.118, abs=1e-3)
     assert found.with_failures == {}
 
-    # Values 1, 2, 3 and one failure: the median lies between 2 and 3, the 99th percentile is infinite.
+    # Values 1, 2, 3 and one failure: the median is between 2 and 3, the 99th percentile is infinite.
     found = distribution(np.array([1.0, 2.0, 3.0]), "s", [50, 99], failures=1)
     assert found.with_failures == {"50": 2.5, "99": None}
     assert distribution(np.empty(0), "s", [50], failures=2).with_failures == {"50": None}

@@ -131,7 +131,7 @@ def test_the_timeline_and_the_steady_state() -> None:
     assert sum(point.output_tokens for point in whole.timeline) == 40
     assert whole.peak_concurrency == 1
 
-    # Ten begin side by side; four of them fail.
+    # Ten start together; four of them fail.
     together: dict[str, Any] = {"intended_s": 0.0, "released_s": 0.0, "started_s": 0.0}
     fine = [record([1.0, 2.0], index=at, ended_s=3.0 + (at > 0), **together) for at in range(6)]
     steady = summary([*fine, *(failed(index=at, ended_s=5.0, **together) for at in range(6, 10))]).steady_state
@@ -188,7 +188,7 @@ def test_who_had_the_cores_is_told() -> None:
 @pytest.mark.parametrize(
     "facts",
     [
-        {"cpu_share": 0.9, "loop_lag_p99_s": 0.02, **NO_CORE},  # it filled a core, whoever else was there
+        {"cpu_share": 0.9, "loop_lag_p99_s": 0.02, **NO_CORE},  # it filled a core, independent of other load
         {"loop_lag_p99_s": 0.02, **NO_CORE, "denied_s": 0.1},  # cores were busy, and it did not have to wait for them
         {"starved_s": 1.0, "drawing_cpu_s": 0.8, "drawing_waited_s": 0.2},
     ],
@@ -280,7 +280,7 @@ def test_vllms_keys_and_their_peaks() -> None:
     assert found["max_concurrent_requests"] == summary().peak_concurrency == 4  # failures were open, too
     assert len(found["ttfts"]) == len(found["errors"]) == 5
 
-    # Repetitions begin at their own second 0: what came at the same second of each did not come together.
+    # Repetitions start at their own second 0: events at the same second of each were not concurrent.
     for runs in ([RUN], [RUN, RUN]):
         found = keys(merge([summary()] * len(runs), runs), runs)
         assert (found["max_output_tokens_per_s"], found["max_concurrent_requests"]) == (3.0, 4)

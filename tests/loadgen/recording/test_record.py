@@ -262,7 +262,7 @@ def test_ids_of_blocks() -> None:
     assert hasher.hash_ids("aaaabbbbcccc", 6) == [0, 1, 2]
     assert hasher.hash_ids("aaaabbbbdddd", 6) == [0, 1, 3]
     assert hasher.hash_ids("aaaa", 2) == [0]
-    assert hasher.hash_ids("xxxxbbbb", 4) == [4, 5]  # the same block behind another one is another prefix
+    assert hasher.hash_ids("xxxxbbbb", 4) == [4, 5]  # the same block after another one is another prefix
     assert hasher.hash_ids("aaaabbbbcccc", 6) == [0, 1, 2]
     assert len(hasher.hash_ids("aaaabbbbcccc", 3)) == 2  # fewer tokens than bytes promised: the last takes the rest
     assert hasher.hash_ids("aaaabbbb", 4)[1] != hasher.hash_ids("aaaabbbbcccc", 3)[1]

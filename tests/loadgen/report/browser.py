@@ -152,7 +152,7 @@ def inspect_all(report: Path, widths: Sequence[int], *, dark: bool) -> list[dict
         [chromium(), *FLAGS, scheme, f"--user-data-dir={folder / 'profile'}", frame.as_uri()],
         capture_output=True,
         text=True,
-        timeout=300,  # beside others that have the processor first
+        timeout=300,  # next to processes with a higher priority
         check=True,
     )
     seen: list[str] = re.findall(r'<pre class="seen">(.*?)</pre>', run.stdout, re.DOTALL)

@@ -73,8 +73,8 @@ def test_rates_are_per_second_whatever_the_bins() -> None:
     assert charts["rates"].xs == [0.25, 0.75, 1.25]
     assert charts["running"].xs == [0.5, 1.0, 1.5]  # at the end of a bin
     assert charts["tokens"].lines[0].values == [100.0, 100.0, 100.0]
-    assert [line.name for line in charts["rates"].lines] == ["sent", "finished"]  # nothing failed
-    assert "ttft-over-time" not in charts  # nothing to show
+    assert [line.name for line in charts["rates"].lines] == ["sent", "finished"]  # no failures
+    assert "ttft-over-time" not in charts  # no data
     assert time_charts(make_result(RECORDS, timeline=[])) == []
 
     # The run ends half-way through its only bin: 50 tokens in 0.25 s, four requests open at once in between.

@@ -159,7 +159,7 @@ def test_the_knee_of_a_queue(service_s: float, servers: int) -> None:
     queue = Queue(service_s, servers, seed=1)
     found, results = search(settings, queue, limit_s)
     assert found.best is not None
-    # An independent and long look at what was found.
+    # An independent and long check of the result.
     far_below, far_above = 0.75 * found.best, 1.3 * found.best
     for rate, holds in ((far_below, True), (far_above, False)):
         waits = Queue(service_s, servers, seed=2).run(rate, 6_000)[1]

@@ -125,7 +125,7 @@ def test_a_short_measurement(backend: Backend, tokens_per_s: float | None) -> No
     assert os.sched_getaffinity(0) == cores
     assert found.failed == 0
     assert found.requests > 0
-    assert found.tokens == found.requests * 32  # of answers that ended in the window
+    assert found.tokens == found.requests * 32  # of responses that ended in the window
     assert 0 < found.cpu_s <= found.seconds * 1.5
     assert found.seconds >= 0.28  # uvloop's timers may be a little early
 

@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(answer.drip_s)
         except OSError:  # the client has left, as it should
             self.close_connection = True
-        if answer.cut or answer.close:  # close without having said so
+        if answer.cut or answer.close:  # close without announcing it
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:

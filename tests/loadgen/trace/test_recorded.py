@@ -215,7 +215,7 @@ def test_a_round_trip(tmp_path_factory: pytest.TempPathFactory, form: TraceForm,
         assert shared(read) == shared(requests)
     again = path.with_name("again")
     write_requests(again, form, [msgspec.structs.replace(one, arrival_s=one.arrival_s + first_s) for one in read])
-    if form is not TraceForm.BAILIAN:  # whose ids are hashed anew
+    if form is not TraceForm.BAILIAN:  # whose ids are hashed again
         assert again.read_bytes() == path.read_bytes()
 
 

@@ -155,7 +155,7 @@ def test_sessions_come_in_the_order_of_their_beginnings(tmp_path: Path) -> None:
         {"input_length": 4, "output_length": 1, "session_id": "a"},
         line(3, 5),
         {"input_length": 6, "output_length": 1, "session_id": "b"},
-        line(4, 7, session_id="a"),  # at a time of its own: it waits for nobody
+        line(4, 7, session_id="a"),  # at its own time, without waiting
         {"input_length": 8, "output_length": 1, "session_id": "a"},
     )
     assert list(groups(written(tmp_path, text))) == [[1], [2, 4], [3, 6], [5], [7, 8]]

@@ -35,7 +35,7 @@ def ids_of(question: Question, bpe: LocalTokenizer) -> list[int]:
 def test_lengths_are_what_the_tokenizer_counts(words: Words, bpe: LocalTokenizer) -> None:
     for question in firsts(RandomPrompts(words, lengths("uniform:1-60")), 60):
         assert question.exact
-        # A prompt cannot be shorter than the begin-of-text token and one word.
+        # A prompt has at least the begin-of-text token and one word.
         assert len(ids_of(question, bpe)) == question.tokens >= 2
 
 
@@ -94,7 +94,7 @@ def test_token_ids_and_estimates(bpe: LocalTokenizer) -> None:
     assert not question.exact
     assert isinstance(question.prompt, str)
     assert len(question.prompt.split()) == 10
-    # Two added tokens, a beginning of one: the beginning vanishes, and the question gives up one.
+    # Two added tokens, a prefix of one: the prefix vanishes, and the question loses one.
     words = Words((" a", " b"), overhead_tokens=2)
     question = with_prefix(words, [(1, 1)], (2, 5), asked_tokens=5)
     assert question.tokens == question.asked_tokens == 6

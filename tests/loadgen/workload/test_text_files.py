@@ -52,7 +52,7 @@ def test_a_prompt_is_a_run_of_the_files_words(files: tuple[Path, ...], bpe: Loca
     for question in ask(source, 30):
         prompt = str(question.prompt)
         run = prompt
-        while run not in twice:  # what fills up stands behind
+        while run not in twice:  # text that fills up comes last
             run = run[: run.rindex(" ")]
         assert len(run) > 0.5 * len(prompt)
         starts.add(run[:20])

@@ -78,7 +78,7 @@ CASES: dict[str, dict[str, Any]] = {
     | {"layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"], "head_dim": 32},
     "glm4_moe": _GROUPED | _EXPERTS | {"use_qk_norm": True, "attention_bias": True, "num_mtp_layers": 0},
 }
-"""Configurations by family; what follows the family's name says what is special."""
+"""Configurations by family; the words after the family's name state the special feature."""
 
 CHOOSING_CASES: dict[str, dict[str, Any]] = {
     "deepseek_v32 beyond index_topk": _LATENT | _EXPERTS | _CHOOSING | {"n_group": 4, "topk_group": 2},

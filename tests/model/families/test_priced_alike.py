@@ -35,7 +35,7 @@ def agree(folder: Path) -> None:
     elif windows:
         assert {reach.limit} == set(windows)
         assert reach.share * priced.layers == pytest.approx(len(windows))
-    elif limit is None or "scaled" in limit.beyond:  # a factor on queries costs nothing
+    elif limit is None or "scaled" in limit.beyond:  # a factor on queries has no cost
         assert reach.limit is None
     else:  # not computed beyond, but priced
         assert reach.limit == limit.tokens

@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.model.native.grouped_case import GroupedCase
 from tests.model.native.kernels import Case, Span
 
-# Of the largest number. What is rounded to bfloat16 on the way costs a few of its units.
+# Relative to the largest number. Intermediate rounding to bfloat16 costs a few of its units.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 

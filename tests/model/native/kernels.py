@@ -51,7 +51,7 @@ def chosen_sets(names: Sequence[str]) -> list[str]:
 def compile_kernels(name: str, folder: Path) -> ctypes.CDLL:
     """The library of one instruction set; compiled unless `folder` has it for these sources."""
     if name == "amx":
-        load()  # asks the system for the tiles, on behalf of the process
+        load()  # requests the tiles from the kernel, for the process
     flags = [*build._FLAGS, *build.INSTRUCTIONS.get(f"isa_{'avx512' if name == 'soft_tiles' else name}", ())]
     flags += [f"-DCM_ISA_NAMESPACE={name}", *_DEFINES[name], "-fvisibility=default", f"-I{build.SOURCES}"]
     digest = hashlib.blake2b(f"{build.source_fingerprint()} {flags}".encode() + _EXPORTS.read_bytes(), digest_size=8)

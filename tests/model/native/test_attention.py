@@ -23,7 +23,7 @@ def test_rows_in_latent_space(kernels: ctypes.CDLL, dtype: torch.dtype, block_to
 
 
 IN_PLACE = Case(kv_lora=64, rope=32, block_tokens=16, blocks=40)
-"""Rows that all kernels read where they lie in the cache."""
+"""Rows that all kernels read in place in the cache."""
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

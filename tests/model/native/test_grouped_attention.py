@@ -60,7 +60,7 @@ def test_a_sink_far_from_all_scores(kernels: ctypes.CDLL, size: float) -> None:
 def test_what_has_left_a_window_is_not_read(kernels: ctypes.CDLL, dtype: torch.dtype) -> None:
     """Whole pieces of 256 tokens, with any contents; and a row's bits equal those of any other cut."""
     case = GroupedCase(dtype=dtype, block_tokens=16, blocks=70, window=100, with_sinks=True)
-    (whole,) = spans_of(case, [(200, 700)])  # the first row sees from position 601 on, the last from 800 up to 899
+    (whole,) = spans_of(case, [(200, 700)])  # the first row sees positions from 601, the last those from 800 to 899
     cache, query = case.cache(kernels), case.queries(200)
     wanted = case.attend(kernels, query, [whole], cache)
     rows = cache.reshape(case.blocks, case.layers, case.block_tokens, -1)

@@ -158,7 +158,7 @@ def test_an_int8_model_of_panels(tmp_path: Path, library: Library, dtype: DtypeN
     assert Form.INT8 in {product.form for product in products(fresh)}
     expected = logits(load_model(folder, dtype=dtype)).float()
     found = logits(fresh)
-    # W8A16 rounds in other places than torch's bfloat16, and a token that goes to another expert is far off.
+    # W8A16 rounds at other places than torch's bfloat16, and a token routed to another expert is far off.
     error = (found.float() - expected).norm(dim=1) / expected.norm(dim=1)
     assert error.median() < (0.01 if dtype == "float32" else 0.06)
     shelf = ImageShelf()

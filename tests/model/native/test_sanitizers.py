@@ -16,7 +16,8 @@ SANITIZE = (
     *("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     *("-DCM_SOFT_TILES", "-DCM_PIECE=32"),
 )
-# Only what the self-tests can run here, AMX with soft tiles. A source without its flags is all but empty.
+# Only the instruction sets that the self-tests can run, AMX with soft tiles. A source without its flags is almost
+# empty.
 RUN_HERE = {"isa_avx2": "avx2", "isa_avx512": "avx512", "isa_amx": "soft_tiles"}
 INSTRUCTIONS = {
     source: build.INSTRUCTIONS["isa_avx512" if name == "soft_tiles" else source]
@@ -69,7 +70,7 @@ def test_nothing_of_an_instruction_set_can_be_taken_for_anothers(folder: Path, n
     """A linker keeps one copy of an inline function: none may exist outside of its instruction set's own namespace."""
     if shutil.which("nm") is None:
         pytest.skip("there is no nm here")
-    # Of what the library's own -O3 inlines, -O1 leaves more outside: a stricter question, answered in half the time.
+    # -O1 inlines less than the library's own -O3: a stricter check, in half the time.
     flags = [*build._FLAGS, "-O1", *build.INSTRUCTIONS.get(name, ())]
     with tempfile.TemporaryDirectory() as scratch:
         part = Path(scratch) / "part.o"

@@ -84,7 +84,7 @@ class Fluid:
     _line: deque[list[float]] = field(default_factory=deque)
     """Waiting: [arrived at, tokens left, tokens, cached part]."""
     _decoding: list[tuple[float, float, float]] = field(default_factory=list)
-    """Heap of (token clock at the end, began at, tokens)."""
+    """Heap of (token clock at the end, start, tokens)."""
     _clock: float = 0.0
     """Tokens that every sequence has got since the start."""
 

@@ -72,6 +72,6 @@ def gains(seconds: float = 1.0, **more: Any) -> Gains:
 
 
 def needs(load: float | None, urgent: float = 0.0, noise: float = 0.0, **more: float) -> Demand:
-    """A certain demand by default."""
+    """A demand without uncertainty by default."""
     known = {"sure": (load or 0.0) - 2 * noise, "steady": 0.0, "heading": load or 0.0, **more}
     return Demand(load=load, noise=noise, urgent=urgent, why="load", why_urgent="queue", **known)

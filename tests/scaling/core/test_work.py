@@ -120,7 +120,7 @@ def test_long_waits_are_counted_by_queue_or_by_clock() -> None:
 def decoded(
     seconds: int = 900, rate: int = 2, sequences: int = 120, finished: int = 2, blocks: int = 0, pool: int = 2
 ) -> DecodeWork:
-    """This load for this long; residence is sequences per rate."""
+    """Work after a constant load for a time; residence is sequences per rate."""
     work, there = DecodeWork(), decode(pool, sequences=sequences, kv_blocks_used=blocks)
     for _ in range(seconds):
         work.see(gains(arrived=rate, finished=finished), there)

@@ -129,7 +129,7 @@ class Page:
         async for message in self._socket:
             said = json.loads(message.data)
             if "id" in said:
-                if not (waiting := self._waiting.pop(said["id"])).done():  # who asked may have given up
+                if not (waiting := self._waiting.pop(said["id"])).done():  # the caller may have given up
                     waiting.set_result(said)
             elif said["method"] == "Network.requestWillBeSent":
                 self.requested.append(said["params"]["request"]["url"])

@@ -96,7 +96,7 @@ def running_dashboard(short_folder: Path) -> Iterator[FakeDashboard]:
 def dashboard(running_dashboard: FakeDashboard) -> FakeDashboard:
     """With two prefill and three decode instances, one memory server, no load, no holds."""
     running_dashboard.wish(as_new=True)
-    assert running_dashboard.ask("DELETE", "/api/pools/nobody/hold")[0] == 404  # looks, and makes older looks stale
+    assert running_dashboard.ask("DELETE", "/api/pools/nobody/hold")[0] == 404  # polls, and makes older results stale
     running_dashboard.wish()
     return running_dashboard
 

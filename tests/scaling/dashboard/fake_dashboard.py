@@ -24,7 +24,7 @@ from tests.scaling.dashboard.fake_pools import FakePools
 class FakePoolsHead(PoolsHead):
     """The module over a fake system."""
 
-    gcs_client = None  # Ray looks at every attribute of a module when it starts; these two would ask for a cluster
+    gcs_client = None  # Ray reads every attribute of a module when it starts; these two would request a cluster
     aiogrpc_gcs_channel = None
 
     def port(self) -> PoolsPort:

@@ -259,7 +259,7 @@ def test_ray_lets_no_browser_post(dashboard: FakeDashboard, method: str, path: s
 def test_silence_is_told_with_503(dashboard: FakeDashboard) -> None:
     page = nonce(dashboard)
     dashboard.wish(silent=True)
-    time.sleep(0.5)  # the last look is no longer fresh
+    time.sleep(0.5)  # the last poll is no longer fresh
     for status, headers, answer in (
         dashboard.ask("GET", "/api/pools"),
         dashboard.ask("GET", "/api/pools/decisions"),

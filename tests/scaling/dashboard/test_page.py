@@ -172,7 +172,7 @@ async def test_a_number_typed_while_the_page_updates_is_the_number_asked_for(
 ) -> None:
     async with browser.page() as page:
         await open_page(page, dashboard)
-        await page.run(  # a look takes long, so the refused number stands for a while
+        await page.run(  # a poll takes long, so the refused number stays visible for a while
             "{ const real = window.fetch; window.fetch = (path, options) => path === 'api/pools' "
             "? new Promise((done) => setTimeout(done, 1000)).then(() => real(path, options)) : real(path, options); }"
         )
@@ -338,7 +338,7 @@ async def test_a_page_of_an_earlier_server_goes_on(browser: Chromium, dashboard:
     async with browser.page() as page:
         await open_page(page, dashboard)
         await page.run("window.real = window.fetch")
-        await page.run(  # its first command goes out with the nonce of the server before
+        await page.run(  # its first command is sent with the earlier server's nonce
             "window.fetch = (path, given) => { if (path.includes('/scale') && !window.once) { window.once = true;"
             " given.headers = {'X-Pools-Nonce': 'of-another-server'}; } return window.real(path, given); }; 0"
         )

@@ -58,7 +58,7 @@ async def test_a_connection_that_blocks_is_said_and_blocks_nobody_else() -> None
     assert time.monotonic() - begun < 50
     may.set()
     assert await RayPools(Path).ask(ReadPools()) == {"pools": []}
-    while True:  # the one that was blocked goes on as soon as it can
+    while True:  # the blocked one continues as soon as it can
         try:
             assert await pools.ask(ReadPools()) == {"pools": []}
             break

@@ -88,15 +88,15 @@ class FakeCluster:
     now: float = 1000.0
     silent: bool = False
     deaf: bool = False
-    """Targets are not answered."""
+    """Targets get no response."""
     takes_s: float = 0.0
     """How long a target takes."""
     calls: list[tuple[str, int]] = field(default_factory=list)
     leaving: tuple[str, ...] = ()
-    """Replicas that the last call said should leave."""
+    """Replicas that the last call named as victims."""
     orders: list[tuple[str, OperatorOrder | SizeOrder]] = field(default_factory=list)
     order_answer: OrderAnswer | None = None
-    """None = the rank that is asked has gone."""
+    """None = the queried rank has ended."""
 
     async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """Look like `ClusterPort.look`."""

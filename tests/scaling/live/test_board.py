@@ -351,7 +351,7 @@ def test_a_successor_knows_holds_ledger_and_targets(cluster: FakeCluster) -> Non
     gcs = FakeGcs()
     kept = KeptValues(GcsStore(lambda: gcs), "board/")
     asyncio.run(board_of(cluster, kept).answer(ScalePool("decode", 2, 60.0, "cli")))
-    cluster.set_past_the_board("prefill", 3)  # while there is no board
+    cluster.set_past_the_board("prefill", 3)  # while no board is running
     assert kept.settled(30.0)
     again = board_of(cluster, KeptValues(GcsStore(lambda: gcs), "board/"))
     assert rows(again) == [("decode", 1, 2, "held", "cli"), ("prefill", 1, 3, "held", "rest")]

@@ -158,7 +158,7 @@ class Live:
         return member(f"{pool.pool}0", pool.pool, "1", **facts)
 
     def _worked(self, pool: str) -> SeenMember:
-        self.busy_s += 64 * HALF_LIFE_S  # what was before counts for nothing: the speed is exact
+        self.busy_s += 64 * HALF_LIFE_S  # earlier work has no weight: the speed is exact
         return member(f"{pool}0", pool, prompt_tokens_total=round(TOKENS_PER_S * self.busy_s), busy_s=self.busy_s)
 
     def _real(self, virtual_s: float) -> float:

@@ -146,7 +146,7 @@ def test_each_is_known(line: str, part: str | None) -> None:
 def test_only_parts_of_the_session_are_known() -> None:
     assert {*TITLES.values(), *PROGRAMS.values(), "gateway", "shell"} == set(PARTS)
 
-    # A title tells nothing of it: its ancestors do.
+    # Its title does not identify it: its ancestors do.
     table = [
         Process(1, 0, "init"),
         Process(10, 1, "cloudmatrix serve"),

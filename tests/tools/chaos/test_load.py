@@ -56,7 +56,7 @@ async def refuse(order: dict[str, Any], writer: asyncio.StreamWriter) -> None:
 def test_so_many_streams_run_at_once_and_are_left_when_its_time_is_over() -> None:
     outcomes, orders = asyncio.run(flooded(never_end, 0.3, COUNT))
     assert outcomes == ["cancelled"] * COUNT
-    assert {order["max_tokens"] for order in orders} == {9}  # the longest asks only
+    assert {order["max_tokens"] for order in orders} == {9}  # only the longest asks
 
 
 def test_a_stream_that_ends_is_followed_by_another() -> None:

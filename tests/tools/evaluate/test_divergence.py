@@ -111,7 +111,7 @@ def test_what_is_not_compared_or_fails(checkpoint: Path) -> None:
     assert sum_up("some", [Text("some", (), 1, 0)], scores).per_word is None
     assert sum_up("some", [Text("some", (), 1, 0)], scores).compared is None
     scorer = Scorer(load_model(checkpoint), context=CONTEXT, batch=1)
-    scorer._cache = KvCache(scorer.model.config, 2, 16, torch.bfloat16)  # the model's rows do not fit in there
+    scorer._cache = KvCache(scorer.model.config, 2, 16, torch.bfloat16)  # the model's rows do not fit
     with pytest.raises(EngineError, match="lower --batch"):
         scorer.hidden(sequences([(6, 7)]))
 

@@ -114,7 +114,7 @@ def test_each_token_once_with_enough_to_look_back_at(length: int, context: int, 
     assert [target for window in windows for target in window.targets] == list(range(1, length))
     for window in windows:
         assert 1 <= len(window.targets) <= len(window.tokens) <= context
-        # Tokens stand for their own positions: the last fed one is just before the last target.
+        # Tokens are their own positions: the last fed one is just before the last target.
         assert window.tokens == tuple(range(window.tokens[0], window.targets[-1]))
         assert window.targets == tuple(range(window.tokens[window.first_row] + 1, window.targets[-1] + 1))
         looks_back = window.targets[0] - window.tokens[0]

@@ -105,7 +105,7 @@ def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "bad.gguf", dense)
     name = V.encode()
     data = path.read_bytes()
-    at = data.index(name) + len(name) + 4 + 2 * 8  # behind its dimensions
+    at = data.index(name) + len(name) + 4 + 2 * 8  # after its dimensions
     path.write_bytes(data[:at] + (24).to_bytes(4, "little") + data[at + 4 :])  # I8
     with pytest.raises(ModelError, match=r"of a kind that is not read are blk\.1\.attn_v\.weight \(I8\)$"):
         import_gguf(path, tmp_path / "out", "bfloat16", lambda *_: None)

@@ -98,7 +98,7 @@ def test_the_committed_picture_is_that_of_a_quick_run(everything: Reproduction) 
     """
     written, now = points(COMMITTED.read_bytes()), points(summary_file(everything))
     if LONG not in {part.experiment.name for part in everything.parts}:
-        written = written[: len(now)]  # it stands last
+        written = written[: len(now)]  # it is the last part
     hint = "copy summary.svg of `cloudmatrix reproduce --quick --out DIR` there"
     assert [said.partition(":")[0] for _, _, said in written] == [said.partition(":")[0] for _, _, said in now], hint
     assert [place[:2] for place in written] == [pytest.approx(place[:2], abs=2.0) for place in now], hint

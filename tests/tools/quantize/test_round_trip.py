@@ -130,7 +130,7 @@ def test_int8_is_counted_and_kept_apart(quantised: Path, original: Path) -> None
     assert weight_bytes(quantised, 2) == exact + 2 * floats
     assert weight_bytes(quantised, 4) == exact + 4 * floats
 
-    # The same tokens leave other rows behind.
+    # The same tokens leave different rows.
     fingerprints = {
         KvCache(read_architecture(folder), 1, 16, torch.float32).layout_fingerprint for folder in (original, quantised)
     }

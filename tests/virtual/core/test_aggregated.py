@@ -111,7 +111,7 @@ def test_what_a_lost_die_held_and_what_does_not_fit_is_computed_again() -> None:
     fault = Fault(Seconds(5.0), FaultKind.HBM, "n0.npu0.die0", Seconds(0.0), 1.0)
     (record,) = run(load, fault, pool={"replicas": 1, "max_step_tokens": 65_536}).faults
     assert record.sequences_hit == 10, "320 on 32 dies"
-    # Nine million tokens of KV where there is room for about eight.
+    # Nine million tokens of KV where about eight fit.
     load = workload([(0.0, 100_000, 400)] * 90)
     result = run(load, pool={"replicas": 1, "max_step_tokens": 65_536}, kvcache={"replicas": 0})
     assert list(result.requests.output_tokens) == [400] * 90

@@ -31,7 +31,7 @@ def test_a_lone_sequence_and_a_newcomer_that_joins_at_the_next_boundary() -> Non
     assert listener.adoptions == {"g0-0/0@1": 0.25}
     assert listener.ends == {"g0-0/0@1": 10.25}
     listener, _ = play([(0, 20, 11), (3, 20, 2)], 1, 20, 0, at_once=1 << 30)
-    # The first one's iterations begin at 0.25; the second one is there a little after 1.375, hence joins at 2.25.
+    # The first one's iterations start at 0.25; the second one arrives shortly after 1.375, hence joins at 2.25.
     assert listener.adoptions["g0-1/0@1"] == 1.375 + 1 / 1024
     assert listener.ends["g0-1/0@1"] == 3.25
     assert listener.ends["g0-0/0@1"] == 10.25

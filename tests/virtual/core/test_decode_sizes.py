@@ -133,7 +133,7 @@ def test_a_die_that_came_later_may_be_lost_like_any_other() -> None:
 
 def test_what_moves_takes_time_and_warm_processes_come_back() -> None:
     cost = cost_model(parts())
-    assert cost.regroup_s(96, 128) < 1e-4  # those who stay drop experts; the new ones load while nobody waits
+    assert cost.regroup_s(96, 128) < 1e-4  # remaining ranks drop experts; the new ones load without delaying them
     assert 0.001 < cost.regroup_s(128, 64) < 1.0
     warm = WarmProcesses(16)
     assert warm.take(8, 1.0)

@@ -23,7 +23,7 @@ NEVER = Seconds(math.inf)
 FEW = [(0.1 * n, 200, 400) for n in range(150)]
 LONG = [(0.5 * n, 200, 400) for n in range(120)]
 MANY = [(0.004 * n, 200, 300) for n in range(1500)]
-"""Nearly 50 sequences a die, so that the busiest one's products take longer than reading its weights."""
+"""Nearly 50 sequences per die, so that the busiest one's products take longer than reading its weights."""
 
 
 def skewed(experts: dict[str, Any] | None = None, **sections: dict[str, Any]) -> ServeConfig:
@@ -77,7 +77,7 @@ def test_moves_take_their_bytes_time_and_are_not_begun_where_that_is_too_long() 
 
     assert played(skewed(), load=FEW[:40]).experts == played(skewed(), load=FEW[:40]).experts
     assert moving_s(50_000) / moving_s(100_000) == pytest.approx(2.0, rel=0.2)
-    assert moving_s(100.0) == 0.0  # other weights cost nothing
+    assert moving_s(100.0) == 0.0  # other weights have no cost
 
 
 def test_a_lost_rank_leaves_the_map_and_its_replacement_joins() -> None:
@@ -114,7 +114,7 @@ def test_a_group_that_loses_all_its_ranks_begins_anew() -> None:
 
 
 def test_moves_of_an_instance_that_is_lost_end_with_it() -> None:
-    settings = skewed({"move_mib_per_s": 30_000.0})  # moves begin after 1.5 s and take 5
+    settings = skewed({"move_mib_per_s": 30_000.0})  # moves start after 1.5 s and take 5
     settings = replace(settings, decode=replace(settings.decode, replicas=2))
     result = played(settings, Fault(Seconds(4.0), FaultKind.NODE, "n4", NEVER, 0.0))
     kinds = {name: [one.kind for one in result.experts if one.group == name] for name in ("decode-0", "decode-1")}

@@ -61,7 +61,7 @@ def test_a_server_wastes_nothing_and_takes_no_less_than_a_block() -> None:
     pool.store("default", hashes, 1, 0.0)
     assert sum(one.entries for one in pool.servers()) == 2 * (blocks - 2)
     assert manager_settings(config, R1_BLOCK_BYTES).slab_bytes == 11 * R1_BLOCK_BYTES  # 3,819 = 347 * 11 + 2
-    # Of few blocks a server still makes 64 slabs, as a live one does: some of its end is lost, nothing more.
+    # Even of few blocks a server makes 64 slabs, as a live one does: part of its end is lost, nothing else.
     small = VirtualPool(KvCacheConfig(replicas=1, ub_memory_mib=350), R1_BLOCK_BYTES)
     assert small.store("default", chain(0), 1, 0.0).stored == 8
     with pytest.raises(ConfigError, match="no room for a KV block"):
@@ -127,7 +127,7 @@ def test_a_draining_server_hands_everything_over_until_its_limit() -> None:
     assert [one.name for one in pool.servers()] == ["server-1"]
     for one in held:
         pool.release(one.handle, 31.0)
-    # What was held was copied all the same: the copies are there.
+    # Held blocks were copied as well: the copies exist.
     assert all(found(pool, chain(number), 31.0) == 8 for number in range(2))
     pool.check()
 

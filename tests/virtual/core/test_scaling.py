@@ -122,7 +122,7 @@ def test_a_leaving_decode_instance_hands_its_streams_on_unless_it_is_the_last() 
     assert moved.totals.tokens_computed == stays.totals.tokens_computed
     assert moved.totals.tokens_generated == stays.totals.tokens_generated
     assert moved.totals.npu_seconds < stays.totals.npu_seconds
-    # Else a scaler would see them go, come back with those who take them over, and take that for a burst.
+    # Otherwise a scaler would see them leave, return on their new instances, and consider that a burst.
     load = workload([(0.05 * n, 1000, 2000) for n in range(200)])
     two = config(prefill={"replicas": 2}, decode={"replicas": 2, "npus_per_instance": 32}, engine={"drain_s": 5.0})
     scaler = ScriptedScaler([(12.0, "decode", 1)])

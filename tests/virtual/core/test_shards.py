@@ -50,7 +50,7 @@ def test_one_supernode_is_a_plain_simulation_and_an_idle_one_has_its_npus_until_
     plan = Plan(config(), partial(share, 10.0))
     single = simulate_supernodes(plan, "whole")
     assert list(single.requests.finish_s) == list(simulate(config(), share(10.0, 0, 1)).requests.finish_s)
-    # As its instances in the table of pools, and as the time line says.
+    # As its instances in the table of pools, and as the time line.
     parts = [simulate(config(), burst(count, output=8, every_s=1.0)) for count in (2, 20)]
     whole = merge_results(parts, "both", 0, 0.0)
     assert whole.totals.npu_seconds == pytest.approx(2 * 256 * whole.totals.end_s)

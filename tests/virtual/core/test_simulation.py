@@ -46,7 +46,8 @@ def test_everything_that_goes_in_comes_out(
     assert list(requests.output_tokens) == [row[2] for row in rows]
     assert list(requests.prompt_tokens) == [row[1] for row in rows]
     assert totals.tokens_out == sum(row[2] for row in rows)
-    # Tokens: of each answer one comes from prefill, the others from decode. Nothing was lost, so nothing twice.
+    # Tokens: one of each output comes from prefill, the others from decode. No token was lost, so none is counted
+    # twice.
     assert totals.tokens_generated == totals.tokens_out - len(rows)
     assert totals.tokens_computed + totals.tokens_cached == totals.prompt_tokens_in == sum(row[1] for row in rows)
     # Bytes: what the fabric carried is what was handed off, pulled and stored; caches only ever save some of it.
@@ -104,7 +105,7 @@ def test_prefixes_are_found_again_and_locality_sends_prompts_where_they_are() ->
     chains = [[1, 2, 3, 4, 5, 6, 7, 8]] * 20
     load = workload([(2.0 * n, 4096, 8) for n in range(20)], chains)
     cached, cold = simulate(config(), load), simulate(config(engine={"prefix_reuse": False}), load)
-    # The last token is computed in any case, hence its block.
+    # The last token is always computed, hence its block.
     assert list(cached.requests.cached_tokens) == [0] + [3584] * 19
     assert sum(cold.requests.cached_tokens) == 0
     ttft = [
@@ -129,7 +130,7 @@ def test_requests_end_by_deadline_or_with_the_simulation_or_wait_for_a_place() -
     assert Outcome.FINISHED in outcomes
     assert result.totals.end_s <= 2.0
     # All but the first 640 of them failed, each after three questions without a pause in between.
-    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait there
+    one_each = {"max_sequences": 320, "max_waiting": 1}  # a die decodes one sequence, and one may wait for it
     result = simulate(config(decode=one_each), workload([(0.0, 64, 32)] * 1000), check=True)
     assert list(result.requests.outcome) == [Outcome.FINISHED] * 1000
     assert 0 < result.decision_counts["refuse"] < 4000

@@ -11,7 +11,7 @@ from tests.virtual.core.case import config
 
 SHORT = [TraceRequest(1.0 + 0.7 * n, 64, 8, (), "b") for n in range(20)]
 STEP_S = 0.35
-"""A full prefill step of these instances: the one that runs, and the own one beside the other's prompts."""
+"""A full prefill step of these instances: the running one, and one's own together with the other's prompts."""
 
 
 def beside(flood: list[TraceRequest], mode: str, keys: tuple[str, ...] = ("a", "b")) -> SimResult:
@@ -45,7 +45,7 @@ def test_short_requests_hardly_notice_anothers_flood(mode: str, prompt: int, out
     first, last = worst(beside([TraceRequest(0.0, prompt, output, (), "a")] * 200, mode))
     steps = 2 if prompt > 1000 else 1
     assert first <= 2 * alone[0] + steps * STEP_S
-    # Where the flood's prompts are computed beside, each of the eight tokens may have a full step to wait for.
+    # If the flood's prompts are computed on the same instance, each of the eight tokens may wait for a full step.
     assert last <= 2 * alone[1] + (8 if mode == "aggregated" and steps > 1 else steps) * STEP_S
 
 

@@ -33,7 +33,7 @@ def test_a_pool_is_as_busy_as_its_work_and_not_as_its_steps() -> None:
     _, decode = pools(simulate(small(), load(2.0, 30.0, 512, 2000)))
     assert decode.running_share > 0.95
     assert decode.busy_share < 0.1
-    # One prefill instance is asked for several times what it can do; answers go on for long after the last arrival.
+    # One prefill instance gets several times its capacity; outputs continue long after the last arrival.
     result = simulate(small(), load(60.0, 20.0, 6000, 1000))
     prefill, _ = pools(result)
     assert result.totals.load_s == pytest.approx(20.0, abs=0.1)

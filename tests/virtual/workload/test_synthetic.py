@@ -44,7 +44,7 @@ def test_the_seed_decides_everything_and_lengths_do_not_move_arrivals() -> None:
         == listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=5))
     )
     assert listed(workload) != listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2, 3], seed=6))
-    # Streams are apart: what lengths draw does not move arrivals.
+    # Streams are independent: draws of lengths do not change arrivals.
     plain = listed(synthetic_workload(10, 100, 50, 10))
     drawn = listed(synthetic_workload(10, 100, LogNormalLengths(100, 1), [1, 2]))
     assert [r.arrival_s for r in plain] == [r.arrival_s for r in drawn]

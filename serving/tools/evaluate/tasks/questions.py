@@ -37,7 +37,7 @@ def read_questions(task: TaskFile, *, num_fewshot: int | None = None, limit: int
     """All questions of a task.
 
     Args:
-        num_fewshot: instead of the task's own number. limit: only so many questions, the first ones.
+        num_fewshot: instead of the task's own number. limit: only this many questions, the first ones.
     Raises: ConfigError if data is missing, a question does not fit the task's templates, or none has an answer.
     Effects: reads files.
     """
@@ -85,7 +85,7 @@ class _Shots:
         self._count = count
         self._rng = random.Random(_SHOT_SEED)
         self._docs: Sequence[Doc] = ()
-        # One more, in case that a question is drawn as its own example. As in the harness this looks at the keys.
+        # One more, in case that a question is drawn as its own example. Like the harness, this compares the keys.
         self._spare = int(task.splits.get("fewshot_split") == task.splits.get("test_split"))
         if count:
             self._docs = task.samples or _docs(task, task.shot_split)

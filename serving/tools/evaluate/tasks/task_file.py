@@ -203,7 +203,7 @@ def _data_files(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]
         )
     files = _typed(raw, "dataset_kwargs", dict, {}, path).get("data_files")
     if isinstance(files, str | list):
-        files = {"train": files}  # the one split that a plain list gets in the harness
+        files = {"train": files}  # the only split of a plain list in the harness
     if not isinstance(files, dict) or not files:
         raise ConfigError(f"{path} lacks `data_files` in `dataset_kwargs`: per split, the file that holds it")
     return {

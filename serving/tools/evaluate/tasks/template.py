@@ -39,7 +39,7 @@ def render(template: str, doc: Doc) -> str:
 
 
 def text_of(template: Template, doc: Doc) -> str | int:
-    """The question's text; an index where the task puts its choices before a common ending.
+    """The question's text, or an index if the task puts its choices before a common ending.
 
     Raises: ConfigError if it is neither.
     """

@@ -120,7 +120,7 @@ def test_harmony_reasons_in_one_message_where_its_tokens_are_counted() -> None:
 
 WRITTEN_OTHERWISE = frozenset(
     (
-        "mistral/v3-single-call",  # of models without the token `[ARGS]`, which the vocabulary here has
+        "mistral/v3-single-call",  # of models without the token `[ARGS]`, which this vocabulary has
         "mistral/v3-parallel-calls",
         "mistral/v3-empty-arguments",
         "gpt-oss/harmony-compact-json",  # JSON without blanks

@@ -22,7 +22,7 @@ YOUTU = (
     '"name": "function-name", "arguments": {"param1": "value1"}}</tool_call>'
 )
 DEEPSEEK_V32 = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="$FUNCTION_NAME">\n</｜DSML｜function_calls>'
-"""How the templates of GLM-4.5, GLM-4.7-Flash, Youtu-LLM and DeepSeek-V3.2 tell a model to call."""
+"""Instructions of the templates of GLM-4.5, GLM-4.7-Flash, Youtu-LLM and DeepSeek-V3.2 for calls."""
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 
 

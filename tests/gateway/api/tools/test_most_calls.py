@@ -14,7 +14,7 @@ from tests.gateway.api.support import Harness, chat
 
 NOW = CallRule("now", {"type": "object", "properties": {}, "additionalProperties": False})
 ONE_CALL = ("llama", "harmony")
-"""Families whose turn has room for one call only."""
+"""Families whose turn allows one call only."""
 TOOLS = [{"type": "function", "function": {"name": "now"}}]
 
 

@@ -20,7 +20,7 @@ FORCED: Mapping[str, str] = {
     for scenario in BUILTIN_SCENARIOS
     if scenario.expect.tool_names and scenario.id not in ("parallel-calls", "unicode-args", "forced-tool-choice")
 }
-"""Scenarios that need a call, of any content: the model that answers here means nothing by it."""
+"""Scenarios that need a call, with any content: this model's output has no meaning."""
 SCENARIOS = [
     replace(one, tool_choice=FORCED.get(one.id, one.tool_choice))
     for one in BUILTIN_SCENARIOS

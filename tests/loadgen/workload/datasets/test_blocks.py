@@ -43,7 +43,7 @@ def test_prompts_share_exactly_the_blocks_whose_ids_they_share(
     common = _shared(first, second)
     covered = min(common * _BLOCK, n_first, n_second)
     assert _shared(one, other) >= covered
-    if min(n_first, n_second) >= (common + 1) * _BLOCK:  # both have the block behind, whole
+    if min(n_first, n_second) >= (common + 1) * _BLOCK:  # both have the next block completely
         assert _shared(one, other) < (common + 1) * _BLOCK
 
 
@@ -51,11 +51,11 @@ def test_ids_near_and_far_are_told_apart() -> None:
     prompts = BlockPrompts(_WORDS, _BLOCK)
     tokens = [_tokens(prompts.prompt([0, number], 32)) for number in (7, 8)]
     assert _shared(*tokens) == 16
-    # More ids than words: the first token cannot tell them all apart, the first three can.
+    # More ids than words: the first token cannot distinguish them all, the first three can.
     prompts = BlockPrompts(_WORDS, _BLOCK)
     beginnings = {tuple(_tokens(prompts.prompt([number], 16))[:4]) for number in range(0, 200_000, 101)}
     assert len(beginnings) == len(range(0, 200_000, 101))
-    # No code may be the beginning of another: what follows it is random, and two tokens leave no room for luck.
+    # No code may be the prefix of another: random text follows it, and two tokens leave no margin.
     prompts = BlockPrompts(calibrate(Bytes()), 2)  # 62 letters and digits: 31 x 31 ids have codes of two at most
     assert len({str(prompts.prompt([number], 2)) for number in range(31 * 31)}) == 31 * 31
 

@@ -77,8 +77,8 @@ def test_prompts_fit_in_whole_blocks() -> None:
     fit = Fit(max_model_tokens=100)
     assert fit.clipped(90, 10, 16) == (90, 10)
     fit = Fit(max_model_tokens=100)
-    assert fit.clipped(95, 10, 16) == (80, 10)  # room for 90: five blocks of 16
-    assert fit.clipped(95, 90, 16) == (10, 90)  # not one block has room: what there is
+    assert fit.clipped(95, 10, 16) == (80, 10)  # 90 fit: five blocks of 16
+    assert fit.clipped(95, 90, 16) == (10, 90)  # not one block fits: the remaining length
     assert fit.clipped(5, 500) == (1, 99)
     assert Fit(max_model_tokens=10).fits(10)
     assert not Fit(max_model_tokens=10).fits(11)

@@ -120,7 +120,7 @@ def test_clipping_keeps_prefixes_and_claims_no_cut_block(tmp_path: Path, words: 
     path = _write(tmp_path / "trace", _request(0, 2048, 0, 1, 2, 3), _request(0, 1024, 0, 1))
     workload = TraceWorkload(open_trace(path), words, Fit(_TO_16, max_model_tokens=50))
     long, short = _turns(workload)
-    assert (long.input_tokens, long.hash_ids) == (32, [0, 1])  # room for 40: two blocks
+    assert (long.input_tokens, long.hash_ids) == (32, [0, 1])  # 40 fit: two blocks
     assert _tokens(bpe, long) == _tokens(bpe, short)
     assert (long.asked_input_tokens, short.asked_input_tokens) == (64, None)
 
