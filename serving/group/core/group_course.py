@@ -311,20 +311,6 @@ def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) ->
     return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
 
 
-def unbuildable(ranks: Mapping[int, RankSnapshot], births: Mapping[int, int], size: int, most_tries: int) -> str | None:
-    """Why a new group cannot be built; None if no failure is known.
-
-    Args:
-        births: processes started for each rank. most_tries: limit of those.
-    """
-    for rank, one in sorted(ranks.items()):
-        if one.report is not None and one.report.phase is RankPhase.FAILED:
-            return f"rank {rank} of {size}: {one.report.problem}"
-        if births[rank] > most_tries:
-            return f"rank {rank} of {size}: its process ended {most_tries} times"
-    return None
-
-
 def _regroup(
     there: Mapping[int, RankReport | None],
     sides: Sequence[GroupSide],

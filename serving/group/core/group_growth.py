@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+from serving.group.core.group_course import RankSnapshot
+from serving.values.group import RankPhase
+
 MOST_TRIES = 3
 """Processes of one newcomer that may end before it joins; then another one would end, too."""
 
@@ -52,3 +55,17 @@ def former_size(before: int, former: int, size: int) -> int:
     """
     base = former or before
     return base if size > base else 0
+
+
+def unbuildable(ranks: Mapping[int, RankSnapshot], births: Mapping[int, int], size: int, most_tries: int) -> str | None:
+    """Why a new group cannot be built; None if no failure is known.
+
+    Args:
+        births: processes started for each rank. most_tries: limit of those.
+    """
+    for rank, one in sorted(ranks.items()):
+        if one.report is not None and one.report.phase is RankPhase.FAILED:
+            return f"rank {rank} of {size}: {one.report.problem}"
+        if births[rank] > most_tries:
+            return f"rank {rank} of {size}: its process ended {most_tries} times"
+    return None

@@ -22,12 +22,11 @@ from serving.group.core.group_course import (
     Make,
     Regroup,
     mend,
-    unbuildable,
     waiting_spares,
     whole,
 )
 from serving.group.core.group_experts import ExpertRules
-from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, former_size
+from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, former_size, unbuildable
 from serving.group.core.group_takeover import orphan
 from serving.group.core.rank_life import outranks
 from serving.group.core.rank_names import RankName

@@ -115,9 +115,7 @@ class LiveSequence:
         self.ticket_id: str | None = None
         """The handoff that this sequence waits on while HELD."""
         self.holder: LiveSequence | None = None
-        """The held sequence of the same engine that has the blocks of `ticket`, which are transferred without a
-        move.
-        """
+        """The held sequence of the same engine with the blocks of `ticket`, which change hands without a copy."""
         self.leaving = False
         """Whether it is to be handed off as soon as it decodes, because the instance drains."""
         self.in_flight = False

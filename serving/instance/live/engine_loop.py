@@ -113,9 +113,7 @@ class EngineLoop:
         self._last_turn = clock.now()
         self._snapshot_at: float = clock.now()
         self.snapshot = engine.snapshot(clock.now())
-        """The engine's statistics, at most `SNAPSHOT_PERIOD_S` old while it works, up to date at an end; read from any
-        thread.
-        """
+        """The engine's statistics, at most `SNAPSHOT_PERIOD_S` old while it works, up to date at an end; any thread."""
         self.busy_s = self.first_step_s = 0.0
         """Time spent in steps so far [s], and in the first one, with cold memory [real s]; 0 before it."""
         self.moves = KvMoves(

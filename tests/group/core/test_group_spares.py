@@ -19,7 +19,7 @@ def test_spares_start_when_the_group_is_whole() -> None:
     serving = sights(RankPhase.SERVING, RankPhase.SERVING)
     assert mend(serving, 2, SILENCE_S, spares=2) == [Make(2)]
     assert mend({0: serving[0], 1: RankSnapshot()}, 2, SILENCE_S, spares=1)[1:] == [], "a rank first"
-    offered = {2: RankSnapshot(report=report(2, RankPhase.OFFERED))}
+    offered = {2: RankSnapshot(report=report(2, RankPhase.OFFERED, 2))}
     assert mend(serving | offered, 2, SILENCE_S, spares=2) == [Make(3)]
     assert mend(serving | offered, 2, SILENCE_S, spares=1) == []
     assert waiting_spares(serving | offered, 2, 1) == [2]
