@@ -110,7 +110,7 @@ class Migration:
         return set() if self._move is None else self._move.leased
 
     def _plan_round(self, targets: MoveTargets, now: float) -> None:
-        strays = [one for one in self.server.manager.entries() if targets.target(one) is not None]
+        strays = targets.strays(self.server.manager.entries())
         self.left = len(strays)
         self._round_ends = round_end(now, self.server.leave_by)
         capacity_bytes = self.server.manager.settings.capacity_bytes
@@ -149,16 +149,16 @@ class Migration:
     def _carried_out(
         self, move: BatchMove[EntryView], effect: PoolEffect, asked: dict[str, VirtualServer], now: float
     ) -> PoolEvent | None:
-        match effect:
-            case PoolWrite(name, grants):
-                return PoolWritten(name, [move.ready[index][1].checksum for index, _ in grants])
-            case PoolAsk(name, message) | PoolPost(name, message):
-                server = self._up.get(name)
-                if server is None:
-                    return PoolFailure(name, MissReason.UNREACHABLE)
-                asked[name] = server
-                answer = ledger_answer(server.manager, message, self._client, now)
-                return PoolAnswer(name, answer) if isinstance(effect, PoolAsk) else None
+        if isinstance(effect, PoolAsk | PoolPost):
+            name = effect.server
+            server = self._up.get(name)
+            if server is None:
+                return PoolFailure(name, MissReason.UNREACHABLE)
+            asked[name] = server
+            answer = ledger_answer(server.manager, effect.message, self._client, now)
+            return PoolAnswer(name, answer) if isinstance(effect, PoolAsk) else None
+        if isinstance(effect, PoolWrite):
+            return PoolWritten(effect.server, [move.ready[index][1].checksum for index, _ in effect.grants])
         return None  # a connection that ends
 
     def _wait_for_disk(self, order: Promote, now: float) -> None:

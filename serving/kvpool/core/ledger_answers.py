@@ -24,23 +24,23 @@ def ledger_answer(manager: MemoryManager, message: m.Message, client: int, now: 
     Returns: the answer. That of `Promote` lists what is in memory now, before the disk has loaded anything.
     Raises: LedgerError for a request that concerns bytes, files or connections.
     """
-    match message:
-        case m.Lookup(space, hashes, lease_s):
-            return m.Looked(manager.lookup(space, hashes, client, now, lease_s))
-        case m.ReleaseLeases(versions):
-            manager.release(versions, client, now)
-        case m.Promote(versions):
-            manager.promote(versions, client, now)
-            return m.Promoted(tuple([found_in_dram(manager, version) for version in versions]))
-        case m.Reserve(space, kind, items):
-            return m.Reserved(manager.reserve(space, items, client, now, kind))
-        case m.Commit(items):
-            return m.Committed(tuple([manager.commit(version, digest, client, now) for version, digest in items]))
-        case m.Abort(versions):
-            for version in versions:
-                manager.abort(version, client, now)
-        case m.Drop(versions):
-            return m.Committed(tuple([manager.remove(version, now) for version in versions]))
-        case _:
-            raise LedgerError(f"a ledger alone cannot answer {type(message).__name__}")
+    if isinstance(message, m.Lookup):
+        return m.Looked(manager.lookup(message.space, message.hashes, client, now, message.lease_s))
+    if isinstance(message, m.Reserve):
+        return m.Reserved(manager.reserve(message.space, message.items, client, now, message.kind))
+    if isinstance(message, m.Commit):
+        ok = tuple([manager.commit(version, digest, client, now) for version, digest in message.items])
+        return m.Committed(ok)
+    if isinstance(message, m.Drop):
+        return m.Committed(tuple([manager.remove(version, now) for version in message.versions]))
+    if isinstance(message, m.ReleaseLeases):
+        manager.release(message.versions, client, now)
+    elif isinstance(message, m.Promote):
+        manager.promote(message.versions, client, now)
+        return m.Promoted(tuple([found_in_dram(manager, version) for version in message.versions]))
+    elif isinstance(message, m.Abort):
+        for version in message.versions:
+            manager.abort(version, client, now)
+    else:
+        raise LedgerError(f"a ledger alone cannot answer {type(message).__name__}")
     return m.Done()

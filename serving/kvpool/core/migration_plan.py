@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -114,6 +114,13 @@ class MoveTargets:
         else:
             name = self.ring.primary(entry.hash)
         return None if name == self.server else name
+
+    def strays(self, entries: Iterable[_E]) -> list[_E]:
+        """Entries that should move."""
+        if self.leaving:
+            return [one for one in entries if self.target(one) is not None]
+        primary, here, context = self.ring.primary, (self.server, None), Kind.CONTEXT  # fast: all entries of a server
+        return [one for one in entries if one.kind is context and primary(one.hash) not in here]
 
 
 def near_server(view: PoolView, server: str) -> str | None:
