@@ -10,31 +10,31 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from serving.cluster.kept_values import KeptValues
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.deployment_watch import DeploymentWatch
 from serving.scaling.core.duration_text import duration_text
+from serving.scaling.core.event_log import EventLog
+from serving.scaling.core.experts_state import experts_of
 from serving.scaling.core.fleet import granted, in_order, order, with_target
 from serving.scaling.core.gateways import Gateways
 from serving.scaling.core.history import History
+from serving.scaling.core.holds import ScalingHolds, refusal_of
+from serving.scaling.core.kept_rows import KeyedValues
+from serving.scaling.core.ledger import Ledger
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.core.policy_time import autoscaler_row
 from serving.scaling.core.pool_spread import PoolSpread
 from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
 from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.scaling.live.clock import steady_s
 from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
-from serving.scaling.live.deployment_watch import DeploymentWatch
-from serving.scaling.live.event_log import EventLog
-from serving.scaling.live.experts_state import experts_of
 from serving.scaling.live.group_orders import order_group
-from serving.scaling.live.holds import ScalingHolds, refusal_of
-from serving.scaling.live.ledger import Ledger
-from serving.scaling.live.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import (
     MOST_REPLICAS,
@@ -71,7 +71,7 @@ class ScalingBoard:
     """
 
     def __init__(
-        self, config: ServeConfig, port: ClusterPort, kept: KeptValues, clock: Callable[[], float] = steady_s
+        self, config: ServeConfig, port: ClusterPort, kept: KeyedValues, clock: Callable[[], float] = steady_s
     ) -> None:
         self._config = config
         self._port = port
@@ -83,6 +83,8 @@ class ScalingBoard:
         self._abilities = Abilities()
         self._cache = CacheTotals()
         self._events = EventLog(round(clock()), kept)
+        for warning in (*self._ledger.warnings, *self._holds.warnings, *self._events.warnings):
+            logger.warning("%s", warning)
         self._deployments = DeploymentWatch(self._holds, self._events)
         self._busy = BusyShares()
         self._history = History()

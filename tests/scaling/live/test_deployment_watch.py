@@ -7,9 +7,9 @@ import pytest
 
 from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import PoolTarget, ScaleKind
+from serving.scaling.core.deployment_watch import QUIET_S
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
-from serving.scaling.live.deployment_watch import QUIET_S
 from serving.scaling.live.scaling_board import looked
 from serving.values.deployment import DeploymentNotice
 from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool

@@ -1,8 +1,8 @@
 """Deployments as the board sees them: the targets that one sets are no person's, and the board's own moves wait."""
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.live.event_log import EventLog
-from serving.scaling.live.holds import ScalingHolds
+from serving.scaling.core.event_log import EventLog
+from serving.scaling.core.holds import ScalingHolds
 from serving.values.deployment import DeploymentNotice
 
 QUIET_S = 10.0
