@@ -1,9 +1,8 @@
-"""Orders to groups of ranks from the page of the experts: the board passes them to a rank, its shell answers."""
+"""Operations on groups of ranks: which rank gets the order, and what its shell's answer means to who asked."""
 
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from serving.errors import UnavailableError
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.values.operator_order import (
     DrainRank,
@@ -15,29 +14,33 @@ from serving.values.operator_order import (
 )
 from serving.values.scaling import DrainGroupRank, GroupAnswer, RebalanceGroup, ResizeRankGroup, ScaleRefusal
 
+GROUP_OPERATIONS = (RebalanceGroup, DrainGroupRank, ResizeRankGroup)
 GroupOperation: TypeAlias = RebalanceGroup | DrainGroupRank | ResizeRankGroup
-PostOrder = Callable[[str, OperatorOrder | SizeOrder], Awaitable[OrderAnswer]]
-"""Posts an order at a rank, by name of its actor, and waits. Raises: UnavailableError."""
 
 
-async def order_group(operation: GroupOperation, sight: ClusterSnapshot, post: PostOrder) -> GroupAnswer | ScaleRefusal:
-    """Carry out an operation on a group.
+@dataclass(frozen=True, slots=True)
+class RankOrder:
+    """An order to a group, for a rank by name of its actor."""
 
-    Args:
-        sight: in which some rank of the group takes orders.
-    """
+    actor: str
+    order: OperatorOrder | SizeOrder
+
+
+def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> RankOrder | ScaleRefusal:
+    """The order for the first rank of the group that takes any; a refusal if there is none."""
     ranks = [one for one in sight.members.values() if one.facts.get("group") == operation.group and _takes_orders(one)]
     if not ranks:
         return ScaleRefusal("unknown_group", f"there is no group {operation.group!r} that takes orders")
     first = min(ranks, key=lambda one: int(one.facts["rank"]))
-    try:
-        answer = await post(first.facts["actor"], _order(operation))
-    except UnavailableError as error:
-        return ScaleRefusal("unavailable", str(error))
-    if not answer.accepted:
-        short = answer.detail.get("kind") == "no_room"
-        return ScaleRefusal("no_room" if short else "not_now", answer.reason, answer.detail.get("fits"))
-    return GroupAnswer(operation.group, answer.reason)
+    return RankOrder(first.facts["actor"], _order(operation))
+
+
+def group_answer(group: str, answer: OrderAnswer) -> GroupAnswer | ScaleRefusal:
+    """A shell's answer, for who asked."""
+    if answer.accepted:
+        return GroupAnswer(group, answer.reason)
+    short = answer.detail.get("kind") == "no_room"
+    return ScaleRefusal("no_room" if short else "not_now", answer.reason, answer.detail.get("fits"))
 
 
 def _takes_orders(member: SeenMember) -> bool:
