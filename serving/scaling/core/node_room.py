@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import structs
+
 from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
@@ -58,6 +60,24 @@ class NodeRoom:
     def wait_of(self, pool: str, target: int, sight: ClusterSnapshot) -> str:
         """End of a reason, for a target that has no room yet."""
         return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
+
+    def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
+        """A scaler's target, cut to what fits; the reason then says so.
+
+        Returns: None if nothing changes, or the pool has another target by now than the scaler saw.
+        """
+        pool, target = wanted.pool, wanted.target
+        seen = sight.deployments.get(pool)
+        if seen is None or seen.target != wanted.before:
+            return None
+        if target > seen.target:
+            target = max(seen.target, min(target, self.most(pool, sight)))
+        if target == seen.target:
+            return None
+        cut = target != wanted.target
+        fits = f"; {wanted.target} wanted, {target} fit: {self.shortage(pool, sight)}" if cut else ""
+        reason = f"{wanted.reason}{fits}{self.wait_of(pool, target, sight)}"
+        return structs.replace(wanted, target=target, reason=reason)
 
     def waited_s(self, pool: str, now: float) -> float | None:
         """How long a pool has waited for a node; None = it does not."""

@@ -8,12 +8,12 @@ from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
+from serving.scaling.core.event_log import REPLACED_WITHIN_S, EventKind, EventLog
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.page_state import pool_rows
 from serving.scaling.core.replica_room import ReplicaSize, fits, used
 from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
-from serving.scaling.live.event_log import REPLACED_WITHIN_S, EventKind, EventLog
 from serving.scaling.live.observe import at_its_ranks, seen_members
-from serving.scaling.live.page_state import pool_rows
 from serving.values.signals import Traffic
 from serving.values.traffic import InstanceNotice
 from tests.scaling.live.case import config, deployment, nodes, replica, started

@@ -23,7 +23,7 @@ from serving.scaling.core.measure import HALF_LIFE_S
 from serving.scaling.core.policy_time import LEAST_PERIOD_S, PolicyTime
 from serving.scaling.live.autoscaler import RisingTraffic
 from serving.scaling.live.board import ScalingBoard
-from serving.values.scaling import HoldPool
+from serving.values.scaling import HoldPool, ReadPools
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.values.traffic import BOUNDS_S, GatewayReport
 from tests.scaling.core.fluid import Fluid, FluidPool, burst
@@ -214,5 +214,5 @@ def test_a_slow_autoscaler_is_alive_between_two_looks(runner: asyncio.Runner) ->
     live = Live(settings(0.25), runner)
     live.decide(traffic().signals())
     live.cluster.now += 11.0
-    row = live.board.state()["autoscaler"]
+    row = live.board.read(ReadPools())["autoscaler"]
     assert (row["alive"], row["period_s"]) == (True, 4.0)
