@@ -71,7 +71,8 @@ class GroupParts:
         """Compare the groups with what was ordered.
 
         Returns: the new target if somebody has resized a group, or one could not grow and stays as it was.
-        Effects: the target grows and shrinks by whole groups that Serve is asked for, and is at first what is there.
+        Effects: the target grows by groups that Serve is asked for beside, and shrinks by the share of those that it is
+        not asked for any more; at first it is what is there.
         """
         seen = sight.deployments.get(DECODE)
         if seen is None:
@@ -81,7 +82,9 @@ class GroupParts:
             self._rules.target = sum(one.wanted for one in groups) + (seen.target - len(groups)) * self._first
         elif self._replicas != seen.target:
             low, high = self._rules.bounds(seen.target)
-            self._rules.target = min(high, max(low, before + (seen.target - self._replicas) * self._first))
+            more = (seen.target - self._replicas) * self._first
+            there = before + more if more > 0 else before * seen.target // self._replicas
+            self._rules.target = min(high, max(low, there))
         self._replicas = seen.target
         past = [
             one.name
@@ -129,11 +132,15 @@ class GroupParts:
     def due(self, sight: ClusterSnapshot) -> list[ResizeRankGroup]:
         """Orders to give now; one that a group does not show yet is given again.
 
-        Groups that are still to come count among those that share the target.
+        Groups that are still to come count among those that share the target. None are due while there are more groups
+        than Serve was asked for: which of them end is not known yet.
         """
+        sharing = [one for one in self._groups(sight) if one.wanted]
+        if self._replicas is None or len(sharing) > self._replicas:
+            return []
         counted = self._counted(sight)
         free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
-        due = self._rules.due([one for one in self._groups(sight) if one.wanted], free)
+        due = self._rules.due(sharing, free)
         self._ordered |= {one.name: one.parts for one in due}
         return [ResizeRankGroup(one.name, one.parts * self._step_ranks) for one in due]
 

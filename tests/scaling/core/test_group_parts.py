@@ -101,9 +101,17 @@ def test_groups_that_serve_asks_for_beside_share_the_target() -> None:
     )
     still_to_come = replace(still_to_come, deployments={**still_to_come.deployments, "decode": come})
     assert parts.due(still_to_come) == [ResizeRankGroup("decode#d", 3)]
-    lost = sight(*ranks("new", 2, 2, 2), target=2)
-    assert parts.see(lost) is None, "another group in place of one that was lost"
-    assert parts.target == 6
+    fewer = replace(both, deployments={**both.deployments, "decode": replace(both.deployments["decode"], target=1)})
+    assert (parts.see(fewer), parts.target, parts.due(fewer)) == (None, 3, []), "which of them ends is not known yet"
+    left = sight(*ranks("d", 4, 4, 4))
+    assert (parts.see(left), parts.due(left)) == (None, [ResizeRankGroup("decode#d", 3)])
+
+
+def test_a_group_in_place_of_one_that_was_lost_gets_its_size() -> None:
+    parts, _ = looked(*ranks("d", 4, 4, 4))
+    new = sight(*ranks("e", 2, 2, 2))
+    assert parts.see(new) is None
+    assert (parts.target, parts.due(new)) == (4, [ResizeRankGroup("decode#e", 4)])
 
 
 def test_a_group_of_another_size_than_ordered_holds_the_pool() -> None:
