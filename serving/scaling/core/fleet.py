@@ -71,6 +71,7 @@ class Fleet:
         sizes: of a replica of each pool that may be scaled.
         kept: where holds and ledger are kept; None = nowhere.
         gateways: they may be on any host, and are spread as pools are.
+        anywhere: the NPUs of a replica may be on any hosts; otherwise it lies whole on one.
         node_came: told of each pool for which a node came, and when.
     Attributes:
         sight: the last look, with the targets that were set since.
@@ -83,12 +84,13 @@ class Fleet:
         kept: KeyedValues | None = None,
         *,
         gateways: bool = False,
+        anywhere: bool = False,
         node_came: Callable[[str, float], None] = lambda _pool, _now: None,
     ) -> None:
         self.sight = ClusterSnapshot(0.0)
         self.ledger = Ledger(kept)
         self.holds = ScalingHolds(kept)
-        self.room = NodeRoom(settings, sizes, node_came)
+        self.room = NodeRoom(settings, sizes, node_came, anywhere=anywhere)
         self._settings = settings
         self._sizes = sizes
         self._deployments = DeploymentWatch(self.holds)
