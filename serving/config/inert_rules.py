@@ -98,7 +98,7 @@ _IN_VIRTUAL_TIME = (
             *keys_of("engine", "kv_dtype stall_timeout_s decision_log threads"),
             *keys_of("kvcache", "ssd_path write_lease_s get_timeout_s put_timeout_s models scope directory salt"),
             *keys_of("simulation", "time_scale kv_shrink output_tokens"),
-            *keys_of("autoscaler", "manual_hold_s nodes node_wait_s spread_after_s"),
+            "autoscaler.manual_hold_s",
             *keys_of("experts", "most_ranks spares slots deadline_s"),
             "health.*",
             "chaos.*",
@@ -303,6 +303,12 @@ _BY_POLICY = (
         ALL,
         keys_of("autoscaler", _SCALER_KEYS),
         'with [autoscaler] policy = "none", only with "slo" or "requests"',
+        when=lambda config: config.autoscaler.policy == "none",
+    ),
+    Rule(
+        VIRTUAL,
+        keys_of("autoscaler", "nodes node_wait_s spread_after_s"),
+        'in virtual time with [autoscaler] policy = "none", only with "slo" or "requests"',
         when=lambda config: config.autoscaler.policy == "none",
     ),
     Rule(

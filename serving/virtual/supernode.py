@@ -106,8 +106,8 @@ class Supernode:
 
     def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
         """Bring up one more instance, now."""
+        name = self.name_of_next(pool)
         self._serial[pool] += 1
-        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
         if npus is None:
             raise ConfigError(
@@ -129,6 +129,10 @@ class Supernode:
         for gateway in self.gateways:
             gateway.learn(instance)
         return instance
+
+    def name_of_next(self, pool: str, after: int = 0) -> ReplicaId:
+        """Name of the instance that starts next in a pool, or after so many others."""
+        return ReplicaId(f"{pool}-{self._serial[pool] + after}")
 
     def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Take an instance out: it has drained, or it was lost."""

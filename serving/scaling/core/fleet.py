@@ -74,6 +74,7 @@ class Fleet:
         kept: where holds and ledger are kept; None = nowhere.
         gateways: they may be on any host, and are spread as pools are.
         parts: rules of decode groups that a scaler makes larger and smaller; None = none of them changes its size.
+        anywhere: the NPUs of a replica may be on any hosts; otherwise it lies whole on one.
         node_came: told of each pool for which a node came, and when.
     Attributes:
         sight: the last look, with the targets that were set since.
@@ -87,12 +88,13 @@ class Fleet:
         *,
         gateways: bool = False,
         parts: GroupParts | None = None,
+        anywhere: bool = False,
         node_came: Callable[[str, float], None] = lambda _pool, _now: None,
     ) -> None:
         self.sight = ClusterSnapshot(0.0)
         self.ledger = Ledger(kept)
         self.holds = ScalingHolds(kept)
-        self.room = NodeRoom(settings, sizes, node_came)
+        self.room = NodeRoom(settings, sizes, node_came, anywhere=anywhere)
         self.parts = parts
         self._settings = settings
         self._sizes = sizes

@@ -66,7 +66,6 @@ class Observations:
     def signals(self, fleet: Fleet, now: float) -> ScalingSignals:
         """What a scaler is told. Effects: it is known to have looked."""
         self.policy_looked = now
-        held, traffic = fleet.holds.until(now), self.gateways.traffic(now)
-        node_s = fleet.room.usual_s
-        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, self.cache, held, node_s)
+        held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
+        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held)
         return told if fleet.parts is None else fleet.parts.signals(told, fleet.sight)
