@@ -65,7 +65,7 @@ class ScalingDriver:
             effects = self.fleet.on(TargetAccepted(), now)
 
     def _set_target(self, order: SetTarget) -> None:
-        """Of parts and memory servers their pools choose which leave: the last ones."""
+        """Set a target. Parts and memory servers that leave are chosen by their pools: the last ones."""
         node, pool = self._node, order.pool
         if pool == "decode" and node.parts is not None:
             node.parts.set_target(order.target)

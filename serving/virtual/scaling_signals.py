@@ -59,7 +59,7 @@ class SignalReader:
         return in_parts(self._instances, node, node.parts)
 
     def signals(self, fleet: Fleet) -> ScalingSignals:
-        """What a scaler is told after a look.
+        """Signals for a scaler after a look.
 
         Effects: see `TrafficTally.traffic`.
         """

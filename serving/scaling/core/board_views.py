@@ -1,4 +1,4 @@
-"""What the board answers to those who only read: pages, the command line, scripts, gateways."""
+"""Read-only answers of the scaling board, for pages, the command line, scripts and gateways."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ class BoardViews:
                 return self._seen.history.newer(after)
 
     def news(self, gateway: str, now: float) -> BoardNews:
-        """What a gateway does not know itself, for its status page."""
+        """News for a gateway's status page: targets, peers, hosts, counts of the whole system."""
         sight, holds = self._fleet.sight, self._fleet.holds
         targets = {pool: seen.target for pool, seen in sight.deployments.items()}
         wakes = self._autoscaler_row(now)["alive"]

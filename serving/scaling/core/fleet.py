@@ -1,4 +1,4 @@
-"""Who may change the size of a pool, to what, and which replicas leave. Pure: live and in virtual time the same.
+"""Rules for the sizes of pools: which change is accepted, and which replicas leave. The same live and in virtual time.
 
     Looked ────► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
     Decided ───► cut to what fits, first what makes room ─┐                │

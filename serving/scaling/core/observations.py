@@ -1,4 +1,4 @@
-"""What looks at the cluster and reports of gateways tell beside targets: traffic, capacities, events, samples."""
+"""Measurements from looks at the cluster and reports of gateways: traffic, capacities, events, samples."""
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.busy import BusyShares
@@ -64,7 +64,7 @@ class Observations:
         return begins
 
     def signals(self, fleet: Fleet, now: float) -> ScalingSignals:
-        """What a scaler is told. Effects: it is known to have looked."""
+        """Signals for a scaler. Effects: it counts as alive from now on."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
         return scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held)
