@@ -85,7 +85,7 @@ class FleetCase:
     def held(self, pool: str) -> tuple[float, str] | None:
         """For how long from now on, and by whom."""
         found = self.fleet.holds.hold(pool, self.cluster.now)
-        return found and (found.until - self.cluster.now, found.by)
+        return None if found is None else (found.until - self.cluster.now, found.by)
 
     @property
     def entries(self) -> list[LedgerEntry]:
