@@ -80,7 +80,7 @@ class ClusterReader:
             replica = self._replicas[key] = before.get(key) or self._replica(one)
             here.append(replica)
         starting = [
-            _nowhere(node.name_of_next(pool, number), ReplicaPhase.STARTING)
+            _nowhere(f"{pool}-{node.serials[pool] + number}", ReplicaPhase.STARTING)  # the names that they will have
             for number in range(node.sizes.starting(pool))
         ]
         return SeenDeployment(node.sizes.targets[pool], (*here, *starting))

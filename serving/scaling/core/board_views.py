@@ -4,7 +4,7 @@ from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.experts_state import experts_of
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.observations import Observations
 from serving.scaling.core.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.core.policy_time import autoscaler_row
@@ -18,7 +18,7 @@ Question = ReadPools | ReadExperts | ReadDecisions | ReadEvents | ReadHistory
 class BoardViews:
     """Reads of a fleet and what was observed. Time is passed in [s since 1970]."""
 
-    def __init__(self, config: ServeConfig, fleet: Fleet, seen: Observations) -> None:
+    def __init__(self, config: ServeConfig, fleet: ScalingFleet, seen: Observations) -> None:
         self._config = config
         self._fleet = fleet
         self._seen = seen

@@ -1,6 +1,6 @@
 """Rules for the sizes of pools: which change is accepted, and which replicas leave. The same live and in virtual time.
 
-    Looked ────► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
+    FleetLooked ► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
     Decided ───► cut to what fits, first what makes room ─┐                │
     ScalePool ─► refused, or ─────────────────────────────┴─► SetTarget ◄──┘
                                                     TargetAccepted ──► ledger, hold, answer
@@ -27,7 +27,7 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    Looked,
+    FleetLooked,
     SetTarget,
     StageTargets,
     TargetAccepted,
@@ -64,7 +64,7 @@ class _Unanswered:
     hold_s: float
 
 
-class Fleet:
+class ScalingFleet:
     """All pools of one system.
 
     Args:
@@ -149,7 +149,7 @@ class Fleet:
 
     def _begin(self, event: FleetEvent) -> _Course:
         match event:
-            case Looked(sight=sight):
+            case FleetLooked(sight=sight):
                 return self._look(sight)
             case Decided(targets=targets):
                 return self._decide(targets)

@@ -14,7 +14,7 @@ from serving.values.scaling import HoldPool, ReleasePool, ScaleAnswer, ScalePool
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FleetLooked:
     """The cluster as it is now."""
 
     sight: ClusterSnapshot
@@ -58,6 +58,6 @@ class StageTargets:
 
 
 FleetEvent = (
-    Looked | Decided | TargetAccepted | TargetUnanswered | ScalePool | HoldPool | ReleasePool | DeploymentNotice
+    FleetLooked | Decided | TargetAccepted | TargetUnanswered | ScalePool | HoldPool | ReleasePool | DeploymentNotice
 )
 FleetEffect = SetTarget | StageTargets | LedgerEntry | ScaleAnswer | ScaleRefusal

@@ -4,7 +4,7 @@ from serving.config.serve import ServeConfig
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.event_log import EventLog
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.gateways import Gateways
 from serving.scaling.core.history import History
 from serving.scaling.core.kept_rows import KeyedValues
@@ -63,7 +63,7 @@ class Observations:
         self._starved |= {report.gateway} if report.starved else set()
         return begins
 
-    def signals(self, fleet: Fleet, now: float) -> ScalingSignals:
+    def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
         """Signals for a scaler. Effects: it counts as alive from now on."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
