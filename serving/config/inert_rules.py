@@ -306,12 +306,6 @@ _BY_POLICY = (
         when=lambda config: config.autoscaler.policy == "none",
     ),
     Rule(
-        VIRTUAL,
-        keys_of("autoscaler", "nodes node_wait_s spread_after_s"),
-        'in virtual time with [autoscaler] policy = "none", only with "slo" or "requests"',
-        when=lambda config: config.autoscaler.policy == "none",
-    ),
-    Rule(
         ALL,
         keys_of("autoscaler", _BOUNDS),
         'with [autoscaler] policy = "none", only with "slo" or "requests", or with nodes = "ray"',
@@ -349,7 +343,7 @@ _BY_POLICY = (
     ),
     Rule(
         ("simulate",),
-        _KEPT_SIZES,
+        (*_KEPT_SIZES, *keys_of("autoscaler", "nodes node_wait_s spread_after_s")),
         'in virtual time with [autoscaler] policy = "none", only with "slo" or "requests"',
         when=lambda config: config.autoscaler.policy == "none",
     ),

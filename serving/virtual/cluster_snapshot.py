@@ -70,22 +70,21 @@ class ClusterReader:
             ]
             leaving = [_nowhere(f"leaving {n}", ReplicaPhase.DRAINING) for n in range(node.pool.draining)]
             pools[KVCACHE] = SeenDeployment(node.memory_sizes.target, (*servers, *leaving))
-        members = {one.name: self._member(one) for one in node.everyone}
+        members: dict[str, SeenMember] = {one.name: self._member(one) for one in node.everyone}
         return ClusterSnapshot(node.queue.now, pools, self._nodes(), members)
 
     def _pool(self, pool: str, before: Mapping[tuple[ReplicaId, bool], SeenReplica]) -> SeenDeployment:
         node = self._node
-        here = {
-            key: before.get(key) or self._replica(one)
-            for one in node.instances(pool)
-            if (key := (one.name, one.draining))
-        }
-        self._replicas |= here
+        here = []
+        for one in node.instances(pool):
+            key = one.name, one.draining
+            replica = self._replicas[key] = before.get(key) or self._replica(one)
+            here.append(replica)
         starting = [
-            _nowhere(node.name_of_next(pool, number), ReplicaPhase.STARTING)
+            _nowhere(f"{pool}-{node.serials[pool] + number}", ReplicaPhase.STARTING)  # the names that they will have
             for number in range(node.sizes.starting(pool))
         ]
-        return SeenDeployment(node.sizes.targets[pool], (*here.values(), *starting))
+        return SeenDeployment(node.sizes.targets[pool], (*here, *starting))
 
     def _replica(self, one: PrefillInstance | DecodeInstance) -> SeenReplica:
         node = self._node

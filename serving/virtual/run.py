@@ -95,6 +95,8 @@ def simulate(
     timeline.end()
     if check:
         _check(node)
+        if scaling is not None:
+            scaling.fleet.check()
     for gateway in node.gateways:
         gateway.abandon()
     records = [] if scaling is None else scaling.records

@@ -7,8 +7,8 @@ differs is who looks and who carries out: here a supernode's instances and books
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import LedgerEntry, Scaler
-from serving.scaling.core.fleet import Fleet
-from serving.scaling.core.fleet_values import Decided, FleetEvent, Looked, SetTarget, TargetAccepted
+from serving.scaling.core.fleet import ScalingFleet
+from serving.scaling.core.fleet_values import Decided, FleetEvent, FleetLooked, SetTarget, TargetAccepted
 from serving.virtual.cluster_snapshot import virtual_sizes
 from serving.virtual.result import ScaleRecord
 from serving.virtual.scaling_signals import SignalReader
@@ -30,7 +30,7 @@ class ScalingDriver:
 
     def __init__(self, node: Supernode, scaler: Scaler) -> None:
         self.records: list[ScaleRecord] = []
-        self.fleet = Fleet(node.config.autoscaler, virtual_sizes(node), anywhere=True)
+        self.fleet = ScalingFleet(node.config.autoscaler, virtual_sizes(node), anywhere=True)
         self._node = node
         self._scaler = scaler
         self._reader = SignalReader(node)
@@ -41,7 +41,7 @@ class ScalingDriver:
 
     def _look(self, _: object) -> None:
         node = self._node
-        self._tell(Looked(self._reader.look()))
+        self._tell(FleetLooked(self._reader.look()))
         changes = self._scaler.decide(self._reader.signals(self.fleet)).changes
         if changes:
             self._tell(Decided(changes))
@@ -65,7 +65,7 @@ class ScalingDriver:
             effects = self.fleet.on(TargetAccepted(), now)
 
     def _set_target(self, order: SetTarget) -> None:
-        """Of parts and memory servers their pools choose which leave: the last ones."""
+        """Set a target. Parts and memory servers that leave are chosen by their pools: the last ones."""
         node, pool = self._node, order.pool
         if pool == "decode" and node.parts is not None:
             node.parts.set_target(order.target)

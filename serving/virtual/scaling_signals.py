@@ -12,9 +12,9 @@ from serving.config.serve import ServeConfig
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.core.decode_parts import in_parts
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.measure import Abilities
-from serving.scaling.core.signals import CacheUse, scaling_signals
+from serving.scaling.core.signals import CacheReading, scaling_signals
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.virtual.cluster_snapshot import ClusterReader, with_parts
 from serving.virtual.decode_sizes import DecodeSizes
@@ -59,8 +59,8 @@ class SignalReader:
         self._abilities.observe(self._instances)
         return with_parts(self._instances, node.parts)
 
-    def signals(self, fleet: Fleet) -> ScalingSignals:
-        """What a scaler is told after a look.
+    def signals(self, fleet: ScalingFleet) -> ScalingSignals:
+        """Signals for a scaler after a look.
 
         Effects: see `TrafficTally.traffic`.
         """
@@ -76,13 +76,13 @@ class SignalReader:
         free = max(0, told.npus_total - fleet.room.used(fleet.sight).npus)
         return structs.replace(told, pools=pools, npus_free=free)
 
-    def _cache(self) -> CacheUse:
+    def _cache(self) -> CacheReading:
         node, pool = self._node, self._node.pool
         if pool is None:
-            return CacheUse()
+            return CacheReading()
         tokens, movers = node.config.engine.block_tokens, node.movers
         evicted = pool.counters.evicted * node.block_bytes
-        return CacheUse(*pool.memory_bytes, movers.asked_blocks * tokens, movers.found_blocks * tokens, evicted)
+        return CacheReading(*pool.memory_bytes, movers.asked_blocks * tokens, movers.found_blocks * tokens, evicted)
 
     def _in_parts(self, sizes: DecodeSizes, whole: PoolSignals) -> PoolSignals:
         """Decode instances that change their size, as so many parts of theirs."""

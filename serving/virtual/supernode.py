@@ -84,7 +84,8 @@ class Supernode:
         """Tokens that went through instances that are no more."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
-        self._serial = dict.fromkeys(config.pools, 0)
+        self.serials = dict.fromkeys(config.pools, 0)
+        """Instances of each pool so far."""
         self.sizes = ServeReplicas(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
@@ -106,8 +107,8 @@ class Supernode:
 
     def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
         """Bring up one more instance, now."""
-        name = self.name_of_next(pool)
-        self._serial[pool] += 1
+        self.serials[pool] += 1
+        name = ReplicaId(f"{pool}-{self.serials[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
         if npus is None:
             raise ConfigError(
@@ -129,10 +130,6 @@ class Supernode:
         for gateway in self.gateways:
             gateway.learn(instance)
         return instance
-
-    def name_of_next(self, pool: str, after: int = 0) -> ReplicaId:
-        """Name of the instance that starts next in a pool, or after so many others."""
-        return ReplicaId(f"{pool}-{self._serial[pool] + after}")
 
     def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Take an instance out: it has drained, or it was lost."""

@@ -1,10 +1,10 @@
-"""What the board answers to those who only read: pages, the command line, scripts, gateways."""
+"""Read-only answers of the scaling board, for pages, the command line, scripts and gateways."""
 
 from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.experts_state import experts_of
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.observations import Observations
 from serving.scaling.core.page_state import SHOWN, hardware, host_rows, pool_rows
 from serving.scaling.core.policy_time import autoscaler_row
@@ -18,7 +18,7 @@ Question = ReadPools | ReadExperts | ReadDecisions | ReadEvents | ReadHistory
 class BoardViews:
     """Reads of a fleet and what was observed. Time is passed in [s since 1970]."""
 
-    def __init__(self, config: ServeConfig, fleet: Fleet, seen: Observations) -> None:
+    def __init__(self, config: ServeConfig, fleet: ScalingFleet, seen: Observations) -> None:
         self._config = config
         self._fleet = fleet
         self._seen = seen
@@ -38,7 +38,7 @@ class BoardViews:
                 return self._seen.history.newer(after)
 
     def news(self, gateway: str, now: float) -> BoardNews:
-        """What a gateway does not know itself, for its status page."""
+        """News for a gateway's status page: targets, peers, hosts, counts of the whole system."""
         sight, holds = self._fleet.sight, self._fleet.holds
         targets = {pool: seen.target for pool, seen in sight.deployments.items()}
         wakes = self._autoscaler_row(now)["alive"]

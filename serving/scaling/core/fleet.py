@@ -1,6 +1,6 @@
-"""Who may change the size of a pool, to what, and which replicas leave. Pure: live and in virtual time the same.
+"""Rules for the sizes of pools: which change is accepted, and which replicas leave. The same live and in virtual time.
 
-    Looked ────► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
+    FleetLooked ► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
     Decided ───► cut to what fits, first what makes room ─┐                │
     ScalePool ─► refused, or ─────────────────────────────┴─► SetTarget ◄──┘
                                                     TargetAccepted ──► ledger, hold, answer
@@ -27,8 +27,8 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
+    FleetLooked,
     GroupRefused,
-    Looked,
     SetTarget,
     StageTargets,
     TargetAccepted,
@@ -66,7 +66,7 @@ class _Unanswered:
     hold_s: float
 
 
-class Fleet:
+class ScalingFleet:
     """All pools of one system.
 
     Args:
@@ -155,7 +155,7 @@ class Fleet:
 
     def _begin(self, event: FleetEvent) -> _Course:
         match event:
-            case Looked(sight=sight):
+            case FleetLooked(sight=sight):
                 return self._look(sight)
             case Decided(targets=targets):
                 return self._decide(targets)

@@ -1,4 +1,4 @@
-"""What a fleet is told, and what it has its driver do; `fleet.py` has the rules.
+"""Events and effects of a fleet; `fleet.py` has the rules.
 
 Events are also an operator's `ScalePool`, `HoldPool` and `ReleasePool`, and a deployer's `DeploymentNotice`; effects
 are also a `LedgerEntry`, which was written down, an operator's `ScaleAnswer` or `ScaleRefusal`, and a `ResizeRankGroup`
@@ -15,7 +15,7 @@ from serving.values.scaling import HoldPool, ReleasePool, ResizeRankGroup, Scale
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class FleetLooked:
     """The cluster as it is now."""
 
     sight: ClusterSnapshot
@@ -35,7 +35,7 @@ class TargetAccepted:
 
 @dataclass(frozen=True, slots=True)
 class TargetUnanswered:
-    """Nobody has said whether the target of the last `SetTarget` is set; a later look shows it."""
+    """No answer to the last `SetTarget`; a later look shows whether its target is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class StageTargets:
 
 
 FleetEvent = (
-    Looked
+    FleetLooked
     | Decided
     | TargetAccepted
     | TargetUnanswered

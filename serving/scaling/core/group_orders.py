@@ -21,20 +21,20 @@ _KEPT = ("no_room", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
-class RankOrder:
+class GroupRankOrder:
     """An order to a group, for a rank by name of its actor."""
 
     actor: str
     order: OperatorOrder | SizeOrder
 
 
-def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> RankOrder | ScaleRefusal:
+def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> GroupRankOrder | ScaleRefusal:
     """The order for the first rank of the group that takes any; a refusal if there is none."""
     ranks = [one for one in sight.members.values() if one.facts.get("group") == operation.group and _takes_orders(one)]
     if not ranks:
         return ScaleRefusal("unknown_group", f"there is no group {operation.group!r} that takes orders")
     first = min(ranks, key=lambda one: int(one.facts["rank"]))
-    return RankOrder(first.facts["actor"], _order(operation))
+    return GroupRankOrder(first.facts["actor"], _order(operation))
 
 
 def group_answer(group: str, answer: OrderAnswer) -> GroupAnswer | ScaleRefusal:

@@ -52,7 +52,7 @@ class LearnedLine:
     """Moves of the size times those of the time, times the same."""
 
     def see(self, size: float, time_s: float, seconds: float) -> None:
-        """Something of a size took `time_s`, for `seconds` of work."""
+        """Add work: a size took `time_s`, for `seconds`."""
         self._level.add(size, time_s, seconds)
         self._traffic.add(size, time_s, seconds)
         keep = math.exp(-seconds / SLOPE_S)

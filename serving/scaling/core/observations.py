@@ -1,10 +1,10 @@
-"""What looks at the cluster and reports of gateways tell beside targets: traffic, capacities, events, samples."""
+"""Measurements from looks at the cluster and reports of gateways: traffic, capacities, events, samples."""
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.event_log import EventLog
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.gateways import Gateways
 from serving.scaling.core.history import History
 from serving.scaling.core.kept_rows import KeyedValues
@@ -63,8 +63,8 @@ class Observations:
         self._starved |= {report.gateway} if report.starved else set()
         return begins
 
-    def signals(self, fleet: Fleet, now: float) -> ScalingSignals:
-        """What a scaler is told. Effects: it is known to have looked."""
+    def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
+        """Signals for a scaler. Effects: it counts as alive from now on."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
         told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held)

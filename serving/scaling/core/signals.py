@@ -31,7 +31,7 @@ def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheUse:
+class CacheReading:
     """The KV-cache pool at one look.
 
     Args:
@@ -86,10 +86,10 @@ class CacheTotals:
         """Bytes evicted for want of room; entries are counted as one KV block each."""
         return int(self._evicted.sums[0])
 
-    def use(self, sight: ClusterSnapshot) -> CacheUse:
+    def use(self, sight: ClusterSnapshot) -> CacheReading:
         """The totals, and how full the servers are."""
         used, total = memory_fill(sight)
-        return CacheUse(used, total, self.looked_up_tokens, self.hit_tokens, self.evicted_bytes)
+        return CacheReading(used, total, self.looked_up_tokens, self.hit_tokens, self.evicted_bytes)
 
 
 def scaling_signals(
@@ -97,7 +97,7 @@ def scaling_signals(
     sight: ClusterSnapshot,
     traffic: Traffic,
     abilities: Abilities,
-    cache: CacheUse,
+    cache: CacheReading,
     room: NodeRoom,
     held_until: Mapping[str, float],
 ) -> ScalingSignals:
@@ -207,7 +207,7 @@ def _ranks(members: list[SeenMember], begun: int) -> float:
     return sum(sizes.values()) / len(sizes) if sizes else begun
 
 
-def _cache(config: ServeConfig, sight: ClusterSnapshot, use: CacheUse, held_until: float) -> CacheSignals:
+def _cache(config: ServeConfig, sight: ClusterSnapshot, use: CacheReading, held_until: float) -> CacheSignals:
     seen = sight.deployments.get(KVCACHE, NOT_THERE)
     low, high = config.autoscaler.bounds(KVCACHE)
     return CacheSignals(

@@ -15,13 +15,13 @@ from serving.deadline import within
 from serving.errors import UnavailableError
 from serving.scaling.core.board_views import QUESTIONS, BoardViews, Question
 from serving.scaling.core.decision import LedgerEntry, PoolTarget
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
+    FleetLooked,
     GroupRefused,
-    Looked,
     SetTarget,
     StageTargets,
     TargetAccepted,
@@ -68,7 +68,7 @@ class ScalingBoard:
         self._port = port
         self._clock = clock
         self._seen = Observations(config, clock(), kept)
-        self._fleet = Fleet(
+        self._fleet = ScalingFleet(
             config.autoscaler,
             sizes_of(config),
             kept,
@@ -83,7 +83,7 @@ class ScalingBoard:
             logger.warning("%s", warning)
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> ScalingFleet:
         """For who asks how soon to look, or whether replicas come or go."""
         return self._fleet
 
@@ -186,7 +186,7 @@ class ScalingBoard:
         before = self._fleet.sight
         sight = await self._port.look(before)
         self._seen.look(before, sight, self._clock())
-        await self._tell(Looked(sight))
+        await self._tell(FleetLooked(sight))
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
         """Pass an event on, and carry out its effects. Returns: all of them."""

@@ -5,12 +5,12 @@ from typing import Any
 
 from serving.config.serve import ServeConfig
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
-from serving.scaling.core.fleet import Fleet
+from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    Looked,
+    FleetLooked,
     SetTarget,
     TargetAccepted,
     TargetUnanswered,
@@ -40,7 +40,7 @@ class FleetCase:
     ) -> None:
         self.cluster = cluster
         whole = whole or config(policy, **settings)
-        self.fleet = Fleet(whole.autoscaler, sizes_of(whole), kept, gateways=whole.gateway.replicas > 1)
+        self.fleet = ScalingFleet(whole.autoscaler, sizes_of(whole), kept, gateways=whole.gateway.replicas > 1)
         self.look()
 
     def tell(self, event: FleetEvent) -> list[FleetEffect]:
@@ -62,7 +62,7 @@ class FleetCase:
     def look(self, later_s: float = 0.0) -> None:
         """Show it the cluster as it is so much later."""
         self.cluster.now += later_s
-        self.tell(Looked(replace(self.cluster.sight, at=self.cluster.now)))
+        self.tell(FleetLooked(replace(self.cluster.sight, at=self.cluster.now)))
 
     def apply(self, *targets: PoolTarget) -> None:
         """A scaler decides."""
@@ -85,7 +85,7 @@ class FleetCase:
     def held(self, pool: str) -> tuple[float, str] | None:
         """For how long from now on, and by whom."""
         found = self.fleet.holds.hold(pool, self.cluster.now)
-        return found and (found.until - self.cluster.now, found.by)
+        return None if found is None else (found.until - self.cluster.now, found.by)
 
     @property
     def entries(self) -> list[LedgerEntry]:

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from serving.cluster.kept_values import KeptValues
 from serving.errors import LedgerError
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.core.fleet import Fleet
-from serving.scaling.core.fleet_values import Decided, Looked, TargetAccepted, TargetUnanswered
+from serving.scaling.core.fleet import ScalingFleet
+from serving.scaling.core.fleet_values import Decided, FleetLooked, TargetAccepted, TargetUnanswered
 from serving.scaling.core.signals import sizes_of
 from serving.values.scaling import HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.core.fleet_case import FleetCase, wanted
@@ -219,7 +219,7 @@ def test_a_decision_upon_another_target_is_too_late(cluster: FakeCluster) -> Non
 
 
 def test_looks_are_due_sooner_while_replicas_come_or_go(cluster: FakeCluster) -> None:
-    periods = [Fleet(config().autoscaler, sizes_of(config())).look_period_s]
+    periods = [ScalingFleet(config().autoscaler, sizes_of(config())).look_period_s]
     case = FleetCase(cluster)
     periods.append(case.fleet.look_period_s)
     case.scale("decode", 2)
@@ -295,7 +295,7 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(pool=POOLS, replicas=st.integers(0, 30))
     def set_past(self, pool: str, replicas: int) -> None:
         self.cluster.set_past_the_board(pool, replicas)
-        self.case.tell(Looked(replace(self.cluster.sight, at=self.cluster.now)))
+        self.case.tell(FleetLooked(replace(self.cluster.sight, at=self.cluster.now)))
 
     @rule()
     def turn_deaf_or_hear(self) -> None:

@@ -8,7 +8,7 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.group_parts import GroupParts, group_parts
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
-from serving.scaling.core.signals import CacheUse, scaling_signals, sizes_of
+from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
 from serving.values.scaling import ResizeRankGroup
 from serving.values.signals import PoolSignals, ScalingSignals, Traffic
 from tests.scaling.live.case import config, deployment, grouped, nodes, replica, started
@@ -45,7 +45,7 @@ def wanted(before: int, target: int) -> PoolTarget:
 
 def in_groups(seen: ClusterSnapshot) -> ScalingSignals:
     room = NodeRoom(grouped().autoscaler, sizes_of(grouped()), lambda _pool, _now: None)
-    return scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheUse(), room, {})
+    return scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheReading(), room, {})
 
 
 def told(parts: GroupParts, seen: ClusterSnapshot) -> PoolSignals:

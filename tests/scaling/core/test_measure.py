@@ -1,5 +1,7 @@
 """What instances can do is read off differences of their counters."""
 
+from typing import Any
+
 import pytest
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenDeployment, SeenMember
@@ -24,7 +26,7 @@ def prefilled(tokens: int, busy_s: float, incarnation: str = "1") -> SeenMember:
 
 
 def decoded(tokens: int, busy_s: float, running: int) -> SeenMember:
-    counted = {"generated_tokens_total": tokens, "steps_total": tokens // 8, "running": running}
+    counted: dict[str, Any] = {"generated_tokens_total": tokens, "steps_total": tokens // 8, "running": running}
     return member("d1", "decode", busy_s=busy_s, **counted)
 
 
