@@ -11,13 +11,11 @@ from collections.abc import Sequence
 import ray
 
 from hardware.errors import NpuAllocationError, SpecError
-from hardware.spec.catalog import CLOUDMATRIX_NODE
-from hardware.topology import NpuId
+from hardware.topology import NPUS_PER_HOST, NpuId, npu_ids
 
 NPU = "NPU"
 UB_MEMORY = "UB_MEMORY"
 NODE_LABEL = "cloudmatrix-node"
-NPUS_PER_HOST = CLOUDMATRIX_NODE.npus
 
 _PROBE_LOGGER = "ray._private.accelerators.npu"
 _PROBE_MESSAGE = "Failed to detect NPU type."
@@ -81,18 +79,6 @@ def allocated_npu_ids(first_host: int) -> list[NpuId]:
     Raises: NpuAllocationError if Ray assigned none.
     """
     return npu_ids(allocated_npus(), first_host)
-
-
-def npu_ids(devices: Sequence[int], first_host: int) -> list[NpuId]:
-    """Device numbers of a Ray node as identities of the topology.
-
-    A Ray node may present more NPUs than one host has: they fill one host after the other.
-
-    Args:
-        devices: numbers within the Ray node.
-        first_host: number of the node's first host.
-    """
-    return [NpuId(first_host + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
 
 
 def first_hosts(npus: Sequence[int]) -> list[int]:

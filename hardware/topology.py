@@ -10,15 +10,17 @@ Identities are small values that mean the same in every process. A node is numbe
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
 from hardware.errors import TopologyError
+from hardware.spec.catalog import CLOUDMATRIX_NODE
 from hardware.spec.plane import Plane, PlaneMember, Reach
 from hardware.spec.supernode import SupernodeSpec
 
+NPUS_PER_HOST = CLOUDMATRIX_NODE.npus
 _NAME = re.compile(r"n(\d+)\.npu(\d+)(?:\.die(\d+))?")
 
 
@@ -218,6 +220,18 @@ class Topology:
         count = node.cpus if isinstance(end, CpuId) else node.npus
         if not 0 <= place < count:
             raise TopologyError(f"{end} does not exist; places in a node go from 0 to {count - 1}")
+
+
+def npu_ids(devices: Sequence[int], first_host: int) -> list[NpuId]:
+    """Device numbers of a Ray node as identities of the topology.
+
+    A Ray node may present more NPUs than one host has: they fill one host after the other.
+
+    Args:
+        devices: numbers within the Ray node.
+        first_host: number of the node's first host.
+    """
+    return [NpuId(first_host + device // NPUS_PER_HOST, device % NPUS_PER_HOST) for device in devices]
 
 
 def _node_of(end: Endpoint | NodeId) -> int:

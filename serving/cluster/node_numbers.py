@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import msgspec
 import ray
 
-from hardware.ray_resources import NODE_LABEL, NPU, NPUS_PER_HOST
+from hardware.ray_resources import NODE_LABEL, NPU
+from hardware.topology import NPUS_PER_HOST
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.lookup import ActorLookup
 from serving.cluster.node_table import NodeClaim, NodeTable, equal_labels, numbered

@@ -321,7 +321,7 @@ _BY_POLICY = (
     ),
     Rule(
         ("simulate",),
-        _KEPT_SIZES,
+        (*_KEPT_SIZES, *keys_of("autoscaler", "nodes node_wait_s spread_after_s")),
         'in virtual time with [autoscaler] policy = "none", only with "slo" or "requests"',
         when=lambda config: config.autoscaler.policy == "none",
     ),

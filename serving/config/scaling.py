@@ -28,7 +28,7 @@ class AutoscalerConfig:
         in_place(AUTOSCALER, BOARD),
         (in_place(GATEWAY, AUTOSCALER, BOARD), "policy"),
     )
-    LIVE_ONLY = "manual_hold_s nodes node_wait_s spread_after_s"
+    LIVE_ONLY = "manual_hold_s"
 
     policy: ScalingPolicy = key(
         "`none` = pools keep their size; `slo` = all pools are planned together to meet `[slo]`; `requests` = "

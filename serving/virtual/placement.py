@@ -1,7 +1,7 @@
 """Which NPUs of a supernode an instance gets: the first free ones in a row, else the first free ones."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hardware.topology import DieId, NpuId, Topology
 
@@ -19,6 +19,7 @@ class NpuPlacement:
         self._broken: Counter[int] = Counter()
         """Faults that have an NPU, by place; it works again when all of them are over."""
         self._dies = topology.spec.node.npu.dies
+        self._by_host: Mapping[int, int] | None = None
 
     @property
     def npus(self) -> Sequence[NpuId]:
@@ -29,6 +30,13 @@ class NpuPlacement:
     def total(self) -> int:
         """NPUs that are not broken."""
         return len(self._ids) - len(self._broken)
+
+    @property
+    def by_host(self) -> Mapping[int, int]:
+        """NPUs that are not broken, by host; the same object until that changes."""
+        if self._by_host is None:
+            self._by_host = Counter(npu.node for place, npu in enumerate(self._ids) if place not in self._broken)
+        return self._by_host
 
     @property
     def idle(self) -> int:
@@ -58,11 +66,13 @@ class NpuPlacement:
     def fail(self, npu: NpuId) -> None:
         """Take an NPU out of use until `repair`, as often as it failed."""
         self._broken[self._place(npu)] += 1
+        self._by_host = None
 
     def repair(self, npu: NpuId) -> None:
         """One of its faults is over."""
         place = self._place(npu)
         self._broken[place] -= 1
+        self._by_host = None
         if not self._broken[place]:
             del self._broken[place]
 

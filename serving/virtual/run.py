@@ -16,7 +16,6 @@ from serving.simulated_cost import simulated_cost
 from serving.virtual.fault_injector import FaultInjector
 from serving.virtual.result import RequestColumns, ScaleRecord, SimResult, Totals
 from serving.virtual.scaling import ScalingDriver, configured_scaler
-from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
 from serving.virtual.timeline import Timeline
 from serving.virtual.trusted import accuracy
@@ -83,7 +82,7 @@ def simulate(
     except HardwareError as error:
         raise ConfigError(str(error)) from error
     scaler = scaler or configured_scaler(config.slo, config.autoscaler)
-    scaling = None if scaler is None else ScalingDriver(node, scaler, SignalReader(node))
+    scaling = None if scaler is None else ScalingDriver(node, scaler)
     step_s = timeline_step_s or max(0.1, (workload.duration_s or 600.0) / _POINTS)
     timeline = Timeline(node, step_s)
     node.feed(workload)
@@ -96,6 +95,8 @@ def simulate(
     timeline.end()
     if check:
         _check(node)
+        if scaling is not None:
+            scaling.fleet.check()
     for gateway in node.gateways:
         gateway.abandon()
     records = [] if scaling is None else scaling.records

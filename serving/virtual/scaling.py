@@ -1,17 +1,15 @@
 """The autoscaler in virtual time: looks once a period, is told what a live one is told, and its targets come true.
 
 The policy, its signals, its decisions, and what becomes of them (`scaling/core/fleet.py`) are the live system's. What
-differs is who reads and who carries out: here a supernode's instances and books, and events that start and drain.
+differs is who looks and who carries out: here a supernode's instances and books, and events that start and drain.
 """
-
-from dataclasses import replace
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.autoscaler import make_scaler
-from serving.scaling.core.decision import PoolTarget, Scaler
-from serving.scaling.core.fleet import PoolOrder, granted, in_order, order
-from serving.scaling.core.node_room import NodeRoom
-from serving.virtual.cluster_snapshot import host_sight, room_sight, virtual_sizes
+from serving.scaling.core.decision import LedgerEntry, Scaler
+from serving.scaling.core.fleet import ScalingFleet
+from serving.scaling.core.fleet_values import Decided, FleetEvent, FleetLooked, SetTarget, TargetAccepted
+from serving.virtual.cluster_snapshot import virtual_sizes
 from serving.virtual.result import ScaleRecord
 from serving.virtual.scaling_signals import SignalReader
 from serving.virtual.supernode import Supernode
@@ -23,20 +21,19 @@ def configured_scaler(slo: SloConfig, config: AutoscalerConfig) -> Scaler | None
 
 
 class ScalingDriver:
-    """Asks a scaler, and does what it says.
+    """Drives a fleet by looks at a supernode, and asks a scaler after each.
 
     Attributes:
-        records: every change of a target so far.
+        records: every change of a target so far, and every other entry of the ledger.
+        fleet: the rules.
     """
 
-    def __init__(self, node: Supernode, scaler: Scaler, reader: SignalReader) -> None:
+    def __init__(self, node: Supernode, scaler: Scaler) -> None:
         self.records: list[ScaleRecord] = []
+        self.fleet = ScalingFleet(node.config.autoscaler, virtual_sizes(node), anywhere=True)
         self._node = node
         self._scaler = scaler
-        self._reader = reader
-        self._room = NodeRoom(
-            replace(node.config.autoscaler, nodes="fixed"), virtual_sizes(node), lambda _pool, _now: None
-        )
+        self._reader = SignalReader(node)
 
     def start(self) -> None:
         """Look every period from now on. Effects: an event is always ahead while requests are."""
@@ -44,33 +41,41 @@ class ScalingDriver:
 
     def _look(self, _: object) -> None:
         node = self._node
-        decision = self._scaler.decide(self._reader.read())
-        for wanted in in_order(decision.changes):
-            if (to := granted(wanted, room_sight(node), self._room)) is not None:
-                self._carry_out(self._order(to))
+        self._tell(FleetLooked(self._reader.look()))
+        changes = self._scaler.decide(self._reader.signals(self.fleet)).changes
+        if changes:
+            self._tell(Decided(changes))
         node.sizes.fill()
         if node.parts is not None:
             node.parts.fill()
         if node.busy:
             self.start()
 
-    def _order(self, to: PoolTarget) -> PoolOrder:
-        """A target with the instances that leave; memory servers and parts of instances are chosen by their pools."""
-        if to.pool not in self._node.config.pools or (to.pool == "decode" and self._node.parts is not None):
-            return PoolOrder(to, ())
-        return order(to, host_sight(self._node), self._room)
+    def _tell(self, event: FleetEvent) -> None:
+        """Pass an event on, and carry out its effects at once."""
+        now = self._node.queue.now
+        effects = self.fleet.on(event, now)
+        while effects:
+            for entry in effects:
+                if isinstance(entry, LedgerEntry):
+                    self._record(entry)
+            if not isinstance(order := effects[-1], SetTarget):
+                return
+            self._set_target(order)
+            effects = self.fleet.on(TargetAccepted(), now)
 
-    def _carry_out(self, ordered: PoolOrder) -> None:
-        node, now, change = self._node, self._node.queue.now, ordered.to
-        self.records.append(
-            ScaleRecord(now, change.pool, change.before, change.target, change.kind.value, change.reason)
-        )
-        node.book.decided(
-            now, "scale", change.pool, f"{change.before} -> {change.target}", f"{change.kind.value}: {change.reason}"
-        )
-        if change.pool == "decode" and node.parts is not None:
-            node.parts.set_target(change.target)
-        elif change.pool != "kvcache":
-            node.sizes.set_target(change.pool, change.target, ordered.leaving)
+    def _set_target(self, order: SetTarget) -> None:
+        """Set a target. Parts and memory servers that leave are chosen by their pools: the last ones."""
+        node, pool = self._node, order.pool
+        if pool == "decode" and node.parts is not None:
+            node.parts.set_target(order.target)
+        elif pool in node.config.pools:
+            node.sizes.set_target(pool, order.target, order.leaving)
         elif node.memory_sizes is not None:
-            node.memory_sizes.set_target(change.target)
+            node.memory_sizes.set_target(order.target)
+
+    def _record(self, entry: LedgerEntry) -> None:
+        kind = entry.kind.value
+        self.records.append(ScaleRecord(entry.at, entry.pool, entry.before, entry.target, kind, entry.reason))
+        change = f"{entry.before} -> {entry.target}"
+        self._node.book.decided(entry.at, "scale", entry.pool, change, f"{kind}: {entry.reason}")

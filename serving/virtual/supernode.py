@@ -84,7 +84,8 @@ class Supernode:
         """Tokens that went through instances that are no more."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
-        self._serial = dict.fromkeys(config.pools, 0)
+        self.serials = dict.fromkeys(config.pools, 0)
+        """Instances of each pool so far."""
         self.sizes = ServeReplicas(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
@@ -106,8 +107,8 @@ class Supernode:
 
     def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
         """Bring up one more instance, now."""
-        self._serial[pool] += 1
-        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
+        self.serials[pool] += 1
+        name = ReplicaId(f"{pool}-{self.serials[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
         if npus is None:
             raise ConfigError(

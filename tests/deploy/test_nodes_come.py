@@ -16,7 +16,7 @@ from tests.deploy.ray_hosts import AGAIN, TOKEN, TOKEN_FILE, RayHosts
 from tests.deploy.tools import DEPLOY
 from tests.e2e.server import wait_for
 
-SAME = "tests/scaling/live/test_node_wait.py::test_ray_may_add_a_node"
+SAME = "tests/scaling/core/test_node_wait.py::test_ray_may_add_a_node"
 pytestmark = [pytest.mark.slow, pytest.mark.nightly(SAME)]
 
 CONFIG = Path(__file__).parent / "from-nothing.toml"

@@ -13,11 +13,10 @@ from hardware.ray_resources import (
     first_hosts,
     node_labels,
     node_resources,
-    npu_ids,
     replica_resources,
     silence_npu_probe,
 )
-from hardware.topology import NpuId
+from hardware.topology import NpuId, npu_ids
 
 
 def test_what_a_node_offers_and_a_replica_takes() -> None:

@@ -26,6 +26,7 @@ class SeenReplica:
         node: None while Ray has not placed it.
         started_at: when Serve asked for its process [s since 1970]; 0 = not known.
         ranks: of a group: how many have a place now; 0 = none has come yet, or it is no group.
+        spans: its NPUs by node, if they are on several; empty = all are on `node`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class SeenReplica:
     pid: int | None
     started_at: float = 0.0
     ranks: int = 0
+    spans: tuple[tuple[NodeId, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class SeenDeployment:
 
     def count(self, phase: ReplicaPhase) -> int:
         """Replicas in that phase."""
-        return sum(replica.phase is phase for replica in self.replicas)
+        return sum([replica.phase is phase for replica in self.replicas])
 
     @property
     def starting(self) -> int:

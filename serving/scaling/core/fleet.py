@@ -1,66 +1,339 @@
-"""Rules for carrying out a scaler's targets: the cut to what fits, with its reason, and which replicas leave. Pure.
+"""Rules for the sizes of pools: which change is accepted, and which replicas leave. The same live and in virtual time.
 
-    scaler -> PoolTarget -> `granted` -> `order` -> PoolOrder: the driver carries it out, and then knows `with_target`
+    FleetLooked ► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
+    Decided ───► cut to what fits, first what makes room ─┐                │
+    ScalePool ─► refused, or ─────────────────────────────┴─► SetTarget ◄──┘
+                                                    TargetAccepted ──► ledger, hold, answer
+                                                    TargetUnanswered ──► nothing more; a later look shows the outcome
 
-The live board and virtual time both go this way; each reports its replicas and their nodes in a `ClusterSnapshot`.
+A target that nobody set here was set by hand past us, by Ray's own REST route or from a script: it is brought down to
+what fits, and holds its pool like any other target set by hand.
+
+A fleet has no timers: waits, holds and moves are judged at each look, of which `look_period_s` says how soon it is due.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.core.decision import PoolTarget
+from serving.config.scaling import AutoscalerConfig
+from serving.errors import LedgerError
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
+from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
+from serving.scaling.core.deployment_watch import DeploymentWatch
+from serving.scaling.core.duration_text import duration_text
+from serving.scaling.core.fleet_values import (
+    Decided,
+    FleetEffect,
+    FleetEvent,
+    FleetLooked,
+    GroupRefused,
+    SetTarget,
+    StageTargets,
+    TargetAccepted,
+    TargetUnanswered,
+)
+from serving.scaling.core.group_parts import DECODE, GroupParts
+from serving.scaling.core.holds import ScalingHolds, refusal_of
+from serving.scaling.core.kept_rows import KeyedValues
+from serving.scaling.core.ledger import Ledger
 from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.pool_spread import PoolSpread
+from serving.scaling.core.replica_room import ReplicaSize
+from serving.values.deployment import DeploymentNotice
+from serving.values.scaling import MOST_REPLICAS, HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
+
+REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
+LOOK_PERIOD_S = 1.0
+MOVING_PERIOD_S = 0.3
+"""While replicas come or go, people watch."""
+
+_Course = Generator[FleetEffect, None, None]
+"""The effects of one event; behind a `SetTarget` it goes on once that is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolOrder:
-    """A target to carry out.
+class _Unanswered:
+    """A target without an answer: if it comes all the same, nobody set it past us.
 
     Args:
-        to: the reason is complete.
-        leaving: names of the replicas that leave; those that do not serve yet leave before them.
+        hold_s: for how long it was to be held [s].
     """
 
     to: PoolTarget
-    leaving: tuple[str, ...]
+    by: str
+    hold_s: float
 
 
-def in_order(targets: Sequence[PoolTarget]) -> list[PoolTarget]:
-    """Targets in the order in which they are carried out: first what makes room, then what takes it."""
-    return sorted(targets, key=lambda one: one.target - one.before)
+class ScalingFleet:
+    """All pools of one system.
 
-
-def granted(wanted: PoolTarget, sight: ClusterSnapshot, room: NodeRoom) -> PoolTarget | None:
-    """A scaler's target, cut to what fits; the reason then says so.
-
-    Returns: None if nothing changes, or the pool has another target by now than the scaler saw.
+    Args:
+        sizes: of a replica of each pool that may be scaled.
+        kept: where holds and ledger are kept; None = nowhere.
+        gateways: they may be on any host, and are spread as pools are.
+        parts: rules of decode groups that a scaler makes larger and smaller; None = none of them changes its size.
+        anywhere: the NPUs of a replica may be on any hosts; otherwise it lies whole on one.
+        node_came: told of each pool for which a node came, and when.
+    Attributes:
+        sight: the last look, with the targets that were set since.
     """
-    seen = sight.deployments.get(wanted.pool)
-    if seen is None or seen.target != wanted.before:
-        return None
-    target = wanted.target
-    if target > seen.target:
-        target = max(seen.target, min(target, room.most(wanted.pool, sight)))
-    if target == seen.target:
-        return None
-    cut = target != wanted.target
-    fits = f"; {wanted.target} wanted, {target} fit: {room.shortage(wanted.pool, sight)}" if cut else ""
-    reason = f"{wanted.reason}{fits}{room.wait_of(wanted.pool, target, sight)}"
-    return structs.replace(wanted, target=target, reason=reason)
+
+    def __init__(
+        self,
+        settings: AutoscalerConfig,
+        sizes: Mapping[str, ReplicaSize],
+        kept: KeyedValues | None = None,
+        *,
+        gateways: bool = False,
+        parts: GroupParts | None = None,
+        anywhere: bool = False,
+        node_came: Callable[[str, float], None] = lambda _pool, _now: None,
+    ) -> None:
+        self.sight = ClusterSnapshot(0.0)
+        self.ledger = Ledger(kept)
+        self.holds = ScalingHolds(kept)
+        self.room = NodeRoom(settings, sizes, node_came, anywhere=anywhere)
+        self.parts = parts
+        self._settings = settings
+        self._sizes = sizes
+        self._deployments = DeploymentWatch(self.holds)
+        self._spread = PoolSpread(settings, sizes, self.ledger.last, gateways=gateways)
+        self._unanswered: dict[str, _Unanswered] = {}
+        self._course: _Course | None = None
+        self._now = 0.0
+
+    @property
+    def look_period_s(self) -> float:
+        """How soon the next look is due [s]: sooner while replicas come or go, and before the first."""
+        return MOVING_PERIOD_S if self.moving else LOOK_PERIOD_S
+
+    @property
+    def moving(self) -> bool:
+        """Whether replicas come or go, as far as the last look saw; true before the first."""
+        there = self.sight.deployments.values()
+        return not there or any(one.starting or one.count(ReplicaPhase.DRAINING) for one in there)
+
+    def on(self, event: FleetEvent, now: float) -> list[FleetEffect]:
+        """Take an event.
+
+        Args:
+            now: never before that of an earlier event [s].
+        Returns: what the driver is to do, in this order; a `SetTarget` is the last.
+        Raises: LedgerError if a `SetTarget` waits for its answer and this is none, or the other way round.
+        """
+        if isinstance(event, TargetAccepted | TargetUnanswered) != (self._course is not None):
+            waits = "no" if self._course is None else "a"
+            raise LedgerError(f"{type(event).__name__} while {waits} target waits for its answer")
+        self._now = now
+        course, self._course = self._course, None
+        if isinstance(event, TargetUnanswered):
+            return []
+        effects: list[FleetEffect] = []
+        course = course or self._begin(event)
+        for effect in course:
+            effects.append(effect)
+            if isinstance(effect, SetTarget):
+                self._course = course
+                break
+        return effects
+
+    def check(self) -> None:
+        """Raises: LedgerError if a target is not the one that was meant, or not the one that the ledger says."""
+        for pool in self._pools():
+            target, meant, entry = self._target(pool), self.holds.targets.get(pool), self.ledger.last(pool)
+            if target != meant:
+                raise LedgerError(f"{pool} has a target of {target}, meant was {meant}")
+            in_parts = pool == DECODE and self.parts is not None
+            if entry is not None and entry.target != target and not in_parts:
+                raise LedgerError(f"{pool} has a target of {target}, the ledger says {entry.target}")
+
+    def shortage(self, pool: str) -> str:
+        """Why one replica more than fits has no place."""
+        return self.room.shortage(pool, self.sight)
+
+    def _begin(self, event: FleetEvent) -> _Course:
+        match event:
+            case FleetLooked(sight=sight):
+                return self._look(sight)
+            case Decided(targets=targets):
+                return self._decide(targets)
+            case GroupRefused():
+                return self._refused(event)
+            case ScalePool():
+                return self._scale(event)
+            case HoldPool():
+                return self._hold(event.pool, event.hold_s, event.by)
+            case ReleasePool():
+                return self._hold(event.pool, 0.0, event.by)
+            case DeploymentNotice():
+                return self._deploy(event)
+            case _:
+                raise TypeError(f"{event!r} begins nothing")
+
+    def _look(self, sight: ClusterSnapshot) -> _Course:
+        self.sight = sight
+        too_large: dict[str, int] = {}
+        for pool in self._pools():
+            yield from self._notice(pool, too_large)
+        self._deployments.looked()
+        for pool, meant in too_large.items():
+            target, room = self._target(pool), max(self.room.most(pool, self.sight), meant)
+            reason = f"{target} replicas do not fit, {room} do: {self.shortage(pool)}"
+            yield from self._set(PoolTarget(pool, target, room, ScaleKind.FIT, reason), REST)
+        if not self._deployments.quiet(self._now):
+            yield from self._move()
+            yield from self._resize()
+
+    def _notice(self, pool: str, too_large: dict[str, int]) -> Iterator[FleetEffect]:
+        """A target that nobody set here.
+
+        Effects: if it does not fit, `too_large` has the pool, and the target that was meant.
+        """
+        target, meant = self._target(pool), self.holds.targets.get(pool)
+        self.holds.aim(pool, target)
+        if meant is None or target == meant:
+            return
+        if self._deployments.explains(pool, target):
+            yield self._write(PoolTarget(pool, meant, target, ScaleKind.DEPLOYED, "set by a deployment"), DEPLOYMENT)
+            return
+        late = self._unanswered.pop(pool, None)
+        if late is not None and late.to.target == target:
+            if late.by != AUTOSCALER:
+                self.holds.set(pool, late.hold_s, late.by, self._now)
+            yield self._write(structs.replace(late.to, before=meant), late.by)
+            return
+        self.holds.set(pool, self._default_hold_s, REST, self._now)
+        reason = f"set past the board{_held(self._default_hold_s)}"
+        yield self._write(PoolTarget(pool, meant, target, ScaleKind.HELD, reason), REST)
+        if target > max(self.room.most(pool, self.sight), meant):
+            too_large[pool] = meant
+
+    def _move(self) -> _Course:
+        """Targets of the fleet's own: what fits, and spread over hosts."""
+        for pool in self._pools():
+            held = self.holds.hold(pool, self._now) is not None
+            back = self.room.look(pool, self.sight, self._now)
+            moved = self._spread.look(pool, self.sight, self._now, held=held)
+            for to in (back, moved):
+                if to is not None:
+                    yield from self._set(to, AUTOSCALER)
+        if (gateways := self._spread.look_gateways(self.sight, self._now)) is not None:
+            to, leaving = gateways
+            yield SetTarget(to.pool, to.target, leaving)
+            yield self._write(to, AUTOSCALER)
+
+    def _decide(self, targets: Sequence[PoolTarget]) -> _Course:
+        """A scaler's targets, first what makes room, then what takes it; pools that are held are left alone."""
+        if self._deployments.quiet(self._now):
+            return
+        for wanted in sorted(targets, key=lambda one: one.target - one.before):
+            if self.holds.hold(wanted.pool, self._now) is not None:
+                continue
+            if self.parts is not None and wanted.pool == DECODE:
+                if (parts := self.parts.granted(wanted, self.sight)) is not None:
+                    yield self._write(parts, AUTOSCALER)
+            elif (to := self.room.granted(wanted, self.sight)) is not None:
+                yield from self._set(to, AUTOSCALER)
+        yield from self._resize()
+
+    def _resize(self) -> _Course:
+        """Changes of decode groups that are due. A group that was resized elsewhere holds the pool."""
+        if self.parts is not None:
+            if (elsewhere := self.parts.see(self.sight)) is not None:
+                yield self._hold_parts(elsewhere)
+            yield from self.parts.due(self.sight)
+
+    def _refused(self, event: GroupRefused) -> _Course:
+        """A group that was not reached gets the order again after the next look."""
+        if self.parts is not None and event.refusal.kind in ("no_room", "not_now"):
+            yield self._hold_parts(self.parts.refused(event.resize, event.refusal.message, self.sight))
+
+    def _hold_parts(self, to: PoolTarget) -> LedgerEntry:
+        self.holds.set(DECODE, self._default_hold_s, REST, self._now)
+        return self._write(to, REST)
+
+    def _scale(self, wish: ScalePool) -> _Course:
+        pool, replicas, sight = wish.pool, wish.replicas, self.sight
+        if (other := sight.others.get(pool)) is not None and wish.by == REST:
+            yield SetTarget(pool, replicas)  # gateways, the autoscaler: nothing to check or to hold
+            yield ScaleAnswer(pool, other.target, replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
+            return
+        refusal = refusal_of(pool, wish.hold_s, self._sizes, sight) or self._no_room(pool, replicas)
+        if refusal is not None:
+            yield refusal
+            return
+        before = self._target(pool)
+        hold_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
+        reason = f"asked for by hand{_held(hold_s)}{self.room.wait_of(pool, replicas, sight)}"
+        to = yield from self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), wish.by, hold_s)
+        self.holds.set(pool, hold_s, wish.by, self._now)
+        yield self._answer(pool, before, f"{pool}: {before} -> {replicas}; {to.reason}")
+
+    def _no_room(self, pool: str, replicas: int) -> ScaleRefusal | None:
+        if not 0 <= replicas <= MOST_REPLICAS:
+            return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
+        most = self.room.most(pool, self.sight)
+        if replicas <= max(most, self._target(pool)):
+            return None
+        message = f"{replicas} replicas of {pool} do not fit, {most} would: {self.shortage(pool)}"
+        return ScaleRefusal("no_room", message, most)
+
+    def _hold(self, pool: str, asked_s: float | None, by: str) -> _Course:
+        refusal = refusal_of(pool, asked_s, self._sizes, self.sight)
+        if refusal is not None:
+            yield refusal
+            return
+        hold_s = self._settings.manual_hold_s if asked_s is None else asked_s
+        target, was_held = self._target(pool), self.holds.hold(pool, self._now) is not None
+        self.holds.set(pool, hold_s, by, self._now)
+        reason = f"held for {duration_text(hold_s)}" if hold_s else "released" if was_held else "was not held"
+        if hold_s or was_held:
+            yield self._write(PoolTarget(pool, target, target, ScaleKind.HELD, reason), by)
+        yield self._answer(pool, target, f"{pool} stays at {target}: {reason}" if hold_s else f"{pool}: {reason}")
+
+    def _deploy(self, notice: DeploymentNotice) -> _Course:
+        yield StageTargets(self._deployments.hear(notice, self.sight, self._now))
+
+    def _set(self, to: PoolTarget, by: str, hold_s: float = 0.0) -> Generator[FleetEffect, None, PoolTarget]:
+        """Set a target, and write it down. Returns: it, with the hosts that are empty then in its reason."""
+        pool, target = to.pool, to.target
+        if to.changed:
+            leaving, emptied = self.room.leaving(pool, target, self.sight)
+            to = structs.replace(to, reason=f"{to.reason}{emptied}")
+            self._unanswered[pool] = _Unanswered(to, by, hold_s)
+            yield SetTarget(pool, target, leaving)
+        self._unanswered.pop(pool, None)
+        self._deployments.overruled(pool)
+        self.holds.aim(pool, target)
+        seen = replace(self.sight.deployments[pool], target=target)
+        self.sight = replace(self.sight, deployments={**self.sight.deployments, pool: seen})
+        yield self._write(to, by)
+        return to
+
+    def _write(self, to: PoolTarget, by: str) -> LedgerEntry:
+        entry = self.ledger.add(self._now, to.pool, to.before, to.target, to.kind, to.reason, by)
+        self.room.note(entry)
+        self._spread.note(entry)
+        return entry
+
+    def _answer(self, pool: str, before: int, message: str) -> ScaleAnswer:
+        left, most = self.holds.left_s(pool, self._now), self.room.most(pool, self.sight)
+        return ScaleAnswer(pool, before, self._target(pool), most, left, message)
+
+    def _pools(self) -> list[str]:
+        """Pools that are deployed, in the configuration's order."""
+        return [pool for pool in self._sizes if pool in self.sight.deployments]
+
+    def _target(self, pool: str) -> int:
+        return self.sight.deployments[pool].target
+
+    @property
+    def _default_hold_s(self) -> float:
+        """A target set by hand stands against the policy; without one there is nothing to stand against."""
+        return self._settings.manual_hold_s if self._settings.policy != "none" else 0.0
 
 
-def order(to: PoolTarget, sight: ClusterSnapshot, room: NodeRoom) -> PoolOrder:
-    """A target with the replicas that leave; the reason also names the hosts that are empty then."""
-    if not to.changed:
-        return PoolOrder(to, ())
-    leaving, emptied = room.leaving(to.pool, to.target, sight)
-    return PoolOrder(structs.replace(to, reason=f"{to.reason}{emptied}"), leaving)
-
-
-def with_target(sight: ClusterSnapshot, pool: str, target: int) -> ClusterSnapshot:
-    """The snapshot once a pool's target has been set."""
-    seen = replace(sight.deployments[pool], target=target)
-    return replace(sight, deployments={**sight.deployments, pool: seen})
+def _held(hold_s: float) -> str:
+    return f", held for {duration_text(hold_s)}" if hold_s else ""

@@ -18,7 +18,6 @@ from serving.config.serve import ServeConfig
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember, SeenReplica
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.decode_parts import DecodeParts, SizedInstance, as_replicas, in_parts
-from serving.scaling.core.fleet import granted
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.replica_room import ReplicaSize, room_by_node
 from serving.scaling.core.signals import sizes_of
@@ -113,9 +112,9 @@ class GroupParts:
         return structs.replace(whole, pools=pools, npus_free=max(0, whole.npus_free - growing))
 
     def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
-        """A scaler's target, cut to what fits beside the groups; see `fleet.granted`. Effects: it is the target."""
+        """A scaler's target, cut to what fits beside the groups; see `NodeRoom.granted`. Effects: it is the target."""
         counted = self._counted(sight)
-        to = granted(wanted, counted, self._room)
+        to = self._room.granted(wanted, counted)
         if to is None:
             return None
         groups = self._groups(sight)

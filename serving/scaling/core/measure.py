@@ -3,45 +3,56 @@
 Read from what instances announce anyway: differences of their counters between two looks.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.decode_ability import TPOT_SPREAD, DecodeAbility
+from serving.scaling.core.learned_line import LearnedLine
 
 START_S = 5.0
 """Before any start was seen."""
 STARTS_KEPT = 8
 PLACED_S = 3.0
 """A replica that has no node for longer than this waits for hardware, which is no part of its start."""
-HALF_LIFE_S = 30.0
-"""Of busy time: a measurement counts half after an instance has worked for as long again."""
 MIN_BUSY_S = 0.02
 """Shorter stretches of work say nothing: clocks and announcements are not that exact."""
+SAME_TOKENS = 16.0**2
+"""Mean square of the moves of a step's tokens below which they tell no slope."""
+FURTHER = 4.0
+"""The line is drawn to steps so many times as large as those of late, or as the largest that there were."""
 PROMPT_SHARE = 8
 """Work counts as computing prompts when it read this many prompt tokens for each one that it generated."""
 
 
 @dataclass(slots=True)
 class PromptRate:
-    """Prompt tokens per second of busy time; recent work counts most, much work more than little."""
+    """Prompt tokens per second of busy time in full steps, which an instance has at its limit.
 
-    tokens: float = 0.0
-    seconds: float = 0.0
+    Much of a step costs the same however few its tokens are: what small steps achieve while little comes is no measure
+    of what an instance can do. The time of a step is a line over its tokens (`learned_line.py`).
+    """
 
-    def observe(self, tokens: float, busy_s: float) -> None:
-        """A stretch of work on prompts."""
-        keep = 0.5 ** (busy_s / HALF_LIFE_S)
-        self.tokens = self.tokens * keep + tokens
-        self.seconds = self.seconds * keep + busy_s
+    _line: LearnedLine = field(default_factory=lambda: LearnedLine(SAME_TOKENS))
+    _largest: float = 0.0
+    """Mean tokens of a step in the stretch with most."""
 
-    @property
-    def tokens_per_s(self) -> float:
-        """0 = not known yet."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+    def observe(self, tokens: float, busy_s: float, steps: int) -> None:
+        """A stretch of work on prompts, of one step or more."""
+        self._line.see(tokens / steps, busy_s / steps, busy_s)
+        self._largest = max(self._largest, tokens / steps)
+
+    def tokens_per_s(self, full: float) -> float:
+        """The rate with so many tokens in a step; 0 = not known yet."""
+        if not self._line.known:
+            return 0.0
+        size, step_s = self._line.size, self._line.time_s
+        to = max(size, min(full, max(self._largest, FURTHER * size)))
+        slope_s = min(self._line.slope_s or step_s / size, step_s / size)  # nothing is less than free
+        return to / (step_s + slope_s * (to - size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,7 @@ class _Before:
     generated_tokens: int
     busy_s: float
     running: int
+    steps: int
 
 
 class Abilities:
@@ -62,32 +74,43 @@ class Abilities:
     """
 
     def __init__(self) -> None:
-        self._prompts: dict[str, PromptRate] = {}
-        self._decodes: dict[str, DecodeAbility] = {}
+        self._prompts: defaultdict[str, PromptRate] = defaultdict(PromptRate)
+        self._decodes: defaultdict[str, DecodeAbility] = defaultdict(DecodeAbility)
         self._before: dict[str, _Before] = {}
         self._began: dict[tuple[str, str], float] = {}
         self._starts: deque[float] = deque(maxlen=STARTS_KEPT)
         self._founded = False
+        self._at = 0.0
 
     def observe(self, sight: ClusterSnapshot) -> None:
         """Learn from one look."""
+        self._at = sight.at
         for name, member in sight.members.items():
             self._observe_work(name, member)
         self._before = {name: one for name, one in self._before.items() if name in sight.members}
         self._observe_starts(sight)
 
-    def tokens_per_s(self, pool: str) -> float:
-        """Prompt tokens that one busy instance of the pool computes per second; 0 = not known yet."""
-        return self._prompts.get(pool, PromptRate()).tokens_per_s
+    def tokens_per_s(self, pool: str, full: int) -> float:
+        """Prompt tokens that one instance of the pool computes per second; 0 = not known yet.
+
+        Args:
+            full: tokens of its largest step.
+        """
+        return self._prompts[pool].tokens_per_s(full)
 
     def most_sequences(self, pool: str, tpot_s: float, configured: int, spread: float = TPOT_SPREAD) -> float:
         """Implements `DecodeAbility.most`."""
-        return self._decodes.get(pool, DecodeAbility()).most(tpot_s, configured, spread)
+        return self._decodes[pool].most(tpot_s, configured, spread)
 
     @property
     def start_s(self) -> float:
-        """From a wish to a serving instance [s, of the machine's clock as the sights' times]."""
-        return median(self._starts) if self._starts else START_S
+        """From a wish to a serving instance [s, of the machine's clock as the sights' times]; before any was seen to
+        end, at least as long as the one that has gone on longest.
+        """
+        if self._starts:
+            return median(self._starts)
+        going_on = [self._at - began for began in self._began.values()] if self._founded else []
+        return max([START_S, *going_on])
 
     def _observe_work(self, name: str, member: SeenMember) -> None:
         facts = member.facts
@@ -97,15 +120,18 @@ class Abilities:
             self._before[name] = now
             return
         busy = now.busy_s - before.busy_s
-        if busy < MIN_BUSY_S:
+        steps = now.steps - before.steps
+        if busy < MIN_BUSY_S or steps < 1:
             return
         self._before[name] = now
         prompts, generated = now.prompt_tokens - before.prompt_tokens, now.generated_tokens - before.generated_tokens
         if prompts > PROMPT_SHARE * generated:
-            self._prompts.setdefault(member.pool, PromptRate()).observe(prompts, busy)
+            self._prompts[member.pool].observe(prompts, busy, now.steps - before.steps)
         elif generated > 0 and before.running and now.running:
             sequences = (before.running + now.running) / 2
-            self._decodes.setdefault(member.pool, DecodeAbility()).see(sequences, busy * sequences / generated, busy)
+            share = float(facts.get("share_of_capacity") or 1.0)
+            token_s = busy * sequences / generated
+            self._decodes[member.pool].see(sequences / share, token_s, busy)
 
     def _observe_starts(self, sight: ClusterSnapshot) -> None:
         seen = set()
@@ -132,4 +158,5 @@ def _counters(incarnation: str, facts: Mapping[str, Any]) -> _Before:
         int(facts.get("generated_tokens_total", 0)),
         float(facts.get("busy_s", 0.0)),
         int(facts.get("running", 0)),
+        int(facts.get("steps_total", 0)),
     )

@@ -1,15 +1,17 @@
 """Room for a pool's replicas: on the nodes there are, on those that Ray may add; and the waits for these."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from serving.config.scaling import AutoscalerConfig
-from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
 from serving.scaling.core.node_wait import NodeWaits
-from serving.scaling.core.replica_room import ReplicaSize, fits, shortage
+from serving.scaling.core.replica_room import ReplicaSize, as_one_node, fits, shortage, used
 
 WAITS = "waits for a node"
 
@@ -20,14 +22,21 @@ class NodeRoom:
     Args:
         sizes: of a replica of each pool.
         came: told of each pool for which a node came, and when.
+        anywhere: the NPUs of a replica may be on any nodes; otherwise it lies whole on one.
     """
 
     def __init__(
-        self, settings: AutoscalerConfig, sizes: Mapping[str, ReplicaSize], came: Callable[[str, float], None]
+        self,
+        settings: AutoscalerConfig,
+        sizes: Mapping[str, ReplicaSize],
+        came: Callable[[str, float], None],
+        *,
+        anywhere: bool = False,
     ) -> None:
         self._settings = settings
         self._sizes = sizes
         self._came = came
+        self._anywhere = anywhere
         self._waits = NodeWaits(settings.node_wait_s)
         self._told: dict[str, int] = {}
         """Id of the decision that says that a pool waits, by pool."""
@@ -44,7 +53,11 @@ class NodeRoom:
 
     def fits(self, pool: str, sight: ClusterSnapshot) -> int:
         """The largest target that fits on the nodes there are."""
-        return fits(pool, self._sizes, sight.deployments, sight.nodes)
+        return fits(pool, self._sizes, *self._places(sight))
+
+    def used(self, sight: ClusterSnapshot) -> ReplicaSize:
+        """NPUs and UB memory that somebody has, replicas that leave included."""
+        return used(self._sizes, sight.deployments)
 
     def most(self, pool: str, sight: ClusterSnapshot) -> int:
         """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
@@ -53,11 +66,29 @@ class NodeRoom:
 
     def shortage(self, pool: str, sight: ClusterSnapshot) -> str:
         """Why one more than fits has no place."""
-        return shortage(pool, self._sizes, sight.deployments, sight.nodes)
+        return shortage(pool, self._sizes, *self._places(sight))
 
     def wait_of(self, pool: str, target: int, sight: ClusterSnapshot) -> str:
         """End of a reason, for a target that has no room yet."""
         return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
+
+    def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
+        """A scaler's target, cut to what fits; the reason then says so.
+
+        Returns: None if nothing changes, or the pool has another target by now than the scaler saw.
+        """
+        pool, target = wanted.pool, wanted.target
+        seen = sight.deployments.get(pool)
+        if seen is None or seen.target != wanted.before:
+            return None
+        if target > seen.target:
+            target = max(seen.target, min(target, self.most(pool, sight)))
+        if target == seen.target:
+            return None
+        cut = target != wanted.target
+        fits = f"; {wanted.target} wanted, {target} fit: {self.shortage(pool, sight)}" if cut else ""
+        reason = f"{wanted.reason}{fits}{self.wait_of(pool, target, sight)}"
+        return structs.replace(wanted, target=target, reason=reason)
 
     def waited_s(self, pool: str, now: float) -> float | None:
         """How long a pool has waited for a node; None = it does not."""
@@ -124,3 +155,8 @@ class NodeRoom:
         names = leavers(pool, count, placed, head)
         hosts = [node.name for node in sight.nodes if node.node in emptied(names, placed, head)]
         return names, f"; {', '.join(hosts)} {'are' if len(hosts) > 1 else 'is'} empty then" if hosts else ""
+
+    def _places(self, sight: ClusterSnapshot) -> tuple[Mapping[str, SeenDeployment], Sequence[SeenNode]]:
+        if self._anywhere:
+            return as_one_node(sight.deployments, sight.nodes)
+        return sight.deployments, sight.nodes

@@ -6,7 +6,7 @@ Replicas that leave do not count: a target says what shall be once they have gon
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack, place
@@ -123,6 +123,20 @@ def _npus(count: int) -> str:
     return f"{count} NPU{'s' * (count != 1)}"
 
 
+def as_one_node(
+    deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
+) -> tuple[dict[str, SeenDeployment], tuple[SeenNode, ...]]:
+    """The same with all nodes as one, for replicas whose NPUs may be anywhere."""
+    whole = offered(nodes)
+    one = SeenNode(NodeId("all nodes"), whole.npus, whole.memory_mib)
+
+    def moved(replica: SeenReplica) -> SeenReplica:
+        return replica if replica.node is None else replace(replica, node=one.node, spans=())
+
+    there = {name: replace(seen, replicas=tuple(map(moved, seen.replicas))) for name, seen in deployments.items()}
+    return there, (one,)
+
+
 def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment]) -> ReplicaSize:
     """NPUs and UB memory that somebody has, replicas that leave included."""
     taken = [
@@ -176,8 +190,10 @@ def _free(
         for replica in there:
             if name in sizes and replica.node is not None:
                 taken = sizes[name].of(replica)
-                left[replica.node][0] -= taken.npus
                 left[replica.node][1] -= taken.memory_mib
+                for node, npus in replica.spans or ((replica.node, taken.npus),):
+                    if node in left:  # else it is lost
+                        left[node][0] -= npus
     return [NodeConfig(npus=max(0, npus), ub_memory_mib=max(0, memory)) for npus, memory in left.values()]
 
 

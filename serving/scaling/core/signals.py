@@ -8,8 +8,9 @@ from serving.config.serve import ServeConfig
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenMember
 from serving.scaling.core.decode_ability import CROWD_SPREAD, TPOT_SPREAD
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.policy_time import PolicyTime
-from serving.scaling.core.replica_room import ReplicaSize, fits, offered, used
+from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
@@ -27,6 +28,22 @@ def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
     return sizes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReading:
+    """The KV-cache pool at one look.
+
+    Args:
+        bytes_used, bytes_total: memory tier of all servers.
+        looked_up_tokens, hit_tokens, evicted_bytes: totals since the start.
+    """
+
+    bytes_used: int = 0
+    bytes_total: int = 0
+    looked_up_tokens: int = 0
+    hit_tokens: int = 0
+    evicted_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -69,49 +86,51 @@ class CacheTotals:
         """Bytes evicted for want of room; entries are counted as one KV block each."""
         return int(self._evicted.sums[0])
 
+    def use(self, sight: ClusterSnapshot) -> CacheReading:
+        """The totals, and how full the servers are."""
+        used, total = memory_fill(sight)
+        return CacheReading(used, total, self.looked_up_tokens, self.hit_tokens, self.evicted_bytes)
+
 
 def scaling_signals(
     config: ServeConfig,
     sight: ClusterSnapshot,
     traffic: Traffic,
     abilities: Abilities,
-    cache: CacheTotals,
+    cache: CacheReading,
+    room: NodeRoom,
     held_until: Mapping[str, float],
-    node_s: float = 0.0,
 ) -> ScalingSignals:
     """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
 
     Args:
         held_until: end of each hold [s since 1970], by pool.
-        node_s: how long a node takes to come that Ray adds.
     """
-    sizes, time = sizes_of(config), PolicyTime(config.time_scale)
+    time = PolicyTime(config.time_scale)
     ends = {pool: time.of(at) for pool, at in held_until.items()}
     pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget
-    there = offered(sight.nodes).npus
+    there = sum([node.npus for node in sight.nodes])
     # What Ray may add is known only as the budget that somebody gives.
-    total = budget if budget and config.autoscaler.nodes == "ray" else min(budget or there, there)
+    total = budget if budget and room.grows else min(budget or there, there)
     start_s = abilities.start_s
-    if config.autoscaler.nodes == "ray" and not _has_room(config, sight, sizes):
-        start_s += node_s
+    if room.grows and not _has_room(config, sight, room):
+        start_s += room.usual_s
     return ScalingSignals(
         now=time.of(sight.at),
         pools=pools,
         cache=_cache(config, sight, cache, ends.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
         traffic=traffic,
-        npus_free=max(0, total - used(sizes, sight.deployments).npus),
+        npus_free=max(0, total - room.used(sight).npus),
         npus_total=total,
         start_s=time.of(start_s),
     )
 
 
-def _has_room(config: ServeConfig, sight: ClusterSnapshot, sizes: Mapping[str, ReplicaSize]) -> bool:
+def _has_room(config: ServeConfig, sight: ClusterSnapshot, room: NodeRoom) -> bool:
     """Whether one more instance of any engine pool fits on the nodes there are."""
     return any(
-        fits(pool, sizes, sight.deployments, sight.nodes) > sight.deployments.get(pool, NOT_THERE).target
-        for pool in config.pools
-        if pool in sight.deployments
+        room.fits(pool, sight) > sight.deployments[pool].target for pool in config.pools if pool in sight.deployments
     )
 
 
@@ -123,12 +142,12 @@ def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> l
     """
     phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
     there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
-    return [member for member in sight.members.values() if member.serve_name in there and member.pool == pool]
+    return [member for member in sight.members.values() if member.pool == pool and member.serve_name in there]
 
 
 def total(members: list[SeenMember], *facts: str) -> int:
     """Sum of some facts over instances; what an instance does not tell counts as nothing."""
-    return sum(int(member.facts.get(fact) or 0) for member in members for fact in facts)
+    return sum([int(member.facts.get(fact) or 0) for member in members for fact in facts])
 
 
 def memory_fill(sight: ClusterSnapshot) -> tuple[int, int]:
@@ -146,7 +165,9 @@ def _pool(
 ) -> PoolSignals:
     section = config.pools[pool]
     seen = sight.deployments.get(pool, NOT_THERE)
-    members, all_there = members_of(sight, pool), members_of(sight, pool, leaving=True)
+    all_there = members = members_of(sight, pool, leaving=True)
+    if seen.count(ReplicaPhase.DRAINING):
+        members = members_of(sight, pool)
     low, high = config.autoscaler.bounds(pool)
     # A scaler counts groups: what was measured of one rank, a group has as often.
     ranks = _ranks(members, section.ep) if section.ep > 1 else 1
@@ -166,7 +187,7 @@ def _pool(
         sequences=total(all_there, *INSIDE),
         kv_blocks_used=total(all_there, "kv_blocks_used"),
         kv_blocks_total=total(members, "kv_blocks_total"),
-        tokens_per_s=ranks * abilities.tokens_per_s(pool),
+        tokens_per_s=ranks * abilities.tokens_per_s(pool, section.max_step_tokens),
         max_sequences=most_sequences(TPOT_SPREAD),
         low=low,
         high=high,
@@ -186,20 +207,19 @@ def _ranks(members: list[SeenMember], begun: int) -> float:
     return sum(sizes.values()) / len(sizes) if sizes else begun
 
 
-def _cache(config: ServeConfig, sight: ClusterSnapshot, totals: CacheTotals, held_until: float) -> CacheSignals:
+def _cache(config: ServeConfig, sight: ClusterSnapshot, use: CacheReading, held_until: float) -> CacheSignals:
     seen = sight.deployments.get(KVCACHE, NOT_THERE)
     low, high = config.autoscaler.bounds(KVCACHE)
-    bytes_used, bytes_total = memory_fill(sight)
     return CacheSignals(
         target=seen.target,
         running=seen.count(ReplicaPhase.SERVING),
         starting=seen.starting,
         draining=seen.count(ReplicaPhase.DRAINING),
-        bytes_used=bytes_used,
-        bytes_total=bytes_total,
-        looked_up_tokens=totals.looked_up_tokens,
-        hit_tokens=totals.hit_tokens,
-        evicted_bytes=totals.evicted_bytes,
+        bytes_used=use.bytes_used,
+        bytes_total=use.bytes_total,
+        looked_up_tokens=use.looked_up_tokens,
+        hit_tokens=use.hit_tokens,
+        evicted_bytes=use.evicted_bytes,
         low=low,
         high=high,
         held_until=held_until,

@@ -33,9 +33,6 @@ from serving.values.traffic import BoardNews, GatewayReport
 
 logger = logging.getLogger(__name__)
 
-LOOK_PERIOD_S = 1.0
-MOVING_PERIOD_S = 0.3
-"""While replicas come or go, people watch."""
 FIRST_LOOK_S = 12.0
 """A board that was just made takes seconds for its first look, on a busy machine."""
 PAUSE_S = 0.2
@@ -93,12 +90,12 @@ class ScalingBoardActor:
 
     async def _look_forever(self) -> None:
         while True:
-            period_s = MOVING_PERIOD_S if self._board.moving else LOOK_PERIOD_S
+            period_s = self._board.fleet.look_period_s
             await asyncio.sleep(period_s)
             try:
                 await self._board.look(older_than_s=period_s / 2)
                 self._complaint.over()
-                if not self._prepared and not self._board.moving:  # the start has the cores until then
+                if not self._prepared and not self._board.fleet.moving:  # the start has the cores until then
                     self._prepared = True
                     await self._cluster.prepare()
             except ClusterSilentError as error:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.scaling.core.decode_ability import FEWER, TPOT_SPREAD, DecodeAbility, Expected
+from serving.scaling.core.decode_ability import FEWER, TPOT_SPREAD, DecodeAbility
 
 FLOOR_S, EACH_S = 0.010, 0.001
 
@@ -11,10 +11,8 @@ def line(sequences: float, floor_s: float = FLOOR_S) -> float:
     return floor_s + EACH_S * sequences
 
 
-def test_nothing_measured_means_as_configured_or_as_expected() -> None:
+def test_nothing_measured_means_as_configured() -> None:
     assert DecodeAbility().most(0.05, 64) == 64
-    assert DecodeAbility(Expected(40, EACH_S)).most(0.05, 64) == 40
-    assert DecodeAbility(Expected(90, EACH_S)).most(0.05, 64) == 64
 
 
 def test_time_per_token_grows_with_the_batch() -> None:
@@ -49,25 +47,3 @@ def test_longer_contexts_lower_what_fits_and_leave_the_slope() -> None:
         if second == 3600:
             assert ability.most(promise_s, 1000) == pytest.approx(200, rel=0.01)
     assert ability.most(promise_s, 1000) == pytest.approx(120, rel=0.03)
-
-
-def test_an_expected_slope_holds_until_more_is_known() -> None:
-    expected = Expected(200, EACH_S)
-    ability = DecodeAbility(expected)
-    for _ in range(600):
-        ability.see(100, line(100), 1.0)
-    promise_s = line(150) * TPOT_SPREAD
-    assert ability.most(promise_s, 1000) == pytest.approx(150)
-    for second in range(20_000):  # it is really twice as steep
-        batch = 100 + (40 if second % 600 < 300 else -40)
-        ability.see(batch, line(100) + 2 * EACH_S * (batch - 100), 1.0)
-    assert ability.most(promise_s, 1000) == pytest.approx(125, rel=0.05)
-
-
-def test_chance_moves_do_not_make_it_boundless() -> None:
-    """Never less than half the expected slope: with none, any batch would seem to fit."""
-    ability = DecodeAbility(Expected(200, EACH_S))
-    for second in range(20_000):
-        batch = 100 + (40 if second % 600 < 300 else -40)
-        ability.see(batch, line(100), 1.0)
-    assert ability.most(line(150) * TPOT_SPREAD, 1000) == pytest.approx(138 + 2 * 50, rel=0.01)

@@ -7,9 +7,10 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase,
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.group_parts import GroupParts, group_parts
 from serving.scaling.core.measure import Abilities
-from serving.scaling.core.signals import CacheTotals, scaling_signals
+from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
 from serving.values.scaling import ResizeRankGroup
-from serving.values.signals import PoolSignals, Traffic
+from serving.values.signals import PoolSignals, ScalingSignals, Traffic
 from tests.scaling.live.case import config, deployment, grouped, nodes, replica, started
 
 UNIT = "; counted in parts of 1 NPU"
@@ -42,8 +43,13 @@ def wanted(before: int, target: int) -> PoolTarget:
     return PoolTarget("decode", before, target, ScaleKind.BURST, "because")
 
 
+def in_groups(seen: ClusterSnapshot) -> ScalingSignals:
+    room = NodeRoom(grouped().autoscaler, sizes_of(grouped()), lambda _pool, _now: None)
+    return scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheReading(), room, {})
+
+
 def told(parts: GroupParts, seen: ClusterSnapshot) -> PoolSignals:
-    whole = scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheTotals(), {})
+    whole = in_groups(seen)
     return parts.signals(whole, seen).pool("decode")
 
 
@@ -58,7 +64,7 @@ def test_a_scaler_is_told_of_parts() -> None:
     pool = told(parts, seen)
     assert (pool.target, pool.running, pool.starting, pool.draining) == (5, 3, 2, 0)
     assert (pool.npus_per_instance, pool.low, pool.high, pool.seats) == (1, 2, 6, 32)
-    whole = scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheTotals(), {})
+    whole = in_groups(seen)
     assert parts.signals(whole, seen).npus_free == whole.npus_free - 2
     parts, seen = looked(*ranks("d", 5, 3, 3))
     pool = told(parts, seen)

@@ -8,7 +8,7 @@ import pytest
 from serving.ids import ReplicaId
 from serving.scaling.live.board import ScalingBoard
 from serving.values.hosts import npus_offered
-from serving.values.scaling import ReadEvents, ReadHistory
+from serving.values.scaling import ReadEvents, ReadHistory, ReadPools
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport, InstanceNotice
 from tests.scaling.live.case import EMPTY, FakeCluster, board_of, replica
@@ -22,7 +22,7 @@ def cluster() -> FakeCluster:
 
 
 def pool_row(board: ScalingBoard, pool: str) -> dict[str, Any]:
-    return next(row for row in board.state()["pools"] if row["pool"] == pool)
+    return next(row for row in board.read(ReadPools())["pools"] if row["pool"] == pool)
 
 
 def events(board: ScalingBoard, question: ReadEvents) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def test_a_death_is_shown_before_the_next_look(cluster: FakeCluster) -> None:
     assert pool_row(board, "decode")["replicas"][0]["state"] == "dead"
     (event,) = events(board, ReadEvents("decode"))
     assert event["text"] == "connection lost; 3 streams moved, 400 tokens resumed"
-    assert board.state()["events"] == [event]
+    assert board.read(ReadPools())["events"] == [event]
     cluster.now += 2.0
     cluster.place("decode", replica("d2"))
     asyncio.run(board.look())
@@ -60,7 +60,7 @@ def test_samples_are_kept_while_nobody_asks(cluster: FakeCluster) -> None:
 
 
 def test_hardware_by_node(cluster: FakeCluster) -> None:
-    first, second = board_of(cluster).state()["nodes"]
+    first, second = board_of(cluster).read(ReadPools())["nodes"]
     assert (first["name"], len(first["npus"]), first["npus"][0]) == ("a", 8, "a.npu0")
     assert first["ub_memory_mib"] == {"used": 128 + 256, "offered": 1024}
     assert second["ub_memory_mib"] == {"used": 64, "offered": 1024}
@@ -73,7 +73,7 @@ def test_a_dead_host_is_a_row_and_no_part_of_a_sum(cluster: FakeCluster) -> None
     cluster.now += 3.0
     asyncio.run(board.look())
     cluster.now += 9.0
-    state = board.state()
+    state = board.read(ReadPools())
     assert state["npus"]["offered"] == 8
     assert [(one["name"], one["state"], one["lost_s"], len(one["npus"])) for one in state["nodes"]] == [
         ("a", "alive", None, 8),

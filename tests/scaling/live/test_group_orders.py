@@ -99,7 +99,7 @@ def test_the_scaler_s_target_resizes_a_group() -> None:
     asyncio.run(board.look())
     assert cluster.orders == [("rank-0", ResizeGroup(4))] * 2
     assert cluster.calls == [], "the number of groups stays"
-    (entry,) = board.decisions(ReadDecisions())
+    (entry,) = board.read(ReadDecisions())
     assert (entry["before"], entry["target"], entry["kind"], entry["by"]) == (2, 4, "burst", "autoscaler")
 
 
@@ -107,7 +107,7 @@ def test_a_shell_that_refuses_holds_the_pool() -> None:
     cluster, board = sized(2)
     cluster.order_answer = OrderAnswer(False, "4 ranks do not fit", detail={"kind": "no_room", "fits": 2})
     asyncio.run(board.apply([PoolTarget("decode", 2, 4, ScaleKind.BURST, "a queue")]))
-    newest, _ = board.decisions(ReadDecisions())
+    newest, _ = board.read(ReadDecisions())
     assert (newest["before"], newest["target"], newest["reason"]) == (
         4,
         2,

@@ -8,13 +8,14 @@ from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
+from serving.scaling.core.event_log import REPLACED_WITHIN_S, EventKind, EventLog
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.page_state import pool_rows
 from serving.scaling.core.replica_room import ReplicaSize, fits, used
-from serving.scaling.core.signals import CacheTotals, scaling_signals, sizes_of
-from serving.scaling.live.event_log import REPLACED_WITHIN_S, EventKind, EventLog
+from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
 from serving.scaling.live.observe import at_its_ranks, seen_members
-from serving.scaling.live.page_state import pool_rows
-from serving.values.signals import Traffic
+from serving.values.signals import ScalingSignals, Traffic
 from serving.values.traffic import InstanceNotice
 from tests.scaling.live.case import config, deployment, nodes, replica, started
 
@@ -38,6 +39,11 @@ def sight(at: float, *members: SeenMember) -> ClusterSnapshot:
 def two_ranks() -> ServeConfig:
     one = config()
     return replace(one, decode=replace(one.decode, ep=2))
+
+
+def signals(settings: ServeConfig, seen: ClusterSnapshot) -> ScalingSignals:
+    room = NodeRoom(settings.autoscaler, sizes_of(settings), lambda _pool, _now: None)
+    return scaling_signals(settings, seen, Traffic(), Abilities(), CacheReading(), room, {})
 
 
 def test_ranks_belong_to_the_shell_that_holds_them_now() -> None:
@@ -69,7 +75,7 @@ def test_a_group_that_has_grown_takes_more_hardware() -> None:
     seen = ClusterSnapshot(1.0, {**here.deployments, "decode": decode}, here.nodes, here.members)
     row = shown(seen)
     assert (row["npus"], row["ub_memory_mib"], row["dead"]) == (16, 1024, 0)
-    told = scaling_signals(two_ranks(), seen, Traffic(), Abilities(), CacheTotals(), {})
+    told = signals(two_ranks(), seen)
     assert next(pool for pool in told.pools if pool.pool == "decode").seats == 4 * 32
     shrunk = sizes["decode"].of(replace(decode.replicas[0], ranks=1))
     assert shrunk == sizes["decode"], "it keeps the place that it began with"
@@ -77,12 +83,12 @@ def test_a_group_that_has_grown_takes_more_hardware() -> None:
 
 def test_a_scaler_is_told_of_groups() -> None:
     settings = two_ranks()
-    told = scaling_signals(settings, sight(1.0, rank(0), rank(1)), Traffic(), Abilities(), CacheTotals(), {})
+    told = signals(settings, sight(1.0, rank(0), rank(1)))
     pool = next(one for one in told.pools if one.pool == "decode")
     assert (pool.target, pool.running, pool.npus_per_instance) == (1, 1, 8)
     assert (pool.sequences, pool.queued_tokens, pool.kv_blocks_total) == (8, 8, 20)
     assert (pool.seats, pool.max_sequences, pool.crowd) == (64, 64, 64)
-    one = scaling_signals(config(), sight(1.0, rank(0)), Traffic(), Abilities(), CacheTotals(), {})
+    one = signals(config(), sight(1.0, rank(0)))
     assert next(pool for pool in one.pools if pool.pool == "decode").seats == 32
 
 

@@ -5,8 +5,8 @@ import pytest
 from serving.cluster.membership import Member
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember, SeenNode
+from serving.scaling.core.page_state import hardware, host_rows
 from serving.scaling.live.observe import REMEMBER_S, RayCluster, seen_deployment, seen_members, with_full_disks
-from serving.scaling.live.page_state import hardware, host_rows
 from tests.scaling.live.case import config, deployment, member, replica
 
 

@@ -20,11 +20,11 @@ from serving.config.simulation import SimulationConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenMember
 from serving.scaling.core.decision import Scaler, ScalingDecision
-from serving.scaling.core.measure import HALF_LIFE_S
+from serving.scaling.core.learned_line import LEVEL_S
 from serving.scaling.core.policy_time import LEAST_PERIOD_S, PolicyTime
 from serving.scaling.live.autoscaler import RisingTraffic
 from serving.scaling.live.board import ScalingBoard
-from serving.values.scaling import HoldPool
+from serving.values.scaling import HoldPool, ReadPools
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.values.traffic import BOUNDS_S, GatewayReport
 from tests.scaling.core.fluid import Fluid, FluidPool, burst
@@ -158,8 +158,9 @@ class Live:
         return member(f"{pool.pool}0", pool.pool, "1", **facts)
 
     def _worked(self, pool: str) -> SeenMember:
-        self.busy_s += 64 * HALF_LIFE_S  # earlier work has no weight: the speed is exact
-        return member(f"{pool}0", pool, prompt_tokens_total=round(TOKENS_PER_S * self.busy_s), busy_s=self.busy_s)
+        self.busy_s += 64 * LEVEL_S  # what was before counts for nothing: the speed is exact
+        tokens = round(TOKENS_PER_S * self.busy_s)
+        return member(f"{pool}0", pool, prompt_tokens_total=tokens, busy_s=self.busy_s, steps_total=tokens // 1000)
 
     def _real(self, virtual_s: float) -> float:
         return virtual_s / self.config.time_scale
@@ -215,5 +216,5 @@ def test_a_slow_autoscaler_is_alive_between_two_looks(runner: asyncio.Runner) ->
     live = Live(settings(0.25), runner)
     live.decide(traffic().signals())
     live.cluster.now += 11.0
-    row = live.board.state()["autoscaler"]
+    row = live.board.read(ReadPools())["autoscaler"]
     assert (row["alive"], row["period_s"]) == (True, 4.0)

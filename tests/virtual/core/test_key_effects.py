@@ -143,6 +143,9 @@ ELSEWHERE = {
     "autoscaler.max_prefill",
     "autoscaler.max_decode",
     "autoscaler.max_kvcache",
+    "autoscaler.nodes",  # tests/virtual/core/test_scaling.py, as the next two
+    "autoscaler.node_wait_s",
+    "autoscaler.spread_after_s",
     "slo.attainment",
 }
 """Shown by the tests below, or of no effect by nature."""

@@ -1,14 +1,10 @@
 """The ledger: every change of a target and every hold, with who asked and why; the newest ones are kept."""
 
-import logging
 from collections import Counter, defaultdict, deque
 from typing import Any
 
-from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.decision import LedgerEntry, ScaleKind
-from serving.scaling.live.kept_rows import KeptRows
-
-logger = logging.getLogger(__name__)
+from serving.scaling.core.kept_rows import KeptRows, KeyedValues
 
 KEPT = 1_000
 """Entries in memory, and kept, but for what its last value holds beyond."""
@@ -19,13 +15,15 @@ class Ledger:
     """Appends, and finds again what its predecessor in this process's place wrote.
 
     Args:
-        kept: where they are kept.
+        kept: where they are kept; None = nowhere.
+    Attributes:
+        warnings: about entries that cannot be read.
     """
 
-    def __init__(self, kept: KeptValues) -> None:
+    def __init__(self, kept: KeyedValues | None = None) -> None:
         self._rows = KeptRows(kept, _PREFIX)
-        found = (entry for row in self._rows.read() if (entry := _entry(row)) is not None)
-        self._entries: deque[LedgerEntry] = deque(found, maxlen=KEPT)
+        self._entries = deque(self._rows.read(_entry), maxlen=KEPT)
+        self.warnings = self._rows.warnings
         self._last_id = self._entries[-1].id if self._entries else 0
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         """Entries by pool and kind, those that were found included."""
@@ -51,10 +49,5 @@ class Ledger:
         return found[:limit]
 
 
-def _entry(row: dict[str, Any]) -> LedgerEntry | None:
-    """An entry that was kept; None if another version wrote it."""
-    try:
-        return LedgerEntry(**{**row, "kind": ScaleKind(row["kind"])})
-    except (ValueError, TypeError, KeyError):
-        logger.warning("a damaged entry of the ledger is left out")
-        return None
+def _entry(row: dict[str, Any]) -> LedgerEntry:
+    return LedgerEntry(**{**row, "kind": ScaleKind(row["kind"])})

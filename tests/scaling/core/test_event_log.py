@@ -5,7 +5,7 @@ from typing import Any
 
 from serving.ids import NodeId, ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.live.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
+from serving.scaling.core.event_log import KEPT_EVENTS, REPLACED_WITHIN_S, EventKind, EventLog
 from serving.values.traffic import InstanceNotice, NoticeKind
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 

@@ -6,9 +6,9 @@ from typing import Any
 from serving.ids import NodeId
 from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
+from serving.scaling.core.event_log import EventKind
+from serving.scaling.core.page_state import pool_rows
 from serving.scaling.core.signals import CacheTotals, memory_fill
-from serving.scaling.live.event_log import EventKind
-from serving.scaling.live.page_state import pool_rows
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer
 from tests.scaling.live.case import DRAINING, STARTING, config, deployment, member, nodes, replica, started
 

@@ -8,7 +8,7 @@ from serving.config.serve import ServeConfig
 from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.live.event_log import EventKind
+from serving.scaling.core.event_log import EventKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,16 @@ same instance are one event, which sums up. A look at the cluster comes up to a 
 cannot: a memory server that ended, a host that is gone, the replica that serves in place of a lost one.
 """
 
-import logging
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
-from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment
-from serving.scaling.live.kept_rows import KeptRows
+from serving.scaling.core.kept_rows import KeptRows, KeyedValues
 from serving.values.deployment import DeploymentNotice
 from serving.values.traffic import InstanceNotice
-
-logger = logging.getLogger(__name__)
 
 KEPT_EVENTS = 500
 REPLACED_WITHIN_S = 600.0
@@ -93,13 +89,15 @@ class EventLog:
 
     Args:
         first_id: of the first event: seconds since 1970, since there are fewer events than seconds.
-        kept: where events are kept, and those of the board before this one are.
+        kept: where events are kept, and those of the board before this one are; None = nowhere.
+    Attributes:
+        warnings: about events that cannot be read.
     """
 
-    def __init__(self, first_id: int, kept: KeptValues | None = None) -> None:
-        self._rows = KeptRows(kept or KeptValues(), _PREFIX)
-        found = (event for row in self._rows.read() if (event := _event(row)) is not None)
-        self._events: deque[ClusterEvent] = deque(found, maxlen=KEPT_EVENTS)
+    def __init__(self, first_id: int, kept: KeyedValues | None = None) -> None:
+        self._rows = KeptRows(kept, _PREFIX)
+        self._events = deque(self._rows.read(_event), maxlen=KEPT_EVENTS)
+        self.warnings = self._rows.warnings
         self._last_id = max(first_id - 1, self._events[-1].id if self._events else 0)
         self._lost: dict[str, ClusterEvent] = {}
         """By replica, until Serve does not list it any more."""
@@ -220,13 +218,8 @@ class EventLog:
         return event
 
 
-def _event(row: dict[str, Any]) -> ClusterEvent | None:
-    """An event that was kept; None if another version wrote it."""
-    try:
-        return ClusterEvent(**{**row, "kind": EventKind(row["kind"])})
-    except (ValueError, TypeError, KeyError):
-        logger.warning("a damaged event is left out")
-        return None
+def _event(row: dict[str, Any]) -> ClusterEvent:
+    return ClusterEvent(**{**row, "kind": EventKind(row["kind"])})
 
 
 def _is_rank(name: str) -> bool:

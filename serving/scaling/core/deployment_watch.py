@@ -1,8 +1,7 @@
 """Deployments as the board sees them: the targets that one sets are no person's, and the board's own moves wait."""
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.live.event_log import EventLog
-from serving.scaling.live.holds import ScalingHolds
+from serving.scaling.core.holds import ScalingHolds
 from serving.values.deployment import DeploymentNotice
 
 QUIET_S = 10.0
@@ -17,9 +16,8 @@ class DeploymentWatch:
         holds: keeps the targets that are expected, so that the board's own death does not forget them.
     """
 
-    def __init__(self, holds: ScalingHolds, events: EventLog) -> None:
+    def __init__(self, holds: ScalingHolds) -> None:
         self._holds = holds
-        self._events = events
         self._quiet_until = 0.0
         self._over = False
         self._author = ""
@@ -30,7 +28,6 @@ class DeploymentWatch:
 
         Returns: the targets to deploy: the notice's, and of all other deployments those that stand.
         """
-        self._events.deployed(notice, now)
         if notice.over:
             if notice.author == self._author:  # not one whose lease has passed to another
                 self._over, self._quiet_until = True, 0.0

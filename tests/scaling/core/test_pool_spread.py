@@ -1,6 +1,5 @@
-"""A pool crowded by a lost host is spread over hosts again by the board, and only by it."""
+"""A pool that a lost host has crowded is spread over hosts again by the fleet, and only by it."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,9 +9,11 @@ from serving.config.gateway import GatewayConfig
 from serving.ids import NodeId
 from serving.scaling.core import pool_spread
 from serving.scaling.core.cluster_snapshot import SeenNode
-from serving.scaling.live.board import ScalingBoard
+from serving.scaling.core.decision import ScaleKind
+from serving.scaling.core.page_state import host_rows
 from serving.values.scaling import HoldPool, ScalePool
-from tests.scaling.live.case import FakeCluster, board_of, config, deployment, nodes, replica
+from tests.scaling.core.fleet_case import FleetCase
+from tests.scaling.live.case import FakeCluster, config, deployment, nodes, replica
 
 CROWDED = (replica("d1"), replica("d2", started_at=1.0))
 NEW = replica("d3", "b", started_at=2.0)
@@ -27,54 +28,48 @@ def cluster() -> FakeCluster:
     return crowded
 
 
-def spreading(cluster: FakeCluster, kept: KeptValues | None = None) -> ScalingBoard:
-    return board_of(cluster, kept, policy="none", spread_after_s=30.0)
-
-
-def look(board: ScalingBoard, cluster: FakeCluster, later_s: float) -> None:
-    cluster.now += later_s
-    asyncio.run(board.look())
+def spreading(cluster: FakeCluster, kept: KeptValues | None = None) -> FleetCase:
+    return FleetCase(cluster, kept, policy="none", spread_after_s=30.0)
 
 
 def test_one_more_and_then_one_less(cluster: FakeCluster) -> None:
-    board = spreading(cluster)
-    look(board, cluster, 31.0)
+    case = spreading(cluster)
+    case.look(31.0)
     assert cluster.calls == [("decode", 3)]
     cluster.place("decode", *CROWDED, NEW)
-    look(board, cluster, 5.0)
+    case.look(5.0)
     assert (cluster.calls[-1], cluster.leaving) == (("decode", 2), ("d2",))
-    decisions = board.state()["decisions"]
-    assert [(one["kind"], one["reason"]) for one in decisions[:2]] == [
-        ("spread", "one leaves the fullest host"),
-        ("spread", "one more, so that one can leave the fullest host"),
+    assert [(one.kind, one.reason) for one in case.entries[:2]] == [
+        (ScaleKind.SPREAD, "one leaves the fullest host"),
+        (ScaleKind.SPREAD, "one more, so that one can leave the fullest host"),
     ]
     cluster.place("decode", CROWDED[0], NEW)
-    look(board, cluster, 99.0)
+    case.look(99.0)
     assert len(cluster.calls) == 2
 
 
 def test_a_pool_that_a_person_holds_stays(cluster: FakeCluster) -> None:
-    board = spreading(cluster)
-    asyncio.run(board.answer(HoldPool("decode", 60.0, "cli")))
-    look(board, cluster, 31.0)
+    case = spreading(cluster)
+    case.hold("decode", 60.0)
+    case.look(31.0)
     assert cluster.calls == []
-    look(board, cluster, 60.0)
+    case.look(60.0)
     assert cluster.calls == [("decode", 3)]
 
 
 @pytest.mark.parametrize("wish", [ScalePool("decode", 3, None, "cli"), HoldPool("decode", 60.0, "cli")])
 def test_what_a_person_says_amid_a_move_stands(cluster: FakeCluster, wish: ScalePool | HoldPool) -> None:
-    board = spreading(cluster)
-    look(board, cluster, 31.0)
-    asyncio.run(board.answer(wish))
+    case = spreading(cluster)
+    case.look(31.0)
+    case.answer(wish)
     cluster.place("decode", *CROWDED, NEW)
-    look(board, cluster, 5.0)
+    case.look(5.0)
     assert ("decode", 2) not in cluster.calls
 
 
 def test_a_board_goes_on_where_the_one_before_it_ended(cluster: FakeCluster) -> None:
     kept = KeptValues()
-    look(spreading(cluster, kept), cluster, 31.0)
+    spreading(cluster, kept).look(31.0)
     cluster.place("decode", *CROWDED, NEW)
     spreading(cluster, kept)
     assert cluster.calls == [("decode", 3), ("decode", 2)]
@@ -82,8 +77,8 @@ def test_a_board_goes_on_where_the_one_before_it_ended(cluster: FakeCluster) -> 
 
 def test_who_does_not_want_it_pays_nothing(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(pool_spread, "hosts_with_room")
-    board = board_of(cluster, policy="none")
-    look(board, cluster, 999.0)
+    case = FleetCase(cluster, policy="none")
+    case.look(999.0)
     assert cluster.calls == []
 
 
@@ -93,16 +88,15 @@ def test_gateways_are_spread_as_pools_are_but_not_to_a_host_without_cpus() -> No
     alone = (cluster.sight.nodes[0], head)
     cluster.sight = replace(cluster.sight, nodes=alone, others={"gateway": deployment(2, g1, g2)})
     two = replace(config("none", spread_after_s=30.0), gateway=GatewayConfig(replicas=2))
-    board = ScalingBoard(two, cluster, KeptValues(), cluster.clock)
-    look(board, cluster, 0.0)
-    look(board, cluster, 99.0)
+    case = FleetCase(cluster, whole=two)
+    case.look(99.0)
     assert cluster.calls == []
     cluster.sight = replace(cluster.sight, nodes=(*nodes(2), head))
-    look(board, cluster, 1.0)
-    look(board, cluster, 31.0)
+    case.look(1.0)
+    case.look(31.0)
     assert cluster.calls == [("gateway", 3)]
     cluster.sight = replace(cluster.sight, others={"gateway": deployment(3, g1, g2, g3)})
-    look(board, cluster, 5.0)
+    case.look(5.0)
     assert (cluster.calls[-1], cluster.leaving) == (("gateway", 2), ("g2",))
-    assert [one["pool"] for one in board.state()["decisions"]] == ["gateway", "gateway"]
-    assert [one["gateways"] for one in board.state()["nodes"]] == [2, 1, 0]
+    assert [one.pool for one in case.entries] == ["gateway", "gateway"]
+    assert [one.gateways for one in host_rows(two, case.fleet.sight, cluster.now)] == [2, 1, 0]

@@ -1,17 +1,14 @@
 """Which pools a person keeps from the policy, until when; kept, so that the death of board or head frees none."""
 
 import json
-import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hardware.nesting import parse_json
-from serving.cluster.kept_values import KeptValues
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
+from serving.scaling.core.kept_rows import KeyedValues
 from serving.values.scaling import LONGEST_HOLD_S, ScaleRefusal
-
-logger = logging.getLogger(__name__)
 
 _KEY = "holds"
 
@@ -28,10 +25,13 @@ class ScalingHolds:
     """Holds by pool, and the target that each pool was last given on purpose.
 
     Args:
-        kept: where they are kept.
+        kept: where they are kept; None = nowhere.
+    Attributes:
+        warnings: about what was kept and cannot be read.
     """
 
-    def __init__(self, kept: KeptValues) -> None:
+    def __init__(self, kept: KeyedValues | None = None) -> None:
+        self.warnings: list[str] = []
         self._kept = kept
         self._holds: dict[str, ScalingHold] = {}
         self.targets: dict[str, int] = {}
@@ -84,15 +84,19 @@ class ScalingHolds:
             self._write()
 
     def _read(self) -> None:
+        if self._kept is None:
+            return
         try:
             known = parse_json(self._kept.get(_KEY) or b"{}")
             self._holds = {pool: ScalingHold(**hold) for pool, hold in known.get("holds", {}).items()}
             self.targets = {pool: int(target) for pool, target in known.get("targets", {}).items()}
             self.deployed = {pool: int(target) for pool, target in known.get("deployed", {}).items()}
         except (ValueError, TypeError, AttributeError) as error:
-            logger.warning("the holds that were kept cannot be read (%s): no pool is held", error)
+            self.warnings.append(f"the holds that were kept cannot be read ({error}): no pool is held")
 
     def _write(self) -> None:
+        if self._kept is None:
+            return
         holds = {pool: {"until": hold.until, "by": hold.by} for pool, hold in self._holds.items()}
         self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets, "deployed": self.deployed}).encode())
 

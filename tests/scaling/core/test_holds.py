@@ -3,11 +3,11 @@
 import pytest
 
 from serving.cluster.kept_values import KeptValues
-from serving.scaling.live.holds import ScalingHold, ScalingHolds
+from serving.scaling.core.holds import ScalingHold, ScalingHolds
 
 
 def test_a_hold_ends_by_itself() -> None:
-    holds = ScalingHolds(KeptValues())
+    holds = ScalingHolds()
     holds.set("decode", 60.0, "cli", now=100.0)
     assert holds.hold("decode", 159.0) == ScalingHold(160.0, "cli")
     assert holds.left_s("decode", 130.0) == 30.0
@@ -18,7 +18,7 @@ def test_a_hold_ends_by_itself() -> None:
 
 
 def test_no_time_releases() -> None:
-    holds = ScalingHolds(KeptValues())
+    holds = ScalingHolds()
     holds.set("decode", 60.0, "cli", now=100.0)
     holds.set("decode", 0.0, "page", now=101.0)
     assert holds.hold("decode", 101.0) is None
@@ -37,8 +37,9 @@ def test_a_successor_knows_holds_and_targets() -> None:
 @pytest.mark.parametrize(
     "text", ["[]", '{"holds": {"decode": 3}}', '{"holds": 1}', '{"targets": {"decode": "x"}}', "{"]
 )
-def test_what_makes_no_sense_holds_nothing(text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_makes_no_sense_holds_nothing(text: str) -> None:
     kept = KeptValues()
     kept.set("holds", text.encode())
-    assert ScalingHolds(kept).until(0.0) == {}
-    assert "cannot be read" in caplog.text
+    holds = ScalingHolds(kept)
+    assert (holds.until(0.0), holds.targets) == ({}, {})
+    assert "cannot be read" in holds.warnings[0]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hardware.ray_resources import npu_ids
+from hardware.topology import npu_ids
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.scaling.core.busy import BusyShares
@@ -16,9 +16,9 @@ from serving.scaling.core.cluster_snapshot import (
     SeenNode,
     SeenReplica,
 )
+from serving.scaling.core.event_log import EventKind
 from serving.scaling.core.replica_room import ReplicaSize, offered, used
 from serving.scaling.core.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
-from serving.scaling.live.event_log import EventKind
 from serving.values.hosts import HostRow
 
 SHOWN = 50
