@@ -13,6 +13,7 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.signals import CacheReading, scaling_signals
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.virtual.cluster_snapshot import ClusterReader, in_parts
@@ -23,6 +24,8 @@ from serving.virtual.work_done import answers_pool
 
 TYPICAL_PROMPT = 4096.0
 """Tokens of the prompt for which capacities are stated; the cost model's rows are of that length."""
+_TIME = PolicyTime(1.0)
+"""Looks are made at the instances' own time, whatever `[simulation] time_scale` says."""
 FULLEST = 1.2
 """Sequences that the fullest die of a decode instance has above the mean, in roots of the mean. Measured with
 the ServeGen R1 day."""
@@ -68,7 +71,7 @@ class SignalReader:
         traffic = book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now)
         if parts is not None:
             sight = replace(sight, deployments={**sight.deployments, "decode": self._instances.deployments["decode"]})
-        told = scaling_signals(node.config, sight, traffic, self._abilities, self._cache(), fleet.room, {})
+        told = scaling_signals(node.config, sight, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
         if parts is None:
             return told
         pools = tuple(self._in_parts(parts, one) if one.pool == "decode" else one for one in told.pools)
