@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from typing import Any
 
 from msgspec import structs
 
@@ -36,6 +37,9 @@ class SignalReader:
 
     def __init__(self, node: Supernode) -> None:
         self._node = node
+        alone: dict[str, Any] = {name: replace(section, ep=1) for name, section in node.config.pools.items()}
+        self._config = replace(node.config, **alone)
+        """Instances are no groups here, whatever `ep` says."""
         self._cluster = ClusterReader(node)
         self._abilities = Abilities()
         self._instances = ClusterSnapshot(0.0)
@@ -71,7 +75,7 @@ class SignalReader:
         traffic = book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now)
         if parts is not None:
             sight = replace(sight, deployments={**sight.deployments, "decode": self._instances.deployments["decode"]})
-        told = scaling_signals(node.config, sight, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
+        told = scaling_signals(self._config, sight, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
         if parts is None:
             return told
         pools = tuple(self._in_parts(parts, one) if one.pool == "decode" else one for one in told.pools)
