@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from typing import Any
 
 from msgspec import structs
 
@@ -14,6 +15,7 @@ from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.core.decode_parts import in_parts
 from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.signals import CacheReading, scaling_signals
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.virtual.cluster_snapshot import ClusterReader, with_parts
@@ -24,6 +26,8 @@ from serving.virtual.work_done import answers_pool
 
 TYPICAL_PROMPT = 4096.0
 """Tokens of the prompt for which capacities are stated; the cost model's rows are of that length."""
+_TIME = PolicyTime(1.0)
+"""Looks are made at the instances' own time, whatever `[simulation] time_scale` says."""
 FULLEST = 1.2
 """Sequences that the fullest die of a decode instance has above the mean, in roots of the mean. Measured with
 the ServeGen R1 day."""
@@ -34,6 +38,9 @@ class SignalReader:
 
     def __init__(self, node: Supernode) -> None:
         self._node = node
+        alone: dict[str, Any] = {name: replace(section, ep=1) for name, section in node.config.pools.items()}
+        self._config = replace(node.config, **alone)
+        """Instances are no groups here, whatever `ep` says."""
         self._cluster = ClusterReader(node)
         self._abilities = Abilities()
         self._instances = ClusterSnapshot(0.0)
@@ -69,7 +76,7 @@ class SignalReader:
         traffic = book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now)
         if parts is not None:
             sight = replace(sight, deployments={**sight.deployments, "decode": self._instances.deployments["decode"]})
-        told = scaling_signals(node.config, sight, traffic, self._abilities, self._cache(), fleet.room, {})
+        told = scaling_signals(self._config, sight, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
         if parts is None:
             return told
         pools = tuple(self._in_parts(parts, one) if one.pool == "decode" else one for one in told.pools)

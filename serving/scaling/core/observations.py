@@ -9,6 +9,7 @@ from serving.scaling.core.gateways import Gateways
 from serving.scaling.core.history import History
 from serving.scaling.core.kept_rows import KeyedValues
 from serving.scaling.core.measure import Abilities
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.signals import CacheTotals, scaling_signals
 from serving.scaling.core.tally_keeper import TallyKeeper
 from serving.values.signals import ScalingSignals
@@ -34,6 +35,7 @@ class Observations:
         self.tally = TallyKeeper()
         self.policy_looked = 0.0
         self._config = config
+        self._time = PolicyTime(config.time_scale)
         self._abilities = Abilities()
         self._starved: set[str] = set()
 
@@ -67,5 +69,4 @@ class Observations:
         """Signals for a scaler. Effects: it counts as alive from now on."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
-        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held)
-        return told if fleet.parts is None else fleet.parts.signals(told, fleet.sight)
+        return scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)

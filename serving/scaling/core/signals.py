@@ -100,13 +100,14 @@ def scaling_signals(
     cache: CacheReading,
     room: NodeRoom,
     held_until: Mapping[str, float],
+    time: PolicyTime,
 ) -> ScalingSignals:
     """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
 
     Args:
         held_until: end of each hold [s since 1970], by pool.
+        time: of the clock by which looks are made.
     """
-    time = PolicyTime(config.time_scale)
     ends = {pool: time.of(at) for pool, at in held_until.items()}
     pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget

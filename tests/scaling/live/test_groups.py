@@ -12,6 +12,7 @@ from serving.scaling.core.event_log import REPLACED_WITHIN_S, EventKind, EventLo
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.page_state import pool_rows
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.replica_room import ReplicaSize, fits, used
 from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
 from serving.scaling.live.observe import at_its_ranks, seen_members
@@ -43,7 +44,7 @@ def two_ranks() -> ServeConfig:
 
 def signals(settings: ServeConfig, seen: ClusterSnapshot) -> ScalingSignals:
     room = NodeRoom(settings.autoscaler, sizes_of(settings), lambda _pool, _now: None)
-    return scaling_signals(settings, seen, Traffic(), Abilities(), CacheReading(), room, {})
+    return scaling_signals(settings, seen, Traffic(), Abilities(), CacheReading(), room, {}, PolicyTime(1.0))
 
 
 def test_ranks_belong_to_the_shell_that_holds_them_now() -> None:
