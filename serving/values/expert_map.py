@@ -1,7 +1,7 @@
 """Expert map of a group: in which slots the experts of each layer lie, and what share of their tokens each slot gets.
 
 Shares are whole sixteenths, so that a table of 16 rows spreads an expert's tokens exactly by weight: the token at
-position p of rank r reads row r + p (mod 16). Maps are values. All ranks of a group use one version in one step.
+position p of rank r reads row r + p (mod 16). Maps are values. Ranks of a group may use two versions for a while.
 """
 
 from collections.abc import Sequence

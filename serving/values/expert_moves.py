@@ -29,7 +29,7 @@ class FetchExpert(msgspec.Struct, frozen=True):
 
 
 class SwitchMap(msgspec.Struct, frozen=True):
-    """Effect: let all ranks use this map from one step boundary on."""
+    """Effect: let each rank use this map from its next step on."""
 
     map: ExpertMap
 

@@ -2,7 +2,7 @@
 
     FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
     LOAD      the record goes into the slot, which no map names; done when the native step knows of it
-    SWITCH    the map goes to the native step, which uses it when all ranks have it; done when it does
+    SWITCH    the map goes to the native step; done when all ranks use it
 
 Copies are made by one thread, in pieces for which the interpreter's lock is let go. Every order is answered, a load
 above all: its slot counts as unusable until then.
@@ -62,7 +62,7 @@ class MapUser(Protocol):
     """The native step of a rank in a group; every method may be called by any thread."""
 
     def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
-        """Give the next map, which all ranks use from the same step on.
+        """Give the next map, which this rank uses from its next step on.
 
         Raises: ServingError if it names slots that are empty.
         """
@@ -70,7 +70,7 @@ class MapUser(Protocol):
 
     @property
     def map_version(self) -> int:
-        """Version of the map in use."""
+        """Version of the oldest map that a rank of the group uses."""
         ...
 
     def wake(self) -> None:

@@ -5,9 +5,9 @@
     LOAD      weights go from staging memory into the slots
     ENABLE    a map with the new homes
 
-Each switch of maps takes effect when all ranks have it, at a step boundary. A failure or the deadline undoes the round
-at hand: what was not loaded is left out of the map, what lies where is kept. Earlier rounds stay, since after each of
-them the map is good.
+A switch of maps is done when all ranks use the new one, each from a step's begin on. A failure or the deadline undoes
+the round at hand: what was not loaded is left out of the map, what lies where is kept. Earlier rounds stay, since after
+each of them the map is good.
 """
 
 from collections import deque

@@ -1,7 +1,8 @@
 """A rank that is slow but alive: it gets less of the experts' tokens, then fewer sequences, then it is drained.
 
-All ranks take a step together, so the slowest sets the pace. A rank is treated one measure further only while others
-still wait for it after the measure before, and step by step back once it is as fast as the others again.
+Each layer of a rank's step waits for its peers' experts, so the slowest sets the pace. A rank is treated one measure
+further only while others still wait for it after the measure before, and step by step back once it is as fast as the
+others again.
 
     none ─► fewer_tokens ─► fewer_sequences ─► drain      slow and awaited in `looks` intervals in a row
     none ◄─ fewer_tokens ◄─ fewer_sequences               fine in `looks` intervals, and never slow in between

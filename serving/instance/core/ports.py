@@ -46,11 +46,11 @@ class GroupExecutor(StepExecutor, Protocol):
     """An executor whose steps need its peers, and theirs it: that of a rank in a group."""
 
     def serve(self, timeout_s: float) -> None:
-        """Take part in the steps of peers while this rank has no step.
+        """Serve peers' rows while this rank has no step.
 
         Called by the thread of `execute`, between its calls; peers wait while the thread does neither.
 
-        Returns: when the time [s] is over, or after `wake` has been called, at the end of a step.
+        Returns: when the time [s] is over, or after `wake` has been called, between two answers.
         Raises: GroupError, as `execute`.
         """
         ...

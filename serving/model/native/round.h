@@ -36,28 +36,31 @@ struct Piece {
 // Whether a wait has ended badly in this step: what it computes is void, and it is to end soon.
 bool has_failed(const Group& group);
 
-// Methods in the order in which they are called. Those that wait return false if that failed.
+// Those that wait return false if that failed.
 class Round {
   public:
     explicit Round(Group& group);
 
-    // ---- own rows
+    // ---- own rows, in the order in which methods are called
     // Where a row is to be kept for its experts: its numbers in the form that they multiply, padded as products read
     // them; behind INT8 ones their scale.
     char* stage(int row) const;
-    // Where the results of a row are, [hidden] float32 or BF16, after await_results.
-    const char* result(int row, int choice) const;
-
-    // ---- the exchange
     // Say who takes which row. chosen: [rows, top_k], each row's in order of ids. block: which layer's experts.
     // row_bytes: what an expert reads of a row, for the counters.
-    void announce_rows(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes);
-    void announce_no_more();  // neither now nor later in this step
-    bool await_rows();
-    bool over() const;  // nobody has any more: the step ends here, no result is to be announced
+    void ask(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes);
+    bool answered() const;  // all results are there
+    bool await();           // until they are, or somebody asks
+    void end();             // with all results there: own rows of a next layer come soon, or not
+    // Where the results of a row are, [hidden] float32 or BF16, once all are there.
+    const char* result(int row, int choice) const;
+
+    // ---- the experts here: rows of all who have asked, this rank among them
+    // Wait for those who are about to ask, for no longer than computing what had been asked took the last time: if they come
+    // later, that wait has at most doubled the work which it could have saved.
+    void gather();
+    bool take();
     bool next_piece(Piece& piece);
-    void announce_results();
-    bool await_results();
+    void answer();
 
     // ---- what lies in the slots
     const cm_linear& gate_up(int slot) const;

@@ -107,8 +107,7 @@ Op = tuple[str, int, int]
 round an expert rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Visited:
+class Visited(NamedTuple):
     """Size of a search, and in which epochs sessions ended."""
 
     states: int
@@ -134,11 +133,10 @@ class Search:
     def run(self) -> Visited:
         """Visit every state.
 
-        Raises: ProtocolError if memory is read that is torn, of another round or just being written, or one waits for
-            ever.
+        Raises: ProtocolError if memory is torn, of another round or just being written; or one waits for ever.
         """
-        first = self._first()
-        seen, todo, endings = {first}, [first], set[int]()
+        seen, endings = {self._first()}, set[int]()
+        todo = list(seen)
         while todo:
             state = todo.pop()
             moves = list(self._moves(state))
@@ -158,11 +156,9 @@ class Search:
 
     def word(self, epoch: int, round_: int) -> int:
         """What a word of a round looks like."""
-        mistake = self.setting.mistake
-        return self.moment(
-            1 if mistake is Mistake.WORD_WITHOUT_EPOCH else epoch,
-            min(round_, 1) if mistake is Mistake.WORD_WITHOUT_ROUND else round_,
-        )
+        if self.setting.mistake is Mistake.WORD_WITHOUT_EPOCH:
+            epoch = 1
+        return self.moment(epoch, min(round_, 1) if self.setting.mistake is Mistake.WORD_WITHOUT_ROUND else round_)
 
     def asked(self, epoch: int, round_: int) -> list[int]:
         """Expert ranks that get rows in a round."""
@@ -211,12 +207,7 @@ class Search:
 
     def _session(self, state: State, number: int) -> Iterator[State]:
         one = state.sessions[number]
-        if one.place in (END, DEAD):
-            return
-        if self.setting.colocated and any(other.serving[number] for other in state.sessions):
-            return
-        if one.place == LOST:
-            yield from self._enter(state, number)
+        if one.place < 0 or (self.setting.colocated and any(other.serving[number] for other in state.sessions)):
             return
         kind, round_, rank = self.programs[one.epoch][one.place]
         if kind == "await":
@@ -252,17 +243,10 @@ class Search:
         if all(there) or (round_ and any(there) and mistake is Mistake.FIRST_DONE_IS_ENOUGH):
             yield self._go_on(state, number, one)
             return
-        if mistake is not Mistake.EPOCH_UNSEEN:
-            yield from self._enter(state, number)
-        if self.setting.colocated and state.killed and one.epoch == 1:
-            yield _with(state, number, one._replace(place=LOST))
-
-    def _enter(self, state: State, number: int) -> Iterator[State]:
-        """The session's rank takes up a new epoch, if there is one."""
-        one = state.sessions[number]
-        if self.setting.colocated:  # its expert rank's part does it
-            return
-        if one.raised > one.epoch:
+        if self.setting.colocated:  # the expert rank's part takes up epochs
+            if state.killed and one.epoch == 1:
+                yield _with(state, number, one._replace(place=LOST))
+        elif one.raised > one.epoch and mistake is not Mistake.EPOCH_UNSEEN:
             yield _with(state, number, one._replace(epoch=one.raised, place=0))
 
     # ---- an expert rank
@@ -280,7 +264,7 @@ class Search:
         for number, one in enumerate(state.sessions):
             if one.dones[rank] == 0 and one.place != DEAD:  # who has joined: its window is mapped
                 yield _with(state, number, one._replace(dones=_put(one.dones, rank, self.word(expert.epoch, 0))))
-        if not self._is_free(state, rank) or self._is_lost(state, rank):
+        if not self._is_free(state, rank):
             return
         ready = [number for number, one in enumerate(state.sessions) if self._has_asked(one, rank, expert.epoch)]
         for count in range(1, len(ready) + 1):
@@ -292,8 +276,8 @@ class Search:
         if not self.setting.colocated:
             return True
         one = state.sessions[rank]
-        if one.place in (END, LOST):
-            return True
+        if one.place < 0:
+            return one.place == END
         kind, round_, _ = self.programs[one.epoch][one.place]
         return kind == "await" and round_ > 0 and self.setting.mistake is not Mistake.WAIT_WITHOUT_SERVICE
 
@@ -301,9 +285,6 @@ class Search:
         """Between two services; a rank of both kinds where its session waits."""
         one = state.sessions[rank] if self.setting.colocated else None
         return one is None or one.place < 0 or self.programs[one.epoch][one.place][0] == "await"
-
-    def _is_lost(self, state: State, rank: int) -> bool:
-        return self.setting.colocated and state.sessions[rank].place == LOST
 
     def _has_asked(self, one: Session, rank: int, epoch: int) -> bool:
         asked = one.asks[rank]
@@ -334,18 +315,11 @@ class Search:
                 one = self._write(one, rank, epoch)
                 state = _with(state, number, one._replace(serving=_put(one.serving, rank, 0 if early else 2)))
         for number in busy:
-            one = state.sessions[number]
+            one, left = state.sessions[number], 3 if early else 0
             if one.serving[rank] == (1 if early else 2):
-                word = one.asks[rank]
-                state = _with(
-                    state,
-                    number,
-                    one._replace(
-                        dones=_put(one.dones, rank, word),
-                        answered=_put(one.answered, rank, word),
-                        serving=_put(one.serving, rank, 3 if early else 0),
-                    ),
-                )
+                dones, answered = _put(one.dones, rank, one.asks[rank]), _put(one.answered, rank, one.asks[rank])
+                one = one._replace(dones=dones, answered=answered, serving=_put(one.serving, rank, left))
+                state = _with(state, number, one)
                 break
         yield state
 
@@ -353,10 +327,9 @@ class Search:
         asked = one.asks[rank]
         if self.setting.mistake is None and one.rows != asked:
             raise ProtocolError(f"rank {rank} reads rows {one.rows} for round {asked}")
-        results = one.results
         for x in self._cells(epoch, asked % 100, rank):
-            results = _put(results, x, one.rows)
-        return one._replace(results=results)
+            one = one._replace(results=_put(one.results, x, one.rows))
+        return one
 
     def _begin_epoch(self, state: State, rank: int) -> State:
         """Hello to all: whoever looks later could as well have been told later."""
@@ -376,9 +349,10 @@ class Search:
 
     def _shell(self, state: State) -> Iterator[State]:
         dies = self.setting.dies
-        if dies and not state.killed:
+        if not state.killed:
             yield from self._deaths(state)
-        if dies != "expert" or not state.killed:
+            return
+        if dies != "expert":
             return
         for rank, one in enumerate(state.experts):
             if not one.dead and one.raised == 1:
@@ -388,10 +362,10 @@ class Search:
                 yield _with(state, number, session._replace(raised=2))
 
     def _deaths(self, state: State) -> Iterator[State]:
-        state = state._replace(killed=True)
         if self.setting.dies == "attention":
             for number in range(len(state.sessions)):
-                yield _with(state, number, self._dead(state.sessions[number]))
+                yield _with(state, number, self._dead(state.sessions[number]))._replace(killed=True)
+        if self.setting.dies != "expert":
             return
         rank = self.setting.experts - 1
         sessions = tuple(self._without(one, rank, state.experts[rank].epoch) for one in state.sessions)
