@@ -307,6 +307,28 @@ def test_idle_ranks_take_up_a_new_map_and_know_which_one_all_use(tmp_path: Path)
             thread.join()
 
 
+def test_a_map_waits_for_its_epoch_and_not_for_one_that_was_passed_over(tmp_path: Path) -> None:
+    group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2)
+    library = load()
+    assert library is not None
+
+    def versions(epoch: int) -> list[int]:
+        for executor, window in zip(group.executors, group.windows, strict=True):
+            raise_epoch(library, window, epoch, 0b11)
+            executor.serve(0.01)
+        return [executor.map_version for executor in group.executors]
+
+    for executor in group.executors:
+        executor.set_map(2, group.other_map(2), epoch=3)
+        executor.set_map(4, group.other_map(4), epoch=4)
+    group.executors[0].set_map(5, group.other_map(5), epoch=4)
+    assert versions(2) == [1, 1]
+    assert versions(3) == [2, 2]
+    assert versions(4) == [4, 4], "of the two that are used the older one"
+    with pytest.raises(EngineError, match="expert map 5 is not newer"):
+        group.executors[0].set_map(5, group.other_map(5))
+
+
 def until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60.0
     while not condition():
