@@ -55,8 +55,7 @@ class Round {
     const char* result(int row, int choice) const;
 
     // ---- the experts here: rows of all who have asked, this rank among them
-    // Wait for those who are about to ask, for no longer than computing what had been asked took the last time: if they come
-    // later, that wait has at most doubled the work which it could have saved.
+    // Wait for those who are about to ask, for no longer than some passes over what had been asked took the last time.
     void gather();
     bool take();
     bool next_piece(Piece& piece);
