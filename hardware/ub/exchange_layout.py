@@ -9,7 +9,7 @@ from hardware.errors import SpecError
 from hardware.ub.layout import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
-WINDOW_VERSION = 2
+WINDOW_VERSION = 3
 LINE = 64
 MOST_RANKS = 64
 MOST_CHOICES = 64
@@ -20,8 +20,8 @@ COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
 EPOCH_OFFSET = LINE
 """Offset of a window's epoch, 8 bytes [bytes]."""
 
-NO_MORE = (1 << COUNT_BITS) - 1
-"""Count that means: no entries, and none in later rounds of the step."""
+MOST_ENTRIES = (1 << COUNT_BITS) - 2
+"""Rows times experts of a row."""
 
 _ENTRY_BYTES = 8
 
@@ -48,10 +48,10 @@ class WindowShape:
 
     def __post_init__(self) -> None:
         least = min(self.ranks, self.max_rows, self.top_k, self.row_bytes, self.result_bytes)
-        if least < 1 or self.ranks > MOST_RANKS or self.max_entries >= NO_MORE or self.top_k > MOST_CHOICES:
+        if least < 1 or self.ranks > MOST_RANKS or self.max_entries > MOST_ENTRIES or self.top_k > MOST_CHOICES:
             raise SpecError(
                 f"{self} cannot be a window: all sizes above zero, at most {MOST_RANKS} ranks, {MOST_CHOICES} experts "
-                f"of a row, and {NO_MORE - 1} rows times experts of a row"
+                f"of a row, and {MOST_ENTRIES} rows times experts of a row"
             )
 
     @property
@@ -66,6 +66,7 @@ class WindowLayout:
 
     membership: int
     bell: int
+    progress: int
     words: int
     lists: int
     rows: int
@@ -79,17 +80,17 @@ class WindowLayout:
         """The layout of windows of this shape."""
         row_stride = round_up(shape.row_bytes, LINE)
         result_stride = round_up(shape.result_bytes, LINE)
-        words = 3 * LINE
+        words = 4 * LINE
         lists = words + 2 * shape.ranks * LINE
         rows = lists + shape.ranks * round_up(_ENTRY_BYTES * shape.max_entries, LINE)
         results = rows + shape.max_rows * row_stride
         whole = results + shape.max_entries * result_stride
-        return cls(LINE, 2 * LINE, words, lists, rows, results, whole, row_stride, result_stride)
+        return cls(LINE, 2 * LINE, 3 * LINE, words, lists, rows, results, whole, row_stride, result_stride)
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Contents of one word: epoch, step, round, and how many entries there are for its reader."""
+    """Contents of one word: epoch, step, round, and how many entries the expert rank gets, or has answered."""
 
     epoch: int
     step: int

@@ -1,7 +1,7 @@
 """Expert map of a group: the slots of each layer's experts, and the share of an expert's tokens for each of its slots.
 
 Shares are whole sixteenths, so that a table of 16 rows spreads an expert's tokens exactly by weight: the token at
-position p of rank r reads row r + p (mod 16). Maps are values. All ranks of a group use one version in one step.
+position p of rank r reads row r + p (mod 16). Maps are values. Ranks of a group may use two versions for a while.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ class FetchExpert(msgspec.Struct, frozen=True):
 
 
 class SwitchMap(msgspec.Struct, frozen=True):
-    """Effect: make all ranks use this map from the same step boundary on."""
+    """Effect: let each rank use this map from its next step on."""
 
     map: ExpertMap
 

@@ -1,5 +1,6 @@
-// One word contains everything about a round: epoch, step, round and count. It is stored last, atomically, so that a
-// reader that sees it also sees the payload, and no data of another round can be taken for this one's.
+// One word says everything about a round: epoch, step, round and count. It is stored last, in one piece, so that
+// whoever sees it sees the payload, too, and nothing of another round can be taken for this one. An expert rank answers
+// with the word that it was asked by.
 #pragma once
 #include <cstdint>
 
@@ -10,13 +11,11 @@ static_assert(kCountBits + kRoundBits + kStepBits + kEpochBits == 64, "fields of
 
 constexpr uint64_t low_bits(int bits) { return (uint64_t{1} << bits) - 1; }
 
-constexpr uint32_t kNoMore = low_bits(kCountBits);  // a count: no entries, and none in later rounds of this step
-
 struct Announcement {
     uint32_t epoch;  // never 0: a zero word is no announcement
     uint32_t step;   // within the epoch
-    uint32_t round;  // within the step; 0 is the announcement from all to all
-    uint32_t count;  // entries for the reader; in round 0, a number for all
+    uint32_t round;  // within the step, from 1; 0 in an expert rank's hello
+    uint32_t count;  // entries for the expert rank
 };
 
 constexpr uint64_t pack(const Announcement& a) {

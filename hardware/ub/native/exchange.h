@@ -1,13 +1,14 @@
-// Rounds between the ranks of one epoch: announce to some, wait for some. Dispatch and combine handle the payload.
+// Sessions between the ranks of one epoch. A rank with rows asks the ranks that have experts for them, and goes on when
+// all of these have answered; a rank with experts answers whoever has asked, in any order. There is no word among ranks
+// that ask, or among ranks that answer, and no round of all. Payload is the business of dispatch.h and service.h.
 //
-// A step begins with an announcement from all to all, including ranks without rows, and so does an epoch: only then do
-// all members know that none is still working in the previous epoch, and may overwrite memory that others read. A step
-// has as many pairs of dispatch and combine as the rank with the most of them needs, and ends with a dispatch in which
-// all announce that they have no more rows.
+// In a new epoch a rank says hello to all before it answers anybody: from then on it reads and writes nothing for an
+// older epoch. So a session may touch what others read or write as soon as all members have said it; it asks nobody
+// before.
 //
-// A wait accepts a present word before it checks whether the epoch was raised or a member died, and checks all members,
-// not only the awaited one, which may itself wait for the dead one.
-// tests/hardware/ub/exchange_model.py runs these rules through every order of stores.
+// A rank that waits for answers also looks for asks, and serves them in between: two ranks may need one another.
+// A wait takes an answer that is there before it looks whether the epoch was raised or a member died.
+// tests/hardware/ub/session_model.py runs these rules through every order of words.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -84,9 +85,8 @@ class Exchange {
     RankSet members() const { return members_; }
     uint64_t epoch() const { return epoch_; }
     uint32_t step() const { return now_.step; }
-    uint32_t count_from(uint32_t rank) const { return counts_[rank]; }  // of the last awaited round
 
-    // Adopt the epoch in the own window. Steps restart.
+    // Take up the epoch that the own window names, and say hello to its members. Steps begin anew.
     void enter() {
         const Membership& named = own().membership();
         do {  // a shell may be raising the next one: its members differ from this one's
@@ -94,104 +94,159 @@ class Exchange {
             members_ = named.members.load(std::memory_order_acquire);
         } while (named.coming.load(std::memory_order_relaxed) != epoch_);
         dead_ = 0;
-        now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), ~uint32_t{0}, 0, 0};
-        turn_ = ~uint32_t{0};
+        now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), low_bits(kStepBits), 0, 0};
+        greeted_ = false;
+        own_count_ = 0;
+        open_ = taken_ = slower_ = 0;
+        sent_.fill(0);
+        answered_.fill(pack(now_));
+        CM_EXCHANGE_POINT("hello");
+        for_each(members_ & ~just(self_), [&](uint32_t rank) { post(rank, Kind::kAnswer, pack(now_)); });
     }
 
     // Takes effect with the next wait.
     void wait_with(const Patience& patience) { patience_ = patience; }
 
-    // Replace the window of a rank that is not a member; used from the next `enter` on.
+    // Put another window in the place of a rank that is no member; before the `enter` that makes it one.
     void replace(uint32_t rank, const Window& window) { windows_[rank] = window; }
 
-    // Wait until the shell has raised the epoch, and adopt it.
+    // Wait until the shell has raised the epoch, to be taken up by `enter`.
     Outcome await_epoch(Deadline deadline) {
         auto raised = [this] { return epoch_raised(); };
         auto nothing = [] { return false; };
-        const bool in_time = wait_at(own().bell(), patience_, deadline, just(self_), raised, nothing);
-        if (!in_time) return outcome(Ending::kLate, self_);
-        enter();
-        return {};
+        const bool in_time = wait_at(own().bell(), patience_, deadline, {just(self_), 0, false}, raised, nothing);
+        return in_time ? Outcome{} : outcome(Ending::kLate, self_);
     }
 
-    // Begin the next step: send all members a number, and receive theirs; see `count_from`.
-    Outcome begin_step(uint32_t number, Deadline deadline) {
+    // ---- the rank's own session
+
+    // Begin the next step. The first of an epoch waits for all members.
+    Outcome begin_step(Deadline deadline) {
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);  // who is alone never waits, and sees it here
-        now_ = next_step();
-        ++turn_;
-        CM_EXCHANGE_POINT("announce");
-        for_each(members_, [&](uint32_t rank) { post(rank, number); });
-        return await(members_, deadline);
-    }
-
-    // Sleep until a peer has begun the next step, or `wanted()`, which is checked whenever the bell rings.
-    // Returns kLate if the deadline came first.
-    template <class Wanted>
-    Outcome await_step(Deadline deadline, Wanted&& wanted) {
-        auto seen = [&] { return begun() || wanted() || epoch_raised() || lost() != 0; };
-        for (Deadline now = Clock::now(); !seen(); now = Clock::now()) {
-            if (now >= deadline) return outcome(Ending::kLate, self_);
-            const std::chrono::nanoseconds left = deadline - now;
-            doze_at(own().bell(), std::min(left, patience_.doze).count(), seen);
-            note_deaths();
+        if (!greeted_) {
+            open_ = members_ & ~just(self_);
+            if (const Outcome heard = await_answers(deadline, false); !heard) return heard;
+            greeted_ = true;
         }
-        if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
-        if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
+        now_ = {now_.epoch, (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits)), 0, 0};
+        show(Phase::kComputing);
         return {};
     }
 
-    // Whether a peer has begun the next step.
-    bool begun() const {
-        const Announcement next = next_step();
-        for (RankSet left = members_ & ~just(self_); left; left &= left - 1) {
-            const Announcement said =
-                unpack(own().word((turn_ + 1) & 1, first_of(left)).load(std::memory_order_seq_cst));
-            if (same_epoch(said, next) && rounds_ahead(said, next) == 0) return true;
-        }
-        return false;
+    // The results are added: the next asks of this step come soon.
+    void end_round() { show(Phase::kComputing); }
+
+    // The same, but no more asks come in this step, or not soon: nobody waits for them.
+    void end_rounds() {
+        show(Phase::kAway);
+        slower_ = 0;
+        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+            steps_[rank] = step_shown(rank);
+            if (phase_of(rank) != Phase::kAway) slower_ |= just(rank);
+            ring_as(windows_[rank].bell(), Kind::kAsk, self_);
+        });
     }
 
-    // The next round of the step, at most 1,023. Every member calls it, even without a part in the round.
-    void begin_round() {
+    // Whether a member still is at the rounds of the step in which it was when this rank's ended.
+    bool has_slower_peers() {
+        for_each(slower_, [&](uint32_t rank) {
+            if (phase_of(rank) == Phase::kAway || step_shown(rank) != steps_[rank]) slower_ &= ~just(rank);
+        });
+        return slower_ != 0;
+    }
+
+    // Tell all which version of the map of experts this rank uses from now on, between two steps.
+    void use_map(uint64_t version) { own().progress().map.store(version, std::memory_order_release); }
+    // The oldest that a member uses: no ask follows an older one.
+    uint64_t oldest_map() const {
+        uint64_t oldest = ~uint64_t{0};
+        for_each(members_, [&](uint32_t rank) {
+            oldest = std::min(oldest, windows_[rank].progress().map.load(std::memory_order_acquire));
+        });
+        return oldest;
+    }
+
+    // The next round of the step, at most 1,023: ask the ranks that have entries of this rank's lists, by rank.
+    void ask(const std::array<uint32_t, kMostRanks>& counts) {
         ++now_.round;
-        ++turn_;
+        open_ = 0;
+        own_count_ = counts[self_];
+        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+            sent_[rank] = counts[rank];
+            if (counts[rank] == 0) return;
+            open_ |= just(rank);
+            CM_EXCHANGE_POINT("ask");
+            post(rank, Kind::kAsk, word_to(rank));
+        });
+        show(Phase::kWaiting);
     }
 
-    // Announce that the payload for this rank is complete.
-    void post(uint32_t to, uint32_t count) {
-        if (to == self_) {
-            counts_[to] = count;
-            return;
-        }
-        CM_EXCHANGE_POINT("signal");
-        Announcement said = now_;
-        said.count = count;
-        windows_[to].word(turn_ & 1, self_).store(pack(said), std::memory_order_seq_cst);
-        ring_as(windows_[to].bell(), self_);
-    }
+    // Whether the results of all rows are there.
+    bool answered() const { return open_ == 0 && own_count_ == 0; }
 
-    // Wait until all of these have announced the current round.
-    Outcome await(RankSet from, Deadline deadline) {
-        CM_EXCHANGE_POINT("wait");
-        RankSet open = from & ~just(self_);
-        Outcome wrong;
-        auto seen = [&] { return take(open, wrong) || epoch_raised() || lost() != 0; };
-        auto died = [&] {
-            awaited_.note(first_of(open));
-            return note_deaths();
+    // Wait until they are, or somebody asks.
+    Outcome await(Deadline deadline) { return await_answers(deadline, true); }
+
+    // ---- the rank's part as one with experts
+
+    // Wait, at most so long, for asks that come soon, so that more rows share the reading of an expert's weights: of members
+    // that compute at the moment, and whose answers this rank needs, too.
+    void gather(std::chrono::nanoseconds most) {
+        Wanted open;
+        auto seen = [&] {
+            open.asks = expected();
+            return open.asks == 0 || epoch_raised() || lost() != 0;
         };
-        bool in_time = seen();
-        if (!in_time) {
-            const Clock::time_point begun = Clock::now();
-            in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
-            waited_.add(open ? first_of(open) : latest_, Clock::now() - begun);
-        }
-        awaited_.end();
-        if (open == 0 || !wrong) return wrong;
+        if (seen()) return;
+        const uint32_t first = first_of(open.asks);
+        const Clock::time_point begun = Clock::now();
+        wait_at(own().bell(), patience_, begun + most, open, seen, [] { return false; });
+        waited_.add(first, Clock::now() - begun);
+    }
+
+    // Take all asks that are there: they are answered together, by `answer`.
+    RankSet take() {
+        taken_ = own_count_ ? just(self_) : 0;
+        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+            const uint64_t word = own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst);
+            if (!is_new(rank, word)) return;
+            answered_[rank] = word;
+            taken_ |= just(rank);
+        });
+        return taken_;
+    }
+    // Entries of one who was taken; more than there can be if it does not run the same protocol.
+    uint32_t count_from(uint32_t rank) const { return rank == self_ ? own_count_ : unpack(answered_[rank]).count; }
+
+    // Say to those who were taken that their results are whole.
+    void answer() {
+        if (has(taken_, self_)) own_count_ = 0;
+        for_each(taken_ & ~just(self_), [&](uint32_t rank) {
+            CM_EXCHANGE_POINT("answer");
+            post(rank, Kind::kAnswer, answered_[rank]);
+        });
+        taken_ = 0;
+    }
+
+    // Sleep until somebody asks, or `wanted()`, which is looked at whenever the bell rings. Late if the deadline came
+    // first. The dead are the shell's business: here nobody is waited for.
+    template <class Wants>
+    Outcome await_ask(Deadline deadline, Wants&& wants) {
+        auto seen = [&] { return asked() || wants() || epoch_raised(); };
+        auto nothing = [] { return false; };
+        Patience patience = patience_;
+        patience.slice = patience.doze;
+        const bool in_time = wait_at(own().bell(), patience, deadline, {0, 0, true}, seen, nothing);
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
-        if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
-        // In time, but without a word: the shell has withdrawn the lost rank, which it does before raising the epoch.
-        return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(open));
+        return in_time ? Outcome{} : outcome(Ending::kLate, self_);
+    }
+
+    // Whether somebody has asked and was not taken yet.
+    bool asked() const {
+        if (own_count_) return true;
+        for (RankSet left = members_ & ~just(self_); left; left &= left - 1)
+            if (has_asked(first_of(left))) return true;
+        return false;
     }
 
     template <class Body>
@@ -206,14 +261,15 @@ class Exchange {
 
   private:
     static uint32_t first_of(RankSet set) { return static_cast<uint32_t>(__builtin_ctzll(set)); }
-    Announcement next_step() const {
-        return {now_.epoch, (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits)), 0, 0};
-    }
-    bool possible(const Announcement& said) const {
-        return said.round == 0 || said.count == kNoMore || said.count <= shape().max_entries();
-    }
+
     const Window& own() const { return windows_[self_]; }
     Outcome outcome(Ending ending, uint32_t rank) const { return {ending, rank, now_.step, now_.round}; }
+    uint64_t word_to(uint32_t rank) const { return pack({now_.epoch, now_.step, now_.round, sent_[rank]}); }
+
+    void post(uint32_t to, Kind kind, uint64_t word) {
+        windows_[to].word(kind, self_).store(word, std::memory_order_seq_cst);
+        ring_as(windows_[to].bell(), kind, self_);
+    }
 
     bool epoch_raised() const { return own().membership().epoch.load(std::memory_order_seq_cst) != epoch_; }
     RankSet lost() const { return (own().membership().lost.load(std::memory_order_seq_cst) | dead_) & members_; }
@@ -222,23 +278,76 @@ class Exchange {
         return lost() != 0;
     }
 
-    // Remove ranks with a present word from `open`. True if none is left, or a word is invalid.
-    bool take(RankSet& open, Outcome& wrong) {
-        for (RankSet left = open; left; left &= left - 1) {
-            const uint32_t rank = first_of(left);
-            const Announcement said = unpack(own().word(turn_ & 1, rank).load(std::memory_order_seq_cst));
-            if (!same_epoch(said, now_)) continue;
-            const int32_t ahead = rounds_ahead(said, now_);
-            if (ahead < 0) continue;
-            if (ahead > 0 || !possible(said)) {
-                wrong = mismatch(rank);
-                return true;
-            }
-            counts_[rank] = said.count;
-            open &= ~just(rank);
-            latest_ = rank;
+    void show(Phase phase) {
+        own().progress().phase.store(uint64_t{now_.step} << 2 | static_cast<uint64_t>(phase), std::memory_order_seq_cst);
+    }
+    uint64_t shown_by(uint32_t rank) const { return windows_[rank].progress().phase.load(std::memory_order_seq_cst); }
+    Phase phase_of(uint32_t rank) const { return static_cast<Phase>(shown_by(rank) & 3); }
+    uint64_t step_shown(uint32_t rank) const { return shown_by(rank) >> 2; }
+
+    bool is_new(uint32_t rank, uint64_t word) const {
+        if (word == answered_[rank]) return false;
+        const Announcement said = unpack(word);
+        return same_epoch(said, now_) && rounds_ahead(said, unpack(answered_[rank])) > 0;
+    }
+    bool has_asked(uint32_t rank) const {
+        return is_new(rank, own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst));
+    }
+
+    // Members that will ask soon, and whose answers this rank needs.
+    RankSet expected() const {
+        RankSet found = 0;
+        for_each(open_, [&](uint32_t rank) {
+            if (phase_of(rank) == Phase::kComputing && !has_asked(rank)) found |= just(rank);
+        });
+        return found;
+    }
+
+    Outcome await_answers(Deadline deadline, bool or_asks) {
+        CM_EXCHANGE_POINT("wait");
+        Outcome wrong;
+        Wanted open{open_, 0, or_asks};
+        auto seen = [&] {
+            const bool all = take_answers(wrong);
+            open.answers = open_;
+            return all || (or_asks && asked()) || epoch_raised() || lost() != 0;
+        };
+        auto died = [&] {
+            awaited_.note(first_of(open_));
+            return note_deaths();
+        };
+        bool in_time = seen();
+        if (!in_time) {
+            const Clock::time_point begun = Clock::now();
+            in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
+            waited_.add(open_ ? first_of(open_) : latest_, Clock::now() - begun);
         }
-        return open == 0;
+        const bool going = in_time && wrong && open_ != 0 && !epoch_raised() && lost() == 0;
+        if (going && or_asks && asked()) return {};  // and is still waited for
+        awaited_.end();
+        if (open_ == 0 || !wrong) return wrong;
+        if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
+        if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
+        // In time, and yet nothing to see: the shell took back who is lost, which it does to raise the epoch.
+        return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(open_));
+    }
+
+    // Take the answers that are there out of `open_`. True if none is left, or one is wrong.
+    bool take_answers(Outcome& wrong) {
+        for (RankSet left = open_; left; left &= left - 1) {
+            const uint32_t rank = first_of(left);
+            const uint64_t word = own().word(Kind::kAnswer, rank).load(std::memory_order_seq_cst);
+            if (word == word_to(rank)) {
+                open_ &= ~just(rank);
+                latest_ = rank;
+                continue;
+            }
+            const Announcement said = unpack(word);
+            if (!same_epoch(said, now_) || rounds_ahead(said, now_) < 0) continue;
+            wrong = mismatch(rank);
+            return true;
+        }
+        return open_ == 0;
     }
 
     uint32_t self_;
@@ -249,11 +358,17 @@ class Exchange {
     RankSet members_ = 0;
     RankSet dead_ = 0;  // detected by this rank in this epoch
     Announcement now_{};
+    bool greeted_ = false;  // all members have said hello
+    RankSet open_ = 0;      // whose answers are awaited
+    RankSet taken_ = 0;     // whose asks are worked at
+    uint32_t own_count_ = 0;  // entries of this rank's own rows for its own experts, until they are computed
+    std::array<uint32_t, kMostRanks> sent_{};      // entries for each in this round
+    std::array<uint64_t, kMostRanks> answered_{};  // word by which each has asked last, and was taken
+    RankSet slower_ = 0;                           // members that were at their rounds when this rank's ended
+    std::array<uint64_t, kMostRanks> steps_{};     // and their steps
     Awaited awaited_;
     Waited waited_;
-    uint32_t latest_ = 0;  // rank whose word was accepted last
-    uint32_t turn_ = 0;  // rounds since the epoch's start: successive ones use different columns of words
-    std::array<uint32_t, kMostRanks> counts_{};
+    uint32_t latest_ = 0;  // rank whose answer was taken last
 };
 
 }  // namespace cm::ub

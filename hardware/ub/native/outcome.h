@@ -6,11 +6,11 @@ namespace cm::ub {
 
 enum class Ending : int32_t {
     kReady = 0,
-    kLate = 1,          // the deadline passed before `rank` announced itself
-    kPeerLost = 2,      // `rank` is dead, though another one may have been awaited
+    kLate = 1,          // the deadline passed before `rank` answered
+    kPeerLost = 2,      // `rank` is dead, though it may be another one that was waited for
     kEpochChanged = 3,  // the shell has raised the epoch
-    kMismatch = 4,      // `rank` announced a later round, or too many entries: it runs another protocol. Or it is not a
-                         // member, and the only map that all ranks have sends rows to it
+    kMismatch = 4,      // `rank` said what it cannot, or asked for more than fits: it does not run the same protocol. Or
+                         // it is no member, and the newest map sends rows to it
 };
 
 struct Outcome {

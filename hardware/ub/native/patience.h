@@ -39,11 +39,11 @@ inline void pause_briefly() {
 #endif
 }
 
-// Wait at a bell until `seen()`; `between()` is called after each slice of sleep and may also end the wait.
-// open: ranks whose words are awaited; those that never post, such as the owner itself, stand for the shell.
+// Wait at a bell until `seen()`; `between()` is asked after each slice of sleep and ends the wait, too.
+// open: what is waited for; ranks that never post, as the owner itself, stand for the shell.
 // False if the deadline came first.
 template <class Seen, class Between>
-bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const RankSet& open, Seen&& seen,
+bool wait_at(Bell& bell, const Patience& patience, Deadline deadline, const Wanted& open, Seen&& seen,
              Between&& between) {
     if (seen()) return true;
     const Clock::time_point begun = Clock::now();

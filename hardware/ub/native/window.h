@@ -3,14 +3,17 @@
 //   header       its owner and its sizes
 //   membership   epoch and members; raised by the shell
 //   bell         where the owner sleeps
-//   words        [column][source], a cache line each; stored by `source`, read by the owner; rounds use the columns
-//                in turns, so that a word stays until it has been read
-//   lists        [destination][entry]; the owner's rows for each destination
+//   progress     what the owner is at in its step, from which peers guess whether to wait for its next rows; and which
+//                map it uses
+//   words        [kind][rank], a cache line each; `rank` stores it, the owner reads it: what `rank` asks the owner's
+//                experts, and what its experts answer the owner. One place each is enough: who has asked asks again
+//                after the answer
+//   lists        [destination][entry]; the owner says which of its rows each destination takes
 //   rows         [row]; the owner's, staged once, read in place by its peers
 //   results      [row][choice]; written by the ranks that computed them, read by the owner
 //
-// Lists name the destination and words the source: sources and destinations may be two disjoint sets of ranks. Memory
-// does not grow with the number of ranks, except for words and lists. hardware/ub/exchange_layout.py mirrors this file.
+// Memory does not grow with the number of ranks, but for words and lists. hardware/ub/exchange_layout.py mirrors this
+// file.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -22,7 +25,7 @@
 namespace cm::ub {
 
 constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
-constexpr uint32_t kWindowVersion = 2;
+constexpr uint32_t kWindowVersion = 3;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
 constexpr uint32_t kMostChoices = 64;
@@ -43,7 +46,7 @@ struct WindowShape {
     bool possible() const {
         const bool some = ranks && max_rows && top_k && row_bytes && result_bytes;
         return some && ranks <= kMostRanks && top_k <= kMostChoices &&
-               static_cast<uint64_t>(max_rows) * top_k < kNoMore;
+               static_cast<uint64_t>(max_rows) * top_k < low_bits(kCountBits);
     }
 };
 
@@ -63,16 +66,31 @@ struct alignas(kLine) Membership {
 };
 
 struct alignas(kLine) Bell {
-    std::atomic<RankSet> awaited;  // by the owner, which sleeps; 0 while it is awake
+    std::atomic<RankSet> answers;  // that the owner waits for, asleep; the last one wakes it. 0 while it is awake
+    std::atomic<RankSet> asks;     // the same of asks
     std::atomic<uint32_t> rung;
-    std::atomic<uint32_t> dozing;  // 1 while the owner sleeps and the first peer to post is to wake it
+    std::atomic<uint32_t> any;  // 1 while any ask wakes it
+};
+
+struct alignas(kLine) Progress {
+    std::atomic<uint64_t> phase;  // the owner's step << 2 | Phase
+    std::atomic<uint64_t> map;    // version of what its next asks follow; all those by an older one are answered
+};
+
+enum class Phase : uint64_t {
+    kAway = 0,       // without a step, or behind its last layer with experts
+    kComputing = 1,  // on the way to its next asks
+    kWaiting = 2,    // for answers
 };
 
 struct alignas(kLine) Word {
     std::atomic<uint64_t> value;
 };
 
-// One row for one expert of the destination.
+enum class Kind : uint32_t { kAsk = 0, kAnswer = 1 };
+constexpr uint32_t kKinds = 2;
+
+// One row that one expert of the destination takes.
 struct Entry {
     uint32_t row;     // of the source
     uint16_t choice;  // the row's; its result goes to [row][choice]
@@ -88,8 +106,9 @@ struct WindowLayout {
           result_stride(up(s.result_bytes)),
           membership(kLine),
           bell(membership + sizeof(Membership)),
-          words(bell + sizeof(Bell)),
-          lists(words + 2 * s.ranks * sizeof(Word)),
+          progress(bell + sizeof(Bell)),
+          words(progress + sizeof(Progress)),
+          lists(words + kKinds * s.ranks * sizeof(Word)),
           rows(lists + s.ranks * up(sizeof(Entry) * s.max_entries())),
           results(rows + s.max_rows * row_stride),
           bytes(results + s.max_entries() * result_stride) {}
@@ -97,7 +116,7 @@ struct WindowLayout {
     static constexpr size_t up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
     size_t row_stride, result_stride;
-    size_t membership, bell, words, lists, rows, results, bytes;  // offsets, and the total size
+    size_t membership, bell, progress, words, lists, rows, results, bytes;  // offsets, and the whole
 };
 
 class Window {
@@ -129,8 +148,9 @@ class Window {
     const WindowShape& shape() const { return shape_; }
     Membership& membership() const { return *at<Membership>(layout_.membership); }
     Bell& bell() const { return *at<Bell>(layout_.bell); }
-    std::atomic<uint64_t>& word(uint32_t column, uint32_t source) const {
-        return at<Word>(layout_.words)[column * shape_.ranks + source].value;
+    Progress& progress() const { return *at<Progress>(layout_.progress); }
+    std::atomic<uint64_t>& word(Kind kind, uint32_t rank) const {
+        return at<Word>(layout_.words)[static_cast<uint32_t>(kind) * shape_.ranks + rank].value;
     }
     Entry* list(uint32_t destination) const {
         return at<Entry>(layout_.lists + destination * WindowLayout::up(sizeof(Entry) * shape_.max_entries()));

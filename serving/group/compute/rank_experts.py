@@ -160,7 +160,7 @@ class RankExperts:
 
     @property
     def map_version(self) -> int:
-        """Version of the map in use."""
+        """Version of the oldest map that a rank of the group uses."""
         return self._executor.map_version if self._executor is not None else 0
 
     def wake(self) -> None:

@@ -1,8 +1,8 @@
 """A rank's part in moves of experts: fetches, loads and switches of maps on command of the mover's core.
 
-    FETCH     copy a record from a peer's slot, else from this rank's own source, to staging memory; paced
-    LOAD      copy the record to the slot, which no map names; done when the native step uses the new slot table
-    SWITCH    pass the map to the native step, which uses it when all ranks have it; done when it is in use
+    FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
+    LOAD      the record goes into the slot, which no map names; done when the native step knows of it
+    SWITCH    the map goes to the native step; done when all ranks use it
 
 One thread makes the copies, in pieces that release the interpreter's lock. Every command gets a response, above all a
 load, whose slot counts as unusable until then.
@@ -62,7 +62,7 @@ class MapUser(Protocol):
     """The native step of a rank in a group. Every method may be called from any thread."""
 
     def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
-        """Set the next map, which all ranks use from the same step on.
+        """Give the next map, which this rank uses from its next step on.
 
         Raises: ServingError if it names slots that are empty.
         """
@@ -70,7 +70,7 @@ class MapUser(Protocol):
 
     @property
     def map_version(self) -> int:
-        """Version of the map in use."""
+        """Version of the oldest map that a rank of the group uses."""
         ...
 
     def wake(self) -> None:

@@ -120,11 +120,13 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
 
 
 def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts], totals: Mapping[int, float]) -> float:
-    """Share of step time that every other rank waited for this one: the minimum over the others."""
+    """Share of their steps' time that all others with steps waited for a rank: the least of theirs. Whoever has none
+    waits for nobody.
+    """
     shares = []
     for other, facts in intervals.items():
         total = totals[other]
-        if other != rank and total > 0:
+        if other != rank and any(facts.waited_s):
             shares.append(facts.waited_s[rank] / total if rank < len(facts.waited_s) else 0.0)
     return min(shares, default=0.0)
 

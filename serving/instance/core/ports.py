@@ -46,11 +46,11 @@ class GroupExecutor(StepExecutor, Protocol):
     """The executor of a rank in a group, whose steps depend on its peers' participation and vice versa."""
 
     def serve(self, timeout_s: float) -> None:
-        """Take part in the steps of peers while this rank has no step.
+        """Serve peers' rows while this rank has no step.
 
         Called by the thread of `execute`, between its calls; peers wait while the thread does neither.
 
-        Returns: after the timeout [s], or after a call of `wake`, at the end of a step.
+        Returns: when the time [s] is over, or after `wake` has been called, between two answers.
         Raises: GroupError, as `execute`.
         """
         ...

@@ -1,6 +1,7 @@
-"""Computes a rank's steps together with its peers: the native step, with experts distributed over all ranks.
+"""Computes a rank's steps with experts distributed over all ranks of its group: the native step.
 
-A step that a peer's death interrupts is repeated inside the call, in the next epoch, from the same plan; the caller of
+A step asks peers for their experts' results and serves theirs meanwhile; ranks' steps need not begin or end together. A
+step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan; the caller of
 `execute` only observes a longer step.
 """
 
@@ -33,7 +34,7 @@ class NativeGroupExecutor(NativeExecutor):
         return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
-        """Make every further step a step of the group. Call once, before the first step.
+        """From the next call on the experts of every step are the group's. Before the first step; once.
 
         Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
         """
@@ -76,7 +77,7 @@ class NativeGroupExecutor(NativeExecutor):
         self._engine.check(check)
 
     def set_map(self, version: int, expert_map: NDArray[np.uint32], epoch: int = 0) -> None:
-        """Set the next expert map. All ranks use it from the same step on, the first after all have received it.
+        """Set the next expert map. This rank uses it from its next step on.
 
         Args:
             version: higher than any before.
@@ -95,7 +96,7 @@ class NativeGroupExecutor(NativeExecutor):
 
     @property
     def map_version(self) -> int:
-        """Version of the map in use."""
+        """Version of the oldest map that a member uses: no row goes to a slot by an older one."""
         return int(self._functions.cm_group_map_version(self._engine.address))
 
     def rows_sent(self) -> NDArray[np.uint64]:

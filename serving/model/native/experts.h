@@ -86,17 +86,16 @@ class Feed {
         });
     }
 
-    // The same with experts on other ranks. The shared network is computed while waiting for them.
+    // The same with experts at other ranks. While those are at work, the shared net is computed.
     void run_with_peers() {
         if (has_failed(*e_.group)) return;
         RemoteExperts<T> remote(e_, w_);
         normalise(true, [&](int row) { remote.stage(row, b_.expert_gate_up[0].form == CM_INT8); });
         gate_and_net(true, false);
         choose_all();
-        remote.announce_rows(&b_, rows_);
+        remote.ask(&b_, rows_);
         gate_and_net(false, true);
-        if (!remote.await_rows()) return;
-        remote.compute_and_announce();
+        if (!remote.gather_and_serve()) return;
         const bool shared = b_.down.out_features > 0;
         if (shared) {
             quantise(false);

@@ -7,9 +7,7 @@
 namespace cm {
 namespace {
 
-constexpr size_t kMostPendingMaps = 8;
-
-// Timeout for a new epoch after a loss: as long as a rank lives without a shell.
+// How long to wait for a new epoch after a loss: as long as a rank lives without a shell.
 constexpr std::chrono::seconds kShellPatience{30};
 
 size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
@@ -30,7 +28,7 @@ void add(std::atomic<Number>& sum, Number more) {
 
 int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
                   const uint32_t* homes) {
-    if (version == 0 || version >= ub::kNoMore)
+    if (version == 0)
         return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
     for (size_t i = 0; i < map_entries(layers, experts); ++i) {
         const uint32_t rank = homes[i] >> 16, slot = homes[i] & 0xffff;
@@ -58,6 +56,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
         layer_of_block_.push_back(next);
         next += model.blocks[layer].gate.out_features ? 1 : 0;
     }
+    exchange_.use_map(used_.version);
     wait_as_members();
     const size_t room = exchange_.shape().max_entries();
     received_.resize(room);
@@ -103,41 +102,34 @@ bool Group::watch(const int32_t* processes) {
     return true;
 }
 
-uint64_t Group::newest_map() {
-    std::lock_guard<std::mutex> guard(lock_);
-    uint64_t newest = used_.version;
-    for (const ExpertMap& map : pending_)
-        if (map.epoch <= exchange_.epoch()) newest = std::max(newest, map.version);
-    return newest;
+bool Group::begin() {
+    failure_ = {};
+    return take_map() && note(exchange_.begin_step(deadline()));
 }
 
-// Ranks announce their latest map: all have at least the oldest of those. If that one sends rows to a rank that is no
-// longer a member, the rows would not be computed: some rank lacks the epoch's map, and the group fails instead.
-bool Group::begin() {
-    new_map_.store(false);
-    uint64_t common = newest_map();
-    failure_ = {};
-    if (!note(exchange_.begin_step(static_cast<uint32_t>(common), deadline()))) return false;
-    ub::Exchange::for_each(exchange_.members(),
-                           [&](uint32_t rank) { common = std::min<uint64_t>(common, exchange_.count_from(rank)); });
-    return use_map(common) && note(check_homes());
+bool Group::await_slower_peers(ub::Deadline deadline) {
+    const auto none = [this] { return !exchange_.has_slower_peers(); };
+    return !none() && exchange_.await_ask(deadline, none) && exchange_.asked();
+}
+
+// If the newest map sends rows to a rank which is no member any more, nobody would compute them: this rank lacks the
+// epoch's map, and fails instead.
+bool Group::take_map() {
+    if (new_map_.exchange(false)) {
+        std::lock_guard<std::mutex> guard(lock_);
+        while (!pending_.empty() && pending_.front().epoch <= exchange_.epoch()) {
+            used_ = std::move(pending_.front());
+            pending_.erase(pending_.begin());
+        }
+        used_version_.store(used_.version);
+        exchange_.use_map(used_.version);
+    }
+    return note(check_homes());
 }
 
 ub::Outcome Group::check_homes() const {
     const ub::RankSet gone = used_.ranks & ~exchange_.members();
     return gone ? exchange_.mismatch(static_cast<uint32_t>(__builtin_ctzll(gone))) : ub::Outcome{};
-}
-
-bool Group::use_map(uint64_t common) {
-    if (common == used_.version) return true;
-    std::lock_guard<std::mutex> guard(lock_);
-    const auto found =
-        std::find_if(pending_.begin(), pending_.end(), [&](const ExpertMap& map) { return map.version == common; });
-    if (found == pending_.end()) return note(exchange_.mismatch(exchange_.self()));
-    used_ = std::move(*found);
-    pending_.erase(pending_.begin(), found + 1);
-    used_version_.store(used_.version);
-    return true;
 }
 
 bool Group::recover() {
@@ -151,6 +143,7 @@ bool Group::recover() {
         }
         newcomers_.clear();
         new_map_.store(!pending_.empty());
+        exchange_.enter();
     }
     epoch_.store(exchange_.epoch());
     wait_as_members();
@@ -159,11 +152,11 @@ bool Group::recover() {
     return true;
 }
 
-bool Group::await_step(ub::Deadline deadline) {
-    const auto wanted = [this] { return wanted_.load() || new_map_.load(); };
-    const ub::Outcome outcome = exchange_.await_step(deadline, wanted);
-    if (outcome.ending == ub::Ending::kLate || (outcome && wanted_.load())) return false;
-    return note(outcome);
+bool Group::await_ask(ub::Deadline deadline) {
+    const auto wants = [this] { return wanted_.load() || new_map_.load(); };
+    const ub::Outcome outcome = exchange_.await_ask(deadline, wants);
+    if (outcome.ending == ub::Ending::kLate) return false;
+    return note(outcome) && exchange_.asked();
 }
 
 void Group::wake() {
@@ -185,14 +178,17 @@ int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) 
     if (version <= newest)
         return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here",
                     static_cast<unsigned long long>(version));
-    if (pending_.size() == kMostPendingMaps)
-        return fail(CM_BAD_ARGUMENT, "%zu expert maps wait to be used, and not all ranks have the first",
-                    kMostPendingMaps);
+    while (!pending_.empty() && pending_.back().epoch >= epoch) pending_.pop_back();  // it would never be used
     pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}, 0});
     pending_.back().ranks = ranks_of(pending_.back().homes);
     new_map_.store(true);
     ub::ring(exchange_.window(exchange_.self()).bell());
     return CM_OK;
+}
+
+uint64_t Group::map_version() {
+    std::lock_guard<std::mutex> guard(lock_);
+    return std::min(used_version_.load(), exchange_.oldest_map());
 }
 
 void Group::counts(uint64_t* to) const {
@@ -216,7 +212,8 @@ void Group::count_time(ub::Clock::time_point begun) {
 // The round's rows are computed: two clock reads per layer are negligible next to some hundred thousand products.
 void Group::count_work() {
     if (total_ == 0) return;
-    add<int64_t>(work_ns_, std::chrono::nanoseconds(ub::Clock::now() - work_begun_).count());
+    pass_ = ub::Clock::now() - work_begun_;
+    add<int64_t>(work_ns_, pass_.count());
     add(work_rows_, total_);
     add(work_nets_, static_cast<int64_t>(used_slots_.size()));
 }

@@ -1,9 +1,9 @@
 // A rank's side of a group: the exchange with its peers, the destination of every expert's rows, the content of its own
 // slots.
 //
-// Every step of the engine is a step of the group. It begins with an announcement from all to all; a rank without rows,
-// or done early, serves its experts until all are done. A step that a peer's death interrupts is repeated in the next
-// epoch: with the same batch, and so with the same rows of the cache and the same tokens.
+// A step of the engine asks the peers that hold its rows' experts, layer by layer; while it waits for them, it serves
+// theirs. A rank without a step serves whoever asks. A step that a peer's death interrupts is redone in the next epoch: the
+// same batch, hence the same rows of the cache and the same tokens.
 #pragma once
 #include <array>
 #include <atomic>
@@ -12,14 +12,15 @@
 #include <optional>
 #include <vector>
 
-#include "hardware/ub/native/combine.h"
 #include "hardware/ub/native/dispatch.h"
+#include "hardware/ub/native/service.h"
 #include "interface.h"
 #include "round.h"
 
 namespace cm {
 
-// Location of the experts of all layers; all ranks use the same map in the same step.
+// Where the experts of all layers are. Ranks may use different ones meanwhile: no slot that one of them names is filled
+// anew.
 struct ExpertMap {
     uint64_t version = 0;
     uint64_t epoch = 0;  // earliest epoch of use
@@ -55,16 +56,23 @@ class Group {
     // Adopt the next epoch, after waiting for it. False if there is none in time, or without this rank.
     bool recover();
 
-    // Sleep until there is a step to serve, this rank was woken for other work, or the deadline. True in the first
-    // case: a peer has begun it, or it is to be begun here, so that an idle group adopts a new map.
-    bool await_step(ub::Deadline deadline);
+    void end_rounds() { exchange_.end_rounds(); }  // of the step, whether it has failed or not
+    // After the own step: as `await_ask` while a peer is at the rounds of its step, if it was when this rank's ended. Ranks
+    // whose steps end together plan the next ones together, and not by turns while the others wait.
+    bool await_slower_peers(ub::Deadline deadline);
+
+    // Sleep until somebody asks, a new map comes, this rank is wanted elsewhere, or the deadline. True in the first case.
+    bool await_ask(ub::Deadline deadline);
+    // Use the newest map. False if it names a rank that is no member.
+    bool take_map();
     void wake();
     // Whether this rank was woken for other work since the last call.
     bool wanted() { return wanted_.exchange(false); }
 
     int32_t set_map(uint64_t version, const uint32_t* homes, uint64_t epoch);
     int32_t set_peer(uint32_t rank, const ub::Window& window, int32_t process);
-    uint64_t map_version() const { return used_version_.load(); }
+    // Of the oldest map that a member uses.
+    uint64_t map_version();
     uint64_t epoch() const { return epoch_.load(); }
     void counts(uint64_t* to) const;
     // See cm_group_usage.
@@ -77,22 +85,24 @@ class Group {
   private:
     friend class Round;
 
-    uint64_t newest_map();
-    bool use_map(uint64_t common);
     ub::Outcome check_homes() const;
     void wait_as_members();  // with the patience for this many ranks on these cores
     ub::Deadline deadline() const { return ub::Clock::now() + deadline_; }
     bool note(const ub::Outcome& outcome);
     int layer_of(const cm_block* block) const;  // its number among those with routed experts
+    bool is_last(int layer) const {
+        const int draft = model_.draft && model_.draft->block.gate.out_features ? 1 : 0;
+        return layer >= place_.layers - 1 - draft;
+    }
     bool holds(uint32_t slot) const {
         return slot < static_cast<uint32_t>(place_.slots) && place_.gate_up[slot].out_features > 0;
     }
     // use(source, entry) for all incoming entries.
     template <class Use>
     void each_entry(Use&& use) const {
-        ub::Exchange::for_each(dispatch_->sources(), [&](uint32_t source) {
-            const ub::Entry* entries = dispatch_->entries(source);
-            for (uint32_t i = 0, count = dispatch_->count(source); i < count; ++i) use(source, entries[i]);
+        ub::Exchange::for_each(service_->sources(), [&](uint32_t source) {
+            const ub::Entry* entries = service_->entries(source);
+            for (uint32_t i = 0, count = service_->count(source); i < count; ++i) use(source, entries[i]);
         });
     }
     ub::Outcome count_rows();
@@ -107,22 +117,26 @@ class Group {
     ub::Exchange exchange_;
     ub::Outcome failure_;
     std::atomic<bool> wanted_{false};
-    std::atomic<bool> new_map_{false};  // one that no step has announced yet
+    std::atomic<bool> new_map_{false};  // one that is not used yet
     ExpertMap used_;
     std::atomic<uint64_t> used_version_;
     std::atomic<uint64_t> epoch_;
-    std::mutex lock_;  // protects the changes for the next epoch or step
-    std::vector<ExpertMap> pending_;  // by version: the version that all have may be older than this rank's
+    std::mutex lock_;  // of what the next epoch or step takes up
+    std::vector<ExpertMap> pending_;  // by version and epoch: those of epochs to come
     std::vector<Peer> newcomers_;
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
     std::array<std::atomic<uint64_t>, ub::kMostRanks> row_bytes_{}, result_bytes_{};  // to and from each peer
     std::atomic<int64_t> step_ns_{0};
     std::atomic<int64_t> work_ns_{0}, work_rows_{0}, work_nets_{0};  // of the experts here, for rows of any rank
 
-    // The current round.
-    std::optional<ub::Dispatch> dispatch_;
-    std::optional<ub::Combine> combine_;
-    std::vector<int32_t> slot_rows_;    // [slots] incoming rows of each
+    std::optional<ub::Dispatch> dispatch_;  // of the step's present round
+    bool ends_rounds_ = false;
+    std::chrono::nanoseconds pass_{0};  // what computing all who had asked took last
+    ub::Deadline answers_by_;
+
+    // Whoever is served at present.
+    std::optional<ub::Service> service_;
+    std::vector<int32_t> slot_rows_;    // [slots] rows that came for each
     std::vector<uint32_t> used_slots_;  // those with rows, ascending
     int64_t total_ = 0, taken_ = 0;     // incoming rows, and those already in pieces
     ub::Clock::time_point work_begun_;

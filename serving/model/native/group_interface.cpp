@@ -56,21 +56,34 @@ int32_t failed(const Group& group) {
                 found.step, found.round);
 }
 
+void serve(cm_engine& engine) {
+    const ub::Clock::time_point begun = ub::Clock::now();
+    engine.kernels.serve(engine);
+    engine.group->count_time(begun);
+}
+
+// For no longer than the own step has taken.
+void serve_slower_peers(cm_engine& engine, ub::Clock::time_point begun) {
+    const ub::Clock::time_point now = ub::Clock::now();
+    while (!engine.group->failed() && engine.group->await_slower_peers(now + (now - begun))) serve(engine);
+}
+
 }  // namespace
 
 int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answer& answer) {
     Group& group = *engine.group;
     for (;;) {
-        int32_t result = CM_OK;
         const ub::Clock::time_point begun = ub::Clock::now();
         if (!group.failed() && group.begin()) {
             engine.team.open();
-            result = engine.kernels.step(engine, batch, answer);
-            if (!group.failed()) engine.kernels.serve(engine);  // regardless of the step's own result
+            const int32_t result = engine.kernels.step(engine, batch, answer);
+            const bool done = !group.failed();
+            if (!done) group.end_rounds();
+            group.count_time(begun);
+            if (done) serve_slower_peers(engine, begun);
             engine.team.close();
+            if (done) return result;
         }
-        group.count_time(begun);
-        if (!group.failed()) return result;
         if (!group.recover()) return failed(group);
     }
 }
@@ -138,18 +151,17 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
     const cm::ub::Deadline until = cm::ub::Clock::now() + std::chrono::nanoseconds(ns);
     for (;;) {
         if (group.wanted()) return CM_OK;
-        if (!group.failed()) {
-            if (!group.await_step(until) && !group.failed()) {
+        if (!group.failed() && group.take_map()) {
+            const bool asked = group.await_ask(until);
+            if (asked) {
+                engine->team.open();
+                cm::serve(*engine);
+                engine->team.close();
+            }
+            if (!group.failed() && cm::ub::Clock::now() >= until) {
                 group.wanted();
                 return CM_OK;
             }
-            const cm::ub::Clock::time_point begun = cm::ub::Clock::now();
-            if (!group.failed() && group.begin()) {
-                engine->team.open();
-                engine->kernels.serve(*engine);
-                engine->team.close();
-            }
-            group.count_time(begun);
         }
         if (group.failed() && !group.recover()) return cm::failed(group);
     }

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 16  // incremented with every change of this file; the loader compares
+#define CM_INTERFACE 17  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -261,17 +261,16 @@ int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t own
 // For the shell: begin a new epoch at a rank, and wake it. Former members must be dead before.
 void cm_window_raise(void* memory, uint64_t epoch, uint64_t members);
 
-// Make every further step of the engine a step of the group. Windows are read and written until cm_engine_free.
+// From now on the experts of every step are the group's. Windows are read and written until cm_engine_free.
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
-// Take part in the steps of peers until `ns` have passed or cm_group_wake was called, before or during the call.
+// Serve peers' rows until `ns` have passed or cm_group_wake was called, before or during it.
 int32_t cm_group_serve(cm_engine* engine, int64_t ns);
 void cm_group_wake(cm_engine* engine);  // any thread
-// Set the next map; it is used as soon as all members have it, from the same step on, but not before this epoch. Any
-// thread.
+// The next map; used from this rank's next step on, but not before this epoch. Any thread.
 int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch);
 // Set the process of rank `rank` from the next epoch on. Any thread.
 int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process);
-uint64_t cm_group_map_version(cm_engine* engine);  // of the map in use
+uint64_t cm_group_map_version(cm_engine* engine);  // of the oldest that a member uses. Any thread
 uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
 // per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited for it as the last one.

@@ -24,7 +24,7 @@ struct Kernels {
     void (*apply)(Team& team, const Application& application);
     size_t (*scratch_bytes)(const cm_engine& engine);
     int32_t (*step)(cm_engine& engine, const cm_batch& batch, const cm_answer& answer);
-    void (*serve)(cm_engine& engine);  // a group's step, from now to its end, without own rows
+    void (*serve)(cm_engine& engine);  // compute the rows of all peers that have asked
 };
 
 // Null if the compiler did not support the instructions.

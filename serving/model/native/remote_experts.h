@@ -38,18 +38,24 @@ class RemoteExperts {
         std::memcpy(to + width_, w_.normed.scale + row, sizeof(float));
     }
 
-    // Effects: sorts each row's choices by expert id.
-    void announce_rows(const cm_block* block, int rows) {
+    // Effects: each row's choices are in order of expert ids from now on.
+    void ask(const cm_block* block, int rows) {
         for (int row = 0; row < rows; ++row) {
             const int64_t at = static_cast<int64_t>(row) * m_.top_k;
             sort_choices(w_.chosen + at, w_.chosen_weight + at);
         }
         const bool int8 = block->expert_gate_up[0].form == CM_INT8;
         const size_t row_bytes = int8 ? width_ + sizeof(float) : width_ * sizeof(T);
-        round_.announce_rows(block, w_.chosen, rows, static_cast<int64_t>(row_bytes));
+        round_.ask(block, w_.chosen, rows, static_cast<int64_t>(row_bytes));
     }
 
-    bool await_results() { return round_.await_results(); }
+    // Whoever has asked meanwhile is served.
+    bool await_results() {
+        while (!round_.answered())
+            if (!round_.await() || !serve()) return false;
+        round_.end();
+        return true;
+    }
 
     // Add a row's results to the stream.
     void add_results(int row) const {
@@ -66,10 +72,9 @@ class RemoteExperts {
 
     // ---- the experts' part
 
-    bool await_rows() { return round_.await_rows(); }
-
-    // Compute all incoming rows of any rank, and announce the results.
-    void compute_and_announce() {
+    // Compute the rows of all who have asked, this rank among them, and answer.
+    bool serve() {
+        if (!round_.take()) return false;
         for (Piece piece; round_.next_piece(piece);) {
             open_all_gates(piece);
             const cm_linear& down = round_.down(piece.jobs[0].expert);
@@ -78,18 +83,14 @@ class RemoteExperts {
                          [&](int row, int) { w_.inner.quantise(row, down.in_features); });
             multiply_down(piece);
         }
-        round_.announce_results();
+        round_.answer();
+        return true;
     }
 
-    // From now to the step's end without own rows.
-    static void serve(cm_engine& engine, const Workspace<T>& space) {
-        for (;;) {
-            RemoteExperts remote(engine, space);
-            remote.round_.announce_no_more();
-            if (!remote.await_rows() || remote.round_.over()) return;
-            remote.compute_and_announce();
-            if (!remote.await_results()) return;
-        }
+    // The same after a little wait for those who are about to ask.
+    bool gather_and_serve() {
+        round_.gather();
+        return serve();
     }
 
   private:
@@ -178,9 +179,9 @@ class RemoteExperts {
 
 static void serve(cm_engine& engine) {
     if (engine.model.form == CM_F32) {
-        RemoteExperts<float>::serve(engine, Workspace<float>(engine, engine.scratch));
+        RemoteExperts<float>(engine, Workspace<float>(engine, engine.scratch)).serve();
     } else {
-        RemoteExperts<bf16>::serve(engine, Workspace<bf16>(engine, engine.scratch));
+        RemoteExperts<bf16>(engine, Workspace<bf16>(engine, engine.scratch)).serve();
     }
 }
 

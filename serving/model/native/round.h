@@ -36,28 +36,30 @@ struct Piece {
 // Whether a wait has failed in this step: its results are void, and it should end soon.
 bool has_failed(const Group& group);
 
-// Methods in the order in which they are called. Those that wait return false if that failed.
+// Those that wait return false if that failed.
 class Round {
   public:
     explicit Round(Group& group);
 
-    // ---- own rows
-    // Address at which a row is kept for its experts: its numbers in their input form, padded as products read them,
-    // followed by the scale for INT8 ones.
+    // ---- own rows, in the order in which methods are called
+    // Where a row is to be kept for its experts: its numbers in the form that they multiply, padded as products read
+    // them; behind INT8 ones their scale.
     char* stage(int row) const;
-    // Address of the results of a row, [hidden] float32 or BF16, after await_results.
+    // Say who takes which row. chosen: [rows, top_k], each row's in order of ids. block: which layer's experts.
+    // row_bytes: what an expert reads of a row, for the counters.
+    void ask(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes);
+    bool answered() const;  // all results are there
+    bool await();           // until they are, or somebody asks
+    void end();             // with all results there: own rows of a next layer come soon, or not
+    // Where the results of a row are, [hidden] float32 or BF16, once all are there.
     const char* result(int row, int choice) const;
 
-    // ---- the exchange
-    // Announce the destinations of rows. chosen: [rows, top_k], each row's in order of ids. block: the experts' layer.
-    // row_bytes: the part of a row that an expert reads, for the counters.
-    void announce_rows(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes);
-    void announce_no_more();  // neither now nor later in this step
-    bool await_rows();
-    bool over() const;  // no rank has any more: the step ends here, no result is to be announced
+    // ---- the experts here: rows of all who have asked, this rank among them
+    // Wait for those who are about to ask, for no longer than some passes over what had been asked took the last time.
+    void gather();
+    bool take();
     bool next_piece(Piece& piece);
-    void announce_results();
-    bool await_results();
+    void answer();
 
     // ---- incoming rows for the slots
     const cm_linear& gate_up(int slot) const;

@@ -3,7 +3,7 @@
 //   exchange_bench own ROWS HIDDEN TOP_K                two ranks by one thread in turns: nothing is ever waited for
 //   exchange_bench together RANKS ROWS HIDDEN TOP_K     a process a rank
 //
-// Prints microseconds, medians: exchange, copying the same bytes; `together` also an empty exchange.
+// Prints microseconds, medians: exchange, copying the same bytes; `together` also one row to each rank and back.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,14 +17,15 @@
 #include <string>
 #include <thread>
 
-#include "combine.h"
 #include "dispatch.h"
+#include "service.h"
 
 namespace {
 
 using namespace cm::ub;
 
 constexpr int kPairs = 200, kEmpty = 2000;
+constexpr std::chrono::microseconds kGather{100};
 
 Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
 
@@ -68,41 +69,62 @@ class Rank {
         }
     }
 
-    void first(Dispatch& dispatch) {
-        for (uint32_t row = 0; row < shape_.max_rows; ++row) {
+    // Rows and lists, of all rows or of one for each rank.
+    void first(Dispatch& dispatch, bool one_each = false) {
+        for (uint32_t row = 0; row < (one_each ? 1 : shape_.max_rows); ++row) {
             std::memcpy(dispatch.stage(row), &rows_[size_t{row} * shape_.row_bytes], shape_.row_bytes);
-            for (uint32_t choice = 0; choice < shape_.top_k; ++choice) {
-                const auto id = static_cast<uint32_t>(ids_[row * shape_.top_k + choice]);
-                dispatch.send(id % shape_.ranks, row, choice, id / shape_.ranks);
+            for (uint32_t choice = 0; choice < (one_each ? shape_.ranks : shape_.top_k); ++choice) {
+                const auto id = one_each ? choice : static_cast<uint32_t>(ids_[row * shape_.top_k + choice]);
+                dispatch.send(id % shape_.ranks, row, choice % shape_.top_k, id / shape_.ranks);
             }
         }
-        dispatch.announce();
+        dispatch.ask();
     }
 
-    void second(Dispatch& dispatch, Combine& combine) {
-        require(dispatch.await(soon()));
+    void second() {
+        Service service(exchange);
+        require(service.check());
         char* to = taken_.data();
-        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
-            const Entry* entry = dispatch.entries(source);
-            for (uint32_t i = 0; i < dispatch.count(source); ++i, to += shape_.row_bytes)
-                std::memcpy(to, dispatch.row(source, entry[i]), shape_.row_bytes);
+        exchange.for_each(service.sources(), [&](uint32_t source) {
+            const Entry* entry = service.entries(source);
+            for (uint32_t i = 0; i < service.count(source); ++i, to += shape_.row_bytes)
+                std::memcpy(to, service.row(source, entry[i]), shape_.row_bytes);
         });
-        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
-            const Entry* entry = dispatch.entries(source);
-            for (uint32_t i = 0; i < dispatch.count(source); ++i)
-                std::memcpy(combine.result(source, entry[i]), answer_.data(), shape_.result_bytes);
+        exchange.for_each(service.sources(), [&](uint32_t source) {
+            const Entry* entry = service.entries(source);
+            for (uint32_t i = 0; i < service.count(source); ++i) {
+                std::memcpy(service.result(source, entry[i]), answer_.data(), shape_.result_bytes);
+                if (remembers) served_.emplace_back(source, entry[i]);
+            }
         });
-        if (served_.empty()) remember(dispatch);
-        combine.announce();
+        service.answer();
     }
 
-    void third(Combine& combine) {
-        require(combine.await(soon()));
+    void third(const Dispatch& dispatch) {
+        while (!exchange.answered()) {
+            require(exchange.await(soon()));
+            if (exchange.asked()) second();
+        }
         for (uint32_t row = 0; row < shape_.max_rows; ++row) {
             const uint32_t at = row * shape_.top_k;
-            combine.add(row, &ids_[at], &weights_[at], 0, hidden(), sum_.data());
+            dispatch.add(row, &ids_[at], &weights_[at], 0, hidden(), sum_.data());
         }
+        exchange.end_round();
     }
+
+    // One row to each rank, and the results.
+    void one_each() {
+        Dispatch dispatch(exchange);
+        first(dispatch, true);
+        exchange.gather(kGather);
+        while (!exchange.answered()) {
+            if (exchange.asked()) second();
+            else require(exchange.await(soon()));
+        }
+        exchange.end_round();
+    }
+
+    bool remembers = false;
 
     // The same bytes from and to the same places, with nothing to say and nothing to wait for.
     void copy_rows() {
@@ -132,13 +154,6 @@ class Rank {
     }
 
   private:
-    void remember(const Dispatch& dispatch) {
-        exchange.for_each(dispatch.sources(), [&](uint32_t source) {
-            for (uint32_t i = 0; i < dispatch.count(source); ++i)
-                served_.emplace_back(source, dispatch.entries(source)[i]);
-        });
-    }
-
     Watch watch_;
 
   public:
@@ -171,20 +186,19 @@ std::vector<Window> make_windows(const WindowShape& shape) {
 void own_work(const WindowShape& shape) {
     const std::vector<Window> windows = make_windows(shape);
     Rank a(0, windows, Patience{}), b(1, windows, Patience{});
-    std::thread other([&] { require(b.exchange.begin_step(1, soon())); });
-    require(a.exchange.begin_step(1, soon()));
-    other.join();
+    require(a.exchange.begin_step(soon()));
+    require(b.exchange.begin_step(soon()));
     std::vector<double> exchanged, copied;
     for (int pair = 0; pair < kPairs; ++pair) {
-        Dispatch da(a.exchange, all_of(2), all_of(2)), db(b.exchange, all_of(2), all_of(2));
-        Combine ca(a.exchange, all_of(2), all_of(2)), cb(b.exchange, all_of(2), all_of(2));
+        a.remembers = b.remembers = pair == 0;
+        Dispatch da(a.exchange), db(b.exchange);
         exchanged.push_back(microseconds([&] {
             a.first(da);
             b.first(db);
-            a.second(da, ca);
-            b.second(db, cb);
-            a.third(ca);
-            b.third(cb);
+            a.second();
+            b.second();
+            a.third(da);
+            b.third(db);
         }));
         copied.push_back(microseconds([&] {
             a.copy_rows();
@@ -198,31 +212,49 @@ void own_work(const WindowShape& shape) {
     std::printf("%.3f %.3f\n", median(exchanged) / 2, median(copied) / 2);
 }
 
-// A rank of `together`. Ranks begin each thing at once: a step is begun before it.
-void take_part(uint32_t self, const std::vector<Window>& windows) {
-    const auto ranks = static_cast<int>(windows.size());
-    Rank rank(self, windows, Patience::of(ranks, static_cast<int>(std::thread::hardware_concurrency())));
-    const RankSet all = all_of(static_cast<uint32_t>(ranks));
-    std::vector<double> exchanged, copied, empty;
+// All processes come here before one goes on.
+void meet(std::atomic<uint32_t>& met, uint32_t ranks, uint32_t time) {
+    met.fetch_add(1);
+    while (met.load() < ranks * time) ::sched_yield();
+}
+
+// A rank of `together`.
+void take_part(uint32_t self, const std::vector<Window>& windows, std::atomic<uint32_t>& met) {
+    const auto ranks = static_cast<uint32_t>(windows.size());
+    const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+    Rank rank(self, windows, Patience::of(static_cast<int>(ranks), cores));
+    std::vector<double> exchanged, copied, one_each;
+    uint32_t times = 0;
+    require(rank.exchange.begin_step(soon()));
     for (int pair = 0; pair < kPairs; ++pair) {
-        require(rank.exchange.begin_step(1, soon()));
-        Dispatch dispatch(rank.exchange, all, all);
-        Combine combine(rank.exchange, all, all);
+        rank.remembers = pair == 0;
+        meet(met, ranks, ++times);
+        Dispatch dispatch(rank.exchange);
         exchanged.push_back(microseconds([&] {
             rank.first(dispatch);
-            rank.second(dispatch, combine);
-            rank.third(combine);
+            rank.exchange.gather(kGather);
+            rank.second();
+            rank.third(dispatch);
         }));
-        require(rank.exchange.begin_step(1, soon()));
+        meet(met, ranks, ++times);
         copied.push_back(microseconds([&] {
             rank.copy_rows();
             rank.copy_served();
             rank.copy_sums();
         }));
     }
-    for (int step = 0; step < kEmpty; ++step)
-        empty.push_back(microseconds([&] { require(rank.exchange.begin_step(0, soon())); }));
-    if (self == 0) std::printf("%.3f %.3f %.3f\n", median(exchanged), median(copied), median(empty));
+    for (int round = 0; round < kEmpty; ++round) {
+        if (round % 500 == 0) require(rank.exchange.begin_step(soon()));
+        one_each.push_back(microseconds([&] { rank.one_each(); }));
+    }
+    rank.exchange.end_rounds();
+    met.fetch_add(1);
+    const auto over = [&] { return met.load() >= ranks * (times + 1); };
+    while (!over()) {
+        rank.exchange.await_ask(Clock::now() + std::chrono::milliseconds(1), over);
+        if (rank.exchange.asked()) rank.second();
+    }
+    if (self == 0) std::printf("%.3f %.3f %.3f\n", median(exchanged), median(copied), median(one_each));
     std::fflush(stdout);
 }
 
@@ -235,9 +267,12 @@ int main(int count, char** arguments) {
         own_work({2, number(2), number(4), number(3) + 4, 4 * number(3)});
     } else if (what == "together" && count == 6) {
         const std::vector<Window> windows = make_windows({number(2), number(3), number(5), number(4) + 4, 4 * number(4)});
+        void* beside = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (beside == MAP_FAILED) return 1;
+        auto& met = *new (beside) std::atomic<uint32_t>{0};
         for (uint32_t rank = 0; rank < windows.size(); ++rank) {
             if (fork() != 0) continue;
-            take_part(rank, windows);
+            take_part(rank, windows, met);
             _exit(0);
         }
         int status = 0, worst = 0;

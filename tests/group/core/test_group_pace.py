@@ -128,6 +128,12 @@ def test_awaited_is_what_all_others_wait_for_and_more_than_usual() -> None:
     assert paces({0: counted(LEAST_WORK_S / 2, 9, 9), 1: counted(1.0, 0, 0)}) == {}, "nothing to go by"
 
 
+def test_a_rank_without_steps_waits_for_nobody_and_hides_no_slow_one() -> None:
+    waits = {0: (0.0, 0.2, 0.0), 1: (0.0, 0.0, 0.0), 2: (0.0, 0.0, 0.0)}
+    found = paces({rank: counted(0.5, 100, 0, waited) for rank, waited in waits.items()})
+    assert found[1].awaited > 0
+
+
 def test_a_group_whose_windows_have_more_room_goes_on() -> None:
     pace = GroupPace("drain", SLICE_S)
     pace.follow({0: 1, 1: 2, 2: 3})

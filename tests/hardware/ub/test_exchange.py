@@ -60,10 +60,11 @@ def test_processes_get_the_bits_of_one_process(folder: Path, shm: Path, ranks: i
     assert processes(folder, shm, ranks, steps=200) == "killed 0 interrupted 0\n"
 
 
-@pytest.mark.parametrize("place", ["announce", "stage", "signal", "wait", "gather", "write", "sum"])
+@pytest.mark.parametrize("place", ["hello", "stage", "ask", "wait", "gather", "write", "answer", "sum"])
 def test_others_redo_the_step_of_a_killed_rank(folder: Path, shm: Path, place: str) -> None:
-    """Their bits do not change, although they now compute the dead rank's experts."""
-    assert processes(folder, shm, 3, steps=20, place=place, hit=8) == "killed 1 interrupted 2\n"
+    """Their bits do not change, though the dead rank's experts are theirs now."""
+    said = processes(folder, shm, 3, steps=20, place=place, hit=1 if place == "hello" else 8)
+    assert said == "killed 1 interrupted 2\n" or (place == "hello" and said.startswith("killed 1 "))
 
 
 def test_the_last_two_ranks_become_one(folder: Path, shm: Path) -> None:

@@ -8,6 +8,7 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.group_parts import GroupParts, group_parts
 from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
 from serving.values.scaling import ResizeRankGroup
 from serving.values.signals import PoolSignals, ScalingSignals, Traffic
@@ -45,7 +46,7 @@ def wanted(before: int, target: int) -> PoolTarget:
 
 def in_groups(seen: ClusterSnapshot) -> ScalingSignals:
     room = NodeRoom(grouped().autoscaler, sizes_of(grouped()), lambda _pool, _now: None)
-    return scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheReading(), room, {})
+    return scaling_signals(grouped(), seen, Traffic(), Abilities(), CacheReading(), room, {}, PolicyTime(1.0))
 
 
 def told(parts: GroupParts, seen: ClusterSnapshot) -> PoolSignals:

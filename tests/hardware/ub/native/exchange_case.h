@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "combine.h"
 #include "dispatch.h"
+#include "service.h"
 
 namespace cm::ub::test {
 
@@ -32,6 +32,7 @@ struct Batch {
         std::mt19937 bits(1000 * step + rank + 1);
         std::uniform_real_distribution<float> any(-1.0f, 1.0f);
         rows = idle ? 0 : static_cast<int>(bits() % (kMaxRows + 1));
+        layers = 1 + static_cast<int>(bits() % kLayers);
         for (int row = 0; row < rows; ++row) {
             for (float& value : x[row]) value = any(bits);
             for (int layer = 0; layer < kLayers; ++layer) {
@@ -47,7 +48,7 @@ struct Batch {
         }
     }
 
-    int rows;
+    int rows, layers;  // ranks have steps of different lengths
     std::array<Vector, kMaxRows> x{};
     int32_t ids[kLayers][kMaxRows][kTopK]{};
     float weights[kLayers][kMaxRows][kTopK]{};
@@ -56,7 +57,7 @@ struct Batch {
 // The step by one process: all experts at hand, each row's added in order of their ids.
 inline std::array<Vector, kMaxRows> alone(const Batch& batch) {
     std::array<Vector, kMaxRows> x = batch.x;
-    for (int layer = 0; layer < kLayers; ++layer) {
+    for (int layer = 0; layer < batch.layers; ++layer) {
         for (int row = 0; row < batch.rows; ++row) {
             Vector sum = x[row], y;
             for (int id = 0; id < kExperts; ++id) {
@@ -100,49 +101,63 @@ inline void send_rows(Dispatch& dispatch, const Map& map, const Batch& batch, co
     }
 }
 
-inline void serve(const Exchange& exchange, const Dispatch& dispatch, const Combine& combine, const Map& map) {
-    Exchange::for_each(dispatch.sources(), [&](uint32_t source) {
-        for (uint32_t i = 0; i < dispatch.count(source); ++i) {
-            const Entry entry = dispatch.entries(source)[i];
+// Serve all who have asked.
+inline Outcome serve(Exchange& exchange, const Map& map) {
+    Service service(exchange);
+    if (const Outcome outcome = service.check(); !outcome) return outcome;
+    Exchange::for_each(service.sources(), [&](uint32_t source) {
+        for (uint32_t i = 0; i < service.count(source); ++i) {
+            const Entry entry = service.entries(source)[i];
             Vector x;
             CM_EXCHANGE_POINT("gather");
-            std::memcpy(x.data(), dispatch.row(source, entry), sizeof x);
+            std::memcpy(x.data(), service.row(source, entry), sizeof x);
             CM_EXCHANGE_POINT("write");
-            expert(map.id_of(exchange.self(), entry.slot), x.data(), combine.result(source, entry));
+            expert(map.id_of(exchange.self(), entry.slot), x.data(), service.result(source, entry));
         }
     });
+    service.answer();
+    return {};
 }
 
-// The step by ranks together. `x` is the result if all went well. A rank that has no more work announces 0 and serves
-// on; `over` if that is so of all.
-inline Outcome together(Exchange& exchange, RankSet sources, RankSet experts, const Batch& batch, bool work,
-                        Deadline deadline, std::array<Vector, kMaxRows>& x, bool& over) {
+// A step of this rank; `x` is the result if all went well.
+inline Outcome run_step(Exchange& exchange, RankSet experts, const Batch& batch, Deadline deadline,
+                        std::array<Vector, kMaxRows>& x) {
     x = batch.x;
-    const uint32_t said = work ? static_cast<uint32_t>(batch.rows) + 1 : 0;
-    if (const Outcome outcome = exchange.begin_step(said, deadline); !outcome) return outcome;
-    over = true;
-    Exchange::for_each(exchange.members(), [&](uint32_t rank) { over = over && exchange.count_from(rank) == 0; });
-    if (over) return {};
+    if (const Outcome outcome = exchange.begin_step(deadline); !outcome) return outcome;
     const Map map(experts & exchange.members());
-    for (int layer = 0; layer < kLayers; ++layer) {
-        Dispatch dispatch(exchange, sources, experts);
-        Combine combine(exchange, sources, experts);
+    for (int layer = 0; layer < batch.layers; ++layer) {
+        Dispatch dispatch(exchange);
         send_rows(dispatch, map, batch, x, layer);
-        dispatch.announce();
-        if (const Outcome outcome = dispatch.await(deadline); !outcome) return outcome;
-        serve(exchange, dispatch, combine, map);
-        combine.announce();
-        if (const Outcome outcome = combine.await(deadline); !outcome) return outcome;
+        dispatch.ask();
+        exchange.gather(std::chrono::microseconds(exchange.self() % 3 * 200));
+        if (exchange.asked())
+            if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
+        while (!exchange.answered()) {
+            if (const Outcome outcome = exchange.await(deadline); !outcome) return outcome;
+            if (!exchange.asked()) continue;
+            if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
+        }
         for (int row = 0; row < batch.rows; ++row) {
             CM_EXCHANGE_POINT("sum");
-            combine.add(row, batch.ids[layer][row], batch.weights[layer][row], 0, kHidden, x[row].data());
+            dispatch.add(row, batch.ids[layer][row], batch.weights[layer][row], 0, kHidden, x[row].data());
         }
+        exchange.end_round();
     }
-    Dispatch last(exchange, sources, experts);
-    last.announce_no_more();
-    const Outcome outcome = last.await(deadline);
-    if (outcome && !last.over() && has(experts, exchange.self())) return exchange.mismatch(exchange.self());
-    return outcome;
+    exchange.end_rounds();
+    return {};
+}
+
+// Serve others until `over()`, which the bell wakes for.
+template <class Over>
+Outcome serve_until(Exchange& exchange, RankSet experts, Over&& over) {
+    while (!over()) {
+        const Outcome outcome = exchange.await_ask(Clock::now() + std::chrono::milliseconds(20), over);
+        if (outcome.ending == Ending::kLate) continue;
+        if (!outcome) return outcome;
+        if (!exchange.asked()) continue;
+        if (const Outcome served = serve(exchange, Map(experts & exchange.members())); !served) return served;
+    }
+    return {};
 }
 
 }  // namespace cm::ub::test

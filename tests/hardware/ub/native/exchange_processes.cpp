@@ -42,6 +42,7 @@ void pass(const char* place) {
 struct Shared {
     std::atomic<pid_t> process[kMostRanks];
     std::atomic<int> interrupted;
+    std::atomic<RankSet> finished;
 };
 
 char* map_file(const char* path) {
@@ -75,23 +76,27 @@ int run_rank(uint32_t rank, const std::vector<Window>& windows, Shared& shared, 
     Exchange exchange(rank, windows, watch, Patience::of(static_cast<int>(windows.size()), 2));
     const RankSet all = all_of(static_cast<uint32_t>(windows.size()));
     uint32_t step = 0;
-    for (bool over = false; !over;) {
+    const auto over = [&] {
+        return step == steps && (exchange.members() & ~shared.finished.load()) == 0;
+    };
+    while (!over()) {
         const bool work = step < steps;
-        const Batch batch(rank, step, !work);
+        const Batch batch(rank, step, false);
         std::array<Vector, kMaxRows> x;
-        const Outcome outcome = together(exchange, all, all, batch, work, Clock::now() + seconds(60), x, over);
-        if (outcome) {
+        const Outcome outcome = work ? run_step(exchange, all, batch, Clock::now() + seconds(60), x)
+                                     : serve_until(exchange, all, over);
+        if (outcome && work) {
             const auto want = alone(batch);
-            if (std::memcmp(x.data(), want.data(), sizeof(Vector) * batch.rows) != 0) return 6;
-            step += work;
-            continue;
+            if (std::memcmp(x.data(), want.data(), sizeof(Vector) * static_cast<size_t>(batch.rows)) != 0) return 6;
+            if (++step == steps) shared.finished |= just(rank);
         }
+        if (outcome) continue;
         if (outcome.ending != Ending::kPeerLost && outcome.ending != Ending::kEpochChanged) return 7;
         ++shared.interrupted;
-        over = false;
         if (!exchange.await_epoch(Clock::now() + seconds(60))) return 8;
+        exchange.enter();
     }
-    return step == steps ? 0 : 9;
+    return 0;
 }
 
 // Until all have ended. Returns how many were killed; exits if one failed.

@@ -1,8 +1,8 @@
 // The exchange between threads, and how waits end. Built plainly and with sanitizers.
 //
 //   exchange_selftest layout R M K B H     sizes and offsets, for the mirror in Python
-//   exchange_selftest threads              rows of 2 to 4 ranks, exact; also with sources and experts apart
-//   exchange_selftest endings              late, peer lost, epoch changed, mismatch; and how the idle wait
+//   exchange_selftest threads              rows of 2 to 4 ranks, exact; also with rows here and experts there
+//   exchange_selftest endings              late, peer lost, epoch changed, mismatch; how the idle wait, and for whom
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,36 +52,46 @@ struct Group {
 
 Patience impatient() { return {std::chrono::microseconds(1), std::chrono::microseconds(5), milliseconds(2)}; }
 
-void run_rank(const Group& group, uint32_t rank, RankSet sources, RankSet experts, uint32_t steps) {
+struct Work {
+    RankSet sources, experts;
+    uint32_t steps;
+};
+
+void run_rank(const Group& group, uint32_t rank, const Work& work, std::atomic<RankSet>& finished) {
     Watch watch;
     // Some sleep at once, some first yield; a sleeper that is not woken is late.
     Patience patience = rank % 2 ? impatient() : Patience::of(9, 2);
-    patience.slice = seconds(3600);
+    patience.slice = patience.doze = seconds(3600);
     Exchange exchange(rank, group.windows, watch, patience);
-    for (uint32_t step = 0; step < steps; ++step) {
-        const Batch batch(rank, step, !has(sources, rank));
+    for (uint32_t step = 0; has(work.sources, rank) && step < work.steps; ++step) {
+        const Batch batch(rank, step, false);
         std::array<Vector, kMaxRows> x;
-        bool over = false;
-        const Deadline deadline = Clock::now() + seconds(60);
-        const Outcome outcome = together(exchange, sources, experts, batch, true, deadline, x, over);
+        const Outcome outcome = run_step(exchange, work.experts, batch, Clock::now() + seconds(60), x);
         require(static_cast<bool>(outcome), name(outcome.ending));
         const auto want = alone(batch);
-        require(std::memcmp(x.data(), want.data(), sizeof(Vector) * batch.rows) == 0, "bits as of one process");
+        const size_t bytes = sizeof(Vector) * static_cast<size_t>(batch.rows);
+        require(std::memcmp(x.data(), want.data(), bytes) == 0, "bits as of one process");
     }
+    finished |= just(rank);
+    const auto over = [&] { return finished.load() == exchange.members(); };
+    const Outcome outcome = serve_until(exchange, work.experts, over);
+    require(static_cast<bool>(outcome), name(outcome.ending));
 }
 
-void run_group(uint32_t ranks, RankSet sources, RankSet experts, uint32_t steps) {
+void run_group(uint32_t ranks, const Work& work) {
     const Group group(ranks);
+    std::atomic<RankSet> finished{0};
     std::vector<std::thread> threads;
     for (uint32_t rank = 0; rank < ranks; ++rank)
-        threads.emplace_back([&, rank] { run_rank(group, rank, sources, experts, steps); });
+        threads.emplace_back([&, rank] { run_rank(group, rank, work, finished); });
     for (std::thread& thread : threads) thread.join();
 }
 
 void threads(uint32_t steps) {
-    for (uint32_t ranks = 2; ranks <= 4; ++ranks) run_group(ranks, all_of(ranks), all_of(ranks), steps);
-    run_group(3, just(0) | just(1), just(2), steps);
-    run_group(4, just(0), just(1) | just(2) | just(3), steps);
+    for (uint32_t ranks = 2; ranks <= 4; ++ranks) run_group(ranks, {all_of(ranks), all_of(ranks), steps});
+    run_group(3, {just(0), all_of(3), steps});
+    run_group(3, {just(0) | just(1), just(2), steps});
+    run_group(4, {just(0), just(1) | just(2) | just(3), steps});
 }
 
 void words() {
@@ -91,37 +101,62 @@ void words() {
     require(rounds_ahead(first, last) > 0 && rounds_ahead(last, first) < 0, "steps count on behind the last number");
 }
 
+constexpr uint64_t hello = pack({2, low_bits(kStepBits), 0, 0});  // in epoch 1: it is written as 2, 0 is no epoch
+
+std::atomic<uint64_t>& answer_of(const Group& group, uint32_t rank) {
+    return group.windows[0].word(Kind::kAnswer, rank);
+}
+
+// A step of rank 0 that asks rank 1 for one row.
+void ask_one(Exchange& exchange) {
+    require(static_cast<bool>(exchange.begin_step(Clock::now() + seconds(60))), "all have said hello");
+    Dispatch dispatch(exchange);
+    dispatch.send(1, 0, 0, 0);
+    dispatch.ask();
+}
+
 void late() {
     const Group group(3);
     Watch watch;
     Exchange exchange(0, group.windows, watch, impatient());
-    group.windows[0].word(0, 1).store(pack({2, 0, 0, 5}));  // epoch 1 is written as 2: 0 is no epoch
-    const Outcome outcome = exchange.begin_step(0, Clock::now() + milliseconds(20));
+    require(group.windows[1].word(Kind::kAnswer, 0).load() == hello, "hello");
+    answer_of(group, 1).store(hello);
+    Outcome outcome = exchange.begin_step(Clock::now() + milliseconds(20));
     require(outcome.ending == Ending::kLate && outcome.rank == 2, "late, and which one");
-    require(exchange.count_from(1) == 5, "the count of the one that was there");
+    answer_of(group, 2).store(hello);
+    ask_one(exchange);
+    require(group.windows[1].word(Kind::kAsk, 0).load() == pack({2, 0, 1, 1}), "an ask");
+    require(group.windows[2].word(Kind::kAsk, 0).load() == 0, "only of who gets rows");
+    answer_of(group, 1).store(pack({2, low_bits(kStepBits), 3, 1}));
+    outcome = exchange.await(Clock::now() + milliseconds(20));
+    require(outcome.ending == Ending::kLate && outcome.rank == 1 && !exchange.answered(), "an old answer is none");
+    answer_of(group, 1).store(pack({2, 0, 1, 1}));
+    require(static_cast<bool>(exchange.await(Clock::now())) && exchange.answered(), "the right one");
 }
 
 void mismatches() {
     const Group group(2);
     Watch watch;
-    for (const Announcement& said : {Announcement{2, 0, 3, 0}, Announcement{2, 0, 1, kMaxRows * kTopK + 1}}) {
+    for (const Announcement& said : {Announcement{2, 0, 2, 1}, Announcement{2, 0, 1, 2}}) {
         Exchange exchange(0, group.windows, watch, impatient());
-        group.windows[0].word(0, 1).store(pack({2, 0, 0, 1}));
-        require(static_cast<bool>(exchange.begin_step(0, Clock::now() + seconds(60))), "the right round");
-        group.windows[0].word(1, 1).store(pack(said));
-        Dispatch dispatch(exchange, all_of(2), all_of(2));
-        dispatch.announce();
-        const Outcome outcome = dispatch.await(Clock::now() + seconds(60));
-        require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "a later round, or too much");
+        answer_of(group, 1).store(hello);
+        ask_one(exchange);
+        answer_of(group, 1).store(pack(said));
+        const Outcome outcome = exchange.await(Clock::now() + seconds(60));
+        require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "of a later round, or of other rows");
     }
-    Exchange exchange(0, group.windows, watch, impatient());
-    group.windows[0].word(0, 1).store(pack({2, 0, 0, 1}));
-    require(static_cast<bool>(exchange.begin_step(0, Clock::now() + seconds(60))), "the right round");
-    *group.windows[1].list(0) = {kMaxRows, 0, 0};
-    group.windows[0].word(1, 1).store(pack({2, 0, 1, 1}));
-    Dispatch dispatch(exchange, all_of(2), all_of(2));
-    dispatch.announce();
-    require(dispatch.await(Clock::now() + seconds(60)).ending == Ending::kMismatch, "a row that there is not");
+    uint32_t round = 1;
+    for (const auto& [entry, count] : {std::pair<Entry, uint32_t>{{0, 0, 0}, kMaxRows * kTopK + 1},
+                                       {{kMaxRows, 0, 0}, 1}, {{0, kTopK, 0}, 1}}) {
+        Exchange exchange(0, group.windows, watch, impatient());
+        *group.windows[1].list(0) = entry;
+        group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, round++, count}));
+        require(exchange.asked(), "an ask");
+        Service service(exchange);
+        require(service.sources() == just(1) && !exchange.asked(), "is taken once");
+        const Outcome outcome = service.check();
+        require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "rows that there are not");
+    }
 }
 
 void epoch_changed() {
@@ -132,14 +167,16 @@ void epoch_changed() {
         std::this_thread::sleep_for(milliseconds(10));
         raise_epoch(group.windows[0], 2, just(0));
     });
-    const Outcome outcome = exchange.begin_step(0, Clock::now() + seconds(60));
+    const Outcome outcome = exchange.begin_step(Clock::now() + seconds(60));
     require(outcome.ending == Ending::kEpochChanged, "a sleeper is woken by the epoch");
     shell.join();
+    group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 1}));
+    require(exchange.asked(), "an ask");
     exchange.enter();
-    require(exchange.epoch() == 2 && exchange.members() == just(0), "the new epoch's members");
-    require(static_cast<bool>(exchange.begin_step(0, Clock::now())), "alone there is nothing to wait for");
+    require(exchange.epoch() == 2 && exchange.members() == just(0) && !exchange.asked(), "of an old epoch is none");
+    require(static_cast<bool>(exchange.begin_step(Clock::now())), "alone there is nothing to wait for");
     raise_epoch(group.windows[0], 3, all_of(2));
-    require(exchange.begin_step(0, Clock::now()).ending == Ending::kEpochChanged, "nor is it long unseen");
+    require(exchange.begin_step(Clock::now()).ending == Ending::kEpochChanged, "nor is it long unseen");
 }
 
 // Whoever enters while a shell is raising the epoch waits for the rest of it: the members are the next epoch's already.
@@ -162,7 +199,7 @@ void half_raised() {
     require(!early && exchange.epoch() == 2 && exchange.members() == just(0), "members and epoch belong together");
 }
 
-// A rank without work sleeps until a peer begins a step, or it is wanted; the bell alone wakes it.
+// A rank without work sleeps until a peer asks, or it is wanted; the bell alone wakes it.
 void idle() {
     const Group group(3);
     Watch watch;
@@ -171,25 +208,59 @@ void idle() {
     Exchange exchange(0, group.windows, watch, patience);
     std::atomic<bool> wanted{false};
     const auto wants = [&] { return wanted.load(); };
-    require(exchange.await_step(Clock::now() + milliseconds(5), wants).ending == Ending::kLate, "nobody begins");
+    require(exchange.await_ask(Clock::now() + milliseconds(5), wants).ending == Ending::kLate, "nobody asks");
     std::thread peer([&] {
         std::this_thread::sleep_for(milliseconds(10));
-        group.windows[0].word(0, 2).store(pack({2, 0, 0, 7}));
-        ring_as(group.windows[0].bell(), 2);
+        group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 7}));
+        ring_as(group.windows[0].bell(), Kind::kAsk, 2);
     });
-    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && exchange.begun(),
-            "a peer begins");
+    require(static_cast<bool>(exchange.await_ask(Clock::now() + seconds(60), wants)) && exchange.asked(), "one asks");
     peer.join();
-    group.windows[0].word(0, 1).store(pack({2, 0, 0, 8}));
-    require(static_cast<bool>(exchange.begin_step(9, Clock::now() + seconds(60))), "and so do all");
-    require(exchange.count_from(1) == 8 && exchange.count_from(2) == 7 && !exchange.begun(), "with what they say");
+    for (uint32_t rank = 0; rank < 3; ++rank) group.windows[rank].progress().map.store(7 - rank);
+    exchange.use_map(9);
+    require(exchange.oldest_map() == 5, "the oldest map that is used");
+    require(exchange.take() == just(2) && exchange.count_from(2) == 7 && !exchange.asked(), "for what it says");
+    exchange.answer();
+    require(group.windows[2].word(Kind::kAnswer, 0).load() == pack({2, 0, 1, 7}), "and is answered by its own word");
     std::thread own([&] {
         std::this_thread::sleep_for(milliseconds(10));
         wanted.store(true);
         ring(group.windows[0].bell());
     });
-    require(static_cast<bool>(exchange.await_step(Clock::now() + seconds(60), wants)) && !exchange.begun(), "wanted");
+    require(static_cast<bool>(exchange.await_ask(Clock::now() + seconds(60), wants)) && !exchange.asked(), "wanted");
     own.join();
+}
+
+// Rows are waited for a little, if their rank is at its rounds and will ask.
+void gathers() {
+    const Group group(2);
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    const auto computing = static_cast<uint64_t>(Phase::kComputing);
+    answer_of(group, 1).store(hello);
+    ask_one(exchange);
+    exchange.gather(seconds(60));  // the peer is not at its rounds
+    exchange.end_rounds();
+    require(!exchange.has_slower_peers(), "nor was it");
+    group.windows[1].progress().phase.store(computing);
+    require(!exchange.has_slower_peers(), "and if it begins now it is none that is slower");
+    exchange.end_rounds();
+    require(exchange.has_slower_peers(), "this one is");
+    std::thread peer([&] {
+        std::this_thread::sleep_for(milliseconds(10));
+        group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 7}));
+        ring_as(group.windows[0].bell(), Kind::kAsk, 1);
+    });
+    exchange.gather(seconds(60));
+    require(exchange.asked(), "its rows were waited for");
+    peer.join();
+    exchange.take();
+    group.windows[1].progress().phase.store(static_cast<uint64_t>(Phase::kWaiting));
+    exchange.gather(seconds(60));  // it has asked others, and waits itself
+    answer_of(group, 1).store(pack({2, 0, 1, 1}));
+    require(static_cast<bool>(exchange.await(Clock::now())), "answered");
+    group.windows[1].progress().phase.store(computing);
+    exchange.gather(seconds(60));  // nothing of it is needed
 }
 
 void lost_by_word_of_the_shell() {
@@ -197,7 +268,7 @@ void lost_by_word_of_the_shell() {
     Watch watch;
     Exchange exchange(0, group.windows, watch, impatient());
     group.windows[0].membership().lost.store(just(2));
-    const Outcome outcome = exchange.begin_step(0, Clock::now() + seconds(60));
+    const Outcome outcome = exchange.begin_step(Clock::now() + seconds(60));
     require(outcome.ending == Ending::kPeerLost && outcome.rank == 2, "lost, though another is waited for, too");
 }
 
@@ -208,7 +279,7 @@ void lost_by_pidfd() {
     Watch watch;
     require(watch.add(1, child), "a child can be watched");
     Exchange exchange(0, group.windows, watch, impatient());
-    const Outcome outcome = exchange.begin_step(0, Clock::now() + seconds(60));
+    const Outcome outcome = exchange.begin_step(Clock::now() + seconds(60));
     require(outcome.ending == Ending::kPeerLost && outcome.rank == 1, "the peer is dead");
     waitpid(child, nullptr, 0);
     Watch later;
@@ -220,10 +291,10 @@ void layout(char** numbers) {
     for (int i = 0; i < 5; ++i) given[i] = static_cast<uint32_t>(std::atoi(numbers[i]));
     const WindowShape shape{given[0], given[1], given[2], given[3], given[4]};
     const WindowLayout at(shape);
-    std::printf("possible %d magic %llu version %u membership %zu bell %zu words %zu lists %zu rows %zu results %zu "
+    std::printf("possible %d magic %llu version %u membership %zu bell %zu progress %zu words %zu lists %zu rows %zu results %zu "
                 "bytes %zu row_stride %zu result_stride %zu word %llu\n",
                 shape.possible(), static_cast<unsigned long long>(kWindowMagic), kWindowVersion, at.membership, at.bell,
-                at.words, at.lists, at.rows, at.results, at.bytes, at.row_stride, at.result_stride,
+                at.progress, at.words, at.lists, at.rows, at.results, at.bytes, at.row_stride, at.result_stride,
                 static_cast<unsigned long long>(pack({3, 70000, 5, 77})));
 }
 
@@ -242,6 +313,7 @@ int main(int count, char** arguments) {
         epoch_changed();
         half_raised();
         idle();
+        gathers();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
     } else {
