@@ -38,7 +38,7 @@ _COLLECT_EVERY = 200_000
 def cost_model(config: ServeConfig) -> CostModel:
     """The cost model of the configured device, model and engine.
 
-    Raises: ConfigError if one cannot be read, or if draft tokens are configured for a model without MTP.
+    Raises: ConfigError if one cannot be read, or if draft tokens are configured for a model without a draft layer.
     """
     try:
         return simulated_cost(config)
