@@ -2,11 +2,11 @@
 
     boundary   n        n+1       n+2       n+3                 one iteration = one decode step of every group
     group 0    |== plan of three iterations ==|== ...
-    group 1    |== plan, cut by news ==|== with the newcomer ...
+    group 1    |== plan, cut by an event ==|== with the new sequence ...
     duration   of each iteration: by the fullest group, and the mean over all
 
-Only groups that have news at a boundary are touched; the others go on with their plans. Iterations are equally long
-between two boundaries at which something happened, or at most `REFRESH_STEPS` of them.
+Only groups with an event at a boundary are visited; the others continue their plans. Iterations have equal durations
+between two boundaries with events, for at most `REFRESH_STEPS` iterations.
 """
 
 import math
@@ -25,22 +25,22 @@ from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeT
 from serving.virtual.meter import WorkDone
 
 REFRESH_STEPS = 64
-"""Contexts grow meanwhile by about a hundred tokens; their middle counts."""
+"""Contexts grow by about a hundred tokens in this time; durations are computed for the middle of the growth."""
 _ROUNDING = 1e-9
 
 
 class DecodeInstance(InstanceInVirtualTime):
-    """Adopts handoffs and generates.
+    """Decode instance: adopts handoffs and generates tokens.
 
     Args:
         settings, kv_blocks: of one DP group.
-        slowdown: factor on the iteration with a number: stragglers, jitter.
-        refresh: iterations after which the duration is looked at again in any case.
-        at_once: as `DecodeGroup`.
+        slowdown: factor on the duration of an iteration, given its number: stragglers, jitter.
+        refresh: iterations after which the duration is recomputed at the latest.
+        at_once: as in `DecodeGroup`.
     Attributes:
         groups: its DP groups.
-        batch: sequences that the running iteration decodes.
-        step_s: duration of the iteration that runs [s]; 0 when none does.
+        batch: sequences decoded by the running iteration.
+        step_s: duration of the running iteration [s]; 0 if none runs.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self._drafts, self._acceptance, self._at_once = drafts, acceptance, at_once
         self._die_blocks = kv_blocks
         self._step_groups = 0
-        """Groups by which steps are predicted; 0 = as configured."""
+        """Number of groups for the step-time prediction; 0 = as configured."""
         self._slowdown = slowdown
         self._refresh = refresh
         self._booked: dict[SequenceId, tuple[int, int]] = {}
@@ -78,7 +78,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self._balance = self.groups.balance
         self._groups = self.groups.items
         self._timers: dict[int, WakeTimer] = {}
-        # The lockstep clock: boundary `_at_iteration` was at `_at_s`, the following ones come every `step_s`.
+        # The lockstep clock: boundary `_at_iteration` was at `_at_s`, the following ones are `step_s` apart.
         self._at_iteration = 0
         self._at_s = 0.0
         self._due: list[tuple[int, int]] = []
@@ -87,7 +87,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self._planned_at = -1.0
         self._still_until = 0.0
         self._work_s = 0.0
-        """Of `step_s`, without standing still."""
+        """`step_s` without stalls [s]."""
 
     def _group(self, die: int) -> DecodeGroup:
         engine = InstanceEngine(self._settings, self._die_blocks)
@@ -97,8 +97,10 @@ class DecodeInstance(InstanceInVirtualTime):
     # ---- orders ----------------------------------------------------------------------------------------------------
 
     def take(self, order: Order) -> None:
-        """See `Instance`. A prompt comes that no prefill instance could take; a release, if another instance has a
-        stream that was to go on elsewhere.
+        """Execute a command of a gateway.
+
+        A decode instance receives `Add` when no prefill instance could take the prompt, and `Release` when another
+        instance has pulled a stream that moved out.
         """
         match order:
             case Add(spec=spec) | Adopt(spec=spec):
@@ -112,24 +114,24 @@ class DecodeInstance(InstanceInVirtualTime):
             self._groups[booked[0]].seat.take(order)
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Accept no new sequences."""
         for group in self._groups:
             group.seat.drain()
 
     def at_rest(self) -> bool:
-        """See `InstanceDriver`: all groups."""
+        """Whether the engines of all groups hold nothing; see `InstanceDriver.at_rest`."""
         return all([group.seat.at_rest() for group in self._groups])
 
     def move_out(self) -> None:
-        """Hold what is inside at the next boundary, for whatever instance pulls it: it goes on elsewhere."""
+        """Hold all sequences at the next boundary for other instances to pull and continue."""
         self.groups.move_out()
 
     def resize(self, groups: int, npus: int, pause_s: float) -> None:
-        """Have so many groups from now on, all open. Groups that go are empty.
+        """Change the number of groups; all of them are open afterwards. Removed groups must be empty.
 
         Args:
-            npus: that the groups are on.
-            pause_s: it stands still for so long.
+            npus: NPUs of the groups.
+            pause_s: stall of the instance [s].
         """
         self.groups.resize(groups)
         self._timers = {die: timer for die, timer in self._timers.items() if die < groups}
@@ -140,7 +142,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self.stall(pause_s)
 
     def die(self) -> None:
-        """Everything inside is gone; what was generated up to the last boundary has reached the gateways."""
+        """Lose all sequences. Gateways have received the tokens generated up to the last boundary."""
         if self._running:
             last = self._last_boundary()
             if passed := last - self._at_iteration:
@@ -155,7 +157,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self._booked.clear()
 
     def stall(self, seconds: float) -> None:
-        """Stand still for so long, from the next boundary on: a group is rebuilt, a step repeated, a launch late."""
+        """Stall for some time [s] from the next boundary on, for a group rebuild, a repeated step or a late launch."""
         starts = self._queue.now
         if self.step_s:
             starts = self._at_s + (self._next_boundary() - self._at_iteration) * self.step_s
@@ -163,21 +165,19 @@ class DecodeInstance(InstanceInVirtualTime):
         self.change_pace()
 
     def repeat(self, steps: float) -> None:
-        """The running iteration's work is done so many times more; what it only waits for is not."""
+        """Repeat the computation of the running iteration `steps` times, without its stalls."""
         self.stall(steps * self._work_s)
 
     def change_pace(self) -> None:
-        """Recompute the times of iterations from the next boundary on: something slows the instance down, or no longer
-        does.
-        """
+        """Recompute the iteration time at the next boundary, after the slowdown of the instance has changed."""
         if self.step_s and self.alive:
             heappush(self._due, (self._next_boundary(), 0))
             self._schedule()
 
     def lose_die(self, die: int, share: float) -> tuple[int, int]:
-        """A die's KV is lost, or a share of its sequences'; they start again elsewhere.
+        """Lose the KV of a share of a die's sequences; they start again on other instances.
 
-        Returns: sequences hit, and tokens that must be computed again.
+        Returns: sequences lost, and tokens that must be recomputed.
         """
         group = self._groups[die]
         if group.running and (last := self._last_boundary()) > group.begins:
@@ -193,28 +193,28 @@ class DecodeInstance(InstanceInVirtualTime):
             tokens += group.seat.lose(sequence_id)
         return len(lost), tokens
 
-    # ---- what is known ---------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------------------------
 
     @property
     def sequences(self) -> int:
-        """Inside, in whatever state."""
+        """Number of sequences on the instance, in any phase."""
         return len(self._booked)
 
     def inside(self) -> list[SequenceId]:
-        """Sequences inside, in whatever state."""
+        """Sequences on the instance, in any phase."""
         return list(self._booked)
 
     def status(self) -> tuple[int, int, int]:
-        """See `Instance`."""
+        """Tokens to be computed (0), sequences on the instance, free KV blocks."""
         return 0, len(self._booked), self.groups.free_blocks()
 
     def bounds(self) -> tuple[int, int]:
-        """See `Instance`. Only open groups take sequences."""
+        """Most sequences and most step tokens of the open groups; the others accept no sequences."""
         groups, settings = self._balance.open, self._settings
         return groups * settings.max_sequences, groups * settings.max_step_tokens
 
     def tokens_per_s(self) -> float:
-        """See `Instance`. Only prompts' instances are chosen by it."""
+        """0: gateways use the rate only to choose an instance for a prompt."""
         return 0.0
 
     def waiting(self) -> int:
@@ -237,7 +237,7 @@ class DecodeInstance(InstanceInVirtualTime):
         return self.groups.preemptions()
 
     def check(self) -> None:
-        """Prove that all ledgers balance.
+        """Check that all ledgers balance.
 
         Raises: LedgerError if they do not.
         """
@@ -263,7 +263,7 @@ class DecodeInstance(InstanceInVirtualTime):
                 self.on_empty()
 
     def _kick(self, seat: InstanceDriver) -> None:
-        """A group has news: its plan ends at the next boundary."""
+        """End a group's plan at the next boundary, because of an event."""
         if not self.alive or seat.dead:
             return
         group, now = self._groups[seat.die], self._queue.now
@@ -289,7 +289,7 @@ class DecodeInstance(InstanceInVirtualTime):
         return self._at_iteration + int((self._queue.now - self._at_s) / self.step_s + _ROUNDING)
 
     def _schedule(self) -> None:
-        """Make sure that the next boundary at which something happens is handled."""
+        """Schedule the next boundary at which a group ends its plan or the duration is recomputed."""
         due = self._due[0][0]
         if self._running:
             due = min(due, self._at_iteration + self._refresh)
@@ -329,14 +329,14 @@ class DecodeInstance(InstanceInVirtualTime):
             self._schedule()
 
     def _retime(self, iteration: int, touched: set[int]) -> None:
-        """How long the iterations from here on take."""
+        """Recompute the duration of the iterations from this one on."""
         self._count(iteration, self._queue.now)
         loads = self.groups
         self.batch = loads.batch
         if not self._running:
             self.step_s = self._work_s = 0.0
             return
-        # Contexts grow until something happens; the middle of that stretch stands for all of its iterations.
+        # Contexts grow until the next event; the context in the middle of that stretch is used for all its iterations.
         stretch = min(self._refresh, max(1, self._due[0][0] - iteration)) if self._due else self._refresh
         context = loads.longest_context(iteration + 0.5 * stretch)
         mean = self.batch / len(self._groups)
@@ -355,7 +355,7 @@ class DecodeInstance(InstanceInVirtualTime):
             self.meter.peak_batch = self.batch
 
     def _count(self, iteration: int, at_s: float) -> None:
-        """Book the iterations that were as long as the running one, up to a boundary; the clock goes on from there."""
+        """Add the equally long iterations up to a boundary to the meter, and move the lockstep clock there."""
         if self.step_s:
             passed = iteration - self._at_iteration
             self.meter.steps += passed
@@ -364,7 +364,7 @@ class DecodeInstance(InstanceInVirtualTime):
         self._at_iteration, self._at_s = iteration, at_s
 
     def _wake(self, seat: InstanceDriver, when: float | None) -> None:
-        """A group has nothing to do until then, unless there is news."""
+        """Wake an idle group at `when`; events may wake it earlier."""
         if when is not None:
             timer = self._timers.get(seat.die)
             if timer is None:

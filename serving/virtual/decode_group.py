@@ -1,10 +1,10 @@
 """One DP group of a decode instance in virtual time: an engine that runs many iterations as one step.
 
-Between two pieces of news an engine's plan does not change: each sequence gets its next tokens, iteration by iteration.
-So the plan is executed for as many iterations as it stays true, and the engine is told all their tokens at once. It
-stays true until a sequence reaches its end or the end of its last KV block, or until something new arrives: then the
-step is cut at the next iteration's boundary. Which tokens came at which iteration follows from the seed alone, so that
-a cut changes nothing.
+Between two events an engine's plan does not change: each sequence gets its next tokens, iteration by iteration. So one
+step covers as many iterations as the plan stays valid, and the engine receives all their tokens in one result. A plan
+is valid until a sequence reaches its end or the end of its last KV block, or until an event arrives, which cuts the
+step at the next iteration boundary. The seed alone determines which tokens each iteration produces, so a cut does not
+change the result.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,15 @@ _ZEROS = tuple([0] * 1024)  # written as a product of tuples it would become meg
 
 
 class DecodeGroup:
-    """An engine and what it is doing now.
+    """An engine and its running plan.
 
     Attributes:
-        begins: iteration at which the running plan began.
-        ends: iteration at which it ends; may only be moved forward in time by news.
-        requests, context, growth: sequences of the plan, their context at `begins` [tokens], its growth an iteration.
-        chunk_tokens, chunk_attended: prompt tokens that the plan computes here (of preempted or resumed sequences).
+        begins: first iteration of the running plan.
+        ends: iteration at which the plan ends; events can only make it end earlier.
+        requests, context, growth: sequences of the plan, their total context at `begins` [tokens], and the growth of
+            that context per iteration [tokens].
+        chunk_tokens, chunk_attended: prompt tokens that the plan computes (of preempted or resumed sequences), and the
+            tokens that they attend to.
     """
 
     __slots__ = (
@@ -50,8 +52,8 @@ class DecodeGroup:
     def __init__(self, seat: InstanceDriver, drafts: int, rate: float | tuple[float, ...], at_once: int) -> None:
         """
         Args:
-            drafts, rate: tokens drafted in each iteration, and the probability that one is accepted; see `rate_of`.
-            at_once: most iterations that the engine is told as one step; 1 gives the same, slowly.
+            drafts, rate: draft tokens per iteration, and the probability that one is accepted; see `rate_of`.
+            at_once: most iterations reported to the engine as one step; 1 gives the same result, slowly.
         """
         self.seat = seat
         self._at_once = at_once
@@ -61,7 +63,7 @@ class DecodeGroup:
         self._extra: dict[SequenceId, float] = {}
         self._plan: StepPlan | None = None
         self._progress: list[tuple[float, int, int, int]] = []
-        """For each sequence of the plan: accepted drafts a step, steps and tokens before, most tokens it may get."""
+        """For each sequence of the plan: accepted draft tokens per step, steps and tokens before, most new tokens."""
         self._begun_s = 0.0
         self.begins = 0
         self.ends = 0
@@ -73,14 +75,15 @@ class DecodeGroup:
 
     @property
     def running(self) -> bool:
-        """A plan is being executed."""
+        """Whether a plan is being executed."""
         return self._plan is not None
 
     def begin(self, iteration: int, now: float, wake: Callable[[InstanceDriver, float | None], None]) -> int:
-        """Ask the engine for its next plan.
+        """Request the engine's next plan and start it, with the transfers that the engine requests.
 
-        Returns: output tokens that the plan will at least give; 0 if there is none.
-        Effects: `running` if there is one; what runs beside it is started.
+        Args:
+            wake: called when there is no plan, with the time at which the engine wants to be called again, if any.
+        Returns: sequences of the plan, which is its least number of output tokens; 0 if there is none.
         """
         self._plan = None
         self.requests = self.context = self.chunk_tokens = 0
@@ -104,9 +107,9 @@ class DecodeGroup:
         return len(plan.sequences)
 
     def finish(self, iteration: int, now: float) -> int:
-        """The plan ends here, at or before its end.
+        """End the plan at an iteration, at the latest at `ends`, and pass its tokens to the engine.
 
-        Returns: tokens that were sampled.
+        Returns: number of tokens sampled.
         """
         plan = self._plan
         assert plan is not None, "only a running plan can finish"
@@ -126,7 +129,7 @@ class DecodeGroup:
         return sampled
 
     def _empty(self) -> bool:
-        """Whether no sequence is here, and nothing is left to be stored: the engine need not be asked."""
+        """Whether the engine has no sequences and cannot have blocks to store, so that it needs no call."""
         scheduler, settings = self.seat.engine.scheduler, self.seat.engine.settings
         if scheduler.running.items or scheduler.waiting.items:
             return False
@@ -137,7 +140,7 @@ class DecodeGroup:
         self._extra.pop(sequence_id, None)
 
     def _look(self, step: SequenceStep) -> tuple[tuple[float, int, int, int], int]:
-        """Where a sequence of the plan stands. Returns: its row of `_progress`, and the steps that it can go on for."""
+        """Progress of a sequence of the plan. Returns: its row of `_progress`, and the steps that it can continue."""
         fed, order = len(step.tokens), step.sample
         self.context += step.start + fed
         self.requests += 1
@@ -155,7 +158,7 @@ class DecodeGroup:
         produced = given - 1 if given else 0
         room = len(step.block_table) * self._block_tokens - step.start
         left = min(sampling.max_tokens - given, self.seat.engine.max_len - step.start - fed)
-        # The engine wants blocks for all drafts before each iteration: it stops at the first one that asks for more.
+        # The engine reserves blocks for all draft tokens before each iteration; the plan ends where it needs a new one.
         until = min(left, max(0, room - self._drafts))
         steps = steps_for(produced, extra)
         return (extra, steps, produced, min(left, room)), steps_for(produced + until, extra) - steps

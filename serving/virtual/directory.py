@@ -1,4 +1,4 @@
-"""The instances that are up, by name: where a gateway's orders arrive."""
+"""Instances that are up, by name: delivers the commands of gateways."""
 
 from serving.ids import ReplicaId
 from serving.values.orders import Order
@@ -6,7 +6,7 @@ from serving.virtual.ports import InstancePort
 
 
 class Directory:
-    """Orders to instances; those to an instance that is gone are told so."""
+    """Delivers commands to instances, and reports if the instance is no longer up."""
 
     def __init__(self) -> None:
         self._instances: dict[ReplicaId, InstancePort] = {}
@@ -16,11 +16,11 @@ class Directory:
         self._instances[instance.name] = instance
 
     def drop(self, name: ReplicaId) -> None:
-        """Remove an instance that is gone."""
+        """Remove an instance that has stopped."""
         self._instances.pop(name, None)
 
     def give(self, name: ReplicaId, order: Order) -> bool:
-        """`InstancePort.take`. Returns: whether it is there."""
+        """Pass a command to `InstancePort.take`. Returns: whether the instance is up."""
         instance = self._instances.get(name)
         if instance is None:
             return False

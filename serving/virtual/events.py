@@ -1,7 +1,7 @@
-"""Virtual time: a heap of things to do, in a total order.
+"""Virtual time: an event queue with a total order.
 
-Things due at the same moment happen in the order in which they were asked for, so that one seed gives one history.
-Nothing is ever taken out of the heap: who changes its mind compares a number when it is called.
+Events due at the same moment are handled in the order in which they were scheduled, so that a seed determines the whole
+run. Events are never removed from the heap: to cancel one, its action compares a version or a time when it is called.
 """
 
 import math
@@ -15,7 +15,7 @@ Action = Callable[[Any], None]
 
 
 class EventQueue:
-    """The clock and the future."""
+    """Virtual clock and the heap of scheduled events."""
 
     __slots__ = ("_halted", "_heap", "_serial", "handled", "now")
 
@@ -28,23 +28,19 @@ class EventQueue:
         self._halted = False
 
     def at(self, when: float, action: Action, argument: Any = None) -> None:  # noqa: ANN401 - handed to the action
-        """Call `action(argument)` at a moment; a moment that has passed means now.
-
-        Effects: grows the heap.
-        """
+        """Schedule `action(argument)` at `when` [s]; a time in the past means now."""
         self._serial += 1
         heappush(self._heap, (when if when > self.now else self.now, self._serial, action, argument))
 
     @property
     def next_at(self) -> float:
-        """When the next thing is due; infinite if nothing is."""
+        """Time of the next event [s]; infinite if there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def run(self, until: float = math.inf, at_most: int = 1 << 62) -> None:
-        """Handle everything up to a moment, in order, but no more than so many things.
+        """Handle the events up to a time [s] in order, at most `at_most` of them, and move `now` to the last one.
 
-        Raises: LedgerError if time would go backwards: our bug.
-        Effects: moves `now` to the last thing handled.
+        Raises: LedgerError if time would go backwards, which is a bug.
         """
         heap = self._heap
         self._halted = False
@@ -59,7 +55,7 @@ class EventQueue:
             action(argument)
 
     def halt(self) -> None:
-        """Let `run` return after the present thing: what is still to come matters to nobody."""
+        """Make `run` return after the current event; the remaining events cannot change the result."""
         self._halted = True
 
     def __len__(self) -> int:

@@ -1,12 +1,12 @@
-"""Expert-parallel groups in virtual time: the group's core decides as it does live, this carries out and takes time.
+"""Expert-parallel groups in virtual time: the live group's core decides, this driver carries out and models the time.
 
     every slice   ranks count rows ─► pace, plan ─► moves: weights at `move_mib_per_s`, maps at step boundaries
-    a step        lasts as the map in use and the slice's rows make the busiest rank's experts last
+    a step        as long as the experts of the busiest rank take, by the map in use and the rows of the slice
     a lost die    a map without its rank, after the published pause; its replacement joins when the fault is over
     a new size    a map with more ranks or fewer
 
-Ranks are the dies with routed experts, by their place in the instance. A layer of the routing stands for several of the
-model's: an expert that moves there moves in all of them. Weights that are staged are in their slot at once.
+Ranks are the dies with routed experts, by index in the instance. A layer of the routing represents several layers of
+the model: an expert that moves in it moves in all of them. Loading staged weights into their slot takes no time.
 """
 
 import math
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 CALL_S = 0.85e-3
-"""A map reaches ranks that have no step to wait for: one call of a Ray actor, as measured."""
+"""Time until a map reaches ranks between steps [s]: one call of a Ray actor. Source: measured."""
 
 
 class GroupTimes(Protocol):
-    """Steps of an instance, which last longer with the imbalance of its experts; see `DecodeLoad`."""
+    """Step times of an instance, which grow with the imbalance of its experts; see `DecodeLoad`."""
 
     imbalance: float
 
@@ -57,7 +57,7 @@ class ExpertGroup:
 
     Args:
         ranks: dies with routed experts, the first ones of the instance.
-        times, slowdown: of the instance; both follow from the map and the load.
+        times, slowdown: of the instance; this class updates both from the map and the load.
         records: of all groups.
     """
 
@@ -87,26 +87,26 @@ class ExpertGroup:
         self._epoch = 0
         self._slice = 0
         self._reporter = (-1, -1)
-        """Rank and process that counts for all: what is planned depends on sums alone."""
+        """Rank and process that reports the rows of all ranks: plans depend only on the sums."""
         self._counted: Rows = ()
         self._fed, self._busy_s = 0, 0.0
         self._dies = GroupDies()
         self.balancedness = math.nan
-        """Under the map in use and the load of this slice, mean over layers."""
+        """Balancedness under the map in use and the load of this slice, mean over layers."""
         self._begun: tuple[float, float, int, str] = 0.0, 0.0, 0, ""
-        """Of the moves under way: when they began, balancedness then, their number and reason."""
+        """Of the moves in progress: start [s], balancedness at the start, number and reason."""
         self._timer = WakeTimer(node.queue, self._tick)
         self.core = GroupExperts(rules)
         self._form("opened", "copies are dealt out evenly", 0.0)
         node.queue.at(node.queue.now + rules.slice_s / 2, self._count)
 
-    # ---- what happens to the group -----------------------------------------------------------------------------------
+    # ---- changes of the group ----------------------------------------------------------------------------------------
 
     def lose(self, dies: Sequence[int], until_s: float) -> Recovery:
-        """Some dies are lost until then.
+        """Remove the ranks of dies that are lost until `until_s`.
 
-        Returns: how the instance goes on: as it would without a loss of experts, after loading those that lay nowhere
-            else, or from the beginning if no rank is left.
+        Returns: how the instance recovers: by redundant experts, after loading the experts that had no other copy, or
+            by a restart if no rank is left.
         """
         lost = [die for die in dies if die in self._pids]
         if not lost:
@@ -127,7 +127,7 @@ class ExpertGroup:
         return recovery
 
     def resize(self, ranks: int) -> None:
-        """Have so many ranks from now on; newcomers bring what a new rank of such a group holds."""
+        """Change the number of ranks; a new rank holds the experts that the opening map assigns to it."""
         before, self._size = self._size, ranks
         stay = {rank: pid for rank, pid in self._pids.items() if rank < ranks}
         self._regroup(stay | self._born(range(before, ranks)))
@@ -135,7 +135,7 @@ class ExpertGroup:
         self._enter("resized", f"{before} ranks to {ranks}; pause {pause_s:g} s", pause_s)
 
     def slow(self, factors: Mapping[int, float]) -> None:
-        """Some dies take so much longer from now on, by place in the instance."""
+        """Set the slowdown factors of dies, by index in the instance; dies without a factor run at full speed."""
         self._dies.slow = {die: factor for die, factor in factors.items() if factor != 1.0}
         self._look()
 
@@ -151,7 +151,7 @@ class ExpertGroup:
         return {rank: first + place for place, rank in enumerate(ranks)}
 
     def _regroup(self, pids: dict[int, int]) -> int:
-        """A map of these members. Returns: experts that it borrows, over all layers of the routing."""
+        """Form a map of these members. Returns: experts that it borrows, over all layers of the routing."""
         core, now, routing = self.core, self._node.queue.now, self._routing
         self._carry_out(core.abandon("the group's members have changed", now))
         self._dies.keep({rank for rank, pid in self._pids.items() if pid == pids.get(rank)})
@@ -171,7 +171,7 @@ class ExpertGroup:
         return sum(len(ledger.borrowed(layer)) for layer in range(routing.layers))
 
     def _enter(self, kind: str, reason: str, pause_s: float) -> None:
-        """The members compute by their new map after a pause."""
+        """Put the new map into use after a pause, and record the change."""
         now, before = self._node.queue.now, self.balancedness
         self._look()
         self._node.queue.at(now + pause_s, self._confirm, self._epoch)
@@ -183,7 +183,7 @@ class ExpertGroup:
             self.core.confirm(dict.fromkeys(self._pids, ledger.map.version), self._node.queue.now)
 
     def _rejoin(self, ranks: Sequence[int]) -> None:
-        """Replacements of lost ranks join, those that the group still has a place for."""
+        """Add replacements of lost ranks that are still within the size of the group."""
         missing = [rank for rank in ranks if rank < self._size and rank not in self._pids]
         if not missing or not self._instance.alive:
             return
@@ -193,7 +193,7 @@ class ExpertGroup:
         self._enter("joined", f"rank {', '.join(map(str, missing))} replaced; pause {pause_s:g} s", pause_s)
 
     def _count(self, _: object) -> None:
-        """Once in each slice: ranks count, the core judges and plans, and the next slice's load begins."""
+        """Once per slice: report row counts, let the core plan, and switch to the load of the next slice."""
         node, core = self._node, self.core
         now = node.queue.now
         if not self._instance.alive:
@@ -216,7 +216,7 @@ class ExpertGroup:
             node.queue.at(now + self._rules.slice_s, self._count)
 
     def _report(self, now: float) -> None:
-        """Rows of this slice, as ranks would report them."""
+        """Report the rows of this slice to the core, as ranks would."""
         done = self._instance.done()
         tokens, busy_s = done.forward_tokens - self._fed, done.busy_s - self._busy_s
         self._fed, self._busy_s = done.forward_tokens, done.busy_s
@@ -235,7 +235,7 @@ class ExpertGroup:
                 self.core.on(one, pid, RowsCounted(one, counted, facts.get(one)), now)
 
     def _look(self) -> None:
-        """Follow the map in use and the load of this slice. Effects: the next steps last as they say."""
+        """Recompute balancedness and step times from the map in use and the load of this slice."""
         ledger = self.core.ledger
         assert ledger is not None
         ranks = len(ledger.map.slots)
@@ -273,7 +273,7 @@ class ExpertGroup:
             self._carry_out(self.core.on(rank, self._pids[rank], fetched, self._node.queue.now))
 
     def _switch(self, event: tuple[int, int]) -> None:
-        """All ranks use the newest map from this boundary on."""
+        """Switch all ranks to the latest map at this step boundary."""
         epoch, version = event
         if epoch != self._epoch or not self._instance.alive:
             return

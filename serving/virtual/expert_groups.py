@@ -1,4 +1,4 @@
-"""Expert-parallel groups of a supernode's decode instances, as `[simulation] routing` and `[experts]` say."""
+"""Expert-parallel groups of a supernode's decode instances, configured by `[simulation] routing` and `[experts]`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BalancedTimes:
-    """Steps of one instance whose experts are known. Implements `StepDurations` and `GroupTimes`.
+    """Step durations of an instance with an imbalance of its own: `StepDurations` and `GroupTimes` in one.
 
     Attributes:
         imbalance: see `DecodeLoad`.
@@ -32,22 +32,22 @@ class BalancedTimes:
         self.imbalance = 1.0
 
     def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
-        """See `StepDurations`."""
+        """Duration of a prefill step [s], from the shared table."""
         return self._times.prefill(tokens, attended_tokens, largest)
 
     def decode(self, requests: float, context_tokens: float, mean_requests: float, groups: int = 0) -> float:
-        """See `StepDurations`."""
+        """Duration of a decode iteration [s] at the current `imbalance`."""
         return self._times.decode(requests, context_tokens, mean_requests, groups, self.imbalance)
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
-        """See `StepDurations`."""
+        """Time that a prompt chunk adds to a decode iteration [s]."""
         return self._times.chunk_on_decode_die(tokens, attended_tokens)
 
 
 class ExpertGroups:
-    """Groups of all decode instances of a supernode.
+    """Expert groups of all decode instances of a supernode.
 
-    Raises: ConfigError for what virtual time cannot do, or a routing trace that does not fit.
+    Raises: ConfigError for settings that virtual time does not support, or a routing trace that does not fit.
     """
 
     def __init__(self, node: "Supernode", seed: int) -> None:
@@ -77,14 +77,14 @@ class ExpertGroups:
         self._times: dict[ReplicaId, BalancedTimes] = {}
         self._groups: dict[ReplicaId, ExpertGroup] = {}
         self.records: list[ExpertRecord] = []
-        """Everything that changed maps, in order of its end."""
+        """All changes of maps, in order of their end."""
 
     def times(self, name: ReplicaId) -> BalancedTimes:
-        """Durations of an instance's steps, from its start on."""
+        """Step durations of an instance, created on the first call."""
         return self._times.setdefault(name, BalancedTimes(self._node.times))
 
     def start(self, instance: DecodeInstance) -> None:
-        """An instance begins."""
+        """Form the group of a new instance."""
         name = instance.name
         routing = self._recorded or SkewedRouting(self._node.cost.shape.experts, self._seed, name)
         self._groups[name] = ExpertGroup(
@@ -98,21 +98,21 @@ class ExpertGroups:
         return self._groups[name]
 
     def stop(self, name: ReplicaId) -> None:
-        """An instance is gone."""
+        """Remove the group of a stopped instance."""
         self._groups.pop(name, None)
         self._times.pop(name, None)
 
     def resize(self, instance: DecodeInstance) -> None:
-        """An instance has another size."""
+        """Resize the group to the current NPUs of its instance."""
         self._groups[instance.name].resize(self._ranks(instance.npus))
         self.slow(instance.name)
 
     def lose(self, instance: DecodeInstance, dies: Sequence[int], until_s: float) -> Recovery:
-        """See `ExpertGroup.lose`."""
+        """Remove the ranks of lost dies from an instance's group; see `ExpertGroup.lose`."""
         return self._groups[instance.name].lose(dies, until_s)
 
     def slow(self, name: ReplicaId) -> None:
-        """Dies of an instance are slower or faster than before. Nothing happens to one without a group."""
+        """Update the slowdown factors of an instance's dies. Without effect if it has no group."""
         group, node = self._groups.get(name), self._node
         if group is not None:
             dies = node.placement.dies_of(node.places[name])

@@ -1,11 +1,11 @@
-"""Faults happen to a supernode: who loses what, who stands still for how long, and what it cost.
+"""Fault injection for a supernode in virtual time: what each fault loses, how long it stalls instances, its cost.
 
-die, NPU      the instance stands still until its group is rebuilt without the die; what was on the die starts again
-node          its instances are lost and start again elsewhere, or here once they are repaired; its memory server, too
+die, NPU      the instance stalls until its group is rebuilt without the die; sequences on the die start again
+node          its instances and its memory server are lost; instances start again on idle or repaired NPUs
 RDMA link     handoffs over it are slow or stall      UB sub-plane   links and expert traffic lose a seventh
 straggler     every step of its group takes as long as the slowest die
-HBM           sequences on the die start again        memory server  blocks are lost, those on SSD come back with it
-gateway       its requests fail                        glitch, jitter the group repeats, or begins, a step late
+HBM           sequences on the die start again        memory server  blocks are lost, those on SSD return with it
+gateway       its requests fail                       glitch, jitter the group repeats a step, or starts it late
 kill, freeze, slow link of one process: see `process_faults`
 """
 
@@ -29,24 +29,24 @@ _NEVER = math.inf
 
 
 class FaultInjector:
-    """Applies a schedule of faults."""
+    """Applies a schedule of faults to a supernode and records their cost."""
 
     def __init__(self, node: Supernode, faults: tuple[Fault, ...]) -> None:
         self._node = node
         self._processes = ProcessFaults(node)
         self._records: list[tuple[Fault, str, FaultCost]] = []
-        """Each with the name of what it hit."""
+        """Each fault with the name of its target and its cost."""
         self._planes: Counter[int] = Counter()
-        """Faults that have each UB sub-plane now."""
+        """Number of active faults of each UB sub-plane."""
         self._thinned: dict[DieId, tuple[float, list[float]]] = {}
-        """RDMA links that faults have now: the whole rate, and the part that each fault leaves."""
+        """RDMA links with active faults: the full rate, and the part of it that each fault leaves, 0..1."""
         self._slow: dict[DieId, list[float]] = {}
-        """Factors of the stragglers' faults that each die has now."""
+        """Slowdown factors of the active straggler faults of each die."""
         for fault in faults:
             node.queue.at(fault.at_s, self._happen, fault)
 
     def records(self) -> list[FaultRecord]:
-        """Faults that happened, in order of time. An effect that is not over yet has lasted to the end."""
+        """Faults so far, in order of time. `until_s` is nan where the effect has not ended."""
         now = self._node.queue.now
         return [
             FaultRecord(
@@ -78,7 +78,7 @@ class FaultInjector:
             self._hit_unit(fault, cost)
 
     def _hit_unit(self, fault: Fault, cost: FaultCost) -> None:
-        """Apply a fault to the unit that it names by itself."""
+        """Apply a fault to the hardware unit that it names."""
         node, numbers = self._node, fault.target_numbers
         match fault.kind:
             case FaultKind.DIE | FaultKind.NPU:
@@ -110,7 +110,7 @@ class FaultInjector:
             case FaultKind.VPC_CARD:  # serving does not use the plane; only loading models from storage would
                 pass
 
-    # ---- what is hit -----------------------------------------------------------------------------------------------
+    # ---- effects ---------------------------------------------------------------------------------------------------
 
     def _on(self, hit: Callable[[NpuId], bool]) -> list[PrefillInstance | DecodeInstance]:
         node = self._node
@@ -136,7 +136,7 @@ class FaultInjector:
         cost: FaultCost,
     ) -> None:
         places = self._node.placement.dies_of(self._node.places[instance.name])
-        if instance.pool == "prefill":  # all dies share every sequence: it is lost once
+        if instance.pool == "prefill":  # all dies share every sequence, so that a sequence is lost only once
             dies = dies[:1]
         of_prefill = instance.pool == "prefill"
         tp = 1 if of_prefill else self._node.cost.decode.parallelism.attention_tp

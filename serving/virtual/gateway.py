@@ -1,9 +1,9 @@
-"""A gateway in virtual time: the live one's core, its events delivered by the event queue.
+"""A gateway in virtual time: the core of the live gateway, driven by the event queue.
 
-arrival ──gateway_s──► core ──orders──► instances ──news──► core ...
+arrival ──gateway_s──► core ──commands──► instances ──events──► core ...
 
-Instances report their load as live, but only when a gateway is about to decide something and its last report is older
-than `[simulation] status_period_s`.
+Instances report their load as in a live system, but only if the gateway is about to make a decision and the last report
+is older than `[simulation] status_period_s`.
 """
 
 import math
@@ -45,13 +45,13 @@ _ROUTE_NOTHING = (Tokens, Adopted)
 
 
 class VirtualGateway:
-    """Owns the requests that were sent to it.
+    """Gateway that owns the requests submitted to it.
 
     Args:
-        status_period_s: how old reports of instances may be [s].
-        gateways: how many there are.
+        status_period_s: greatest age of an instance's load report at a decision [s].
+        gateways: number of gateways.
         timeout_s: deadline of each request [s].
-        seed: of the whole run; a request's own seed follows from it and its number.
+        seed: of the whole run; the seed of a request is derived from it and the request's row.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class VirtualGateway:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def submit(self, request: tuple[int, int, int, tuple[BlockHash, ...]], key: str = "") -> None:
-        """Take a request in.
+        """Submit a request to the core; it fails at once while the gateway is down.
 
         Args:
             request: its row, prompt tokens, output tokens, and the hashes of its full blocks.
-            key: whose it is.
+            key: API key of the request.
         """
         row, prompt, output, hashes = request
         now, name = self._queue.now, self._settings.name
@@ -106,7 +106,7 @@ class VirtualGateway:
         self._tell(Submit(row, GenerationJob(RequestId(""), (spec,), key, mark=row + 1)))
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
-        """See `Owner`."""
+        """Receive events of sequences from an instance."""
         for one in news:
             if type(one) is Adopted:
                 self._book.adopted(self._row(one.sequence_id), self._queue.now)
@@ -115,18 +115,18 @@ class VirtualGateway:
         self._tell(InstanceSays(replica, news))
 
     def learn(self, instance: InstancePort) -> None:
-        """An instance has come up."""
+        """Add an instance that is up, with its current load."""
         self._instances[instance.name] = instance
         self._do(InstanceUp(instance.name, instance.pool, _NO_NODE, instance.kv_blocks))
         self.report(instance)
         self._set_alarm()
 
     def report(self, instance: InstancePort) -> None:
-        """An instance tells its load now; one that was given up is not heard."""
+        """Report the current load of an instance to the core, unless the instance was given up."""
         if instance.name not in self._instances:
             return
         tokens, inside, free = instance.status()
-        # What runs at once is of use only where keys share: else a report shall cost no more.
+        # These values are used only where keys share capacity; otherwise the report skips them to stay fast.
         waiting, bounds = (instance.waiting(), instance.bounds()) if self._settings.limits.shared else (0, (0, 0))
         status = Status(
             queued_tokens=tokens,
@@ -145,13 +145,13 @@ class VirtualGateway:
         self._do(InstanceStatus(instance.name, status))
 
     def instance_lost(self, name: ReplicaId, still_since: float | None = None) -> None:
-        """An instance is gone; whatever it worked on is sent elsewhere.
+        """Remove an instance that was lost, and resubmit its requests.
 
         Args:
-            still_since: when one that is given up for its silence moved last [s]; None = its process is gone.
+            still_since: last activity of an instance that is given up for its silence [s]; None = its process died.
         """
         if name not in self._instances:
-            return  # it was given up before
+            return  # already given up
         drained = self._instances.pop(name).draining
         del self._reported_at[name]
         before = self._failures()
@@ -159,9 +159,9 @@ class VirtualGateway:
         self._book.hit += self._failures() - before
 
     def crash(self, until_s: float) -> int:
-        """The process is gone until then, with all of its connections: their requests fail.
+        """Crash the process: all its requests fail, and it is down until `until_s`.
 
-        Returns: requests that were lost.
+        Returns: number of requests lost.
         """
         lost = self.open_requests
         self._do(EndAll("the gateway was lost"))
@@ -174,32 +174,32 @@ class VirtualGateway:
 
     @property
     def up(self) -> bool:
-        """Whether it takes requests."""
+        """Whether it accepts requests."""
         return self._queue.now >= self._down_until
 
     @property
     def open_requests(self) -> int:
-        """Under way or waiting."""
+        """Number of requests that run or wait."""
         return self._core.running + len(self._core.room)
 
     def waiting(self) -> tuple[int, int]:
-        """Requests that wait here, for their turn or for an instance to come up, and their known tokens."""
+        """Requests that wait for their turn or for an instance to start, and their known tokens."""
         requests, tokens, _ = self._core.waiting(self._queue.now)
         return requests, tokens
 
     def abandon(self) -> None:
-        """The simulation stops: what is under way stays unfinished."""
+        """Mark the open requests as unfinished, at the end of the simulation."""
         for number in self._core.numbers():
             self._book.end(number, Outcome.UNFINISHED, self._queue.now)
 
     def check(self) -> None:
-        """Prove that the core's ledgers balance. Raises: LedgerError, AssertionError."""
+        """Check that the core's ledgers balance. Raises: LedgerError, AssertionError."""
         self._core.check()
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
     def _tell(self, event: GatewayEvent) -> None:
-        """Deliver an event. Effects: before decisions old reports are renewed; the core is woken later."""
+        """Deliver an event to the core, refresh old load reports before a decision, and set the next wake-up."""
         old = self._queue.now - self._period_s
         if self._oldest_report <= old and self._may_route(event):
             for name, instance in self._instances.items():
@@ -210,7 +210,7 @@ class VirtualGateway:
         self._set_alarm()
 
     def _may_route(self, event: GatewayEvent) -> bool:
-        """Most news are tokens, which no instance is chosen for, unless their end lets the next request in."""
+        """Whether an event may lead to a routing decision. Tokens do so only if requests wait for capacity."""
         if type(event) is not InstanceSays or len(self._core.room):
             return True
         for one in event.news:
@@ -269,7 +269,7 @@ class VirtualGateway:
 
     def _woken(self, when: float) -> None:
         if when != self._wake_at:
-            return  # an earlier one was set since
+            return  # an earlier wake-up has been set since
         self._wake_at = math.inf
         if self._core.next_wake() <= self._queue.now:
             self._tell(Look())

@@ -1,4 +1,4 @@
-"""Dies of an expert-parallel group in virtual time: what each needs for a step, and the waits that follow from it."""
+"""Dies of an expert-parallel group in virtual time: step time of each, and the resulting waits."""
 
 from collections.abc import Callable, Collection
 
@@ -6,15 +6,15 @@ from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.values.expert_facts import ExchangeFacts, ExpertWork
 
 SequenceShare = Callable[[int], float]
-"""Share of the sequences that a die would have otherwise, and has."""
+"""Share of its normal number of sequences that a die has, 0..1."""
 
 
 class GroupDies:
-    """Dies of one group, by their place in the instance.
+    """Dies of one group, by index in the instance.
 
     Attributes:
-        slow: factors of slow dies.
-        shares: rows of each over the busiest one's, mean over layers.
+        slow: slowdown factors of slow dies.
+        shares: rows of each die over those of the busiest one, mean over layers.
     """
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class GroupDies:
         self._facts = {die: facts for die, facts in self._facts.items() if die in dies}
 
     def slowest(self, sequences: SequenceShare) -> float:
-        """Time of a step over that of a group without slow dies."""
+        """Step time relative to a group without slow dies."""
         return max([1.0, *(self._need(die, sequences) for die in self.slow)])
 
     def exchange(
         self, dies: Collection[int], ranks: int, busy_s: float, sequences: SequenceShare
     ) -> dict[int, ExchangeFacts]:
-        """Work and waits of each die since it joined. All wait for the one that takes longest.
+        """Work and waits of each die since it joined; all dies wait for the slowest one.
 
         Args:
-            dies: those that compute. ranks: of the group.
-            busy_s: time of steps since the last call [s].
+            dies: dies that compute. ranks: number of ranks of the group.
+            busy_s: duration of the steps since the last call [s].
         """
         needs = {die: self._need(die, sequences) for die in dies}
         last = max(needs, key=needs.__getitem__)
@@ -53,7 +53,7 @@ class GroupDies:
         return self._facts
 
     def _need(self, die: int, sequences: SequenceShare) -> float:
-        """Time that a die needs for a step, over that of the usual die with the most rows."""
+        """Time that a die needs for a step, relative to a normal die with the most rows."""
         experts = PRODUCTION_MOE_SHARE * self._share(die)
         return self.slow.get(die, 1.0) * ((1 - PRODUCTION_MOE_SHARE) * sequences(die) + experts)
 

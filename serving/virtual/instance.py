@@ -1,4 +1,4 @@
-"""Common part of instances in virtual time: who they are, what they did, and whether they leave."""
+"""Common part of instances in virtual time: identity, meter of their work, and lifecycle."""
 
 from collections.abc import Callable
 
@@ -11,9 +11,9 @@ class InstanceInVirtualTime:
     """One instance.
 
     Attributes:
-        life: rules by which it leaves.
-        silent: frozen for so long that gateways have given it up; they learn of it again when it goes on.
-        on_empty: told when the last sequence has left.
+        life: rules by which it drains and stops.
+        silent: frozen for so long that gateways have given it up; they add it again when it thaws.
+        on_empty: called when the last sequence has left.
     """
 
     def __init__(self, name: ReplicaId, pool: str, npus: int) -> None:
@@ -28,5 +28,5 @@ class InstanceInVirtualTime:
 
     @property
     def draining(self) -> bool:
-        """Whether it takes nothing new."""
+        """Whether it accepts no new sequences."""
         return self.life.leaving

@@ -1,4 +1,4 @@
-"""Common part of every engine's driver in virtual time: take orders, pass on news, start what runs beside steps."""
+"""Driver of one engine in virtual time: executes commands, forwards events, starts transfers in the background."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _LAYOUT = "simulated"
 
 
 class AccountedExtents(Sequence[BlockExtent]):
-    """The extents of one ticket: accounted blocks have neither place nor bytes, and are made only for who reads them.
+    """Extents of one ticket, created on access, because accounted blocks have neither an address nor data.
 
     Args:
         hashes: of the leading full blocks.
@@ -76,12 +76,12 @@ class AccountedExtents(Sequence[BlockExtent]):
 
 @dataclass(frozen=True, slots=True)
 class DriverContext:
-    """Everything that instances of one supernode share.
+    """Shared context of the instances of one supernode.
 
     Attributes:
-        owner_of: the gateway of a sequence.
-        movers: move KV for them.
-        block_bytes: of one KV block, for the tickets of their handoffs.
+        owner_of: returns the gateway of a sequence.
+        movers: KV transfers.
+        block_bytes: size of one KV block, for handoff tickets.
     """
 
     queue: EventQueue
@@ -92,11 +92,12 @@ class DriverContext:
 
 
 class InstanceDriver:
-    """One engine with its surroundings.
+    """Connects one engine to gateways, transfers and the event queue.
 
     Args:
-        name: of the instance; `die`: the engine's place in it.
-        kick: called when the engine may have something to do that it had not before.
+        name: of the instance.
+        die: index of the engine in the instance.
+        kick: called when the engine may have new work.
     """
 
     __slots__ = (
@@ -127,20 +128,19 @@ class InstanceDriver:
         self.name = name
         self.die = die
         self.on_end = on_end
-        """Told every sequence that has left the engine."""
+        """Called with each sequence that has left the engine."""
         self._queue = around.queue
         self._owner_of = around.owner_of
         self._movers = around.movers
         self._block_bytes = around.block_bytes
         self._kick = kick
         self.dead = False
-        """Its instance was lost: what still arrives falls to the ground."""
+        """The instance was lost: results of transfers that still arrive are ignored."""
 
     def tell(self, event: EngineEvent) -> Run | WakeAt | None:
-        """Tell the engine of an event.
+        """Pass an event to the engine, start the transfers that it requests, and report its events to the gateways.
 
-        Returns: what it asks of its driver.
-        Effects: moves begin, and gateways hear the news.
+        Returns: the step to run, or when to call the engine again; None if neither.
         """
         effects = self._on(event, self._queue.now)
         return self._carry_out(effects) if effects else None
@@ -183,7 +183,7 @@ class InstanceDriver:
                 told.append(effect)
 
     def take(self, order: Order) -> None:
-        """An order of a gateway. Effects: unless it was refused, the engine looks again."""
+        """Execute a command of a gateway, and call `kick` unless the command was refused or only starts pulls."""
         on, now = self._on, self._queue.now
         effects = on(order, now)
         if effects:
@@ -200,25 +200,25 @@ class InstanceDriver:
         self._kick(self)
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Accept no new sequences."""
         self.tell(Drain())
 
     def move_out(self) -> None:
-        """Move everything inside elsewhere from the next step on, and take nothing new."""
+        """Accept no new sequences, and hold the present ones for other instances from the next step on."""
         self.tell(MoveOut())
         self._kick(self)
 
     def at_rest(self) -> bool:
-        """Whether the engine has let go of everything. Effects: what it still wants to store is on its way."""
+        """Whether the engine has neither sequences nor stores in progress. Starts the stores that are still due."""
         if not self.engine.idle():
             return False
         self.tell(NextStep())
         return not self.engine.storing_blocks
 
     def lose(self, sequence_id: SequenceId) -> int:
-        """Drop a sequence whose KV is gone: the engine forgets it, its gateway sends it elsewhere.
+        """Cancel a sequence whose KV was lost, and report the loss so that its gateway resubmits it.
 
-        Returns: tokens that must be computed again.
+        Returns: tokens that must be recomputed.
         """
         sequence = self.engine.sequences.get(sequence_id)
         tokens = sequence.num_computed if sequence is not None else 0
@@ -227,7 +227,7 @@ class InstanceDriver:
         return tokens
 
     def _tell(self, told: list[News]) -> None:
-        """Each owner gets its news in one go."""
+        """Send each owner its events in one call."""
         owner_of = self._owner_of
         first = owner_of(told[0].sequence_id)
         if len(told) == 1:
@@ -280,7 +280,7 @@ class InstanceDriver:
 
 
 class WakeTimer:
-    """Asks again at the earliest moment that an engine named, without filling the heap with later ones."""
+    """Timer that keeps only the earliest requested wake-up, so that later ones do not fill the event queue."""
 
     __slots__ = ("_at", "_queue", "_wake")
 
@@ -290,7 +290,7 @@ class WakeTimer:
         self._at = math.inf
 
     def set(self, when: float | None) -> None:
-        """Wake at this moment, unless an earlier one is set already. Effects: may add an event."""
+        """Wake at `when` [s], unless an earlier wake-up is already set."""
         if when is not None and when < self._at:
             self._at = when
             self._queue.at(when, self._due, when)

@@ -1,4 +1,4 @@
-"""Per-request record of what clients saw and what was decided, row by row."""
+"""Records of requests, one row each, and of decisions."""
 
 import math
 from collections import Counter, deque
@@ -19,8 +19,8 @@ class Book:
     def __init__(self, on_empty: Callable[[], None], slo: SloConfig) -> None:
         """
         Args:
-            on_empty: called whenever no request is open any more.
-            slo: what a request must get to count as good.
+            on_empty: called whenever the last open request has ended.
+            slo: limits that a request must meet to count as good.
         """
         self._on_empty = on_empty
         self.on_end: Callable[[], None] | None = None
@@ -34,10 +34,10 @@ class Book:
         """Sequences that lost their instance."""
         self.counts: Counter[str] = Counter()
         self._kept: dict[str, deque[tuple[float, str, str, str, str]]] = {}
-        """Arguments of `DecisionRecord`: of most decisions no record is ever asked for."""
+        """Arguments of `DecisionRecord`, which are turned into records only when they are read."""
 
     def arrive(self, arrival_s: float, prompt_tokens: int) -> int:
-        """A request has come. Returns: its row."""
+        """Add a request that has arrived. Returns: its row."""
         rows = self.rows
         row = len(rows.arrival_s)
         rows.arrival_s.append(arrival_s)
@@ -56,23 +56,23 @@ class Book:
         return row
 
     def sent(self, row: int) -> None:
-        """Note that a request goes to a prefill instance."""
+        """Record that a request was sent to a prefill instance."""
         rows = self.rows
         if not rows.attempts[row]:
             self.prompt_tokens_in += rows.prompt_tokens[row]
         rows.attempts[row] += 1
 
     def adopted(self, row: int, now: float) -> None:
-        """Note that a decode instance has a request's KV; what happens again after a loss does not count."""
+        """Record when a decode instance first holds a request's KV; later times, after a loss, are ignored."""
         rows = self.rows
         if rows.adopted_s[row] != rows.adopted_s[row]:
             rows.adopted_s[row] = now
 
     def deliver(self, row: int, news: Tokens, now: float, queue_s: float | None = None) -> None:
-        """Tokens reach the client.
+        """Record tokens that reach the client.
 
         Args:
-            queue_s: with the first ones, how long the request waited before its prompt was worked on [s].
+            queue_s: with the first tokens, time that the request waited before its prompt was started [s].
         """
         rows = self.rows
         count = len(news.tokens)
@@ -91,7 +91,7 @@ class Book:
                 rows.pulled_tokens[row] = news.pool.pulled_tokens
 
     def end(self, row: int, outcome: Outcome, now: float) -> None:
-        """Note that a request is over."""
+        """Record the end of a request."""
         rows = self.rows
         rows.outcome[row] = outcome
         if outcome is Outcome.FINISHED:
@@ -104,7 +104,7 @@ class Book:
             self._on_empty()
 
     def decided(self, now: float, kind: str, subject: str, choice: str, reason: str) -> None:
-        """Count a decision; the newest ones of each kind are kept."""
+        """Count a decision; the latest ones of each kind are kept."""
         self.counts[kind] += 1
         kept = self._kept.get(kind)
         if kept is None:
@@ -112,6 +112,6 @@ class Book:
         kept.append((now, kind, subject, choice, reason))
 
     def decisions(self) -> list[DecisionRecord]:
-        """The kept ones, in order of time."""
+        """The decisions that were kept, in order of time."""
         kept = [DecisionRecord(*one) for kept in self._kept.values() for one in kept]
         return sorted(kept, key=lambda one: (one.at_s, one.kind))

@@ -1,4 +1,4 @@
-"""Several supernodes' results as one: requests by arrival, time lines added up."""
+"""Merges the results of several supernodes: requests by arrival, time lines added up."""
 
 import math
 from array import array
@@ -12,11 +12,11 @@ from serving.virtual.result import DecisionRecord, RequestColumns, SimResult, Si
 
 _KEPT_DECISIONS = 2000
 _SHARES = ("prefill_kv_share", "decode_kv_share", "pool_share", "ub_share", "rdma_share", "vpc_share", "step_s")
-"""Means over supernodes; everything else is a sum."""
+"""Fields that are means over supernodes; the other fields are sums."""
 
 
 def merge_results(results: Sequence[SimResult], workload: str, seed: int, wall_s: float) -> SimResult:
-    """One result of all supernodes.
+    """Merge the results of all supernodes into one.
 
     Args:
         results: in order of the supernodes; at least one.
@@ -107,7 +107,7 @@ def _idle(last: SimulatedPoint) -> SimulatedPoint:
 
 
 def _merge_totals(results: Sequence[SimResult]) -> Totals:
-    """Sums; a supernode that has ended has its NPUs until all have."""
+    """Sums; the NPUs of a supernode count until the last supernode has ended."""
     parts = [one.totals for one in results]
     sums = {column.name: sum(getattr(part, column.name) for part in parts) for column in fields(Totals)}
     sums["load_s"] = max((part.load_s for part in parts), default=0.0)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class WorkDone(NamedTuple):
-    """Work of an instance up to a moment, the running step as far as it is. Fields: see `InstanceMeter`."""
+    """Work of an instance up to a moment, including the finished part of the running step; see `InstanceMeter`."""
 
     busy_s: float
     prompt_tokens: int
@@ -28,19 +28,19 @@ class InstanceMeter:
 
     def __init__(self) -> None:
         self.steps = 0
-        """A prefill step counts when it begins; a decode iteration when it is over, at the next change."""
+        """A prefill step is counted at its start, decode iterations at the next change after their end."""
         self.busy_s = 0.0
         self.prompt_tokens = 0
         self.attended_tokens = 0.0
-        """Sum over computed prompt tokens of the context that each one saw."""
+        """Sum over computed prompt tokens of the context that each attends to [tokens]."""
         self.forward_tokens = 0
-        """Fed through the layers, drafts included: what experts were sent."""
+        """Tokens fed through the layers, including draft tokens; they determine the expert traffic."""
         self.output_tokens = 0
         self.peak_batch = 0
         self.peak_kv_share = 0.0
 
     def step(self, duration_s: float, batch: int, prompt_tokens: int, attended_tokens: float, kv_share: float) -> None:
-        """Count one step that begins."""
+        """Count a step at its start."""
         self.steps += 1
         self.busy_s += duration_s
         self.prompt_tokens += prompt_tokens

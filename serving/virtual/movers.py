@@ -1,4 +1,4 @@
-"""Moves KV in virtual time: handoffs over RDMA, cached blocks over UB; every byte is counted on its plane."""
+"""KV transfers in virtual time: handoffs over RDMA, cached blocks over UB; every byte is counted on its plane."""
 
 from serving.errors import HandoffError
 from serving.ids import ReplicaId
@@ -12,13 +12,13 @@ from serving.virtual.ports import Done
 LOOKUP_S = 0.0005
 """One round of lookups to all servers of a prompt: the live pool's median is 0.1-0.2 ms for two servers on one node."""
 ASK_S = 0.00012
-"""Of that, what an instance itself is busy with: lookups that it begins together end one after the other. Source: the
-live pool's lookup of 100 blocks (README). However short, it matters: an engine that waits for several prompts begins
-with the first one, and the others wait for a whole step."""
+"""Part of `LOOKUP_S` that keeps the instance busy: lookups that start together end one after the other. Source: the
+live pool's lookup of 100 blocks (README). It matters although it is short: an engine that waits for several prompts
+starts with the first one, and the others wait for a whole step."""
 
 
 class VirtualMovers:
-    """All moves of one supernode.
+    """All KV transfers of one supernode.
 
     Args:
         pool: None without a KV-cache pool.
@@ -33,7 +33,7 @@ class VirtualMovers:
         self._clients: dict[ReplicaId, int] = {}
         self._asking_until: dict[ReplicaId, float] = {}
         self._late: dict[ReplicaId, float] = {}
-        """Seconds by which the moves of an instance take longer now."""
+        """Current delay of each instance's transfers [s]."""
         self.handed_off = 0
         self.pulled = 0
         self.stored = 0
@@ -42,7 +42,7 @@ class VirtualMovers:
         self.found_blocks = 0
 
     def slow(self, instance: ReplicaId, seconds: float) -> None:
-        """Moves of an instance that begin from now on take so much longer; 0 = no more."""
+        """Delay the future transfers of an instance by `seconds`; 0 = no delay."""
         if seconds > 0:
             self._late[instance] = seconds
         else:
@@ -53,7 +53,7 @@ class VirtualMovers:
         return done if late is None else lambda outcome: self._network.later(late, done, outcome)
 
     def pull(self, order: PullOrder, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
-        """See `Movers`. A source that dies meanwhile makes the pull fail at its end."""
+        """Move the blocks of a handoff. If the source dies during the transfer, the pull fails at its end."""
         knows = self._network.knows
         nbytes = tokens * self._token_bytes if knows(order.ticket.source) and knows(target) else 0
         done = self._delayed(target, done)

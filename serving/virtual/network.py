@@ -1,8 +1,8 @@
-"""The planes of one supernode in virtual time: who moves what to whom, on links that are shared.
+"""The network planes of one supernode in virtual time: transfers over shared links.
 
-Handoffs cross two die links of the RDMA plane. Cached blocks cross UB through one port for each instance, as wide as
-its NPUs together: the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled. Expert traffic is
-part of the step times; its bytes are counted here, but it takes no room on these links.
+Handoffs cross two die links of the RDMA plane. Cached blocks cross UB through one port per instance with the bandwidth
+of its NPUs together; the memory servers' side is far wider (32 nodes of 640 GB/s) and is not modelled. Expert traffic
+is part of the step times; its bytes are counted, but it uses no bandwidth of these links.
 """
 
 from collections.abc import Callable
@@ -22,10 +22,10 @@ Done = Callable[[Any], None]
 
 
 class Network:
-    """Transfers under way, and who must be told of their end.
+    """Transfers in progress, with a callback for the end of each.
 
     Args:
-        pool_bytes_per_s: what one NPU loads from the KV-cache pool.
+        pool_bytes_per_s: rate at which one NPU loads from the KV-cache pool.
     """
 
     def __init__(self, queue: EventQueue, topology: Topology, pool_bytes_per_s: float) -> None:
@@ -47,30 +47,30 @@ class Network:
 
     @property
     def ub_bytes(self) -> int:
-        """Moved over UB between instances and the KV-cache pool."""
+        """Bytes moved over UB between instances and the KV-cache pool."""
         return int(self.fabric.bytes_moved(Plane.UB))
 
     @property
     def rdma_bytes(self) -> int:
-        """Moved over RDMA."""
+        """Bytes moved over RDMA."""
         return int(self.fabric.bytes_moved(Plane.RDMA))
 
     def join(self, name: ReplicaId, dies: tuple[DieId, ...], npus: int) -> None:
-        """An instance has come up on these dies."""
+        """Add an instance on these dies, with a port as wide as its `npus`."""
         self._dies[name] = dies
         self._ports[name] = {way: (_port(dies[0].npu, way),) for way in Direction}
         for (port,) in self._ports[name].values():
             self.fabric.set_capacity(self.now, port, self._pool_rate * npus)
-        self._plan()  # what an instance that has left still moves through the port may end at another time now
+        self._plan()  # a transfer of a removed instance through the same port may now end at another time
 
     def leave(self, name: ReplicaId) -> None:
-        """Remove an end that is gone. What is under way still ends."""
+        """Remove an instance. Its transfers in progress still finish."""
         self._dies.pop(name, None)
         self._ports.pop(name, None)
         self._routes = {key: found for key, found in self._routes.items() if name not in key[:2]}
 
     def later(self, seconds: float, done: Done, argument: Any) -> None:  # noqa: ANN401 - handed to `done`
-        """Call something after so long [s]."""
+        """Call `done(argument)` after `seconds`."""
         self._queue.at(self._queue.now + seconds, done, argument)
 
     def knows(self, name: ReplicaId) -> bool:
@@ -90,7 +90,7 @@ class Network:
         """Move KV blocks from a prefill instance to a die of a decode instance, then call `done(argument)`.
 
         Args:
-            source_die: counts if both are the same instance: it shrinks, and its streams move together.
+            source_die: used only if source and target are the same instance, which moves sequences as it shrinks.
         """
         if source not in self._dies or target not in self._dies:
             self._queue.at(self._queue.now, done, argument)
@@ -131,7 +131,7 @@ class Network:
         self._through_port(instance, Direction.OUT, nbytes, latency_s, done, argument)
 
     def changed(self) -> None:
-        """Capacities have changed: ends have moved."""
+        """Reschedule the next end of a transfer after capacities have changed."""
         self._plan()
 
     def _through_port(
@@ -157,7 +157,7 @@ class Network:
         self._plan()
 
     def _plan(self) -> None:
-        """One event for the next end; it may have moved either way."""
+        """Schedule an event for the next end of a transfer, which may now be earlier or later than before."""
         following = self.fabric.next_end()
         if following is None:
             self._planned = None

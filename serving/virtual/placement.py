@@ -1,4 +1,4 @@
-"""Which NPUs of a supernode an instance gets: the first free ones in a row, else the first free ones."""
+"""Placement of instances on the NPUs of a supernode: the first contiguous free ones, else the first free ones."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,23 +12,23 @@ class NpuPlacement:
     def __init__(self, topology: Topology, npus: int) -> None:
         """
         Args:
-            npus: how many of the supernode's NPUs may be used, from the first one on.
+            npus: number of usable NPUs, counted from the first one of the supernode.
         """
         self._ids = list(topology.npu_ids())[:npus]
         self._free = [True] * len(self._ids)
         self._broken: Counter[int] = Counter()
-        """Faults that have an NPU, by place; it works again when all of them are over."""
+        """Number of active faults of each NPU, by index; an NPU works again when all of them are over."""
         self._dies = topology.spec.node.npu.dies
         self._by_host: Mapping[int, int] | None = None
 
     @property
     def npus(self) -> Sequence[NpuId]:
-        """All of them, in order."""
+        """All usable NPUs, in order."""
         return self._ids
 
     @property
     def total(self) -> int:
-        """NPUs that are not broken."""
+        """Number of NPUs that are not broken."""
         return len(self._ids) - len(self._broken)
 
     @property
@@ -40,11 +40,11 @@ class NpuPlacement:
 
     @property
     def idle(self) -> int:
-        """NPUs that could be taken."""
+        """Number of NPUs that are free and not broken."""
         return sum(self._free) - sum(self._free[place] for place in self._broken)
 
     def take(self, count: int) -> tuple[NpuId, ...] | None:
-        """NPUs for an instance. Returns: None if there are too few."""
+        """Take NPUs for an instance. Returns: None if too few are free."""
         usable = [place for place, free in enumerate(self._free) if free and place not in self._broken]
         if len(usable) < count:
             return None
@@ -55,21 +55,21 @@ class NpuPlacement:
         return tuple(self._ids[place] for place in chosen)
 
     def give_back(self, npus: tuple[NpuId, ...]) -> None:
-        """An instance has left."""
+        """Free the NPUs of an instance."""
         for npu in npus:
             self._free[self._place(npu)] = True
 
     def work(self, npus: tuple[NpuId, ...]) -> bool:
-        """Whether none of them is broken."""
+        """Whether none of these NPUs is broken."""
         return not any(self._place(npu) in self._broken for npu in npus)
 
     def fail(self, npu: NpuId) -> None:
-        """Take an NPU out of use until `repair`, as often as it failed."""
+        """Take an NPU out of use until `repair` was called once for each failure."""
         self._broken[self._place(npu)] += 1
         self._by_host = None
 
     def repair(self, npu: NpuId) -> None:
-        """One of its faults is over."""
+        """End one fault of an NPU."""
         place = self._place(npu)
         self._broken[place] -= 1
         self._by_host = None

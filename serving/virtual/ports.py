@@ -1,4 +1,4 @@
-"""Ports of virtual instances: how long things take, and where news of it goes."""
+"""Ports of virtual instances: step durations, KV transfers, and the gateways that receive their events."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ class StepDurations(Protocol):
         ...
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
-        """Time that one die or group of a decode instance takes for a prompt chunk of its own, beside decoding."""
+        """Time that a prompt chunk on one die or group of a decode instance adds to a decode iteration."""
         ...
 
 
@@ -33,7 +33,7 @@ class Owner(Protocol):
     """The gateway that owns a sequence, as an instance sees it."""
 
     def hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
-        """News of its sequences, from one instance at one moment."""
+        """Receive the events of its sequences from one instance at one moment."""
         ...
 
 
@@ -41,18 +41,18 @@ Done = Callable[[Any], None]
 
 
 class Movers(Protocol):
-    """Everything that moves KV for an instance, in the background."""
+    """KV transfers of instances, in the background."""
 
     def pull(self, order: PullOrder, target: ReplicaId, die: int, tokens: int, done: Done) -> None:
         """Move a handoff's blocks over the RDMA plane; `done` gets (order, bytes, error or None)."""
         ...
 
     def fetch(self, order: FetchOrder, instance: ReplicaId, done: Done) -> None:
-        """Ask the KV-cache pool; `done` gets (order, report)."""
+        """Load blocks from the KV-cache pool; `done` gets (order, report)."""
         ...
 
     def store(self, order: StoreOrder, instance: ReplicaId, done: Done) -> None:
-        """Publish in the KV-cache pool; `done` gets the order."""
+        """Store blocks in the KV-cache pool; `done` gets the order."""
         ...
 
 
@@ -67,19 +67,19 @@ class InstancePort(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether it takes nothing new."""
+        """Whether it accepts no new sequences."""
         ...
 
     def take(self, order: Order) -> None:
-        """An order of a gateway."""
+        """Execute a command of a gateway."""
         ...
 
     def status(self) -> tuple[int, int, int]:
-        """Tokens to be computed, sequences inside, free KV blocks."""
+        """Tokens to be computed, sequences on the instance, free KV blocks."""
         ...
 
     def bounds(self) -> tuple[int, int]:
-        """Bounds of what runs at once: sequences, tokens of a step."""
+        """Most sequences and most step tokens that run at once."""
         ...
 
     def waiting(self) -> int:

@@ -17,15 +17,15 @@ from serving.virtual.meter import WorkDone
 
 _TOKEN = (0,)
 _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)
-"""Sequences that the loss of a die does not hurt: copied elsewhere, or wanted by nobody."""
+"""Phases of sequences that survive the loss of a die: their KV has copies, or is no longer needed."""
 
 
 class PrefillInstance(InstanceInVirtualTime):
-    """Computes prompts and holds them until they are pulled.
+    """Prefill instance: computes prompts and holds their KV until it is pulled.
 
     Args:
-        npus: whose dies share sequences and heads, so that all of them compute each step together.
-        slowdown: factor on the duration of a step that starts now: stragglers, jitter.
+        npus: NPUs whose dies share sequences and heads, so that all of them compute each step together.
+        slowdown: factor on the duration of a step, given its number: stragglers, jitter.
         attention_tokens: of the model; see `PrefillCost`.
     """
 
@@ -54,15 +54,15 @@ class PrefillInstance(InstanceInVirtualTime):
         self._speed = BusyThroughput()
         self._attention_tokens = attention_tokens
         self._ready_s = 0.0
-        """When the running step ends, or the instance no longer stands still, whatever is later."""
+        """End of the running step or of the stall, whichever is later [s]."""
         self._step = (0.0, 0.0, 0, 0.0, 0.0)
-        """Begin and duration of the running step [s], its tokens, what they attend to, and how long the instance was
-        busy before [s]."""
+        """Start and duration of the running step [s], its tokens, the tokens that they attend to, and the busy time of
+        the instance before it [s]."""
 
     # ---- orders ----------------------------------------------------------------------------------------------------
 
     def take(self, order: Order) -> None:
-        """See `Instance`. A prefill instance refuses handoffs of others."""
+        """Execute a command of a gateway. A prefill instance refuses handoffs (`Adopt`)."""
         match order:
             case Add(spec=spec):
                 self._inside.add(spec.sequence_id)
@@ -71,60 +71,60 @@ class PrefillInstance(InstanceInVirtualTime):
         self._seat.take(order)
 
     def drain(self) -> None:
-        """Take nothing new."""
+        """Accept no new sequences."""
         self._seat.drain()
 
     def move_out(self) -> None:
-        """Let what is inside go on elsewhere."""
+        """Hold all sequences for other instances to continue."""
         self._seat.move_out()
 
     def at_rest(self) -> bool:
-        """See `InstanceDriver`."""
+        """Whether the engine holds nothing; see `InstanceDriver.at_rest`."""
         return self._seat.at_rest()
 
     def die(self) -> None:
-        """Everything inside is gone."""
+        """Lose all sequences."""
         self.alive = False
         self._seat.dead = True
         self._inside.clear()
 
     def stall(self, seconds: float) -> None:
-        """Stand still for so long: from now on, or from the end of the running step."""
+        """Stall for some time [s], from now or from the end of the running step."""
         self._ready_s = max(self._ready_s, self._queue.now) + seconds
 
     def lose_die(self, die: int, share: float) -> tuple[int, int]:
-        """A die's KV is lost, or a share of it. What is held for decode has copies elsewhere; the rest starts again.
+        """Lose the KV of a share of the sequences, which start again. Sequences held for decode survive.
 
-        Returns: sequences hit, and tokens that must be computed again.
+        Returns: sequences lost, and tokens that must be recomputed.
         """
         inside = [key for key, one in self._engine.sequences.items() if one.phase not in _UNHURT]
         lost = inside[: math.ceil(len(inside) * share)]
         return len(lost), sum(self._seat.lose(sequence_id) for sequence_id in lost)
 
-    # ---- what is known ---------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------------------------
 
     @property
     def sequences(self) -> int:
-        """Inside, held ones included."""
+        """Number of sequences on the instance, including held ones."""
         return len(self._inside)
 
     def inside(self) -> list[SequenceId]:
-        """Sequences inside, held ones included."""
+        """Sequences on the instance, including held ones."""
         return list(self._inside)
 
     def status(self) -> tuple[int, int, int]:
-        """See `Instance`."""
+        """Tokens to be computed, sequences waiting or running, free KV blocks."""
         scheduler = self._engine.scheduler
         inside = len(scheduler.running) + len(scheduler.waiting)
         return scheduler.queued_tokens(), inside, scheduler.blocks.pool.num_free
 
     def bounds(self) -> tuple[int, int]:
-        """See `Instance`."""
+        """Most sequences and most step tokens that run at once."""
         settings = self._engine.settings
         return settings.max_sequences, settings.max_step_tokens
 
     def tokens_per_s(self) -> float:
-        """See `Instance`."""
+        """Tokens recently computed per second of step time; 0 = not known."""
         return self._speed.tokens_per_s
 
     def waiting(self) -> int:
@@ -156,7 +156,7 @@ class PrefillInstance(InstanceInVirtualTime):
         return self._engine.scheduler.preemptions
 
     def check(self) -> None:
-        """Prove that the engine's ledgers balance.
+        """Check that the engine's ledgers balance.
 
         Raises: LedgerError if they do not.
         """
@@ -170,7 +170,7 @@ class PrefillInstance(InstanceInVirtualTime):
             self.on_empty()
 
     def _kick(self, _seat: InstanceDriver) -> None:
-        """Look again as soon as everything that happens now has happened, unless a step runs or nobody is there."""
+        """Start the next step after all other events of this moment, unless a step runs or there are no sequences."""
         scheduler = self._engine.scheduler
         if self._plan is None and not self._kicked and (scheduler.waiting.items or scheduler.running.items):
             self._kicked = True
@@ -200,7 +200,7 @@ class PrefillInstance(InstanceInVirtualTime):
         self._queue.at(now + duration, self._step_done, duration)
 
     def _price(self, plan: StepPlan) -> tuple[float, float, float]:
-        """Duration of a step [s], its prompt tokens, and the context that they see together."""
+        """Duration of a step [s], its prompt tokens, and the tokens that they attend to in total."""
         tokens = attended = largest = 0.0
         for step in plan.sequences:
             fed = len(step.tokens)

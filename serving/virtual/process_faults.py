@@ -1,9 +1,9 @@
-"""Processes in virtual time that are killed, stand still or move KV slowly: instances, memory servers, gateways.
+"""Faults of processes in virtual time: kills, freezes and slow links of instances, memory servers and gateways.
 
-kill     the instance is gone, its requests go elsewhere; another one is up after the restart of an engine
-freeze   ├─ stands still ─┬─ `silence_s`: gateways send its requests elsewhere ─┬─ `replaced_after_s`: as a kill
-         └ goes on        └ thaws later: empty, and gateways send to it again   └ thaws no more
-         a frozen memory server is waited for, missed and dropped from the ring; thawed, it is back with its blocks
+kill     the instance is lost, its requests are resubmitted; a replacement is up after the restart of an engine
+freeze   ├─ stalled ──────┬─ `silence_s`: gateways resubmit its requests ───────┬─ `replaced_after_s`: as a kill
+         └ continues      └ thaws later: empty, and gateways use it again       └ does not thaw
+         a frozen memory server first delays requests, then leaves the ring; when thawed it returns with its blocks
 slow_link  every handoff, fetch and store of the instance takes longer
 """
 
@@ -31,9 +31,9 @@ class FaultCost:
     hit: int = 0
     tokens: int = 0
     npus: int = 0
-    """Of instances that stand still until they have recovered."""
+    """NPUs of the instances that are stalled until recovery."""
     still_s: float = 0.0
-    """How long those stand still [s]; 0 = as long as `recovery` takes."""
+    """Duration of that stall [s]; 0 = as long as `recovery` takes."""
     recovery: Recovery = Recovery.REDUNDANT_EXPERTS
 
 
@@ -44,7 +44,7 @@ class ProcessFaults:
         self._node = node
         self._frozen: set[ReplicaId] = set()
         self._slow: defaultdict[ReplicaId, float] = defaultdict(float)
-        """Seconds by which each instance's moves are slower, of all faults that it has now."""
+        """Delay of each instance's transfers by all its active faults [s]."""
 
     def choose(self, fault: Fault) -> tuple[str, str] | None:
         """Pool and name of the process that a fault hits now; None if there is none."""
@@ -66,10 +66,7 @@ class ProcessFaults:
         return [one.name for one in node.instances(pool) if not one.draining and one.name not in self._frozen]
 
     def happen(self, fault: Fault, pool: str, name: str, cost: FaultCost) -> None:
-        """Apply a fault to the process that it hits.
-
-        Effects: `cost` grows, for as long as the fault goes on.
-        """
+        """Apply a fault to the process that it hits, and add its effects to `cost` while the fault lasts."""
         node, now = self._node, self._node.queue.now
         if pool == "kvcache":
             if fault.kind is FaultKind.FREEZE:
@@ -97,7 +94,7 @@ class ProcessFaults:
     # ---- killed ----------------------------------------------------------------------------------------------------
 
     def lose(self, instance: _Instance, cost: FaultCost) -> None:
-        """An instance is gone with its KV; another one starts after `cost.still_s`."""
+        """Remove an instance with its KV; a replacement starts after `cost.still_s`."""
         node = self._node
         cost.npus += instance.npus
         cost.tokens += instance.kv_used() * node.config.engine.block_tokens
@@ -117,7 +114,7 @@ class ProcessFaults:
                 node.queue.at(node.queue.now + 1.0, self._start_again, pool)
 
     def lose_memory(self, name: str, until_s: float) -> None:
-        """A memory server is lost until then. Nothing happens where there is no such server, or none that is up."""
+        """Remove a memory server until `until_s`. Without effect if no such server is up."""
         pool, now = self._node.pool, self._node.queue.now
         if pool is not None and pool.runs(name):
             pool.lose_server(name, now, keeps_ssd=True)
@@ -126,7 +123,7 @@ class ProcessFaults:
 
     def _new_memory(self, name: str) -> None:
         pool = self._node.pool
-        if pool is not None:  # a pool that has grown meanwhile may have taken the lost one's name
+        if pool is not None:  # a pool that has grown since may have reused the name of the lost server
             pool.add_server(self._node.queue.now, None if pool.runs(name) else name)
 
     # ---- frozen ----------------------------------------------------------------------------------------------------
@@ -142,7 +139,7 @@ class ProcessFaults:
         queue.at(queue.now + course.stands_s, self._give_up if course.replaced else self._thaw, instance)
 
     def _fall_silent(self, silent: tuple[_Instance, float, FaultCost]) -> None:
-        """Gateways give it up, as live: what it has, it drops before it goes on."""
+        """Gateways give the instance up, as in a live system; it drops its sequences before it continues."""
         instance, since, cost = silent
         node = self._node
         if not instance.alive:
@@ -170,7 +167,7 @@ class ProcessFaults:
             self.lose(instance, FaultCost(still_s=restart_s))
 
     def _freeze_memory(self, name: str, seconds: float) -> None:
-        """A memory server stands still; after `replaced_after_s` it is killed, and another one takes over its SSD."""
+        """Freeze a memory server; after `replaced_after_s` it is killed, and a new server takes over its SSD."""
         pool, queue, replaced_after_s = self._node.pool, self._node.queue, self._node.config.health.replaced_after_s
         assert pool is not None
         replaced = seconds > replaced_after_s

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 ENGINE = "engine"
-"""Entry of `SimResult.config` that says for which engine the times hold."""
+"""Entry of `SimResult.config` with the engine that the times hold for."""
 ACCURACY = "accuracy"
-"""Entry of `SimResult.config` that says how far the times can be trusted."""
+"""Entry of `SimResult.config` with the expected accuracy of the times."""
 
 
 class Outcome(IntEnum):
@@ -21,9 +21,9 @@ class Outcome(IntEnum):
     REJECTED = 1
     """429: the gateway's queue was full."""
     FAILED = 2
-    """Given up after too many attempts, its deadline, or no instance."""
+    """Ended by too many attempts, its deadline, or for lack of an instance."""
     UNFINISHED = 3
-    """Still under way when the simulation was stopped."""
+    """Still open when the simulation was stopped."""
 
 
 @dataclass(slots=True)
@@ -41,15 +41,15 @@ class RequestColumns:
     cached_tokens: "array[int]" = field(default_factory=lambda: array("q"))
     """Prompt tokens that were not computed: found in the instance or pulled from the pool."""
     pulled_tokens: "array[int]" = field(default_factory=lambda: array("q"))
-    """Those of them that came from the KV-cache pool."""
+    """Part of `cached_tokens` that was loaded from the KV-cache pool."""
     attempts: "array[int]" = field(default_factory=lambda: array("q"))
-    """Times that it was sent to a prefill instance."""
+    """Number of times the request was sent to a prefill instance."""
     outcome: "array[int]" = field(default_factory=lambda: array("b"))
     """`Outcome` values."""
     queue_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """Time in queues, of the gateway and of an instance, before work on the prompt began; nan without a first token."""
+    """Time in the queues of the gateway and of an instance before the prompt was started; nan without a first token."""
     adopted_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """When a decode instance had the prompt's KV, the first one if there were several; nan if it never moved."""
+    """When a decode instance first held the prompt's KV; nan if the KV was never moved."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -60,17 +60,17 @@ class SimulatedPoint:
     """The whole system at one moment.
 
     Attributes:
-        prefill_queue_tokens: known tokens that prefill instances still have to compute.
+        prefill_queue_tokens: known tokens that prefill instances have not computed yet.
         prefill_waiting, decode_waiting: sequences without blocks yet.
         decode_batch: sequences decoding.
         decode_kv_share, prefill_kv_share: used part of the KV blocks, 0..1.
         pool_share: used part of the KV-cache pool's memory, 0..1.
-        prefill_npus, decode_npus: of instances that serve; `starting_npus` of those that come up, `idle_npus` of none.
+        prefill_npus, decode_npus: of instances that serve; `starting_npus` of starting ones; `idle_npus` are unused.
         ub_bytes, rdma_bytes, vpc_bytes: moved since the start.
-        ub_share, rdma_share, vpc_share: used part of each plane's capacity since the point before, 0..1.
-        step_s: duration of the decode step that ran, 0 if none.
-        draining_npus: of instances that serve, but leave: part of `prefill_npus` and `decode_npus`.
-        memory_servers: that form the KV-cache pool and do not leave.
+        ub_share, rdma_share, vpc_share: used part of each plane's capacity since the previous point, 0..1.
+        step_s: duration of the running decode step [s]; 0 if none.
+        draining_npus: of draining instances: part of `prefill_npus` and `decode_npus`.
+        memory_servers: number of memory servers in the KV-cache pool, without draining ones.
     """
 
     at_s: float
@@ -102,7 +102,7 @@ class DecisionRecord:
 
     Attributes:
         kind: `route prefill`, `route decode`, `scale`, `preempt`, `reject`, `resubmit`, ...
-        subject: request, instance or pool that it is about.
+        subject: request, instance or pool that the decision concerns.
         choice: what was decided.
     """
 
@@ -134,11 +134,11 @@ class ExpertRecord:
     """One change of an expert-parallel group's map.
 
     Attributes:
-        kind: `opened`, `rebalanced`, `undone` (a rebalance that did not end), `lost`, `joined` or `resized`.
-        ranks: members after it.
-        moves: experts that were to move, each in a layer of the routing.
-        before, after: balancedness under the load of its time: mean over largest of ranks' rows, mean over layers; nan
-            before the first map.
+        kind: `opened`, `rebalanced`, `undone` (a rebalance that was not completed), `lost`, `joined` or `resized`.
+        ranks: members after the change.
+        moves: planned expert moves, counted per layer of the routing.
+        before, after: balancedness under the load at that time: mean over largest of the ranks' rows, averaged over
+            layers; nan before the first map.
     """
 
     at_s: float
@@ -157,11 +157,11 @@ class FaultRecord:
 
     Attributes:
         kind: as `hardware.faults` names it.
-        target: what it hit.
-        until_s: when its effect ended; nan if it lasted to the end.
+        target: unit or process that the fault hit.
+        until_s: when its effect ended; nan if it lasted to the end of the run.
         sequences_hit: sequences that had to start again or were slowed down.
-        tokens_lost: computed tokens, prompt and output, that had to be computed again.
-        npu_seconds_lost: NPU time that served nobody because of it.
+        tokens_lost: computed tokens, prompt and output, that had to be recomputed.
+        npu_seconds_lost: NPU time without service because of the fault.
     """
 
     at_s: float
@@ -186,38 +186,38 @@ class InstanceTotals:
     steps: int
     busy_s: float
     prompt_tokens: int
-    """Computed, also more than once."""
+    """Prompt tokens computed, including recomputed ones."""
     output_tokens: int
     preemptions: int
     peak_batch: int
     peak_kv_share: float
     load_s: float = 0.0
-    """How long it was there under load: until the last request arrived."""
+    """Time that the instance was up under load: until the last request arrived [s]."""
     load_busy_s: float = 0.0
-    """How long steps ran meanwhile."""
+    """Part of `load_s` in which steps ran [s]."""
     work_s: float = 0.0
-    """How long its work of that time takes at its best rate; see `work_done`."""
+    """Time that its work during `load_s` takes at its best rate [s]; see `work_done`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the whole run; the conservation tests are stated over these.
+    """Sums over the whole run. The conservation tests check these values.
 
     Attributes:
-        end_s: when the last event happened.
+        end_s: time of the last event.
         prompt_tokens_in: of all requests that were sent to an instance, each counted once.
-        tokens_computed: prompt tokens, again whenever they were computed again. tokens_cached, tokens_pulled: those
-            that were not, as each request was told with its first token, without what a resubmission found later.
-        tokens_out: reached clients.
-        tokens_generated: sampled by decode instances, hence without the first tokens, which prefill gives; more when
-            something was lost on the way.
+        tokens_computed: prompt tokens computed, including recomputed ones. tokens_cached, tokens_pulled: prompt tokens
+            not computed, as reported with each request's first token; later hits of resubmissions are not included.
+        tokens_out: tokens that reached clients.
+        tokens_generated: tokens sampled by decode instances. Excludes first tokens, which prefill samples; includes
+            tokens lost before they reached a client.
         kv_bytes_handed_off: over the RDMA plane; `kv_bytes_pulled`, `kv_bytes_stored`: from and into the pool, over UB.
-        pool_lookups_blocks, pool_hits_blocks: blocks asked for and found.
-        npu_seconds: NPUs of instances that served or came up, over time.
-        events: how many the simulator handled.
-        kv_bytes_sent: moved to memory servers; more than stored where some blocks were there already.
+        pool_lookups_blocks, pool_hits_blocks: blocks looked up and found.
+        npu_seconds: NPU time of instances that served or started.
+        events: events handled by the simulator.
+        kv_bytes_sent: moved to memory servers; more than stored if some blocks were already stored.
         expert_bytes: of dispatch and combine, over UB.
-        load_s: how long there was load: until the last request arrived.
+        load_s: time under load: until the last request arrived [s].
     """
 
     end_s: float
@@ -246,8 +246,8 @@ class SimResult:
     Attributes:
         name: of the configuration.
         config: what was simulated, as a flat table of text for the report: pools, sizes, device, SLOs, seed, faults.
-        wall_s: real time that it took; not part of the JSON.
-        decisions: the newest of each kind up to a bound; `decision_counts` has all of them.
+        wall_s: wall-clock time of the run; not part of the JSON.
+        decisions: the latest of each kind up to a bound; `decision_counts` counts all of them.
         scaling: every change of a target.
         experts: every change of a group's expert map; none without `[simulation] routing`.
     """

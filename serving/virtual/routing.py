@@ -1,8 +1,8 @@
-"""Rows that choose each expert in virtual time, slice by slice: from a routing trace, or drawn by seed from a fit.
+"""Rows per expert in virtual time, slice by slice: from a routing trace, or drawn by seed from a fit.
 
 Fit of the skew: popularity is log-normal, `exp(1.7 z)`. Of 256 experts 21 % then get more than the mean, the hottest 30
-times the mean; published of DeepSeek-R1 on ShareGPT are 20 % and 30 times (xDeepServe, arXiv 2508.02520, Figure 11).
-How far a slice strays from the long-term mean is not published.
+times the mean; for DeepSeek-R1 on ShareGPT 20 % and 30 times are published (xDeepServe, arXiv 2508.02520, Figure 11).
+The deviation of a slice from the long-term mean is not published.
 """
 
 import math
@@ -21,10 +21,10 @@ SKEW = "skew"
 SKEW_SPREAD = 1.7
 """Standard deviation of the logarithm of an expert's popularity."""
 SLICE_SPREAD = 0.1
-"""The same of what a slice multiplies it with."""
+"""Standard deviation of the logarithm of the factor that a slice multiplies the popularity with."""
 DRAWN_LAYERS = 2
-"""Layers that are drawn; each stands for an equal part of the model's. Planning takes a quarter of a second of CPU time
-for each, with 288 ranks."""
+"""Number of drawn layers; each represents an equal part of the model's layers. With 288 ranks, planning takes a quarter
+of a second of CPU time per layer."""
 
 Rows = tuple[tuple[int, ...], ...]
 """[layer][expert]"""
@@ -34,7 +34,7 @@ class ExpertRouting(Protocol):
     """Load of experts, by number of the slice.
 
     Attributes:
-        layers: whose load is known; each stands for as many of the model's.
+        layers: number of layers with a load; each represents an equal number of the model's layers.
     """
 
     layers: int
@@ -48,16 +48,16 @@ class ExpertRouting(Protocol):
         """Rows that ranks count in a slice.
 
         Args:
-            total: rows of a layer that the instance computed, each as often as it chose.
+            total: rows of a layer that the instance computed, counted once per chosen expert.
         """
         ...
 
 
 class SkewedRouting:
-    """The fit.
+    """Routing drawn from the fit.
 
     Args:
-        name: of the instance: two have the same popular experts, but stray from the mean apart.
+        name: of the instance: instances share the popular experts, but deviate from the mean independently.
     """
 
     layers = DRAWN_LAYERS
@@ -91,9 +91,10 @@ class SkewedRouting:
 
 
 class RecordedRouting:
-    """A trace's slices in their order, again from the first after the last.
+    """The slices of a routing trace in order, repeated from the first after the last.
 
-    Rows are as recorded, however many the instance computed: so what is planned is the same as live.
+    Rows are as recorded, independent of the number that the instance computed, so that plans equal those of the live
+    group.
 
     Args:
         loads: [layer][slice][expert].
@@ -117,7 +118,7 @@ def read_routing(path: Path, experts: int, layers: int, slice_s: float) -> Recor
 
     Args:
         experts, layers: of the model. slice_s: of `[experts]`.
-    Raises: ConfigError if it cannot be read or is of another model or other slices; RoutingTraceError.
+    Raises: ConfigError if the file cannot be read, or its model or slices differ; RoutingTraceError.
     """
     try:
         with path.open("rb") as file:

@@ -23,12 +23,12 @@ from serving.virtual.work_done import best_rates, with_work
 from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[float, int], None]
-"""Told the virtual time [s] and the requests that have arrived so far."""
+"""Called with the virtual time [s] and the number of requests that have arrived."""
 Enough = Callable[[float, RequestColumns], bool]
-"""Told the virtual time [s] and the requests so far. Returns: whether nothing more has to be known."""
+"""Called with the virtual time [s] and the requests so far. Returns: whether the run can end early."""
 
 _POINTS = 600
-"""Of the time line, if nothing else is asked for."""
+"""Default number of points of the time line."""
 _PROGRESS_EVENTS = 20_000
 _EVENTS_BETWEEN_LOOKS = 4_000
 _COLLECT_EVERY = 200_000
@@ -37,7 +37,7 @@ _COLLECT_EVERY = 200_000
 def cost_model(config: ServeConfig) -> CostModel:
     """The cost model of the configured device, model and engine.
 
-    Raises: ConfigError if one cannot be read, or drafts are configured of a model that has none.
+    Raises: ConfigError if one cannot be read, or if draft tokens are configured for a model without a draft layer.
     """
     try:
         return simulated_cost(config)
@@ -61,15 +61,15 @@ def simulate(
     """Simulate one supernode until its last request has ended.
 
     Args:
-        faults: what goes wrong, in order of time.
-        timeline_step_s: between two points of the time line; None = about 600 points.
-        stop_s: end here; what is under way then counts as unfinished.
-        enough: asked now and then whether to end.
-        progress: called now and then.
-        seed: instead of the configuration's.
-        check: prove at the end that every ledger balances.
-        scaler: instead of the one that `[autoscaler]` names.
-    Raises: ConfigError for a topology that cannot be.
+        faults: to inject, in order of time.
+        timeline_step_s: time between two points of the time line [s]; None = about 600 points.
+        stop_s: end of the run [s]; open requests then count as unfinished.
+        enough: called regularly to decide whether to end early.
+        progress: called regularly.
+        seed: replaces the configured seed.
+        check: check at the end that every ledger balances.
+        scaler: replaces the scaler configured in `[autoscaler]`.
+    Raises: ConfigError for a topology that is not possible.
     """
     begun = time.perf_counter()
     seed = config.simulation.seed if seed is None else seed
@@ -104,7 +104,7 @@ def simulate(
 
 
 def _run(node: Supernode, stop_s: float, progress: Progress | None, enough: Enough | None) -> None:
-    """Until nothing more can happen to a request, or the end that was asked for."""
+    """Run until every request has ended, or until `stop_s` or `enough` ends the run."""
     queue = node.queue
     at_once = _PROGRESS_EVENTS if enough is None else _EVENTS_BETWEEN_LOOKS
     while node.busy and len(queue) and queue.now <= stop_s:
@@ -119,9 +119,7 @@ def _run(node: Supernode, stop_s: float, progress: Progress | None, enough: Enou
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage rarely: hardly any object here is part of a cycle, and looking again and again takes an eighth of
-    the time.
-    """
+    """Collect garbage rarely: few objects are part of a cycle, and frequent collections take an eighth of the time."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(_COLLECT_EVERY, 50, 100)

@@ -1,6 +1,6 @@
-"""Where a process that simulates some of the supernodes tells how far it is.
+"""Progress reports of a process that simulates some of the supernodes.
 
-Imports nothing that may be compiled: a process begins here, before it knows whether it runs compiled.
+Imports no module that may be compiled: a process starts in this module, before it knows whether it runs compiled.
 """
 
 from pathlib import Path
@@ -12,10 +12,10 @@ _QUEUE: Any = None
 
 
 def begin(queue: Any, folder: Path | None) -> None:  # noqa: ANN401 - a queue between processes has no type to name
-    """Start of a process.
+    """Initialize the process.
 
     Args:
-        queue: of (supernode, virtual time, arrived requests), to the process that started this one.
+        queue: to the parent process, for (supernode, virtual time [s], requests arrived).
         folder: see `compiled.begin_worker`.
     """
     global _QUEUE
@@ -24,5 +24,5 @@ def begin(queue: Any, folder: Path | None) -> None:  # noqa: ANN401 - a queue be
 
 
 def tell(number: int, at_s: float, arrived: int) -> None:
-    """How far a supernode is."""
+    """Report the progress of a supernode: virtual time [s] and requests arrived."""
     _QUEUE.put((number, at_s, arrived))

@@ -1,7 +1,7 @@
-"""Many supernodes: each is simulated for itself, with its own share of the requests, on as many processes as one likes.
+"""Simulation of many supernodes, each independent with its own share of the requests, on any number of processes.
 
-Supernodes have their own gateways, pools and KV-cache pool and share nothing, so that the result does not depend on how
-many processes there are.
+Supernodes have their own gateways, pools and KV-cache pool and share nothing, so that the result does not depend on the
+number of processes.
 """
 
 import gc
@@ -26,17 +26,17 @@ from serving.virtual.run import simulate
 from serving.virtual.workload.request import RequestStream
 
 Progress = Callable[[int, float, int], None]
-"""Told the number of a supernode, its virtual time [s] and the requests that have arrived there."""
+"""Called with the index of a supernode, its virtual time [s] and the number of its requests that have arrived."""
 
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Simulation to run, as plain values that a process can be sent.
+    """Simulation to run, as plain values that can be sent to a process.
 
     Attributes:
-        open_shard: gives the workload of supernode i of n; a function at the top of a module, or a partial of one.
+        open_shard: returns the workload of supernode i of n; a module-level function, or a partial of one.
         faults: by supernode; fewer entries than supernodes mean none for the others.
     """
 
@@ -53,9 +53,8 @@ def simulate_supernodes(plan: Plan, name: str, *, processes: int = 1, progress: 
 
     Args:
         name: of the whole workload, for reports.
-        processes: how many work at once.
+        processes: number of worker processes, started and ended by this call.
     Raises: ConfigError as `simulate`, TraceError for a bad trace.
-    Effects: starts processes, and ends them.
     """
     begun = time.perf_counter()
     count = plan.config.simulation.supernodes
@@ -69,7 +68,7 @@ def simulate_supernodes(plan: Plan, name: str, *, processes: int = 1, progress: 
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of one supernode; that of the first is the run's own."""
+    """The seed of one supernode; the first one uses the seed of the run."""
     return seed if number == 0 else mix64(seed ^ mix64(number))
 
 
@@ -113,7 +112,7 @@ def _in_processes(plan: Plan, count: int, processes: int, progress: Progress | N
 
 
 def _read(reports: Any) -> Iterable[tuple[int, float, int]]:  # noqa: ANN401
-    """Reports that are there, or the next one; none after a moment."""
+    """The available reports, or the next one; none after a timeout."""
     try:
         yield reports.get(timeout=_POLL_S)
         while True:

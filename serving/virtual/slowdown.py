@@ -1,4 +1,4 @@
-"""By how much an instance's steps are longer than predicted, now: jitter and spikes, stragglers, thinner links."""
+"""Current slowdown of an instance's steps relative to the prediction: jitter, spikes, stragglers, degraded links."""
 
 import math
 
@@ -7,18 +7,18 @@ from serving.config.simulation import SimulationConfig
 from serving.ids import ReplicaId
 
 JITTER_STEPS = 8
-"""Decode iterations that share one factor when steps vary: the mean of as many draws."""
+"""Decode iterations that share one factor when steps vary: the mean of this many draws."""
 
 
 class Slowdown:
-    """The factor of one instance. Called with the number of a step."""
+    """Slowdown factor of one instance, called with the number of a step."""
 
     __slots__ = ("_averaged", "_factors", "_product", "_variation")
 
     def __init__(self, config: SimulationConfig, seed: int, name: ReplicaId, *, averaged: bool) -> None:
         """
         Args:
-            averaged: one step stands for `JITTER_STEPS`.
+            averaged: one factor covers `JITTER_STEPS` steps.
         """
         varies = config.jitter > 0.0 or config.spike_share > 0.0
         self._variation = (
@@ -34,7 +34,7 @@ class Slowdown:
         return self._variation is not None
 
     def set(self, cause: str, factor: float) -> None:
-        """One cause slows the instance down by so much from now on; 1 = it is over. Causes multiply."""
+        """Set the factor of one cause from now on; 1 = no slowdown. The factors of all causes multiply."""
         self._factors[cause] = factor
         self._product = math.prod(self._factors.values(), start=1.0)
 

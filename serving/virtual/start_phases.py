@@ -1,10 +1,10 @@
-"""The phases of a start in virtual time, and the processes that wait so that the first one is spared.
+"""Phases of an instance start in virtual time, and the pre-warmed processes that save the first phase.
 
     process 30 s | weights: pool 5 s, storage 320 s | compiled graphs | serves
-    `---- none where processes wait on as many NPUs; whoever takes them is replaced after those 30 s
+    `---- skipped if processes are pre-warmed on enough NPUs; used processes are replaced after those 30 s
 
-A process that waits has no model: it belongs to the platform, and its NPU to nobody. Source: pre-warmed TEs of
-xDeepServe's parent system (arXiv 2501.14417, section 6.1).
+A pre-warmed process has no model: it belongs to the platform, and its NPU is not allocated to an instance. Source:
+pre-warmed TEs of xDeepServe's parent system (arXiv 2501.14417, section 6.1).
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from hardware.cost.cost_model import CostModel
 from serving.config.simulation import SimulationConfig
 
 PROCESS_S = 30.0
-"""An engine without weights. Source: xDeepServe's parent system, 26-32 s."""
+"""Start of an engine process without weights [s]. Source: xDeepServe's parent system, 26-32 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,14 @@ class StartPhases:
         """From the decision to serving [s].
 
         Args:
-            warm: the processes run already.
+            warm: whether the processes are already running.
         """
         return (0.0 if warm else self.process) + self.weights + self.graphs
 
 
 def start_phases(cost: CostModel, config: SimulationConfig) -> StartPhases:
-    """The phases by configuration; instances that are kept pre-warmed with their model have only the last one, and
-    what was measured as a whole is one phase.
+    """The configured phases. Instances pre-warmed with their model have only the last phase; a measured total start
+    time is a single phase.
     """
     if config.start_s:
         return StartPhases(0.0, config.start_s, 0.0)
@@ -46,28 +46,27 @@ def start_phases(cost: CostModel, config: SimulationConfig) -> StartPhases:
 
 
 class WarmProcesses:
-    """Processes without a model that wait.
+    """Pre-warmed processes without a model.
 
     Args:
-        npus: that they are on, all together.
+        npus: total NPUs of the processes.
     """
 
     def __init__(self, npus: int) -> None:
         self._npus = npus
         self._taken: deque[tuple[float, int]] = deque()
-        """When they will be there again, and on how many NPUs; at most those of `PROCESS_S`."""
+        """Used processes of the last `PROCESS_S`: when they are replaced [s], and their NPUs."""
 
     def npus(self, now: float) -> int:
-        """NPUs on which one waits."""
+        """NPUs with a pre-warmed process."""
         while self._taken and self._taken[0][0] <= now:
             self._npus += self._taken.popleft()[1]
         return self._npus
 
     def take(self, npus: int, now: float) -> bool:
-        """Take those of so many NPUs.
+        """Use the processes of so many NPUs; they are replaced after `PROCESS_S`.
 
-        Returns: False if there are too few; then none are taken.
-        Effects: the taken ones are there again after `PROCESS_S`.
+        Returns: False if there are too few; then none are used.
         """
         if npus > self.npus(now):
             return False

@@ -45,10 +45,10 @@ MODEL_LEN = 131_072
 
 
 class Supernode:
-    """Everything of one supernode.
+    """One supernode: its gateways, pools of instances, network, KV-cache pool and event queue.
 
     Args:
-        cost: of the device and the model that are simulated.
+        cost: cost model of the simulated device and model.
         seed: of this supernode.
     """
 
@@ -81,7 +81,7 @@ class Supernode:
         self.load = LoadMarks()
         self.started_s: dict[ReplicaId, float] = {}
         self._fed_by_gone = dict.fromkeys(config.pools, 0)
-        """Tokens that went through instances that are no more."""
+        """Tokens computed by stopped instances, by pool."""
         self.places: dict[ReplicaId, tuple[NpuId, ...]] = {}
         """The NPUs of each instance."""
         self.serials = dict.fromkeys(config.pools, 0)
@@ -95,7 +95,7 @@ class Supernode:
 
         self.experts = ExpertGroups(self, seed) if config.simulation.routing else None
         self.slowdowns: dict[ReplicaId, Slowdown] = {}
-        """By which factor each instance's steps are longer than predicted."""
+        """Factor by which the steps of each instance are longer than predicted."""
         self._stretch = 1.0
         self.slow_dies: dict[DieId, float] = {}
         servers = sum(one.ub_memory_mib // config.kvcache.ub_memory_mib for one in config.cluster.nodes)
@@ -106,9 +106,12 @@ class Supernode:
     # ---- instances -------------------------------------------------------------------------------------------------
 
     def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
-        """Bring up one more instance, now."""
-        self.serials[pool] += 1
-        name = ReplicaId(f"{pool}-{self.serials[pool] - 1}")
+        """Start an instance of a pool; it is up at once.
+
+        Raises: ConfigError if too few NPUs are free.
+        """
+        self._serial[pool] += 1
+        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
         if npus is None:
             raise ConfigError(
@@ -132,7 +135,7 @@ class Supernode:
         return instance
 
     def stop_instance(self, instance: PrefillInstance | DecodeInstance) -> None:
-        """Take an instance out: it has drained, or it was lost."""
+        """Remove an instance that has drained or was lost."""
         name = instance.name
         done = instance.done()
         self.totals.append(self.totals_of(instance, self.queue.now))
@@ -150,7 +153,7 @@ class Supernode:
             gateway.instance_lost(name)
 
     def move_instance(self, instance: DecodeInstance, npus: tuple[NpuId, ...]) -> None:
-        """A decode instance has these NPUs from now on. Effects: it pauses; gateways hear of its new room."""
+        """Resize a decode instance to these NPUs, with a pause, and report its new capacity to the gateways."""
         name = instance.name
         self.places[name] = npus
         self.slowdowns[name].set("dies", self._slowest(npus))
@@ -165,14 +168,14 @@ class Supernode:
                 gateway.learn(instance)
 
     def groups_of(self, npus: int) -> int:
-        """Groups of dies that share their sequences, of a decode instance: as many as dies without attention TP.
+        """Number of groups of dies that share sequences, of a decode instance with so many NPUs.
 
-        Dies with experts only have no sequences.
+        Without attention TP each die is a group. Dies with experts only are in no group.
         """
         return self.cost.decode.parallelism.groups(npus * DIES_PER_NPU)
 
     def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
-        """The dies of an instance that send and receive handoffs: of a decode group that shares sequences the first.
+        """The dies of an instance that send and receive handoffs: of a decode instance, the first of each group.
 
         Dies with experts only are the last ones.
         """
@@ -183,19 +186,19 @@ class Supernode:
         return dies[: len(dies) - division.expert_dies : division.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
-        """Let an instance take nothing new from now on: its engines and every gateway hear it."""
+        """Drain an instance: it accepts no new sequences, and every gateway receives its status."""
         instance.drain()
         for gateway in self.gateways:
             gateway.report(instance)
 
     def stretch(self, factor: float) -> None:
-        """Every instance's steps, also of those that start later, take so much longer than in a whole supernode."""
+        """Multiply the step times of all present and future instances by `factor`, for lost UB sub-planes."""
         self._stretch = factor
         for instance in self.everyone:
             self._change_pace(instance, "planes", factor)
 
     def slow_die(self, die: DieId, factor: float) -> None:
-        """A die takes so much longer from now on, and its group with it, whichever that is; 1 = as long as others."""
+        """Slow down a die, and with it the instance that uses it, by a factor; 1 = normal speed."""
         self.slow_dies[die] = factor
         for instance in self.everyone:
             if die.npu in self.places[instance.name]:
@@ -204,12 +207,12 @@ class Supernode:
                     self.experts.slow(instance.name)
 
     def _slowest(self, npus: Sequence[NpuId]) -> float:
-        """The factor of the slowest die of some NPUs: all dies of a group wait for that one."""
+        """The factor of the slowest die of some NPUs, for which all dies of a group wait."""
         return max((factor for die, factor in self.slow_dies.items() if die.npu in npus), default=1.0)
 
     def _change_pace(self, instance: PrefillInstance | DecodeInstance, cause: str, factor: float) -> None:
         self.slowdowns[instance.name].set(cause, factor)
-        if isinstance(instance, DecodeInstance):  # a prefill step is asked about when it begins
+        if isinstance(instance, DecodeInstance):  # a prefill instance reads its factor at each step's start
             instance.change_pace()
 
     def totals_of(self, instance: PrefillInstance | DecodeInstance, stopped_s: float = math.nan) -> InstanceTotals:
@@ -231,7 +234,7 @@ class Supernode:
         )
 
     def work_done(self) -> dict[ReplicaId, WorkDone]:
-        """Work of every instance that is up, so far."""
+        """Work so far of every instance that is up."""
         return {one.name: one.done() for one in self.everyone}
 
     def _prefill(self, name: ReplicaId) -> PrefillInstance:
@@ -268,7 +271,7 @@ class Supernode:
         return instance
 
     def _owner_of(self, sequence_id: SequenceId) -> VirtualGateway:
-        """The gateway of a sequence, which its id names: `g2-71/0@1` belongs to gateway 2."""
+        """The gateway of a sequence, from its id: `g2-71/0@1` belongs to gateway 2."""
         gateways = self.gateways
         return gateways[0] if len(gateways) == 1 else gateways[int(sequence_id[1 : sequence_id.index("-")])]
 
@@ -276,7 +279,7 @@ class Supernode:
         config = self.config
         settings = core_settings(config, GatewayId(f"g{number}"), tuple(config.pools), self._attention_tokens)
         return VirtualGateway(
-            replace_struct(settings, max_age_s=math.inf),  # links do not fall silent here
+            replace_struct(settings, max_age_s=math.inf),  # links do not fall silent in virtual time
             self.queue,
             self.directory,
             self.book,
@@ -287,7 +290,7 @@ class Supernode:
         )
 
     def instances(self, pool: str) -> Sequence[PrefillInstance | DecodeInstance]:
-        """Those that are up, draining ones included."""
+        """Instances of a pool that are up, including draining ones."""
         if pool == "aggregated":
             return self.aggregated
         return self.prefills if pool == "prefill" else self.decodes
@@ -310,13 +313,13 @@ class Supernode:
             fed[instance.pool] += instance.done().forward_tokens
         message = shape.dispatch_bytes + shape.combine_bytes
         routed = sum(fed.values()) * shape.active_experts
-        of_prefill = fed.get("prefill", 0)  # whose dies have the shared expert themselves
+        of_prefill = fed.get("prefill", 0)  # on prefill dies the shared expert is local
         shared = (sum(fed.values()) - of_prefill) * shape.shared_experts
         return shape.moe_layers * (routed + shared) * message
 
     @property
     def busy(self) -> bool:
-        """Requests are under way, or still to come."""
+        """Whether requests are open or still to arrive."""
         return self._more or self.book.open_rows > 0
 
     def _nothing_open(self) -> None:
@@ -326,14 +329,14 @@ class Supernode:
     # ---- requests --------------------------------------------------------------------------------------------------
 
     def feed(self, workload: RequestStream) -> None:
-        """Let a workload's requests arrive, each when its time comes, or in a closed loop when another has ended.
+        """Schedule the arrivals of a workload, at their times, or in a closed loop whenever a request has ended.
 
-        Effects: one event is always ahead.
+        At most one open-loop arrival is in the event queue at any time.
         """
         self._more = True
         names = BlockNames(workload.block_tokens, self.config.engine.block_tokens)
         if workload.concurrency is None:
-            # A gateway needs a moment for each request; it is spared an event of its own.
+            # `gateway_s`, the gateway's time per request, is added to the arrival instead of being an event of its own.
             self._arrive((iter(workload.requests), names, None))
             return
         loop = _ClosedLoop(iter(workload.requests), names)
@@ -343,7 +346,7 @@ class Supernode:
             self._send_next(loop)
 
     def _send_next(self, loop: "_ClosedLoop") -> None:
-        """The next request of a closed loop is sent now. Effects: it arrives when its gateway has looked at it."""
+        """Send the next request of a closed loop now; it arrives after `gateway_s`."""
         request = loop.upcoming
         if request is not None:
             loop.upcoming = next(loop.requests, None)
@@ -387,7 +390,7 @@ class Supernode:
 
 
 class _ClosedLoop:
-    """Requests that are still to be sent, each as soon as another one has ended."""
+    """Remaining requests of a closed loop, each sent as soon as another one has ended."""
 
     __slots__ = ("names", "requests", "sent", "upcoming")
 

@@ -1,4 +1,4 @@
-"""The whole supernode, looked at every so often."""
+"""Samples of the whole supernode at regular intervals."""
 
 from hardware.spec.catalog import CLOUDMATRIX384
 from serving.virtual.aggregated import AggregatedInstance
@@ -11,22 +11,22 @@ _RDMA = CLOUDMATRIX384.node.npu.rdma_bytes_per_s
 
 
 class Timeline:
-    """Points in time, one every `step_s`."""
+    """Time line with a point every `step_s` seconds."""
 
     def __init__(self, node: Supernode, step_s: float) -> None:
         self.points: list[SimulatedPoint] = []
         self.npu_seconds = 0.0
-        """NPUs that served or came up, over time, as seen at the points."""
+        """NPU time of instances that served or started [s], integrated over the points."""
         self._node = node
         self.step_s = step_s
         self._before = (0, 0)
 
     def start(self) -> None:
-        """Look now, and from now on while there is anything to see."""
+        """Sample now, and then at regular intervals while the supernode is busy."""
         self._node.queue.at(self._node.queue.now, self._look)
 
     def end(self) -> None:
-        """Look for the last time."""
+        """Take the last sample."""
         self._take()
 
     def _look(self, _: object) -> None:
@@ -48,7 +48,7 @@ class Timeline:
             meter = instance.meter
             meter.peak_kv_share = max(meter.peak_kv_share, used[instance.name] / instance.kv_blocks)
         span = max(1, busy) * (passed_s or self.step_s)
-        # An aggregated instance has a queue of prompts, and otherwise stands under decode.
+        # An aggregated instance has a queue of prompts; its other values are added to those of decode.
         decodes: list[DecodeInstance | AggregatedInstance] = [*node.decodes, *node.aggregated]
         prefills = [*node.prefills, *node.aggregated]
         if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:

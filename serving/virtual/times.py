@@ -1,4 +1,4 @@
-"""Durations of steps, from the cost model: decode steps, many and alike, from a table; prefill steps directly."""
+"""Step durations by the cost model: the many similar decode steps from a table, prefill steps computed directly."""
 
 from hardware.cost import CostModel, PrefillLoad
 from hardware.cost.step_tables import DecodeTable
@@ -6,10 +6,10 @@ from serving.config.simulation import SimulationConfig
 
 
 class TableTimes:
-    """Steps of prefill instances of one size, and of decode instances.
+    """Step durations of prefill instances of one size, and of decode instances.
 
     Args:
-        prefill_dies, decode_dies: of one instance; decode instances may have other sizes, too.
+        prefill_dies, decode_dies: of one instance; `decode` also accepts other sizes.
     """
 
     def __init__(self, cost: CostModel, config: SimulationConfig, prefill_dies: int, decode_dies: int) -> None:
@@ -23,7 +23,7 @@ class TableTimes:
         self._others = {(decode_dies, 0.0): self._decode}
 
     def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
-        """See `StepTimes`."""
+        """Duration of a prefill step [s]; see `StepDurations`."""
         load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._perfect, largest=largest)
         return self._cost.prefill_step_s(load)
 
@@ -35,10 +35,10 @@ class TableTimes:
         groups: int = 0,
         imbalance: float = 0.0,
     ) -> float:
-        """See `StepDurations`.
+        """Duration of a decode iteration [s]; see `StepDurations`.
 
         Args:
-            imbalance: see `DecodeLoad`; 0 = as the device was fitted. Each value has a table of its own.
+            imbalance: see `DecodeLoad`; 0 = as fitted for the device. Each value has a table of its own.
         """
         table = self._decode
         if groups or imbalance:
@@ -47,7 +47,7 @@ class TableTimes:
         return table.seconds(requests, context_tokens, mean_requests)
 
     def chunk_on_decode_die(self, tokens: int, attended_tokens: float) -> float:
-        """See `StepTimes`. As long as a prefill instance takes for as many tokens on each of its dies."""
+        """Time of a prompt chunk [s]: that of a prefill instance for as many tokens on each of its dies."""
         copies = self._prefill_dies / self._tp
         return self.prefill(tokens * copies, attended_tokens * copies)
 

@@ -1,4 +1,4 @@
-"""Totals over all gateways of a supernode: an autoscaler's view of the traffic."""
+"""Traffic totals over all gateways of a supernode, for the autoscaler."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class TrafficTally:
     def __init__(self, slo: SloConfig) -> None:
         self._slo = slo
         self._oldest = 0
-        """No row before this one waits for its first token."""
+        """First row that may still wait for its first token."""
         self.arrived_tokens = 0
         self.uncached_tokens = 0
         self.finished = 0
@@ -30,14 +30,14 @@ class TrafficTally:
         self.tpot_missed = 0
 
     def first_token(self, after_s: float) -> None:
-        """A request's first token came so long after the request."""
+        """Count a first token, `after_s` seconds after its request, for the TTFT SLO."""
         if after_s <= self._slo.ttft_s:
             self.ttft_met += 1
         else:
             self.ttft_missed += 1
 
     def ended(self, rows: RequestColumns, row: int, outcome: Outcome) -> None:
-        """A request is over. One that failed counts as rejected: its client got an error."""
+        """Count the end of a request. Failed requests count as rejected, because their client got an error."""
         self.finished += 1
         if outcome is not Outcome.FINISHED:
             self.rejected += 1
@@ -51,11 +51,10 @@ class TrafficTally:
                 self.tpot_missed += 1
 
     def traffic(self, rows: RequestColumns, tokens_out: int, waiting: Sequence[tuple[int, int]], now: float) -> Traffic:
-        """Everything up to now.
+        """Traffic up to now.
 
         Args:
-            waiting: of each gateway: requests that wait in it, and their prompt tokens.
-        Effects: remembers which rows need not be looked at again.
+            waiting: for each gateway, the requests in its queue and their prompt tokens.
         """
         return Traffic(
             arrived=len(rows),

@@ -1,4 +1,4 @@
-"""How far the times of a simulation can be trusted: at the steps that it ran mostly."""
+"""Expected accuracy of the times of a simulation, at its typical steps."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ def accuracy(
     points: Sequence[SimulatedPoint],
     instances: Sequence[InstanceTotals],
 ) -> dict[str, str]:
-    """For which engine the times hold, and how far: at the median decode batch and the mean prefill step.
+    """The engine that the times hold for, and their accuracy at the median decode batch and the mean prefill step.
 
-    Effects: reads files of the device and of the engine.
+    Reads files of the device and of the engine.
     """
     found = {ENGINE: engine_text_of(cost)}
     batches = sorted(

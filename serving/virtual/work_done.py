@@ -1,9 +1,9 @@
-"""Busy instances: how much of what they can do they did while there was load.
+"""Utilization of instances: the part of their capacity that they used under load.
 
-    time under load   until the last request arrives; the tail in which the rest drains says nothing about capacity
-    work              tokens, in the time that they take at the instance's best rate; a step runs, however small it is
+    time under load   until the last request arrives; the tail in which the remaining requests drain does not count
+    work              time that the tokens take at the instance's best rate; a small step counts less than its duration
 
-Where all requests come at once, within the first tenth of a run, the whole run is under load.
+If all requests arrive within the first tenth of a run, the whole run is under load.
 """
 
 import math
@@ -24,26 +24,26 @@ _NOTHING = WorkDone(0.0, 0, 0)
 _BURST = 0.1
 _PARTS = (1.0, 0.25)
 _CHUNKS = (4096.0, 16384.0)
-"""Step sizes among which a prefill instance's best is looked for: parts of its limit, and tokens."""
+"""Step sizes that are tried for the best rate of a prefill instance: parts of its limit, and tokens."""
 
 
 class LoadMarks:
-    """Work of every instance: of those that are gone, and of all when the last request has arrived."""
+    """Work of stopped instances, and of all instances at the arrival of the last request."""
 
     __slots__ = ("_gone", "_marks", "end_s")
 
     def __init__(self) -> None:
         self.end_s = -1.0
-        """When the last request has arrived; below 0: more are to come."""
+        """When the last request arrived [s]; below 0 until then."""
         self._gone: dict[ReplicaId, WorkDone] = {}
         self._marks: dict[ReplicaId, WorkDone] = {}
 
     def gone(self, name: ReplicaId, done: WorkDone) -> None:
-        """Note the work of an instance that is stopped."""
+        """Record the work of an instance that is being stopped."""
         self._gone[name] = done
 
     def over(self, now: float, done: dict[ReplicaId, WorkDone]) -> None:
-        """Note that the last request has arrived, and the work of all instances that are up."""
+        """Record the arrival of the last request, and the work of all instances that are up."""
         self.end_s = now
         self._marks = self._gone | done
 
@@ -51,22 +51,22 @@ class LoadMarks:
         """Work of every instance over the whole run.
 
         Args:
-            done: of those that are up at the end.
+            done: work of the instances that are up at the end.
         """
         return self._gone | done
 
     def loaded(self, name: ReplicaId) -> WorkDone:
-        """Work of an instance until the last request arrived; none of one that came later."""
+        """Work of an instance until the last request arrived; zero if it started later."""
         return self._marks.get(name, _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
 class BestRates:
-    """Best rates of one kind of prefill and one kind of decode instance.
+    """Best rates of a prefill and a decode instance of the configured sizes.
 
     Attributes:
-        decode_token_s: time of one generated token of an instance with a full batch [s].
-        tokens_per_step: that a sequence gets in a step.
+        decode_token_s: time per generated token of an instance with a full batch [s].
+        tokens_per_step: tokens per sequence and step.
     """
 
     cost: CostModel
@@ -75,7 +75,7 @@ class BestRates:
     tokens_per_step: float
 
     def work_s(self, pool: str, done: WorkDone) -> float:
-        """Time that some work takes at the best rate [s]."""
+        """Time that the work takes at the best rate [s]."""
         prompt = self._prefill_s(done.prompt_tokens, done.attended_tokens)
         if pool == "prefill":
             return prompt
@@ -103,7 +103,7 @@ def answers_pool(config: ServeConfig) -> PoolConfig:
 
 
 def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> BestRates:
-    """Best rates with the contexts that there were, and the largest batch that keeps `[slo]` TPOT."""
+    """Best rates at the observed context lengths, with the largest batch within the `[slo]` TPOT."""
     prompt, output = np.asarray(rows.prompt_tokens), np.asarray(rows.output_tokens)
     generated = float(output.sum())
     context = float(((prompt + output / 2) * output).sum()) / generated if generated else 1.0
@@ -117,10 +117,10 @@ def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> Be
 def decode_tokens_per_s(
     cost: CostModel, config: ServeConfig, context: float, npus: int, dies: int, limit: int, tpot_s: float
 ) -> float:
-    """Output tokens per second of one decode instance with the largest batch that keeps TPOT, by the cost model.
+    """Output tokens per second of one decode instance with the largest batch within `tpot_s`, by the cost model.
 
     Args:
-        context: of each sequence [tokens]. limit: sequences per NPU at most.
+        context: of each sequence [tokens]. limit: most sequences per NPU.
     """
     drafts, acceptance = config.simulation.drafts, config.simulation.acceptance
     batch = cost.max_batch(tpot_s, context, dies=dies, drafts=drafts, acceptance=acceptance)
@@ -135,11 +135,11 @@ def with_work(
     end_s: float,
     rates: BestRates,
 ) -> tuple[list[InstanceTotals], float]:
-    """Instances with what they did under load.
+    """Add the time and work under load to the totals of instances.
 
     Args:
-        done: work of those that are up at the end. end_s: of the run [s].
-    Returns: the instances, and how long there was load [s].
+        done: work of the instances that are up at the end. end_s: of the run [s].
+    Returns: the instances, and the time under load [s].
     """
     cut = _BURST * end_s <= marks.end_s
     loaded_s = marks.end_s if cut else end_s

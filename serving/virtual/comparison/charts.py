@@ -40,7 +40,7 @@ def curve_charts(baseline: SimulatedRun, other: SimulatedRun) -> list[LineChart]
 
 
 def time_charts(baseline: SimulatedRun, other: SimulatedRun) -> list[LineChart]:
-    """Curves over time that ever were above zero."""
+    """Curves over time that have values above zero."""
     ends = [run.timeline["at_s"][-1] for run in (baseline, other) if run.timeline.get("at_s")]
     axis = TimeAxis(max((end for end in ends if end is not None), default=0.0) or 1.0)
     found = []
@@ -59,7 +59,7 @@ def time_charts(baseline: SimulatedRun, other: SimulatedRun) -> list[LineChart]:
 
 
 def _curve(run: SimulatedRun, name: str) -> list[tuple[float, float]]:
-    """Latency and share, ascending; of equal latencies the largest share."""
+    """Pairs of latency and share, ascending; of equal latencies only the one with the largest share."""
     pairs = zip(run.curves.get(name, ()), run.curves.get("share", ()), strict=False)
     return sorted({x: share for x, share in pairs if x is not None and share is not None}.items())
 

@@ -1,7 +1,7 @@
-"""Differences of two simulations: figures, settings, decisions, and request by request where both had the same ones.
+"""Differences of two simulations: figures, settings, decisions, and single requests if both runs had the same ones.
 
-A simulation repeats exactly, and two runs of one trace meet the same requests. So a difference is no accident of
-sampling, and there is no interval to give: `loadgen compare`, which measures, needs them.
+A simulation is exactly repeatable, and two runs of one trace have the same requests. So a difference is not due to
+sampling and needs no confidence interval, unlike the measurements of `loadgen compare`.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Unit = Literal["count", "per_s", "share", "s", "number"]
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFigure:
-    """One figure of both runs; None where a run has no such value. `better`: which way is good."""
+    """One figure of both runs; None if a run has no such value. `better`: direction of improvement."""
 
     name: str
     unit: Unit
@@ -28,7 +28,7 @@ class SimulatedFigure:
 
     @property
     def change(self) -> float | None:
-        """Relative difference; of shares the difference itself, which is in points. None if a side is missing."""
+        """Relative difference; for shares the difference itself, in points. None if a value is missing."""
         if self.baseline is None or self.other is None:
             return None
         if self.unit == "share":
@@ -43,8 +43,8 @@ class PairedLatency:
     """One latency of the same requests in both runs.
 
     Attributes:
-        pairs: requests that have the latency in both. faster, slower: in the other run by more than a thousandth.
-        median_s, least_s, most_s: other less baseline, over the pairs [s].
+        pairs: requests with the latency in both runs. faster, slower: in the other run, by more than a thousandth.
+        median_s, least_s, most_s: other minus baseline, over the pairs [s].
     """
 
     name: str
@@ -58,12 +58,12 @@ class PairedLatency:
 
 @dataclass(frozen=True, slots=True)
 class SimulationComparison:
-    """Everything that reports show.
+    """All values of a comparison's reports.
 
     Attributes:
-        settings: name, value of the baseline, value of the other; only those that differ.
+        settings: name, value of the baseline, value of the other run; only those that differ.
         paired: empty unless both documents have the same requests.
-        warnings: what to know before believing a figure.
+        warnings: reasons to doubt figures.
     """
 
     baseline: SimulatedRun
@@ -79,7 +79,7 @@ _SAME = 1e-3
 
 
 def compare_runs(baseline: SimulatedRun, other: SimulatedRun) -> SimulationComparison:
-    """Hold one run against another."""
+    """Compare a run with a baseline."""
     names = {**baseline.config, **other.config}
     settings = [
         (name, baseline.config.get(name, ""), other.config.get(name, ""))
@@ -133,7 +133,7 @@ def _parts(of: LatencyRead) -> list[tuple[str, float | None]]:
 
 
 def _paired(baseline: RequestsRead | None, other: RequestsRead | None) -> list[PairedLatency]:
-    """Differences request by request; empty unless both runs met the same ones."""
+    """Differences request by request; empty unless both runs had the same requests."""
     if baseline is None or other is None or not _same_requests(baseline, other):
         return []
     found = []

@@ -1,4 +1,4 @@
-"""A comparison as JSON, for scripts: figures in SI units with their change; what is not known is null."""
+"""A comparison as JSON, for scripts: figures in SI units with their change; unknown values are null."""
 
 import msgspec
 

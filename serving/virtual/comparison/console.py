@@ -1,4 +1,4 @@
-"""A comparison in a terminal: what differs, the figures, what to keep in mind."""
+"""A comparison in a terminal: differing settings, figures, warnings."""
 
 from rich.console import Console
 from rich.text import Text
@@ -9,7 +9,7 @@ from serving.virtual.comparison.comparison import SimulationComparison
 
 
 def print_comparison(compared: SimulationComparison, console: Console) -> None:
-    """Effects: writes to the console."""
+    """Print a comparison."""
     console.print(Text(f"{compared.other.path} against {compared.baseline.path}", style="bold"), soft_wrap=True)
     for name, left, right in compared.settings:
         console.print(Text(f"  {name}: {left or 'none'} → {right or 'none'}"), soft_wrap=True)

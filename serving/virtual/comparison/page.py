@@ -1,4 +1,4 @@
-"""compare.html: two simulations on one page that needs nothing else. The same results give the same bytes."""
+"""compare.html: two simulations on one self-contained page. The same results give the same bytes."""
 
 from loadgen.report.fragments import Html, element, html, join
 from loadgen.report.html import render

@@ -12,11 +12,11 @@ from serving.virtual.report.result_json import SCHEMA
 
 RESULT = "result.json"
 _MOST_BYTES = 1 << 30
-"""A million requests with a row each take a tenth of it."""
+"""Largest file that is read; one with rows of a million requests takes a tenth of it."""
 
 
 class LatencyRead(msgspec.Struct, frozen=True):
-    """See `LatencyFigures`; None where there was nothing [s]."""
+    """`LatencyFigures` of a file [s]; None where no value was counted."""
 
     mean: float | None
     p50: float | None
@@ -87,8 +87,8 @@ class SimulatedRun(msgspec.Struct, frozen=True):
 
     Attributes:
         curves: quantiles of each latency at the shares of `share`; empty in files of older versions.
-        requests: None unless it was written with --requests.
-        path: where it was read.
+        requests: None unless the file was written with --requests.
+        path: of the file.
     """
 
     schema: str
@@ -107,8 +107,7 @@ class SimulatedRun(msgspec.Struct, frozen=True):
 def read_run(path: Path) -> SimulatedRun:
     """Read a run's folder or file.
 
-    Raises: ConfigError, in one line, if there is no such file or it is none of a simulation.
-    Effects: reads the file.
+    Raises: ConfigError, in one line, if the file does not exist or is not the result of a simulation.
     """
     file = path / RESULT if path.is_dir() else path
     try:

@@ -7,11 +7,11 @@ from loadgen.report.table import Cell, Table, TableRow, Tone, columns, table_of
 from serving.virtual.comparison.comparison import SimulatedFigure, SimulationComparison
 
 _NO_CHANGE = 0.0005
-"""What rounds to nothing is neither good nor bad."""
+"""Relative change below which a figure counts as equal."""
 
 
 def figure_table(compared: SimulationComparison) -> Table:
-    """Every figure of both runs and its change, coloured where one way is better."""
+    """Every figure of both runs and its change, coloured if one direction is better."""
     rows = [
         TableRow([one.name, value(one, one.baseline), value(one, one.other), Cell(change(one), _tone(one))])
         for one in compared.figures
@@ -73,6 +73,6 @@ def _tone(figure: SimulatedFigure) -> Tone:
 
 
 def _signed(seconds: float) -> str:
-    """A duration with its sign; nothing has none."""
+    """A duration with its sign; 0 has none."""
     sign = "+" if seconds > 0 else "−" if seconds < 0 else ""
     return sign + numbers.duration(abs(seconds))

@@ -1,4 +1,4 @@
-"""The summary in a terminal. The text is the same for the same result; only the speed is real time, and goes apart."""
+"""The summary in a terminal. Its text depends only on the result; the speed, in real time, is printed separately."""
 
 from collections.abc import Mapping
 
@@ -17,18 +17,15 @@ _POOL_COLUMNS = (
     "pool", "peak NPUs", "NPU-hours", "busy", "prompt tokens/s", "output tokens/s", "tokens/s per NPU", "peak batch",
     "peak KV",
 )  # fmt: skip
-"""Those that a terminal has room for."""
+"""Columns that fit into a terminal."""
 _LONG_S = 10.0
-"""Real time from which it is worth saying how to be quicker."""
+"""Wall-clock time from which a hint on faster runs is printed [s]."""
 _FAILURES = ("fail", "reject")
 """Kinds of decisions that end a request."""
 
 
 def print_summary(result: SimResult, summary: Summary, console: Console) -> None:
-    """Print what ran and what came out of it.
-
-    Effects: writes to the console.
-    """
+    """Print the configuration and the figures of a run."""
     console.print(Text(f"{result.name}: {result.workload}", style="bold"))
     _line(console, "virtual time", f"{numbers.clock(summary.duration_s)}, seed {result.seed}{_supernodes(result)}")
     finished = f"{summary.outcomes['finished']:,} of {summary.requests:,} finished, {outcome_text(summary)}"
@@ -62,19 +59,13 @@ def print_summary(result: SimResult, summary: Summary, console: Console) -> None
 
 
 def print_notes(notes: Mapping[str, str], console: Console) -> None:
-    """Print what the trace's reader had to make sense of.
-
-    Effects: writes to the console.
-    """
+    """Print how the trace's reader interpreted unusual records."""
     for note in notes.values():
         console.print(f"trace: {note}", highlight=False, soft_wrap=True)
 
 
 def print_speed(result: SimResult, console: Console) -> None:
-    """Print how fast the simulation was. Real time differs between runs: give a console on standard error.
-
-    Effects: writes to the console.
-    """
+    """Print the speed of the simulation. It differs between runs, so pass a console on standard error."""
     if result.wall_s > 0:
         speed = numbers.significant(result.totals.end_s / result.wall_s)
         events = numbers.significant(result.totals.events / result.wall_s)
@@ -108,7 +99,7 @@ def _goodput(summary: Summary) -> str:
 
 
 def _tables(result: SimResult, summary: Summary) -> list[Table]:
-    """Those that have something to show."""
+    """Tables that are not empty."""
     found = [
         tables.latency_table(summary), select(tables.pool_table(summary), *_POOL_COLUMNS), tables.plane_table(summary),
         tables.count_table(result), tables.scaling_sums(result), tables.expert_table(result),

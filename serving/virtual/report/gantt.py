@@ -1,8 +1,8 @@
 """One decode layer as a Gantt chart: attention stream above, expert stream below, two microbatches taking turns.
 
-In the steady state a layer of two microbatches has two halves. In each, one microbatch has the attention stream while
-the other has the expert stream; then they change places. A half lasts as long as the longer stream and the hand-over;
-the shorter stream waits. Without microbatches the streams follow each other. The parts of `PredictedStep` are sums
+In the steady state a layer of two microbatches has two halves. In each half, one microbatch uses the attention stream
+while the other uses the expert stream; then they swap. A half lasts as long as the longer stream plus the switch; the
+shorter stream waits. Without microbatches the streams run one after the other. The parts of `PredictedStep` are sums
 over all their runs; a bar is one run.
 """
 
@@ -31,9 +31,9 @@ class LayerBar:
 
 
 def layer_bars(cost: PredictedStep) -> list[LayerBar]:
-    """Where each operator of one layer lies in time.
+    """Position of each operator of one layer in time.
 
-    Returns: bars; those of one stream and microbatch follow each other and add up to `cost.streams_s[stream]`.
+    Returns: bars; those of one stream and microbatch are consecutive and add up to `cost.streams_s[stream]`.
     """
     first = (0.0, 0.0 if cost.microbatch else cost.streams_s[0])
     half_s = max(cost.layer_s / 2, *cost.streams_s)
@@ -49,7 +49,7 @@ def layer_bars(cost: PredictedStep) -> list[LayerBar]:
 
 
 def layer_chart(cost: PredictedStep) -> BarChart:
-    """One layer as bars in two lanes; each says its operator and time."""
+    """Chart of one layer with two lanes of bars, each labelled with its operator and time."""
     bars = layer_bars(cost)
     end_s = max([cost.layer_s, *(bar.start_s + bar.length_s for bar in bars)])
     names = ("microbatch A", "microbatch B") if cost.microbatch else ("operators",)
@@ -68,7 +68,7 @@ def layer_chart(cost: PredictedStep) -> BarChart:
 
 
 def layer_parts(cost: PredictedStep) -> list[CostPart]:
-    """Operators of a step by stream, in each those that last longest first; those outside of layers at the end."""
+    """Operators of a step by stream, the longest first; those outside of layers at the end."""
     return sorted(cost.parts, key=lambda part: (part.stream % len(_ORDER), -part.time_s))
 
 
@@ -82,8 +82,8 @@ def stream_name(cost: PredictedStep, stream: int) -> str:
 def _runs(cost: PredictedStep, stream: int) -> list[tuple[str, float]]:
     """One run of each operator of a stream [s], made to add up to the stream's time.
 
-    Operators that do not run in every layer (a dense layer's) are no part of the one that is drawn. What remains of the
-    stream's time is a bar of its own; if operators hide inside others, all are shortened alike.
+    Operators that do not run in every layer (of dense layers) are omitted. The remaining time of the stream is a bar of
+    its own; if operators overlap, all are shortened by the same factor.
     """
     length_s = cost.streams_s[stream]
     members = [part for part in cost.parts if part.stream == stream and part.runs > 0 and part.time_s > 0]
@@ -97,7 +97,7 @@ def _runs(cost: PredictedStep, stream: int) -> list[tuple[str, float]]:
 
 
 def _drawn(bar: LayerBar) -> Bar:
-    """A bar with its name and time inside; a time is not broken."""
+    """A bar labelled with its name and time; the time is not broken over lines."""
     time = numbers.duration(bar.length_s)
     inside = f"{bar.name} {time.replace(' ', _NO_BREAK)}"
     return Bar(bar.stream, bar.start_s, bar.start_s + bar.length_s, bar.microbatch, f"{bar.name}: {time}", inside)

@@ -1,4 +1,4 @@
-"""Which requests kept the SLOs: goodput and attainment, as `loadgen` counts them, so that live and virtual compare."""
+"""Goodput and SLO attainment, counted as in `loadgen`, so that live and simulated runs can be compared."""
 
 from dataclasses import dataclass
 
@@ -20,11 +20,11 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """How well the SLOs were kept.
+    """Goodput and attainment of the SLOs.
 
     Attributes:
-        good: finished requests that kept every limit. counted: requests that ended, also badly; one still under way
-            when the simulation stopped is neither.
+        good: finished requests within every limit. counted: requests that ended, with or without success; requests
+            still open when the simulation stopped are in neither.
         good_per_s: over the whole run.
         attainment: good / counted; ttft_attainment, tpot_attainment: for one limit alone; nan if nothing was counted.
         untestable: finished requests without a TPOT, which cannot miss its limit.
@@ -41,7 +41,7 @@ class Goodput:
 
 
 def good_requests(times: Latencies, slo: Slo) -> Flags:
-    """Which requests finished and kept every limit.
+    """Flags of the requests that finished within every limit.
 
     Args:
         slo: without limits, every finished request is good.
@@ -50,10 +50,10 @@ def good_requests(times: Latencies, slo: Slo) -> Flags:
 
 
 def goodput(times: Latencies, slo: Slo, duration_s: float) -> Goodput:
-    """Count them.
+    """Count the good requests.
 
     Args:
-        duration_s: of the run; 0 gives a rate of 0.
+        duration_s: of the run [s]; 0 gives a rate of 0.
     """
     good = int(np.count_nonzero(good_requests(times, slo)))
     counted = int(np.count_nonzero(times.counted))

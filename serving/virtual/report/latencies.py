@@ -1,7 +1,7 @@
 """Latencies of requests, from columns: one array per metric, nan where a request has no such value.
 
-TTFT is what a client sees: arrival to first token. TPOT is (finish - first token) / (output tokens - 1), so an answer
-of one token has none; scoring it as 0 would flatter every percentile.
+TTFT is measured at the client: arrival to first token. TPOT is (finish - first token) / (output tokens - 1), so a
+response of one token has none; counting it as 0 would make every percentile too good.
 """
 
 import math
@@ -40,7 +40,7 @@ class Latencies:
         ttft_s: of every request that got a first token, finished or not.
         tpot_s: of finished requests with two tokens or more.
         e2e_s: of finished requests.
-        finished, counted: which requests finished; which ended at all (those still under way prove nothing).
+        finished, counted: which requests finished; which ended in any way (open ones do not count).
         one_token: finished requests that have no TPOT.
     """
 
@@ -53,10 +53,7 @@ class Latencies:
 
 
 def latencies(requests: RequestColumns) -> Latencies:
-    """Compute every request's latencies.
-
-    Effects: none; the columns are read in place.
-    """
+    """Compute the latencies of every request; the columns are read in place."""
     arrival, first, finish = floats(requests.arrival_s), floats(requests.first_token_s), floats(requests.finish_s)
     gaps = ints(requests.output_tokens) - 1
     outcome = np.frombuffer(requests.outcome, dtype=np.int8)
@@ -74,7 +71,7 @@ def latencies(requests: RequestColumns) -> Latencies:
 
 
 def distribution(values: Floats) -> LatencyFigures:
-    """Mean and percentiles of the values that are there; linear between neighbours, as numpy's default."""
+    """Mean and percentiles of the values that are not nan, with linear interpolation (numpy's default)."""
     present = values[~np.isnan(values)]
     if not len(present):
         return LatencyFigures(0, math.nan, math.nan, math.nan, math.nan, math.nan)

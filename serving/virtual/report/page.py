@@ -1,4 +1,4 @@
-"""report.html: the whole result on one page that needs nothing else. The same result gives the same bytes."""
+"""report.html: the whole result on one self-contained page. The same result gives the same bytes."""
 
 from pathlib import Path
 
@@ -33,10 +33,10 @@ def report_page(
     """The page.
 
     Args:
-        slo: limits that plots and figures show; None = none.
-        step_cost: a decode step whose layer is drawn, typical for the run; None = no such section.
-        summary: `summarize(result, slo)`, if the caller has it already.
-    Returns: HTML of one file; a million requests make it no larger than a thousand.
+        slo: limits that plots and figures show; None = no limits.
+        step_cost: a typical decode step of the run, whose layer is drawn; None = no such section.
+        summary: `summarize(result, slo)`, if already computed.
+    Returns: HTML of one file, whose size hardly depends on the number of requests.
     """
     times = latencies(result.requests)
     summary = summary or summarize(result, slo, times=times)
@@ -81,7 +81,7 @@ def write_page(
 
 
 def _add_events(page: Page, result: SimResult, summary: Summary) -> None:
-    """Sections of what was decided and of what happened."""
+    """Add the sections on decisions, scaling, experts and faults."""
     decisions = tables.decision_table(result)
     page.add(
         "decisions", "Decisions", html_table(tables.count_table(result)),
@@ -115,7 +115,7 @@ def _facts(result: SimResult, summary: Summary) -> list[tuple[str, object]]:
 
 
 def _layer_note(cost: PredictedStep) -> str:
-    """How the streams of a layer share the machine."""
+    """Note on how the streams of a layer share the dies."""
     overlap = (
         "Two microbatches take turns: while one has the attention stream, the other has the expert stream; the shorter "
         f"stream waits. The attention stream has {numbers.share(cost.cube_split)} of the cube cores."

@@ -9,7 +9,7 @@ from serving.virtual.result import FaultRecord, InstanceTotals, SimResult, Simul
 
 SECONDS_PER_HOUR = 3600.0
 POOL_ORDER = ("prefill", "decode", "aggregated")
-"""First in every table; other pools follow by name."""
+"""First pools of every table; other pools follow by name."""
 PLANES = ("ub", "rdma", "vpc")
 
 
@@ -18,13 +18,13 @@ class PoolSummary:
     """One pool of instances over the whole run.
 
     Attributes:
-        instances: that there ever were. peak_npus: most at one time, by the instances' own life times.
-        npu_hours: of its instances from start to stop.
+        instances: started over the whole run. peak_npus: most NPUs at one time, from the instances' lifetimes.
+        npu_hours: NPU time of its instances from start to stop.
         busy_share: part of the time under load that its work takes at its best rate. running_share: part of that time
-            in which a step ran, however small.
+            in which a step of any size ran.
         prompt_tokens_per_s, output_tokens_per_s: over the whole run.
-        tokens_per_npu_s: both kinds, over the time that its NPUs were there; `tokens_per_busy_npu_s` over busy time,
-            which is what published throughput per NPU means.
+        tokens_per_npu_s: both kinds, over the whole time of its NPUs; `tokens_per_busy_npu_s` over their busy time, as
+            in published figures of throughput per NPU.
     """
 
     name: str
@@ -74,7 +74,7 @@ def pool_summaries(result: SimResult) -> list[PoolSummary]:
 
 
 def plane_summaries(timeline: Sequence[SimulatedPoint]) -> list[PlaneSummary]:
-    """Sum up every plane; a point's share holds for the time since the point before it."""
+    """Sum up every plane; a point's share holds for the time since the previous point."""
     widths = [after.at_s - before.at_s for before, after in itertools.pairwise(timeline)]
     whole_s = math.fsum(widths)
     found = []
@@ -104,12 +104,12 @@ def fault_summaries(faults: Iterable[FaultRecord]) -> list[FaultSummary]:
 
 
 def life_s(instance: InstanceTotals, end_s: float) -> float:
-    """How long an instance was there [s]."""
+    """Time from start to stop of an instance [s]."""
     return max(0.0, (end_s if math.isnan(instance.stopped_s) else instance.stopped_s) - instance.started_s)
 
 
 def ratio(part: float, whole: float) -> float:
-    """A share; nan of nothing."""
+    """`part / whole`; nan if `whole` is 0."""
     return part / whole if whole > 0 else math.nan
 
 
@@ -140,7 +140,7 @@ def _pool(name: str, members: Sequence[InstanceTotals], end_s: float) -> PoolSum
 
 
 def _peak_npus(members: Sequence[InstanceTotals]) -> int:
-    """Most NPUs at one time; an instance that stops when another starts hands its NPUs over."""
+    """Most NPUs at one time; at equal times, stops count before starts."""
     changes = [(one.started_s, one.npus) for one in members]
     changes += [(one.stopped_s, -one.npus) for one in members if not math.isnan(one.stopped_s)]
     now = peak = 0

@@ -1,4 +1,4 @@
-"""Charts of requests: how latencies are distributed, and rates and latencies over time."""
+"""Charts of requests: latency distributions, and rates and latencies over time."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ _LOG_FROM = 20.0
 
 
 def distribution_charts(times: Latencies, slo: Slo | None) -> list[LineChart]:
-    """Cumulative distributions of TTFT, TPOT and end-to-end latency that have values, with the limits."""
+    """Cumulative distributions of TTFT, TPOT and end-to-end latency with their limits, where there are values."""
     slo = slo or Slo()
     metrics = (
         ("ttft", "Time to first token", times.ttft_s, slo.ttft_s, "blue"),
@@ -32,7 +32,7 @@ def distribution_charts(times: Latencies, slo: Slo | None) -> list[LineChart]:
 
 
 def rate_chart(result: SimResult, times: Latencies, slo: Slo | None, axis: TimeAxis) -> LineChart:
-    """Requests that came, that finished, and that finished within the SLOs, per second over time."""
+    """Requests per second over time: arrived, finished, and finished within the SLOs."""
     edges = _edges(axis.end_s, len(result.requests))
     finish = floats(result.requests.finish_s)
     lines = [
@@ -59,7 +59,7 @@ def latency_chart(
 
 
 def cache_chart(result: SimResult, times: Latencies, axis: TimeAxis) -> LineChart:
-    """Part of the prompt tokens that did not have to be computed, over time of arrival."""
+    """Cached part of the prompt tokens, over time of arrival."""
     edges = _edges(axis.end_s, len(result.requests))
     begun = ~np.isnan(times.ttft_s)
     arrival, requests = floats(result.requests.arrival_s)[begun], result.requests
@@ -114,7 +114,7 @@ def _rate(name: str, moments: Floats, edges: Floats, color: str) -> Line:
 
 
 def _by_bin(moments: Floats, present: Flags, values: Floats, edges: Floats) -> list[Floats]:
-    """Values that are there, by the bin of their moment."""
+    """Present values, grouped by the bin of their time."""
     moments, values = moments[present], values[present]
     order = np.argsort(moments, kind="stable")
     cuts = np.searchsorted(moments[order], edges[1:-1])

@@ -1,10 +1,10 @@
 """A simulation's result as JSON: the same result gives the same bytes.
 
-The document has a fixed order of fields; mappings are sorted by key; floats keep nine significant digits; what is not
-finite is null. Real time is left out, so two runs of one seed compare with `cmp`. Fields are those of `Summary` and
-`SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`; `curves` has quantiles of
-the latencies at the same shares. A reader checks `schema`: the number after the slash grows when a field changes its
-meaning or goes away; new fields may come without that.
+The document has a fixed order of fields; mappings are sorted by key; floats keep nine significant digits; values that
+are not finite are null. Wall-clock time is omitted, so that two runs of one seed compare with `cmp`. Fields are those
+of `Summary` and `SimResult`, in SI units; `timeline` is column-wise: one list per field of `SimulatedPoint`; `curves`
+has quantiles of the latencies at the same shares. A reader checks `schema`: the number after the slash grows when a
+field changes its meaning or is removed, not when one is added.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ def result_json(result: SimResult, summary: Summary, *, requests: bool = False) 
 
 
 def write_json(path: Path, result: SimResult, summary: Summary, *, requests: bool = False) -> None:
-    """Write it to a file.
+    """Write the document to a file.
 
     Raises: ConfigError if the file cannot be written.
     """
@@ -66,7 +66,7 @@ def write_json(path: Path, result: SimResult, summary: Summary, *, requests: boo
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 # any value of a report
-    """Dataclasses, lists and mappings as what JSON has; floats rounded, nan and infinity as None."""
+    """Dataclasses, lists and mappings as JSON values; floats rounded, nan and infinity as None."""
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
@@ -79,7 +79,7 @@ def plain(value: Any) -> Any:  # noqa: ANN401 # any value of a report
 
 
 def _by_field(points: Sequence[SimulatedPoint]) -> dict[str, list[float | int | None]]:
-    """Points as one list per field: a third of the size, and what plotting tools want."""
+    """Points as one list per field: a third of the size, and the form that plotting tools expect."""
     names = [field.name for field in dataclasses.fields(SimulatedPoint)]
     return {name: [plain(getattr(point, name)) for point in points] for name in names}
 

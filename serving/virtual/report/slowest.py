@@ -1,4 +1,4 @@
-"""Slowest requests, and where their time went: in queues, in prefill, on the way to decode, in decode."""
+"""Slowest requests, with their time in queues, prefill, transfer and decode."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Parts of each request's time [s], in the order of `PARTS`: [requests] float64 each, nan where there was none."""
+    """Parts of each request's time [s], in the order of `PARTS`: [requests] float64 each, nan for a missing part."""
 
     queue_s: Floats
     prefill_s: Floats
@@ -39,7 +39,7 @@ class Spans:
 
 
 def spans(requests: RequestColumns) -> Spans:
-    """Divide each request's time. A KV that never moved has no transfer: its decode begins with the first token."""
+    """Divide each request's time. Without a move of KV there is no transfer, and decode starts at the first token."""
     arrival, first = floats(requests.arrival_s), floats(requests.first_token_s)
     adopted, finish = floats(requests.adopted_s), floats(requests.finish_s)
     queue = floats(requests.queue_s)
@@ -48,7 +48,7 @@ def spans(requests: RequestColumns) -> Spans:
 
 
 def slowest_charts(requests: RequestColumns, times: Latencies) -> list[BarChart]:
-    """The slowest first tokens and the longest requests, each a bar from arrival on, in parts."""
+    """Charts of the slowest first tokens and the longest requests, each a bar from its arrival, divided into parts."""
     parts = spans(requests)
     found = []
     for chart_id, title, values, used in (
@@ -62,7 +62,7 @@ def slowest_charts(requests: RequestColumns, times: Latencies) -> list[BarChart]
 
 
 def slowest_table(requests: RequestColumns, times: Latencies) -> Table:
-    """The slowest requests by each latency, which is the kind of a row."""
+    """The slowest requests by each latency; the column `slow in` names it."""
     parts = spans(requests)
     heads = columns(
         "no.", "slow in", "arrived at", "prompt", "cached", "output", "TTFT", "TPOT", "end to end", *PARTS, "sent",
@@ -83,7 +83,7 @@ def slowest_table(requests: RequestColumns, times: Latencies) -> Table:
 
 
 def _slowest(values: Floats, most: int) -> list[int]:
-    """Rows with the largest values, the largest first; of equal ones the earliest."""
+    """Rows with the largest values, in descending order; of equal values the earliest."""
     known = np.flatnonzero(~np.isnan(values))
     order = known[np.argsort(-values[known], kind="stable")]
     return [int(row) for row in order[:most]]

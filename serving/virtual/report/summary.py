@@ -1,4 +1,4 @@
-"""The figures that a simulation is run for, in one value: console, JSON and page show this and compute nothing."""
+"""The figures of a simulation in one value, which console, JSON and page only display."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from serving.virtual.result import Outcome, SimResult
 
 @dataclass(frozen=True, slots=True)
 class RunThroughput:
-    """Rates over the whole run [1/s]: requests that finished, tokens of their prompts and tokens that reached clients.
+    """Rates over the whole run [1/s]: finished requests, tokens of their prompts, and tokens that reached clients.
 
     `output_tokens_per_npu_s`: per NPU of every pool together.
     """
@@ -38,8 +38,8 @@ class CacheSummary:
 
     Attributes:
         hit_share: cached part of the prompt tokens of requests that got a first token, 0..1.
-        pulled_share: the part that came from the KV-cache pool.
-        pool_hit_share: blocks found among those that the pool was asked for.
+        pulled_share: part of these prompt tokens that was loaded from the KV-cache pool, 0..1.
+        pool_hit_share: part of the blocks looked up in the pool that were found, 0..1.
     """
 
     hit_share: float
@@ -51,10 +51,10 @@ class CacheSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything that is shown as a figure.
+    """All figures of a simulation's report.
 
     Attributes:
-        outcomes: requests by how they ended, in the order of `Outcome`, named in lower case.
+        outcomes: number of requests by outcome, in the order of `Outcome`, named in lower case.
         retried: requests that were sent to a prefill instance more than once.
         one_token: finished requests that have no TPOT.
         goodput: None without SLOs.
@@ -84,7 +84,7 @@ def summarize(result: SimResult, slo: Slo | None = None, *, times: Latencies | N
 
     Args:
         slo: limits for goodput; None or an empty one = no goodput.
-        times: `latencies(result.requests)`, if the caller has them already.
+        times: `latencies(result.requests)`, if already computed.
     """
     times = times or latencies(result.requests)
     outcome = np.frombuffer(result.requests.outcome, dtype=np.int8)
@@ -123,7 +123,7 @@ def _throughput(result: SimResult, times: Latencies) -> RunThroughput:
 
 
 def _cache(result: SimResult, times: Latencies) -> CacheSummary:
-    """Over requests that got a first token: of the others nobody knows what would have been found."""
+    """Cache figures of requests that got a first token; the hits of other requests are not known."""
     begun = ~np.isnan(times.ttft_s)
     requests, totals = result.requests, result.totals
     prompt = int(ints(requests.prompt_tokens)[begun].sum())

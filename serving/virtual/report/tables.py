@@ -15,7 +15,7 @@ from serving.virtual.result import DecisionRecord, SimResult
 MOST_ROWS = 1500
 _MOST_OF_A_KIND = 300
 _MOST_LETTERS = 400
-"""Of a reason; a page of a thousand long ones would be slow to open."""
+"""Most letters of a reason; a page with a thousand long ones would be slow to open."""
 
 
 def latency_table(summary: Summary) -> Table:
@@ -55,7 +55,7 @@ def pool_table(summary: Summary) -> Table:
 
 
 def plane_table(summary: Summary) -> Table:
-    """Every plane that carried something."""
+    """Every plane that carried traffic."""
     rows = [
         TableRow(
             [
@@ -94,7 +94,7 @@ def count_table(result: SimResult) -> Table:
 
 
 def decision_table(result: SimResult) -> Table:
-    """The newest decisions of each kind, in order of time."""
+    """The latest decisions of each kind, in order of time."""
     chosen = _newest(result.decisions)
     whole = max(sum(result.decision_counts.values()), len(result.decisions))
     heads = columns("at", "kind", "about", "decision", "reason", text=("kind", "about", "decision"), long=("reason",))
@@ -119,7 +119,7 @@ def scaling_sums(result: SimResult) -> Table:
 
 
 def scaling_table(result: SimResult) -> Table:
-    """Every change of a target, the first ones if there are too many."""
+    """Changes of targets, up to a limit the first ones."""
     heads = columns("at", "pool", "from", "to", "kind", "reason", text=("pool", "kind"), long=("reason",))
     rows = [
         TableRow([
@@ -132,7 +132,7 @@ def scaling_table(result: SimResult) -> Table:
 
 
 def expert_table(result: SimResult) -> Table:
-    """Every change of expert maps, the first ones if there are too many."""
+    """Changes of expert maps, up to a limit the first ones."""
     heads = columns(
         "experts", "at", "group", "ranks", "moves", "balancedness", "after", "reason",
         text=("group",), long=("reason",),
@@ -161,7 +161,7 @@ def fault_sums(summary: Summary) -> Table:
 
 
 def fault_table(result: SimResult) -> Table:
-    """Every fault, the first ones if there are too many."""
+    """Faults, up to a limit the first ones."""
     heads = columns(
         "at", "kind", "target", "until", "sequences hit", "tokens lost", "NPU-seconds lost", text=("kind", "target")
     )
@@ -176,7 +176,7 @@ def fault_table(result: SimResult) -> Table:
 
 
 def instance_table(result: SimResult) -> Table:
-    """Every instance, the first ones if there are too many."""
+    """Instances, up to a limit the first ones."""
     heads = columns(
         "instance", "pool", "NPUs", "from", "until", "busy", "steps", "prompt tokens", "output tokens", "preemptions",
         "peak batch", "peak KV", text=("pool",),
@@ -198,7 +198,7 @@ def config_table(result: SimResult) -> Table:
 
 
 def _newest(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
-    """At most so many of each kind and in all, the newest, in order of time."""
+    """The latest decisions in order of time, limited per kind and in total."""
     kept: dict[str, int] = {}
     chosen = []
     for one in sorted(decisions, key=lambda one: one.at_s, reverse=True):
@@ -209,7 +209,7 @@ def _newest(decisions: Sequence[DecisionRecord]) -> list[DecisionRecord]:
 
 
 def _until(moment_s: float) -> str:
-    """An end; nan: the end of the run."""
+    """Text of an end time [s]; nan means the end of the run."""
     return "end" if moment_s != moment_s else numbers.clock(moment_s)
 
 

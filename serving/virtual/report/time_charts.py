@@ -10,7 +10,7 @@ from serving.virtual.report.request_charts import cache_chart, latency_chart, ra
 from serving.virtual.result import SimResult
 
 _MOST_MARKS = 60
-"""More lines than this would hide the curves; those too close to be told apart are drawn once."""
+"""More marks would hide the curves; marks too close to distinguish are drawn once."""
 
 _Curve = tuple[str, str, str]
 """Name, field of `TimelinePoint`, colour."""
@@ -69,7 +69,7 @@ def time_charts(result: SimResult, times: Latencies, slo: Slo | None) -> list[Li
 
 
 def event_marks(result: SimResult, end_s: float) -> list[Marks]:
-    """Moments of faults and of scaling, each kind thinned to what can be told apart."""
+    """Times of faults and of scaling; marks of one kind that are too close to distinguish are merged."""
     return [
         Marks(name="scaling", color="orange", dash=True, xs=_apart([one.at_s for one in result.scaling], end_s)),
         Marks(name="fault", color="red", xs=_apart([one.at_s for one in result.faults], end_s)),

@@ -1,14 +1,14 @@
-"""From a trace's prefix ids to the names of an engine's KV blocks.
+"""Conversion of a trace's prefix ids to the names of an engine's KV blocks.
 
-A trace cuts prompts into blocks of T tokens, an engine into blocks of E. Engine block j is known to be equal in two
-prompts if the trace block that holds its last token is, since an id covers everything in front of it:
+A trace cuts prompts into blocks of T tokens, an engine into blocks of E. Engine block j is equal in two prompts if the
+trace block with its last token is, because an id identifies the whole prefix up to its block:
 
     trace, T = 6    |     a     |     b     |     c     |
     engine, E = 4   |   0   |   1   |   2   |   3   |      named by  a0  b1  b2  c3
 
-so a name is a digest of that id, its place and j. Where E divides T, an id gives T / E names and nothing is lost;
-where T divides E, every E / T-th id gives one; else the block that spans two ids is as unknown as the second.
-Blocks behind the last id, and prompts without ids, get names that no other request has.
+so a name is a digest of that id, its position and j. If E divides T, an id gives T / E names and no information is
+lost; if T divides E, every E / T-th id gives one; otherwise a block that spans two ids depends on the second one.
+Blocks after the last id, and prompts without ids, get unique names.
 """
 
 from hashlib import blake2b
@@ -24,21 +24,20 @@ _FOUR_NAMES = Struct(f"{HASH_BYTES}s" * _NAMES_PER_DIGEST).unpack
 _KEY = Struct("<QQQ").pack
 
 REMEMBERED_IDS = 1 << 16
-"""Ids whose names are kept. An id met again later is named again, at 0.5 µs, so this only bounds memory: 50 MB."""
+"""Ids whose names are cached. Naming an id again takes 0.5 µs, so this only bounds memory: 50 MB."""
 
 
 class BlockNames:
     """Names the full KV blocks of a trace's prompts.
 
-    Two generations make a bounded memory without a list of uses: what is used moves to the young one, and when that
-    is full the old one is forgotten.
+    Two generations bound the cache without tracking uses: a used entry moves to the young generation, and when that is
+    full, the old one is dropped.
     """
 
     def __init__(self, trace_block_tokens: int, block_tokens: int, *, remembered: int = REMEMBERED_IDS) -> None:
-        """Names for one pair of block sizes.
-
+        """
         Args:
-            trace_block_tokens: tokens that one id stands for. block_tokens: of an engine's block.
+            trace_block_tokens: tokens per id. block_tokens: tokens per block of the engine.
             remembered: ids in each of the two generations.
         Raises: ConfigError if a size is below 1.
         """
@@ -57,13 +56,12 @@ class BlockNames:
 
         Args:
             blocks: prefix ids of the prompt's leading blocks, as `TraceRequest.blocks`.
-            number: of the request, unlike any other's of the same simulation; names what no id covers.
-        Effects: remembers the ids' names.
+            number: of the request, unique in the simulation; names the blocks that no id covers.
         """
         total = prompt_tokens // self._tokens
         names: list[BlockHash] = []
         if blocks:
-            # Where an engine's block spans several ids, only the one that holds its last token names it.
+            # If an engine's block spans several ids, only the id with its last token names it.
             keys = [*enumerate(blocks)] if self._tokens <= self._trace_tokens else self._naming(blocks, total)
             found = [*map(self._young.get, keys)]
             if not all(found):
@@ -82,11 +80,11 @@ class BlockNames:
         return ((index + 1) * self._tokens - 1) // self._trace_tokens
 
     def _find(self, key: tuple[int, int]) -> tuple[BlockHash, ...]:
-        """The names that an id at a place gives. Effects: remembers them."""
+        """The names for an id at a position, which are then cached."""
         names = self._old.get(key)
         if names is None:
             place, block = key
-            if self._trace_tokens == self._tokens:  # what most traces and engines have
+            if self._trace_tokens == self._tokens:  # the usual case
                 digest = self._shared.copy()
                 digest.update(_KEY(block, place, place))
                 names = (BlockHash(digest.digest()[:HASH_BYTES]),)

@@ -1,7 +1,7 @@
-"""Many requests as columns: the form in which traces are read, scaled, repeated and sharded.
+"""Requests as columns, the form in which traces are read, scaled, repeated and sharded.
 
-One NumPy operation then treats thousands of requests; they become values one by one only where the simulation takes
-them. Prefix ids of all requests stand in one array, request after request.
+One NumPy operation processes thousands of requests; only the simulation converts them to values one by one. The prefix
+ids of all requests are concatenated in one array.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,10 +20,10 @@ Row = tuple[float, int, int, Sequence[int]]
 """arrival [s], prompt tokens, output tokens, prefix ids."""
 
 BATCH = 8192
-"""Requests that are columns together. Large enough that per-batch work vanishes, small enough to stay in the caches."""
+"""Requests per batch: large enough to make the per-batch overhead negligible, small enough for the CPU caches."""
 
 LARGEST_ID = 2**63 - 1
-"""What a column holds; ids that are hashes themselves are cut to 63 bits by those who publish them."""
+"""Largest id of a column; publishers of traces cut ids that are hashes to 63 bits."""
 
 # As TraceRequest._make, without a Python frame for each request.
 _as_request = partial(tuple.__new__, TraceRequest)
@@ -37,8 +37,8 @@ class Columns:
         arrival_s: [requests] float64.
         prompt_tokens, output_tokens: [requests] int64.
         blocks: [ids of all requests] int64.
-        ends: [requests] int64: where in `blocks` each request's ids end.
-        shard: [requests] int64: which part of a sharded simulation takes it; None = not sharded.
+        ends: [requests] int64: end of each request's ids in `blocks`.
+        shard: [requests] int64: part of a sharded simulation that takes the request; None = not sharded.
     """
 
     arrival_s: FloatArray
@@ -53,11 +53,11 @@ class Columns:
 
     @property
     def starts(self) -> IntArray:
-        """[requests] int64: where in `blocks` each request's ids begin."""
+        """[requests] int64: start of each request's ids in `blocks`."""
         return np.concatenate((np.zeros(min(1, len(self)), np.int64), self.ends[:-1]))
 
     def requests(self) -> Iterator[TraceRequest]:
-        """The same as values."""
+        """The requests as values."""
         return map(
             _as_request,
             zip(
@@ -65,28 +65,28 @@ class Columns:
                 self.prompt_tokens.tolist(),
                 self.output_tokens.tolist(),
                 self.id_tuples(),
-                repeat(""),  # a trace file names no keys
+                repeat(""),  # trace files have no API keys
                 strict=False,
             ),
         )
 
     def id_tuples(self) -> Iterator[tuple[int, ...]]:
-        """Each request's ids; endless empty ones if there are none at all."""
+        """Each request's ids; an endless stream of empty tuples if no request has ids."""
         if not len(self.blocks):
             return repeat(())
         ids = tuple(self.blocks.tolist())
         return map(ids.__getitem__, map(slice, self.starts.tolist(), self.ends.tolist()))
 
     def take(self, index: IntArray) -> "Columns":
-        """Some of them.
+        """Select some of the requests.
 
         Args:
-            index: [taken] int64, places in these columns, ascending.
+            index: [taken] int64, positions in these columns, ascending.
         """
         starts, ends = self.starts[index], self.ends[index]
         sizes = ends - starts
         new_ends = np.cumsum(sizes)
-        # Place k of the new ids belongs to some request r: it is k-th after r's new start, and so after r's old start.
+        # New id k belongs to some request r, and has the same offset from r's new start as from its old start.
         places = np.arange(int(sizes.sum())) + np.repeat(starts - (new_ends - sizes), sizes)
         return Columns(
             self.arrival_s[index],

@@ -8,12 +8,12 @@ from serving.errors import ConfigError
 
 
 class TraceError(ConfigError):
-    """A trace cannot be read, or holds what no request can be. The message names file and line, and what to do."""
+    """A trace cannot be read or has an invalid request. The message names file and line, and what to do."""
 
 
 @contextmanager
 def refused_in_our_terms() -> Iterator[None]:
-    """Refuse what the trace's reader refuses, in the same words.
+    """Convert the errors of the trace reader to `TraceError` and `ConfigError`, with the same message.
 
     Raises: TraceError, ConfigError.
     """

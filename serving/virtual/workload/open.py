@@ -1,4 +1,4 @@
-"""A trace of any format as a workload: `loadgen.trace` reads it, here it is cut, repeated, scaled and shared out."""
+"""Opens a trace of any format as a workload: `loadgen.trace` reads it, `Replay` cuts, repeats, scales and shards it."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,10 +15,10 @@ from serving.virtual.workload.scaling import Scaling
 from serving.virtual.workload.sharding import sharded
 
 KEPT_BYTES = 64 << 20
-"""Traces up to this size are read once and kept, which takes about as much memory; larger ones are read as they go."""
+"""Traces up to this size are read once and kept, in about as much memory; larger ones are read again in each pass."""
 
 _MADE_BYTES = 40
-"""Memory of a request that is made up from windows: three columns, the end of its ids, its shard."""
+"""Memory of a request generated from windows [B]: three columns, the end of its ids, its shard."""
 
 _NO_IDS_BLOCK_TOKENS = 512
 
@@ -43,23 +43,22 @@ def open_workload(
     columns: str | None = None,
     kept_bytes: int = KEPT_BYTES,
 ) -> RequestStream:
-    """A trace as a workload that can be read any number of times.
+    """Open a trace as a workload that can be read any number of times.
 
     Args:
         path: file, or folder of a ServeGen model.
-        rate: factor; time is compressed by it. length: factor on prompts and answers, of which `prompt_length` and
-            `output_length` are set apart if given. See `scaling` for what becomes of prefix ids.
-        limit: requests at most, of all repetitions and shards together.
-        start_s, duration_s: stretch of the trace, in its own time; arrivals then count from its start.
-        seed: of requests that are made up (ServeGen). repeat: times that the trace is played, one after the other,
-            each with prefixes of its own.
-        shard: (which, of how many); see `sharding`. Together, shards are the whole.
-        clients: of a ServeGen folder; empty = all. volume: so many times its requests in the same time.
-        token_s: time that answers take per token [s], where a trace has sessions whose turns wait for answers.
-        block_tokens: that one id stands for. columns: of a CSV, see `custom_table`. None = as the format has it.
-        kept_bytes: traces up to this size are read and checked here, and kept; larger ones as they go, in each pass.
-    Returns: count and last arrival are known for traces that are kept; of others, when the stretch ends if it does.
-    Raises: TraceError if the trace is no such thing, in one line; ConfigError for what else cannot be.
+        rate: factor by which time is compressed. length: factor on prompt and output lengths; `prompt_length` and
+            `output_length` override it for one of them. See `scaling` for its effect on prefix ids.
+        limit: most requests, of all repetitions and shards together.
+        start_s, duration_s: stretch of the trace, in its own time [s]; arrivals are then relative to its start.
+        seed: of generated requests (ServeGen). repeat: number of passes through the trace, each with its own prefixes.
+        shard: (index, number of shards); see `sharding`. The shards together are the whole workload.
+        clients: of a ServeGen folder; empty = all. volume: factor on the number of its requests in the same time.
+        token_s: assumed response time per output token [s], for traces with sessions whose turns wait for responses.
+        block_tokens: tokens per prefix id. columns: of a CSV, see `custom_table`. None = as the format defines it.
+        kept_bytes: traces up to this size are read, checked and kept; larger ones are read again in each pass.
+    Returns: the workload; count and last arrival are known for kept traces, for others only the end of the stretch.
+    Raises: TraceError if the trace cannot be read, in one line; ConfigError for other settings that are not possible.
     """
     path = Path(path)
     stretch = Stretch(start_s, math.inf if duration_s is None else start_s + duration_s)
@@ -86,7 +85,7 @@ def open_workload(
 
 
 def _size_bytes(path: Path, trace: Trace) -> float:
-    """About what its requests take in memory.
+    """Approximate memory of the trace's requests [B].
 
     Raises: TraceError.
     """
@@ -100,7 +99,7 @@ def _size_bytes(path: Path, trace: Trace) -> float:
 
 
 def _look_at_the_first(trace: Trace) -> None:
-    """Read one request of a trace that is not kept: a mistake in it is told now, and what its times are is known.
+    """Read one request of a trace that is not kept, to report a wrong format early and to learn its unit of time.
 
     Raises: TraceError.
     """
@@ -112,7 +111,7 @@ def _look_at_the_first(trace: Trace) -> None:
 def _source(
     trace: Trace, token_s: float, stretch: Stretch, shards: int, keeps: bool
 ) -> Callable[[], Iterable[Columns]]:
-    """One pass through the stretch of a trace, shards assigned: from memory, or read anew."""
+    """One pass through the stretch of a trace, with shards assigned: from memory, or read again."""
     if keeps:
         kept = list(sharded(stretch.of(batches(trace, token_s)), shards))
         return lambda: kept
@@ -120,7 +119,7 @@ def _source(
 
 
 def _name(path: Path, replay: Replay, volume: float) -> str:
-    """The trace and what was done to it."""
+    """Name of the trace and of the changes to it."""
     stretch, portion = replay.stretch, replay.portion
     parts = [f"{volume:g} x its requests"] * (volume != 1) + replay.scaling.said()
     if stretch != Stretch():

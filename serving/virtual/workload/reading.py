@@ -1,8 +1,8 @@
-"""From the records of a trace to the columns of a simulation: arrivals of all turns in order, whole ids, no bodies.
+"""Conversion of a trace's records to columns: arrivals of all turns in order, whole prefix ids, no bodies.
 
-Traces with sessions say when a session begins and how long its user thinks before each later turn, not when that turn
-arrives: in a closed loop it waits for the answer. A replay has to say beforehand how long answers take. Here that is a
-fixed time for each of their tokens, 0 unless told otherwise; then a turn follows its predecessor by the pause alone.
+Traces with sessions record the start of a session and the user's pause before each later turn, not when that turn
+arrives, which depends on the previous response. A replay must assume the response time: a fixed time per output token,
+by default 0, so that a turn follows its predecessor after the pause alone.
 """
 
 import heapq
@@ -16,11 +16,11 @@ from serving.virtual.workload.errors import refused_in_our_terms
 
 
 def batches(trace: Trace, token_s: float = 0.0) -> Iterator[Columns]:
-    """All requests of a trace, read anew, in order of arrival.
+    """All requests of a trace in order of arrival, read from the trace on each call.
 
     Args:
-        token_s: time that each token of an answer takes before the next turn's pause begins [s].
-    Raises: TraceError naming the line that is no request, or comes too early.
+        token_s: assumed time per output token before the pause of the next turn starts [s].
+    Raises: TraceError with the line that is not a request or is out of order.
     """
     with refused_in_our_terms():
         if isinstance(trace, ServeGenTrace):
@@ -32,9 +32,9 @@ def batches(trace: Trace, token_s: float = 0.0) -> Iterator[Columns]:
 
 
 def _in_order(trace: Trace, token_s: float) -> Iterator[Row]:
-    """All turns in order of arrival, lazily; at equal times in the order in which they came.
+    """All turns in order of arrival, lazily; at equal times in the order of the trace.
 
-    Memory: the later turns that are not due yet.
+    Memory: the later turns that have not arrived yet.
     """
     block_tokens = trace.block_tokens or 1
     waiting: list[tuple[float, int, Row]] = []
@@ -42,10 +42,10 @@ def _in_order(trace: Trace, token_s: float) -> Iterator[Row]:
     zero = 0
     for number, request in enumerate(trace.requests()):
         arrival_s, input_tokens, ids = request.arrival_s, request.input_tokens, request.hash_ids
-        # A cut answer is recorded as 0 tokens; a replay asks for one, as the load generator's does.
+        # A truncated response is recorded as 0 tokens; the replay requests 1 token, as the load generator does.
         output_tokens = request.output_tokens or 1
         zero += not request.output_tokens
-        if len(ids) * block_tokens >= input_tokens + block_tokens:  # planned for a longer prompt than was counted
+        if len(ids) * block_tokens >= input_tokens + block_tokens:  # the ids are of a longer prompt
             ids = ids[: -(-input_tokens // block_tokens)]
         if token_s and request.session is not None:
             arrival_s += answers_s.get(request.session, 0.0) if request.follows else 0.0

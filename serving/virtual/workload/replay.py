@@ -1,8 +1,8 @@
-"""A trace as a simulation wants it: a stretch of it, repeated, sharded, scaled; read as a stream, any number of times.
+"""Replay of a trace: a stretch of it, repeated, sharded and scaled, as a stream that can be read any number of times.
 
     read -> stretch -> assign shards -> [repeat: own identities, later] -> limit -> own shard -> scale -> values
 
-A small trace is read once and kept as columns; a large one is read anew in each pass, one batch at a time.
+A small trace is read once and kept as columns; a large one is read again in each pass, one batch at a time.
 """
 
 import math
@@ -36,7 +36,7 @@ class Stretch:
             )
 
     def of(self, batches: Iterable[Columns]) -> Iterator[Columns]:
-        """The requests in it, their arrivals counted from its start; stops reading behind its end."""
+        """The requests of the stretch, with arrivals relative to its start; stops reading after its end."""
         for columns in batches:
             if self.start_s == 0 and self.end_s == math.inf:
                 yield columns
@@ -50,21 +50,21 @@ class Stretch:
 
 @dataclass(slots=True)
 class _Pass:
-    """Facts of one pass through the trace, for the passes behind it."""
+    """Facts of the first pass through the trace, for the later passes."""
 
     requests: int = 0
     last_s: float = 0.0
     largest_id: int = -1
 
     def see(self, columns: Columns) -> None:
-        """Effects: counts the requests."""
+        """Update the facts with a batch of requests."""
         if len(columns):
             self.requests += len(columns)
             self.last_s = float(columns.arrival_s[-1])
             self.largest_id = max(self.largest_id, int(columns.blocks.max(initial=-1)))
 
     def period_s(self, stretch: Stretch) -> float:
-        """After what time the trace begins again: its stretch, or else its last arrival and one mean gap."""
+        """Time between the starts of two passes [s]: the stretch if it has an end, else last arrival plus mean gap."""
         if stretch.end_s < math.inf:
             return stretch.end_s - stretch.start_s
         return self.last_s * self.requests / (self.requests - 1) if self.requests > 1 else self.last_s + 1.0
@@ -72,11 +72,11 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """How often a trace is played, and which part of that is taken.
+    """Number of passes through a trace, and the part of their requests that is taken.
 
     Attributes:
-        repeat: passes. limit: requests of all passes and shards together.
-        shard: (which, of how many). A pass moves every request on by one shard, so that uneven ones even out.
+        repeat: number of passes. limit: requests of all passes and shards together.
+        shard: (index, number of shards). Each pass shifts every request by one shard, to even out uneven shards.
     """
 
     repeat: int = 1
@@ -92,7 +92,7 @@ class Portion:
             raise ConfigError(f"repeat {self.repeat}, limit {self.limit}: at least 1 each")
 
     def places(self, columns: Columns, turn: int, left: float) -> IntArray | None:
-        """Which of these requests are taken, if `left` more may be; None = all. [taken] int64, ascending."""
+        """Positions of the requests that are taken, of at most `left`; None = all. [taken] int64, ascending."""
         count = int(min(len(columns), left))
         if columns.shard is None:
             return np.arange(count) if count < len(columns) else None
@@ -102,11 +102,11 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The stream of requests. Iterating begins anew each time and gives the same.
+    """Stream of requests. Each iteration starts from the beginning and yields the same requests.
 
     Attributes:
-        label: of the trace, for errors. batches: one pass through the stretch, shards assigned.
-        block_tokens: of the trace's ids, before scaling; None = it has none.
+        label: name of the trace in error messages. batches: one pass through the stretch, with shards assigned.
+        block_tokens: tokens per id of the trace, before scaling; None = the trace has no ids.
     """
 
     label: str
@@ -117,16 +117,16 @@ class Replay:
     portion: Portion = field(default_factory=Portion)
 
     def __iter__(self) -> Iterator[TraceRequest]:
-        """Raises: TraceError if the stretch has no request, and what reading the trace raises."""
+        """Raises: TraceError if the stretch has no request, and the errors of reading the trace."""
         for columns, turn, first, places in self._batches():
             taken = columns if places is None else columns.take(places)
             again = _again(taken, turn, first, self.stretch) if turn else taken
             yield from self.scaling.apply(again, self.block_tokens).requests()
 
     def measure(self) -> tuple[int, float]:
-        """Requests of this shard, and when the last of them arrives [s]. Reads the whole trace.
+        """Number of requests of this shard, and the arrival of the last one [s]. Reads the whole trace.
 
-        Raises: TraceError as iterating does.
+        Raises: TraceError as iteration does.
         """
         count, last_s = 0, 0.0
         for columns, turn, first, places in self._batches():
@@ -137,13 +137,15 @@ class Replay:
         return count, last_s / self.scaling.rate
 
     def ends_s(self) -> float | None:
-        """When the last pass is over [s], as far as that is known without reading; None = not at all."""
+        """End of the last pass [s]; None if it is not known without reading the trace."""
         if self.stretch.end_s == math.inf:
             return None
         return (self.stretch.end_s - self.stretch.start_s) * self.portion.repeat / self.scaling.rate
 
     def _batches(self) -> Iterator[tuple[Columns, int, "_Pass", IntArray | None]]:
-        """All passes' requests in the trace's time, the pass, what the first pass showed, and which are taken."""
+        """Batches of all passes: requests in the trace's time, index of the pass, facts of the first pass, positions
+        that are taken.
+        """
         left = math.inf if self.portion.limit is None else self.portion.limit
         first = _Pass()
         for turn in range(self.portion.repeat):
@@ -162,10 +164,10 @@ class Replay:
 
 
 def _again(columns: Columns, turn: int, first: _Pass, stretch: Stretch) -> Columns:
-    """The requests of a later pass: so much later, with ids that no other pass has.
+    """The requests of a later pass: shifted in time, with ids that no other pass has.
 
-    Ids that are numbers move on by their count. Hashes of 63 bits leave no room for that; they are moved by multiples
-    of a number that spreads them, and meet ids of another pass as seldom as hashes meet by chance.
+    Sequential ids are shifted by their count. 63-bit hashes leave no range for that; they are shifted by multiples of a
+    spreading constant, so that collisions with ids of another pass are as rare as hash collisions.
     """
     step = first.largest_id + 1
     room = step * (turn + 1) <= LARGEST_ID

@@ -9,13 +9,13 @@ class TraceRequest(NamedTuple):
     """One request of a trace.
 
     Attributes:
-        arrival_s: from the start of the trace [s]; requests come in order of arrival.
+        arrival_s: from the start of the trace [s]; requests are in order of arrival.
         prompt_tokens: at least 1.
         output_tokens: at least 1.
         blocks: prefix identity of each of the prompt's leading blocks of `RequestStream.block_tokens` tokens (the last
-            may be partly filled): equal numbers at equal places mean an equal prompt up to there. Empty = nothing
-            known, hence nothing shared.
-        key: whose it is: keys have turns where the configuration has several.
+            may be partly filled): equal numbers at equal positions mean equal prompts up to that block. Empty = not
+            known, hence no shared prefix.
+        key: API key of the request; several configured keys take turns.
     """
 
     arrival_s: float
@@ -27,17 +27,17 @@ class TraceRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestStream:
-    """A stream of requests, read once from its beginning to its end.
+    """Stream of requests, read once from start to end.
 
     Attributes:
         name: for reports: file name and how it was scaled.
-        requests: in order of arrival. May be lazy; a workload is used up by one run unless it is a sequence.
-        count: how many there are, for progress; None = not known.
+        requests: in order of arrival. May be lazy; one run consumes it unless it is a sequence.
+        count: number of requests, for progress; None = not known.
         duration_s: last arrival [s], for progress; None = not known.
-        block_tokens: tokens that one entry of `blocks` stands for.
-        concurrency: of a closed loop: so many requests at a time, each sent as soon as another one has ended; arrival
-            times do not count. None = an open loop.
-        notes: what the trace's reader had to make sense of, one sentence each; filled as requests are read.
+        block_tokens: tokens per entry of `blocks`.
+        concurrency: open requests of a closed loop, which sends a request as soon as another has ended and ignores
+            arrival times. None = an open loop.
+        notes: how the reader interpreted unusual records, one sentence each; filled as requests are read.
     """
 
     name: str
@@ -49,6 +49,6 @@ class RequestStream:
     notes: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def closed(self, concurrency: int) -> "RequestStream":
-        """The same requests in a closed loop. Nobody knows beforehand how long that takes."""
+        """The same requests in a closed loop, whose duration is not known in advance."""
         name = f"{self.name}, {concurrency:,} at a time"
         return replace(self, name=name, duration_s=None, concurrency=concurrency)

@@ -1,6 +1,6 @@
-"""A trace made faster or slower, longer or shorter.
+"""Scaling of a trace's rate and lengths.
 
-Rate: time is compressed, so that a day's course shrinks with its gaps. Lengths: see `loadgen.trace.scaling`.
+The rate compresses time, so that daily variation shrinks together with the gaps. Lengths: see `loadgen.trace.scaling`.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class Scaling:
         """Scaled requests.
 
         Args:
-            trace_block_tokens: before scaling; None = the trace has no ids, and nothing keeps to blocks.
+            trace_block_tokens: before scaling; None = the trace has no ids, and lengths are not aligned to blocks.
         """
         return replace(
             columns,
@@ -58,7 +58,7 @@ class Scaling:
         return scaled_prompts(tokens, trace_block_tokens, self.prompt)
 
     def said(self) -> list[str]:
-        """Differences from the trace, for a name."""
+        """Differences from the trace, for the name of the workload."""
         factors = (("rate", self.rate), ("prompts", self.prompt), ("answers", self.output))
         return [f"{name} × {factor:g}" for name, factor in factors if factor != 1]
 

@@ -1,4 +1,4 @@
-"""Requests made up from a rate and lengths, for questions that no trace answers."""
+"""Synthetic requests drawn from a rate and lengths, for cases without a trace."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from serving.virtual.workload.request import RequestStream, TraceRequest
 
 @dataclass(frozen=True, slots=True)
 class LogNormalLengths:
-    """Lengths as chats have them: many short ones, few very long ones.
+    """Log-normal lengths, as in chats: many short ones, few very long ones.
 
     Attributes:
         mean: [tokens], before `low` and `high` cut. cv: standard deviation over mean. low, high: [tokens], inclusive.
@@ -31,17 +31,17 @@ class LogNormalLengths:
             raise ConfigError(f"{self} is no distribution of lengths: mean above 0, cv at least 0, 1 <= low <= high")
 
     def draw(self, count: int, rng: np.random.Generator) -> IntArray:
-        """Lengths: [count] int64. Effects: advances `rng`."""
+        """Draw lengths: [count] int64."""
         variance = math.log1p(self.cv**2)
         drawn = rng.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
         return np.clip(np.rint(drawn), self.low, self.high).astype(np.int64)
 
 
 Lengths = int | Sequence[int] | LogNormalLengths
-"""One length for all; lengths to draw from, each as likely as the others; or a distribution. [tokens]"""
+"""One length for all requests, lengths to draw from with equal probability, or a distribution. [tokens]"""
 
 SYNTHETIC_BLOCK_TOKENS = 128
-"""Engine block of the paper's deployment: a common prefix ends where a cache can tell it from the rest."""
+"""Engine block of the paper's deployment [tokens]; a common prefix is rounded to it, as caches share whole blocks."""
 
 
 def synthetic_workload(
@@ -55,14 +55,14 @@ def synthetic_workload(
     *,
     block_tokens: int = SYNTHETIC_BLOCK_TOKENS,
 ) -> RequestStream:
-    """Requests of a steady load, drawn lazily, the same each time they are read.
+    """Requests of a steady load, drawn lazily; each pass yields the same requests.
 
     Args:
         rate_per_s: mean. duration_s: requests arrive in [0, duration).
-        cv: of the gaps: 1 = Poisson, 0 = even, above 1 = bursts (gamma).
-        reuse: share of each prompt that is one prefix common to all, rounded to whole blocks.
-        block_tokens: of prefix ids; as the engine's, or divisible by it.
-    Raises: ConfigError for what cannot be.
+        cv: coefficient of variation of the gaps: 1 = Poisson, 0 = even, above 1 = bursts (gamma).
+        reuse: share of each prompt that is a prefix common to all requests, rounded to whole blocks.
+        block_tokens: tokens per prefix id; the engine's block size or a multiple of it.
+    Raises: ConfigError for values that are not possible.
     """
     if not (0 < rate_per_s < math.inf and 0 < duration_s < math.inf):
         raise ConfigError(f"a load of {rate_per_s:g} requests/s for {duration_s:g} s: both must be above 0")
@@ -100,7 +100,7 @@ def _said(lengths: Lengths) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """The requests, drawn anew by each pass from the same seed."""
+    """The requests; each pass draws them from the same seed."""
 
     rate_per_s: float
     duration_s: float
@@ -125,7 +125,7 @@ class _Stream:
                 yield TraceRequest(arrival_s, prompt_tokens, output_tokens, prefix)
 
     def _shared(self, prompt: IntArray) -> list[int]:
-        """Blocks of each prompt that all prompts share; never one that is partly filled."""
+        """Number of leading blocks of each prompt that all prompts share, without partly filled ones."""
         shared = np.rint(prompt * self.reuse / self.block_tokens).astype(np.int64)
         whole: list[int] = np.minimum(shared, prompt // self.block_tokens).tolist()
         return whole
