@@ -66,7 +66,7 @@ def allocated_npus() -> list[int]:
     """
     given = ray.get_runtime_context().get_accelerator_ids().get(NPU, [])
     if not given:
-        raise NpuAllocationError('Ray gave this process no NPUs; start the actor with resources={"NPU": k}')
+        raise NpuAllocationError('Ray assigned no NPUs to this process; start the actor with resources={"NPU": k}')
     return sorted(int(device) for device in given)
 
 

@@ -28,7 +28,7 @@ _BY_BITS: Mapping[tuple[int, bool, bool], WeightFormat] = {
     (8, True, True): FP8,
 }
 """By bits of a weight, whether it is floating point, and whether activations are quantised too."""
-_SAY = "say how it is served with --weights, or [simulation] weights"
+_SAY = "set its format with --weights, or [simulation] weights"
 
 
 def checkpoint_formats(config: Mapping[str, object], name: str, *, experts: bool) -> ModelFormats:
@@ -89,7 +89,7 @@ def _compressed(given: Mapping[str, object], name: str, *, experts: bool) -> Mod
 def _of_group(group: object, where: str) -> WeightFormat:
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(group, dict) or not isinstance(weights, dict):
-        raise SpecError(f"{where} says nothing of weights; {_SAY}")
+        raise SpecError(f"{where} does not define the weights; {_SAY}")
     bits, floating = weights.get("num_bits"), weights.get("type") == "float"
     activations = group.get("input_activations")
     act = activations.get("num_bits") if isinstance(activations, dict) else None

@@ -103,7 +103,7 @@ def parse_device(text: str, name: str) -> DeviceModel:
     _check_keys(name, "", raw, ["title", *_SECTIONS])
     title = raw["title"]
     if not isinstance(title, str) or not title:
-        raise SpecError(f"device {name}: title is {title!r}; it must say what the device is")
+        raise SpecError(f"device {name}: title is {title!r}; it must describe the device")
     constants: dict[str, Constant] = {}
     parts = {section: _section(name, section, kind, raw[section], constants) for section, kind in _SECTIONS.items()}
     device = DeviceModel(name=name, title=title, constants=constants, **parts)
@@ -180,7 +180,7 @@ def _check_source(name: str, key: str, raw: Mapping[str, Any]) -> None:
     if raw["status"] not in STATUSES:
         raise SpecError(f"device {name}: {key}: status is {raw['status']!r}; it must be one of: {', '.join(STATUSES)}")
     if not isinstance(raw["source"], str) or not raw["source"].strip():
-        raise SpecError(f"device {name}: {key}: say where the number comes from in `source`")
+        raise SpecError(f"device {name}: {key}: name the origin of the number in `source`")
 
 
 def _check_keys(name: str, prefix: str, raw: Mapping[str, object], known: Iterable[str]) -> None:
@@ -210,7 +210,7 @@ def _check_together(device: DeviceModel) -> None:
     if list(table.degrees) != sorted(set(table.degrees)) or not all(type(d) is int for d in table.degrees):
         raise SpecError(f"device {name}: experts.degrees must be rising whole numbers")
     if not 1 <= cal.split_low <= cal.split_high < device.die.cores and device.layout.decode_overlap == "split-cores":
-        raise SpecError(f"device {name}: calibration.split_low and split_high must lie within 1 .. die.cores - 1")
+        raise SpecError(f"device {name}: calibration.split_low and split_high must be within 1 .. die.cores - 1")
     if device.layout.communication_cores >= device.die.cores or device.layout.shared_die_share >= 1:
         raise SpecError(f"device {name}: layout leaves no cores, or no dies, for computation")
     for field in fields(Calibration):

@@ -67,7 +67,7 @@ def parse_engine(text: str, name: str) -> EngineProfile:
         if not isinstance(raw[key], str) or not raw[key].strip():
             raise SpecError(f"engine {name}: {key} is {raw[key]!r}; it must be a name")
     if not any(kind in raw for kind in _RANGES):
-        raise SpecError(f"engine {name}: neither [decode] nor [prefill]: it says nothing about any step")
+        raise SpecError(f"engine {name}: neither [decode] nor [prefill]: it defines no step")
     phases = {kind: _phase(name, kind, raw[kind]) if kind in raw else None for kind in _RANGES}
     formats = raw.get("formats", "")
     return EngineProfile(name, raw["title"], raw["device"], raw["model"], phases["decode"], phases["prefill"], formats)
@@ -84,7 +84,7 @@ def _phase(name: str, kind: str, raw: object) -> EnginePhase:
             values[key] = _region(name, kind, value)
         elif key == "source":
             if not isinstance(value, str) or not value.strip():
-                raise SpecError(f"engine {name}: {kind}.source must say where the rows stand")
+                raise SpecError(f"engine {name}: {kind}.source must name the origin of the rows")
             values[key] = value
         elif key == "graph_batches":
             values[key] = _graphs(name, f"{kind}.{key}", value)

@@ -134,7 +134,8 @@ def _known(point: MeasuredStep, stated: EnginePhase | None) -> MeasuredStep:
     if max(known_s, host_s) >= point.measured_s:
         raise SpecError(
             f"{point.row.place}: a step of {point.measured_s * 1e3:.4g} ms, of which the profile states "
-            f"{max(known_s, host_s) * 1e3:.4g} ms: it says nothing of the device; leave the row out, or state less"
+            f"{max(known_s, host_s) * 1e3:.4g} ms: it has no information about the device; leave the row "
+            "out, or state less"
         )
     return replace(point, known_s=known_s)
 

@@ -104,7 +104,7 @@ def _row(place: str, cells: dict[str, str]) -> MeasuredRow:
     own = ("drafts", "acceptance") if phase == "decode" else (*PREFILL_RESULTS, "cached_share")
     for key in cells:
         if key not in (*needed, *own):
-            raise SpecError(f"{key} says nothing about a {phase} step: leave it empty")
+            raise SpecError(f"{key} has no meaning for a {phase} step: leave it empty")
     for key in needed:
         if key not in cells:
             raise SpecError(f"{key} is missing")

@@ -82,7 +82,7 @@ def shape_from_config(
     family = PRICED_FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
         what = "config has no model_type" if kind is None else f"model_type {repr(kind)[:40]} is not known"
-        raise SpecError(f"model {name}: {what}; the cost model knows {', '.join(PRICED_FAMILIES)}")
+        raise SpecError(f"model {name}: {what}; the cost model supports {', '.join(PRICED_FAMILIES)}")
     keys = _Keys(config, name)
     layers = keys.whole("num_hidden_layers")
     dense = _dense_layers(keys, family, layers)

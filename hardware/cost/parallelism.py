@@ -62,7 +62,7 @@ class Parallelism:
         divided = [name for name in _DEGREES if getattr(self, name) > 1]
         if self.expert_dies and divided:
             name = divided[0]
-            raise SpecError(f"{name} is {getattr(self, name)}, but beside expert_dies only 1 is priced: leave one out")
+            raise SpecError(f"{name} is {getattr(self, name)}, but with expert_dies only 1 is priced: leave one out")
 
     def redundant_on(self, dies: float) -> int | None:
         """Redundant copies of routed experts in a group with `dies` dies for experts; None = the device's number."""

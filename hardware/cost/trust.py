@@ -216,7 +216,7 @@ def _with_division(caution: str, parallelism: Parallelism) -> str:
 
 
 def _unknown(kind: str, engine: EngineProfile) -> str:
-    return f"not checked: no {kind} step of {engine.name} is known, the device file's stands in"
+    return f"not checked: no {kind} step of {engine.name} is known, the device file's is used"
 
 
 def _caution(device: DeviceModel, engine: EngineProfile | None) -> str:

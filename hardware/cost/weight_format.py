@@ -99,6 +99,8 @@ def formats_named(name: str, *, experts: bool, kv: KvFormat = "bf16") -> ModelFo
         raise SpecError(f"weights {name!r} are not known; there are {known}, or two of them: attention+experts")
     if not experts:
         if plus:
-            raise SpecError(f"weights {name!r} name experts apart, and the model has none: name one format")
+            raise SpecError(
+                f"weights {name!r} have a separate format for experts, but the model has none: name one format"
+            )
         return ModelFormats(attention, attention, kv)
     return ModelFormats(attention if plus else _ATTENTION_OF.get(first, attention), of_experts, kv)

@@ -20,14 +20,16 @@ def audit(pipes: Iterable[Pipe], flows: Mapping[TransferId, Flow], ends: list[tu
     for pipe in pipes:
         used = sum(flow.rate for flow in pipe.flows)
         assert used <= pipe.capacity * (1 + _SLACK), f"{pipe.name} carries {used} of {pipe.capacity} bytes/s"
-        assert all(flows.get(flow.name) is flow for flow in pipe.flows), f"{pipe.name} carries a transfer that has gone"
+        assert all(flows.get(flow.name) is flow for flow in pipe.flows), (
+            f"{pipe.name} carries a transfer that no longer exists"
+        )
     for name, flow in flows.items():
         assert all(flow in pipe.flows for pipe in flow.pipes), f"{name} is missing on one of its links"
         assert 0 <= flow.rate <= flow.cap, f"{name} has {flow.rate} bytes/s, its cap is {flow.cap}"
         assert 0 <= flow.remaining <= flow.nbytes, f"{name} has {flow.remaining} of {flow.nbytes} bytes left"
         assert _has_its_share(flow), f"{name} could have more than {flow.rate} bytes/s"
         assert flow.rate > 0 or any(pipe.capacity == 0 for pipe in flow.pipes), f"{name} starves"
-        assert flow.end == math.inf or (flow.end, name) in foretold, f"nobody will hear that {name} ends"
+        assert flow.end == math.inf or (flow.end, name) in foretold, f"the end of {name} will not be reported"
 
 
 def _has_its_share(flow: Flow) -> bool:

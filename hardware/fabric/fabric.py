@@ -81,7 +81,7 @@ class Fabric:
         self._enter(now)
         cap = math.inf if cap_bytes_per_s is None else cap_bytes_per_s
         if transfer in self._flows:
-            raise FabricError(f"transfer {transfer} is under way already")
+            raise FabricError(f"transfer {transfer} is already in progress")
         if nbytes < 0 or not 0 <= latency_s < math.inf or not cap > 0:
             raise FabricError(
                 f"transfer {transfer}: {nbytes} bytes, latency {latency_s} s, cap {cap} bytes/s; bytes and latency "
@@ -131,7 +131,7 @@ class Fabric:
         self._enter(now)
         flow = self._known(transfer)
         if now < flow.end:
-            raise FabricError(f"transfer {transfer} ends at {flow.end} s, not at {now} s; ask next_end again")
+            raise FabricError(f"transfer {transfer} ends at {flow.end} s, not at {now} s; call next_end again")
         self._leave(now, flow, flow.nbytes)
         return Bytes(flow.nbytes)
 
@@ -284,7 +284,7 @@ class Fabric:
     def _known(self, transfer: TransferId) -> Flow:
         flow = self._flows.get(transfer)
         if flow is None:
-            raise FabricError(f"transfer {transfer} is not under way")
+            raise FabricError(f"transfer {transfer} is not in progress")
         return flow
 
     def _pipe(self, link: LinkId) -> Pipe:

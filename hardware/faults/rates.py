@@ -48,7 +48,7 @@ RATES: dict[FaultKind, Figure] = {
 }
 """Per unit (die, NPU, node, link, sub-plane of a supernode, card, process, supernode) and hour."""
 
-_REPAIR = Figure(4 * 3600.0, "s", "assumed: somebody swaps the part; no time of repair is published", _U)
+_REPAIR = Figure(4 * 3600.0, "s", "assumed: the part is swapped; no repair time is published", _U)
 _REBOOT = Figure(300.0, "s", "DeepServe 7: a lost engine is back within 5 minutes", _D, "upper bound")
 
 _DRAWN = Figure(5.0, "s", "assumed: the middle of the durations that a scenario draws by default", _U)
@@ -61,7 +61,7 @@ DURATIONS: dict[FaultKind, Figure] = {
     FaultKind.RDMA_LINK: Figure(60.0, "s", "assumed: a link flap", _U),
     FaultKind.UB_SUBPLANE: Figure(600.0, "s", "assumed: a switch restarts", _U),
     FaultKind.VPC_CARD: Figure(600.0, "s", "assumed: a card restarts", _U),
-    FaultKind.STRAGGLER: Figure(600.0, "s", "assumed: until somebody drains it", _U),
+    FaultKind.STRAGGLER: Figure(600.0, "s", "assumed: until it is drained", _U),
     FaultKind.HBM: Figure(0.0, "s", "xDeepServe 6.2: remapped and masked while the engine stays up", _D),
     FaultKind.MEMORY_SERVER: _REBOOT,
     FaultKind.GATEWAY: _REBOOT,

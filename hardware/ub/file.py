@@ -64,7 +64,7 @@ def open_file(path: Path, *, create: bool = False) -> int:
             raise UbMissingError(f"the directory {path.parent} does not exist; create it") from None
         raise UbMissingError(f"there is no UB segment at {path}; start the node's memory first") from None
     except FileExistsError:
-        raise UbExistsError(f"{path} is already there; attach to it, or remove it if nothing uses it") from None
+        raise UbExistsError(f"{path} is already there; attach to it, or remove it if it is unused") from None
     except OSError as error:
         raise UbCorruptError(
             f"{path} cannot be opened as a UB segment ({error.strerror}); take another path"

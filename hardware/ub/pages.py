@@ -39,7 +39,7 @@ def reserve_file(fd: int, nbytes: int, name: str) -> None:
         where = os.fstatvfs(fd)
         raise UbFullError(
             f"{name} needs {format_bytes(nbytes)}, its directory has {format_bytes(where.f_bavail * where.f_frsize)}; "
-            "ask for less UB memory or enlarge the directory (in a container: --shm-size, or a memory-backed volume)"
+            "request less UB memory or enlarge the directory (in a container: --shm-size, or a memory-backed volume)"
         ) from error
 
 

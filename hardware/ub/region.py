@@ -98,7 +98,7 @@ class RegionTable:
         """
         if nbytes <= 0 or align <= 0 or align & (align - 1):
             raise UbRangeError(
-                f"{owner!r} asked for {nbytes} bytes at alignment {align}; ask for more than 0, at a power of two"
+                f"{owner!r} asked for {nbytes} bytes at alignment {align}; request more than 0, at a power of two"
             )
         place = self._first_fit(nbytes, align)
         slot = self._free_slot()
@@ -166,7 +166,7 @@ class RegionTable:
         found = np.flatnonzero(self._entries["generation"] == generation)
         if generation <= 0 or len(found) == 0:  # 0 marks the free entries
             raise UbStaleError(
-                f"region {generation} of {who!r} is gone: released, or reclaimed after its process died; "
+                f"region {generation} of {who!r} no longer exists: released, or reclaimed after its process died; "
                 "treat its bytes as lost"
             )
         return int(found[0])

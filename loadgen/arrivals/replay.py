@@ -26,7 +26,7 @@ class ReplayedArrivals:
         if not 0 < self.rate_scale < math.inf:
             raise UsageError(f"the rate scale of a replay must be above 0, not {self.rate_scale}")
         if not 0 <= self.from_s < self.to_s:
-            raise UsageError(f"a replay from {self.from_s} s to {self.to_s} s of the recording holds nothing")
+            raise UsageError(f"a replay from {self.from_s} s to {self.to_s} s of the recording contains no requests")
 
     def due_s(self, recorded_s: float) -> float | None:
         """Send time of a recorded time; None outside the window."""

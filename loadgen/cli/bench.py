@@ -200,7 +200,7 @@ def check_series(flags: argparse.Namespace) -> None:
     if flags.sweep and flags.find_max:
         raise UsageError("--sweep and --find-max contradict each other; choose one")
     if flags.sweep_values and not flags.sweep:
-        raise UsageError("--sweep-values without --sweep would do nothing; give --sweep rate or --sweep concurrency")
+        raise UsageError("--sweep-values without --sweep has no effect; give --sweep rate or --sweep concurrency")
     if flags.find_max and not flags.slo:
         raise UsageError("--find-max needs SLOs to hold: --slo ttft=500ms,tpot=50ms")
     varied = flags.sweep or flags.find_max

@@ -154,7 +154,9 @@ def _too_few(load: LoadSchedule, schedule: Schedule) -> list[str]:
     """
     if not schedule.missing or load.duration_s is not None:
         return []
-    return [f"--num-prompts asked for {load.conversations} conversations, and the data set gave {schedule.measured}"]
+    return [
+        f"--num-prompts asked for {load.conversations} conversations, but the data set has only {schedule.measured}"
+    ]
 
 
 def _drive_settings(bench: Bench, load: LoadSchedule) -> DriveSettings:

@@ -119,7 +119,7 @@ def _ends(bench: Bench, series: SweepSeries, *, whole: bool) -> Ends:
     full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
     latency = full.metrics.get("e2e_sent")
     if not (latency and latency.mean):
-        raise UsageError("nothing succeeded in the first short run; see what `loadgen run --concurrency 64` says")
+        raise UsageError("no request succeeded in the first short run; see what `loadgen run --concurrency 64` says")
     if not whole:
         return Ends(full.throughput.requests_per_s, latency.mean)
     idle = short_run(bench, series, bench.load(slots=1), IDLE_REQUESTS, "idle server").metrics.get("e2e_sent")

@@ -132,7 +132,7 @@ def _between_idle_and_full(bench: Bench, series: SweepSeries, *, whole: bool) ->
     full = short_run(bench, series, bench.load(slots=FULL_REQUESTS), FULL_REQUESTS, "full server")
     latency = idle.metrics.get("e2e_sent")
     if not (latency and latency.mean):
-        raise UsageError("nothing succeeded in the first short run; see what `loadgen run --concurrency 1` says")
+        raise UsageError("no request succeeded in the first short run; see what `loadgen run --concurrency 1` says")
     points: int = bench.flags.sweep_points
     if whole:
         return sweep.concurrencies(latency.mean, full.throughput.requests_per_s, points)

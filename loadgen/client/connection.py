@@ -232,7 +232,7 @@ class ExchangeConnection(asyncio.Protocol):
         exchange = self._exchange
         assert exchange is not None
         self.gone_unanswered = exchange.first_byte_s is None
-        when = "before an answer came" if self.gone_unanswered else "in the middle of the answer"
+        when = "before a response arrived" if self.gone_unanswered else "in the middle of the answer"
         self._fail(Failure.LOST, f"connection {cause} {when}", monotonic() - self._t0)
 
     def _not_http(self, error: Exception) -> None:

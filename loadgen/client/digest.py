@@ -147,7 +147,7 @@ def _outcome(exchange: Exchange, reader: AnswerReader, expected_tokens: int | No
         return RequestOutcome.TRUNCATED, exchange.error if failure and not reader.done else _missing(reader)
     tokens = reader.usage.completion_tokens if reader.usage is not None else None
     if expected_tokens is not None and tokens is not None and tokens < expected_tokens:
-        return RequestOutcome.SHORT, f"{tokens} of {expected_tokens} tokens came although the end was to be ignored"
+        return RequestOutcome.SHORT, f"{tokens} of {expected_tokens} tokens arrived although ignore_eos was set"
     return RequestOutcome.OK, ""
 
 

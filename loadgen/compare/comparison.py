@@ -257,7 +257,7 @@ def _warnings(sides: tuple[Side, Side], method: Method) -> list[str]:
         words = " and ".join(f"{share:.0%} in {side.name}" for side, share in zip(sides, shares, strict=True))
         found.append(
             f"Of the prompt tokens {words} came from a cache: a prompt that the server has seen before, by a replay or "
-            "an equal --seed, is quicker."
+            "an equal --seed, is faster."
         )
     return found
 

@@ -220,7 +220,7 @@ class Fleet:
         for worker in self._alive():
             silent = now_s - self._heard_s[worker.number] > self._limits.silence_s
             if silent or now_s > self._deadline_s:
-                worker.lost = worker.lost or ("said nothing any more" if silent else "did not end in time")
+                worker.lost = worker.lost or ("stopped responding" if silent else "did not end in time")
             if worker.lost:
                 worker.kill()
 
@@ -280,7 +280,7 @@ class Fleet:
 
     def _report(self, feeder: Feeder, *, interrupted: bool) -> FleetReport:
         if feeder.error is not None:
-            self._problems.append(f"the jobs ended early: {feeder.error}")
+            self._problems.append(f"the jobs stopped early: {feeder.error}")
         wall_s, monotonic_s = time.time(), time.monotonic()
         t0 = self._t0 or monotonic_s  # interrupted before the start
         done = [self._done[number] for number in sorted(self._done)]

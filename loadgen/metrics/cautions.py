@@ -42,12 +42,12 @@ def _interrupted(facts: GeneratorFacts) -> list[str]:
         numbers = ", ".join(map(str, facts.lost_workers))
         found.append(f"worker process {numbers} was lost; its open requests are missing")
     if facts.interrupted and not found:
-        found.append("the run was interrupted; what had ended by then is here")
+        found.append("the run was interrupted; only requests finished by then are included")
     return found
 
 
 def _nothing(good: Sequence[RequestRecord]) -> list[str]:
-    return [] if good else ["no request succeeded; there is nothing to say about latency"]
+    return [] if good else ["no request succeeded; there are no latencies"]
 
 
 def _failures(records: Sequence[RequestRecord]) -> list[str]:
@@ -73,8 +73,8 @@ def _tokens(good: Sequence[RequestRecord]) -> list[str]:
     unknown = sum(record.output_tokens is None for record in good)
     if unknown:
         found.append(
-            f"{unknown} answers came without usage: their tokens are counted as chunks, so TPOT and token rates are "
-            "guesses"
+            f"{unknown} responses had no usage: their chunks are counted as tokens, so TPOT and token rates are "
+            "estimates"
         )
     planned = [
         (record.planned_input_tokens, record.input_tokens)
@@ -107,7 +107,7 @@ def _extent(good: int, duration_s: float, percentiles: Sequence[float]) -> list[
     if duration_s < SHORT_RUN_S:
         found.append(f"the measured part lasted {duration_s:.1f} s; short runs are ruled by start-up and drain")
     if good < FEW_REQUESTS:
-        found.append(f"only {good} requests succeeded; percentiles of so few say little")
+        found.append(f"only {good} requests succeeded; percentiles of so few mean little")
     beyond = [
         f"p{name_of(p)}" for p in percentiles if 50 < p < 100 and good * (1 - p / 100) < 1 and good >= FEW_REQUESTS
     ]

@@ -34,7 +34,7 @@ def length_cautions(records: Sequence[RequestRecord]) -> list[str]:
         if shorter:
             found.append(
                 f"{len(shorter)} of {len(records)} {name} were shortened to the model's longest length "
-                f"({_means(shorter)}); ask for less, or shrink all of a data set alike with --length-scale"
+                f"({_means(shorter)}); request fewer tokens, or scale the whole data set with --length-scale"
             )
         if longer:
             found.append(

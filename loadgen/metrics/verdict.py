@@ -32,7 +32,7 @@ MOST_DENIED_SHARE = 0.5
 MOST_SLEEP_S = 0.5
 MOST_CLOCK_STEP_S = 0.5
 _MORE_WORKERS = "raise --workers, or use a machine with free cores"
-_MORE_CORES = "leave the generator a core, or run it elsewhere"
+_MORE_CORES = "leave the generator a core, or run it on another machine"
 
 
 def judge(
@@ -103,7 +103,7 @@ def _lag(facts: GeneratorFacts) -> list[str]:
 def _overrun(facts: GeneratorFacts) -> list[str]:
     if not facts.late_digests:
         return []
-    return [f"{facts.late_digests} answers came faster than they could be interpreted"]
+    return [f"{facts.late_digests} responses arrived faster than they could be parsed"]
 
 
 def _late(lateness: MetricDistribution | None, ttft: MetricDistribution | None) -> list[str]:

@@ -71,7 +71,7 @@ def record_trace(
     records = list(read_records(folder))
     sent = _sessions(records, bodies)
     if not sent:
-        raise UsageError(f"{folder} holds no request that was sent, so there is nothing to record")
+        raise UsageError(f"{folder} contains no sent request to record")
     given = sorted({one.record.block_tokens for one in sent if one.record.hash_ids})
     header = TraceHeader(
         block_tokens=given[0] if len(given) == 1 else block_tokens,

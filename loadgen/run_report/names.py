@@ -13,7 +13,7 @@ METRIC_TITLES = {
     "e2e_sent": "E2E from actual send",
     "ntpot": "Normalised TPOT",
     "server_queue": "Queueing in the server",
-    "server_ttft": "TTFT told by the server",
+    "server_ttft": "TTFT reported by the server",
     "lateness": "Generator lateness",
     "client_queue": "Waiting for a slot",
     "connect": "Connecting",

@@ -42,7 +42,7 @@ def steady_state(result: RunResult) -> Html:
         return Html("")
     text = (
         f"From {numbers.duration(steady.from_s)} to {numbers.duration(steady.to_s)}: the longest stretch with "
-        f"at least 90 % of peak concurrency; {steady.requests:,} requests began in it."
+        f"at least 90 % of peak concurrency; {steady.requests:,} requests started in it."
     )
     rows: list[list[object]] = [
         [

@@ -27,7 +27,7 @@ _FAMILIES = (
         {"vllm:prompt_tokens_per_s": "prompt", "vllm:generation_tokens_per_s": "generated"},
     ),
     (
-        "server-times", "Mean times told by the server", "Of the requests observed between scrapes.", "s",
+        "server-times", "Mean times reported by the server", "Of the requests observed between scrapes.", "s",
         {
             "vllm:request_queue_time_seconds_mean": "queueing",
             "vllm:time_to_first_token_seconds_mean": "time to first token",

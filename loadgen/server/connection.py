@@ -149,7 +149,7 @@ class QueryConnection:
         where = self.base_url
         match error:
             case ConnectionRefusedError():
-                return f"nobody listens at {where} (connection refused): is the server started, is the port right?"
+                return f"nothing listens at {where} (connection refused): is the server started, is the port right?"
             case socket.gaierror() | UnicodeError():
                 return f"cannot find the host of {where}: check the name"
             case ssl.SSLCertVerificationError():

@@ -40,7 +40,7 @@ class TraceSummary:
             f"{self.input_tokens / mean:.0f} tokens of prompt and {self.output_tokens / mean:.0f} of answer on average",
             f"{share} of {self.blocks} blocks of {self.block_tokens} tokens repeat earlier prefixes"
             if self.block_tokens
-            else "nothing is known of prefixes",
+            else "it has no information about prefixes",
             f"{self.with_body} requests have their exact body",
             *self.notes,
         ]

@@ -115,7 +115,7 @@ def _table(path: Path, number: int, line: bytes, block_tokens: int | None, table
     names = {name.strip().strip('"') for name in re.split("[,\n]", line.decode(errors="replace"))}
     table = table or table_of(names)
     if table is None:
-        raise trace_error(path, number, f"the first line tells of no trace that is known; known are {FORMATS}")
+        raise trace_error(path, number, f"the first line is of no known trace format; known are {FORMATS}")
     _refuse_blocks(path, block_tokens)
     return TableTrace(path, table)
 

@@ -93,7 +93,7 @@ def checked_ids(path: Path, number: int, ids: list[int]) -> list[int]:
     if not ids or (0 <= min(ids) and max(ids) <= LARGEST_ID):
         return ids
     if min(ids) < 0 or max(ids) > _LARGEST_HASH:
-        raise trace_error(path, number, "hash_ids must lie between 0 and 2^64-1; number them anew")
+        raise trace_error(path, number, "hash_ids must be between 0 and 2^64-1; renumber them")
     return [hash_id & LARGEST_ID for hash_id in ids]
 
 
@@ -110,7 +110,7 @@ def check_count(path: Path, number: int, input_tokens: int, ids: int, block_toke
             path,
             number,
             f"{ids} hash_ids for {input_tokens} tokens; blocks of {block_tokens} tokens make it {whole + (rest > 0)}, "
-            f"or none if nothing is known{remedy}",
+            f"or none if they are not known{remedy}",
         )
 
 

@@ -93,7 +93,7 @@ class ServeGenTrace:
         ]
         if not rates:
             raise TraceFormatError(
-                f"{self.path}: no client asks anything from {self.start_s:g} to {self.end_s:g} s; choose another "
+                f"{self.path}: no client sends requests from {self.start_s:g} to {self.end_s:g} s; choose another "
                 "stretch or other clients"
             )
         return rates

@@ -34,7 +34,7 @@ class Behaviours:
         """Raises: UsageError for shares outside [0, 1] or above 1 together."""
         shares = [share for _, share in self._shares()]
         if not all(0 <= share <= 1 for share in shares) or sum(shares) > 1 + 1e-9:
-            raise UsageError("shares of client behaviour must lie between 0 and 1, and sum to at most 1")
+            raise UsageError("shares of client behaviour must be between 0 and 1, and sum to at most 1")
 
     def draw(self, conversation: Conversation, rng: np.random.Generator) -> list[Behaviour]:
         """One behaviour a turn; empty if every request of the run is normal.

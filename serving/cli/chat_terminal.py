@@ -37,7 +37,9 @@ class ChatTerminal:
         """Chat until the user leaves."""
         with suppress(ImportError):
             import readline  # noqa: F401 - gives `input` a line to edit and a history
-        self._print_dim(f"{self._conversation.model} at {self._conversation.url}; /help helps, Ctrl-D leaves")
+        self._print_dim(
+            f"{self._conversation.model} at {self._conversation.url}; /help lists the commands, Ctrl-D quits"
+        )
         while (line := self._read()) is not None:
             match line:
                 case "":
@@ -65,7 +67,7 @@ class ChatTerminal:
             self._print_answer(message)
         except KeyboardInterrupt:
             self._out.print()
-            self._print_dim("stopped; Ctrl-C again leaves")
+            self._print_dim("stopped; Ctrl-C again quits")
         except ServingError as error:
             self._err.print(Text(f"cloudmatrix: {error}", style="red"), soft_wrap=True)
         else:

@@ -27,7 +27,7 @@ COMMANDS = {
     "replay": "replay the decision log of a live run through the same code",
     "cost": "predicted time of a decode or prefill step, with its formula and its honest error",
     "import": "make a checkpoint folder of a GGUF file; `import smollm2` fetches a real model",
-    "quantize": "make an INT8 checkpoint of a model, without training, and say what it costs",
+    "quantize": "make an INT8 checkpoint of a model, without training, and report the loss of quality",
     "evaluate": "perplexity, distance from a reference model, multiple-choice tasks",
     "simulate": "a trace on simulated supernodes, in virtual time",
     "compare": "two simulations: what differs, every figure with its change",

@@ -174,7 +174,7 @@ def _shares(text: str) -> float | tuple[float, ...]:
     try:
         shares = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share such as 0.7, nor a list such as 0.85,0.6") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.7 or a list such as 0.85,0.6") from None
     return shares if len(shares) > 1 else shares[0]
 
 

@@ -351,9 +351,9 @@ def _print_json(cost: PredictedStep, numbers: dict[str, Any]) -> int:
 # --- calibration --------------------------------------------------------------------------------------------------
 def _calibrate(model: CostModel, arguments: argparse.Namespace) -> int:
     if model.engine is not None:
-        raise ConfigError("--calibrate refits the device file, which is of its own engine: it takes no --engine")
+        raise ConfigError("--calibrate refits the device file, which has its own engine: it accepts no --engine")
     if model_trust(model.shape):
-        raise ConfigError("--calibrate refits to published rows, which are of DeepSeek-R1: it takes no other --model")
+        raise ConfigError("--calibrate refits to published rows, which are of DeepSeek-R1: it accepts no other --model")
     found = calibrate(model.device, model.shape)
     if arguments.json:
         print(json.dumps(calibration_json(found), indent=2))

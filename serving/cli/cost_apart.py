@@ -19,7 +19,7 @@ def decode_division(arguments: argparse.Namespace) -> Parallelism:
     Raises: ConfigError for domains without expert dies; SpecError for impossible degrees.
     """
     if arguments.domains is not None and not arguments.expert_dies:
-        raise ConfigError("--domains take turns at the dies of --expert-dies; without it they would change nothing")
+        raise ConfigError("--domains share the dies of --expert-dies; without it they have no effect")
     domains = WHOLE.domains if arguments.domains is None else arguments.domains
     return Parallelism(
         arguments.attention_tp,

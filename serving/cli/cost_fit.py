@@ -28,10 +28,10 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     """
     source, out = Path(arguments.fit), Path(arguments.out) if arguments.out else None
     if out is not None and out.suffix != ".toml":
-        raise ConfigError(f"--out {out}: a profile's name ends in .toml")
+        raise ConfigError(f"--out {out}: the profile's name must end in .toml")
     engine = cost.engine
     if engine is not None and not any(phase and phase.stated for phase in (engine.decode, engine.prefill)):
-        raise ConfigError(f"--fit keeps what --engine states by hand, and {engine.name} states nothing: leave it out")
+        raise ConfigError(f"--fit keeps what --engine states by hand, but {engine.name} states nothing: leave it out")
     name = (out or source).stem
     measured = measured_rows(source, arguments.dies, cost.device.die.per_npu, flag="--fit")
     found = fit_engine(cost, measured.rows, name=name, title=measured.title or f"fitted to {source.name}")
@@ -46,10 +46,10 @@ def fit(cost: CostModel, arguments: argparse.Namespace) -> int:
     console = table_console()
     own = cost.device.name == OWN_DEVICE
     for phase in found.phases:
-        _show(phase, "what CloudMatrix-Infer needs on this device" if own else "what the device file says")
+        _show(phase, "what CloudMatrix-Infer needs on this device" if own else "the values of the device file")
     for kind in sorted({"decode", "prefill"} - {phase.kind for phase in found.phases}):
         whose = "CloudMatrix-Infer" if own else "the device file"
-        console.print(f"\nno row of {kind}: its steps stay those of {whose}, and count as not checked")
+        console.print(f"\nno row of {kind}: its steps remain those of {whose}, and count as not checked")
     if out is not None:
         console.print(f"\nwrote {out}: use it with --engine {out}", highlight=False, soft_wrap=True)
     return 0
@@ -76,11 +76,11 @@ def _show(found: PhaseFit, base: str) -> None:
         )
     console.print(table)
     if not found.degrees:
-        console.print("  no row is left to judge by: a second one would tell how good this is", style="yellow")
+        console.print("  no row is left to judge the fit by: add a second one", style="yellow")
     console.print(f"  expect within {100 * phase.expected_error:.3g} % inside of {fitted_region(phase)}")
     points = [quantity(one) for one in phase.region if one.low == one.high]
     if points:
-        console.print(f"  any other {', '.join(points)} is extrapolation: nothing was measured there")
+        console.print(f"  any other {', '.join(points)} is extrapolation: there are no measurements")
 
 
 def _as_json(found: EngineFit) -> dict[str, Any]:

@@ -40,11 +40,9 @@ def check_flags(arguments: argparse.Namespace) -> None:
     """
     if arguments.aggregated:
         if arguments.prefill is None:
-            raise ConfigError(
-                "--aggregated is a step that does both: say with --prefill how many prompt tokens it takes"
-            )
+            raise ConfigError("--aggregated is a step that does both: give its number of prompt tokens with --prefill")
         if arguments.explain:
-            raise ConfigError("--explain takes one kind of step apart; without --aggregated it does")
+            raise ConfigError("--explain explains a step of one kind only: leave out --aggregated")
         return
     flags = DECODE_FLAGS | PREFILL_FLAGS
     given = {name for name, default in flags.items() if getattr(arguments, name) != default}
@@ -56,4 +54,4 @@ def check_flags(arguments: argparse.Namespace) -> None:
     else:
         idle, needed, here = given & {"batch"} if arguments.tpot else set(), "a step", "with --tpot"
     for name in sorted(idle):
-        raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; {here} it would change nothing")
+        raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; {here} it has no effect")

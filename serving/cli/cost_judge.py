@@ -42,8 +42,8 @@ def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
     stated = [one for one in rows if one.held is not None]
     worst = max(rows, key=lambda one: abs(one.error))
     console.print(
-        f"{sum(one.held is True for one in stated)} of {len(stated)} rows within the error that was stated for them; "
-        f"the largest error is {percent(worst.error)}, of {_place(worst)}",
+        f"{sum(one.held is True for one in stated)} of {len(stated)} rows within their stated error; the largest "
+        f"error is {percent(worst.error)}, of {_place(worst)}",
         highlight=False,
     )
     return 0

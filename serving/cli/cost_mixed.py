@@ -9,7 +9,7 @@ from hardware.cost.mixed_step import MixedStep
 from hardware.cost.trust import engine_text_of
 from serving.terminal import table_console
 
-TRUST = "nobody has published such a step: derived from one of each kind"
+TRUST = "no such step has been published: derived from one of each kind"
 
 
 def mixed_answer(model: CostModel, arguments: argparse.Namespace, dies: int, prompts: PrefillLoad) -> int:

@@ -53,7 +53,7 @@ def starts_text(starts: dict[str, dict[str, float]], pool: str | None) -> str:
     """A table of the costs of starts, and the settings to simulate with them."""
     rows = {name: phases for name, phases in starts.items() if pool in (None, name) and TOTAL in phases}
     if not rows:
-        return "no replica has started since the scaling board began"
+        return "no replica has started since the scaling board started"
     columns = [TOTAL, *PHASES, FIRST_STEP]
     lines = [f"{'seconds':<10}{''.join(f'{column:>11}' for column in columns)}"]
     for name, phases in rows.items():
@@ -84,7 +84,7 @@ def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
     feed = _Feed(system, arguments.pool)
     entries = feed.first()
     if not entries and not arguments.follow:
-        print("nothing was changed so far" if not arguments.json else "", end="\n" if not arguments.json else "")
+        print("nothing has changed so far" if not arguments.json else "", end="\n" if not arguments.json else "")
     entries = entries[max(0, len(entries) - max(0, arguments.last)) :]
     while True:
         for entry in entries:

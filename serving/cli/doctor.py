@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         model, ports = (config.model.path if config.model.hub is None else None), config.cluster.ports
         pool = config.kvcache.replicas > 0
     elif arguments.set:
-        raise ConfigError("--set changes what --config names: give that, too")
+        raise ConfigError("--set changes the file of --config: give --config, too")
     from serving.launch.doctor import examine
 
     return examine(address_of(arguments) or "auto", model, ports, pool=pool)

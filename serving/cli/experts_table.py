@@ -86,7 +86,7 @@ def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None
 def _no_group(ep: dict[str, int]) -> str:
     wanted = [pool for pool, ranks in ep.items() if ranks > 1]
     if wanted:
-        return f"no rank of {', '.join(wanted)} has announced itself yet: its group is starting, or lost"
+        return f"no rank of {', '.join(wanted)} has registered yet: its group is starting, or lost"
     return "ep is 1 everywhere: each instance computes all experts in one process; set `[decode] ep = 2` for a group"
 
 
@@ -143,7 +143,7 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         table.add_row(f"r{rank}", "spare", *["-"] * 10)
     console.print(table)
     console.print(
-        "waited: share of the time of all steps; mostly for: the peer whose word came last, and the time [s]; "
+        "waited: share of the time of all steps; mostly for: the peer that reported last, and the time [s]; "
         "pace: its experts' time for the same work, of the median rank's",
         markup=False,
         soft_wrap=True,
@@ -171,7 +171,7 @@ def _waits(exchange: dict[str, Any], rank: int) -> tuple[str, str]:
 
 def _moves(console: Console, group: dict[str, Any]) -> None:
     if not group["rebalances"]:
-        console.print("no expert has been moved since the group's shell began", highlight=False)
+        console.print("no expert has been moved since the group's shell started", highlight=False)
         return
     table = plain_table(("rebalanced", "by", "outcome", "why not"), ("layers", "moves", "gain", "seconds"))
     for one in group["rebalances"]:

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
     elif not found:
-        print("there are none: nothing of the kind has ended since the gateways started, or [gateway] timelines is 0")
+        print("there are none: no such request has finished since the gateways started, or [gateway] timelines is 0")
     else:
         for times in found:
             print_times(times)
@@ -102,7 +102,7 @@ def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
         except RefusedError:
             continue  # dropped between the two queries
         except (msgspec.ValidationError, LookupError) as error:
-            raise UnavailableError(f"the gateway at {arguments.url} is of another version: {error}") from error
+            raise UnavailableError(f"the gateway at {arguments.url} has another version: {error}") from error
     return found
 
 

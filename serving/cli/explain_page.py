@@ -36,7 +36,7 @@ def explain_page(found: Sequence[RequestTimes]) -> str:
         "never compared.",
     )
     if not found:
-        page.add("none", "No requests", element("p", "Nothing of the kind has ended since the gateways started."))
+        page.add("none", "No requests", element("p", "No such request has finished since the gateways started."))
     for number, times in enumerate(found):
         page.add(f"request-{number}", times.request_id, *_request(page, number, times), short=_short(times))
     return render(page, f"cloudmatrix {VERSION}")

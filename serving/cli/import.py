@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path | None = arguments.out
     if arguments.source == NAME:
         if arguments.dtype != "bfloat16":
-            raise ConfigError("smollm2 is made in bfloat16: leave --dtype out")
+            raise ConfigError("smollm2 is always bfloat16: leave out --dtype")
         print(import_smollm2(out, quiet=arguments.quiet))
         return 0
     if out is None:
-        raise ConfigError(f"where shall the folder be? cloudmatrix import {arguments.source} --out DIR")
+        raise ConfigError(f"name the new folder: cloudmatrix import {arguments.source} --out DIR")
     from serving.tools.importing.console import import_on_console
 
     import_on_console(Path(arguments.source), out, arguments.dtype, quiet=arguments.quiet)

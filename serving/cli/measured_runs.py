@@ -47,10 +47,10 @@ def measured_rows(path: Path, dies: int | None, per_npu: float, *, flag: str) ->
     """
     if not path.is_dir():
         if dies is not None:
-            raise ConfigError(f"--dies goes with runs of loadgen: rows of {path} say it themselves")
+            raise ConfigError(f"--dies goes with runs of loadgen: rows of {path} contain it")
         return read_measured(path)
     if dies is None:
-        raise ConfigError(f"{flag} {path}: add --dies N, of the instance that was measured: runs do not say it")
+        raise ConfigError(f"{flag} {path}: add --dies N, of the measured instance: runs do not contain it")
     return rows_of_runs(path, dies, per_npu, flag=flag)
 
 

@@ -226,7 +226,7 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
         question = "least" if arguments.least else "rate"
     together = "aggregated" in arguments.modes
     if arguments.sizes_aggregated and not together:
-        raise ConfigError("--sizes-aggregated goes with --modes disaggregated,aggregated: alone it changes nothing")
+        raise ConfigError("--sizes-aggregated needs --modes disaggregated,aggregated: alone it has no effect")
     budget = config.cluster.npus if arguments.npus is None else arguments.npus
     return PlanQuestion(
         config=_seeded(config, seed), trace=_trace(arguments, seed), target=_target(arguments, config),
@@ -256,7 +256,7 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
     }  # fmt: skip
     for name in (*searching, *others):
         if (value := getattr(arguments, name)) and value != usual.get(name):
-            raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare takes pools as files have them")
+            raise ConfigError(f"--{name.replace('_', '-')} is for a search; --compare uses the pools of the files")
     if len(arguments.compare) < 2:
         raise ConfigError(f"--compare {arguments.compare[0]}: name at least two files")
     found = []
@@ -334,7 +334,7 @@ def _modes(text: str) -> tuple["ServingMode", ...]:
     known: dict[str, ServingMode] = {"disaggregated": "disaggregated", "aggregated": "aggregated"}
     given = [part.strip() for part in text.split(",") if part.strip()]
     if not given or not all(one in known for one in given):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of disaggregated and aggregated")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of disaggregated and aggregated")
     return tuple(dict.fromkeys(known[one] for one in given))
 
 
@@ -343,7 +343,7 @@ def _numbers(text: str, least: int = 1) -> tuple[int, ...]:
     try:
         values = tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers such as 16,32") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 16,32") from None
     if any(value < least for value in values):
         raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least {least}")
     return values

@@ -58,7 +58,7 @@ def set_quota(url: str, api_key: str | None, name: str, quota_mib: int | None, w
 def print_quota(answer: dict[str, Any]) -> None:
     """Print the present quota."""
     quota = f"{answer['quota_bytes'] / MIB:.0f} MiB" if answer["quota_bytes"] else "no limit"
-    print(f"{answer['namespace']}: quota {quota}, weight {answer['weight']:g}, until the configuration says otherwise")
+    print(f"{answer['namespace']}: quota {quota}, weight {answer['weight']:g}, until the configuration changes it")
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -72,14 +72,14 @@ def print_pool(pool: dict[str, Any]) -> None:
     if not pool["blocks"]:
         console.print("KV-cache pool: this API key sees its own namespace; servers and sums are for administrators")
         if not pool["complete"]:
-            console.print("not every memory server answered: the figures are too small")
+            console.print("not every memory server responded: the figures are too small")
         _print_namespaces(console, pool["namespaces"])
         return
     servers = pool["servers"]
     console.print(f"KV-cache pool: {_count(len(servers), 'memory server')}\n{_hits(pool['blocks'])}")
     console.print(server_table(servers))
     for name, reason in pool["silent"].items():
-        console.print(f"{name} does not answer: {reason}")
+        console.print(f"{name} does not respond: {reason}")
     console.print()
     _print_namespaces(console, pool["namespaces"])
 
@@ -91,8 +91,8 @@ def print_audit(audit: dict[str, Any]) -> None:
         for problem in server["problems"]:
             print(f"  {problem}")
     for name, reason in audit["silent"].items():
-        print(f"{name}: not audited, it did not answer: {reason}")
-    print("the pool is sound" if audit["ok"] else "the pool is NOT sound, or not all of it could be looked at")
+        print(f"{name}: not audited, it did not respond: {reason}")
+    print("the pool is sound" if audit["ok"] else "the pool is NOT sound, or could not be checked completely")
 
 
 def print_forgotten(answer: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def _hits(blocks: dict[str, int]) -> str:
     """The instances' point of view: outcome of the blocks that they requested."""
     asked = sum(blocks.values())
     if not asked:
-        return "nothing was looked up yet"
+        return "nothing has been looked up yet"
     dram, ssd = blocks["dram"] / asked, blocks["ssd"] / asked
     return f"{asked:,} blocks looked up: {dram:.0%} found in memory, {ssd:.0%} on SSD, {blocks['lost']} lost"
 

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     address = address_of(arguments)
     if arguments.dry_run and not address:
-        raise ConfigError("--dry-run is for --address: without it nothing runs that could be upgraded")
+        raise ConfigError("--dry-run needs --address: without it there is no running system to upgrade")
     if not address:
         _require_places(arguments)
     config = with_overrides(

@@ -163,14 +163,14 @@ def _check(arguments: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value}: at least 1")
     if arguments.concurrency is not None and arguments.rate != _TRACE_FLAGS["rate"]:
-        raise ConfigError("--rate goes with an open loop; with --concurrency it would change nothing")
+        raise ConfigError("--rate is for an open loop; with --concurrency it has no effect")
     if not 0 <= arguments.reuse <= 1:
         raise ConfigError(f"--reuse {arguments.reuse:g}: a share from 0 to 1")
     made_up = arguments.trace is None
     for name, default in (_TRACE_FLAGS if made_up else _POISSON_FLAGS).items():
         if getattr(arguments, name) != default:
             needed, given = ("--trace", "--poisson") if made_up else ("--poisson", "--trace")
-            raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; with {given} it would change nothing")
+            raise ConfigError(f"--{name.replace('_', '-')} goes with {needed}; with {given} it has no effect")
 
 
 def _with_flags(config: "ServeConfig", arguments: argparse.Namespace) -> "ServeConfig":

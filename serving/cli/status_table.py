@@ -44,8 +44,8 @@ def print_status(status: dict[str, Any], *, as_json: bool) -> None:
     silent_s = status.get("board_silent_s")
     if silent_s is not None and silent_s > SILENT_S:
         console.print(
-            f"the scaling board has not answered for {silent_s:.0f} s: nobody scales or replaces meanwhile, and hosts"
-            " and targets are as they were then. Is Ray's head lost? Start it again at its address"
+            f"the scaling board has not responded for {silent_s:.0f} s: no replicas are scaled or replaced, and hosts"
+            " and targets are from then. Is Ray's head lost? Restart it at its address"
         )
     hosts = status.get("hosts", [])
     for host in hosts:

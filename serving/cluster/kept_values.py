@@ -93,7 +93,7 @@ class KeptValues:
                     self._store.put(self._prefix + key, value)
             except SilentError as error:
                 if not away:
-                    logger.warning("%s; what is to be kept is written when it is back", error)
+                    logger.warning("%s; values are written when it is available again", error)
                 away = True
                 threading.Event().wait(self._retry_s)
                 continue

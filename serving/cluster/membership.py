@@ -184,7 +184,7 @@ class Announcer:
                 self._replica = member.replica
                 await within(self._actor.announce.remote(member), CALL_DEADLINE_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-                logger.warning("membership does not answer (%s); trying again", type(error).__name__)
+                logger.warning("membership does not respond (%s); trying again", type(error).__name__)
                 self._actor = None
             await asyncio.sleep(ANNOUNCE_PERIOD_S)
 

@@ -73,8 +73,8 @@ def _here(folder: Path, store: GcsStore | None) -> Path:
         return folder
     if found is None or session is None:
         raise ModelError(
-            f"host {socket.gethostname()} has no {folder}, and nobody has published it: copy it there, or deploy from a"
-            " host that has it"
+            f"host {socket.gethostname()} has no {folder}, and no host has published it: copy it there, or deploy from "
+            "a host that has it"
         )
     name, count = found
     here = deployed_session(session).folder / f"model-{name}"
@@ -82,9 +82,11 @@ def _here(folder: Path, store: GcsStore | None) -> Path:
         parts = [store.get(_part(name, index)) or b"" for index in range(count)]
         parcel = b"".join(parts)
         if name_of(parcel) != name:
-            raise ModelError(f"host {socket.gethostname()}: {folder} came damaged from the control store; deploy again")
+            raise ModelError(
+                f"host {socket.gethostname()}: {folder} arrived damaged from the control store; deploy again"
+            )
         unpack(parcel, here)
-        logger.warning("this host has no %s: everything but the weights lies in %s now", folder, here)
+        logger.warning("this host has no %s: everything but the weights is now in %s", folder, here)
     return here
 
 

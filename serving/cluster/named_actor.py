@@ -32,7 +32,7 @@ def renew_actor(actor_class: Any, name: str, *arguments: Any) -> Any:
             return options.remote(*arguments)
         except ValueError as error:  # it still exists, or an earlier replica recreated it
             if time.monotonic() > end:
-                raise SilentError(f"{name} of an earlier deployment does not end; try again") from error
+                raise SilentError(f"{name} of an earlier deployment did not stop; try again") from error
             time.sleep(_PAUSE_S)
 
 
@@ -69,7 +69,7 @@ def end_actors(
     while (names := listed()) or (ended and clock() - last_seen < QUIET_S):
         now = clock()
         if names and ended and now - begun > TAKEN_S:
-            raise SilentError(f"{', '.join(names)} did not end within {TAKEN_S:.0f} s; run `cloudmatrix down` again")
+            raise SilentError(f"{', '.join(names)} did not stop within {TAKEN_S:.0f} s; run `cloudmatrix down` again")
         if names:
             last_seen = now
             ended.update(names)

@@ -109,7 +109,7 @@ def own_number(marks: Sequence[int] = (), numbers: NodeNumbers | None = None) ->
     table = number_nodes(numbers, _listed(), {node}, marks)
     first = table.number(node)
     if first is None:
-        raise UnavailableError(f"Ray has given up this node ({node[:12]}); what runs on it must end")
+        raise UnavailableError(f"Ray has given up this node ({node[:12]}); its processes must stop")
     logger.info("this node (%s) is n%d", node[:12], first)
     return first
 
@@ -130,9 +130,7 @@ def number_nodes(
     equal = equal_labels(claims.values())
     for claim in claims.values():
         if claim.node in asking and claim.wish in equal:
-            logger.warning(
-                "several Ray nodes have the label %s=%s; each gets a number of its own", NODE_LABEL, claim.wish
-            )
+            logger.warning("several Ray nodes have the label %s=%s; each gets its own number", NODE_LABEL, claim.wish)
     own = [replace(claim, marks=tuple(marks)) for node, claim in claims.items() if node in asking]
     labelled = [
         claim

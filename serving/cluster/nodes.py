@@ -46,7 +46,7 @@ def sweep(session: str) -> None:
     Raises: OSError, UbMissingError if the folder cannot be read.
     """
     for path in remove_stale(SHARED_MEMORY, f"{SEGMENT_PREFIX}{session}-"):
-        logger.info("removed %s, which a dead replica left", path)
+        logger.info("removed %s, left behind by a dead replica", path)
 
 
 async def sweep_forever(session: str) -> None:
@@ -56,7 +56,7 @@ async def sweep_forever(session: str) -> None:
         try:
             await asyncio.to_thread(sweep, session)
         except (OSError, HardwareError):
-            logger.exception("could not look for memory of dead replicas; trying again")
+            logger.exception("could not check for memory of dead replicas; trying again")
 
 
 def own_npu_share() -> float:

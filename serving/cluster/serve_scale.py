@@ -25,7 +25,7 @@ def scale_down(controller: Any, deployment: Any, replicas: int, leaving: Sequenc
     try:
         return _stop(controller.deployment_state_manager, deployment, replicas, leaving)
     except Exception:  # unknown version of Serve: it chooses the replicas itself
-        logger.exception("Serve chooses which replicas of %s leave", deployment)
+        logger.exception("Serve chooses which replicas of %s stop", deployment)
         return ()
 
 

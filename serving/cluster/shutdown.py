@@ -52,7 +52,9 @@ def farewell(drain_s: float, patience: StopRequest, tell: Tell, say: Callable[[s
         waited += LOOK_S
         if not said and waited >= SILENT_S:
             said = True
-            say(f"stopping: nothing new is taken, what runs has {drain_s:g} s to end; Ctrl-C again ends it at once ...")
+            say(
+                f"stopping: no new requests are accepted; running ones may continue for {drain_s:g} s; Ctrl-C stops now"
+            )
         if drain_s > 0 and patience.hurried():
             said = True
             say("stopping at once ...")
@@ -60,7 +62,7 @@ def farewell(drain_s: float, patience: StopRequest, tell: Tell, say: Callable[[s
     if not said:
         say("stopping ...")
     if waiting.answer:
-        say(f"{waiting.answer} request{'s' * (waiting.answer > 1)} had to be ended")
+        say(f"{waiting.answer} request{'s' * (waiting.answer > 1)} had to be aborted")
 
 
 def close_logs(tell: Tell, say: Callable[[str], None]) -> None:
@@ -100,6 +102,6 @@ class _Question:
             answer = tell(seconds)
         except Exception:  # any error of Ray: a half-stopped system must be stopped too
             self.failed = True
-            logger.info("the replicas could not be told that the system stops", exc_info=True)
+            logger.info("the replicas could not be notified that the system stops", exc_info=True)
         finally:
             self._answer.put(answer)

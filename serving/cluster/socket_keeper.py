@@ -45,10 +45,10 @@ class SocketKeeper:
         try:
             kept = await asyncio.to_thread(read_secrets, self._store)
         except SilentError as error:
-            logger.warning("the system's secrets may be old: %s", error)
+            logger.warning("the system's secrets may be outdated: %s", error)
             return
         if kept and self.secrets.replace(kept):
-            logger.info("the secrets of this system are those of its control store now, %d are accepted", len(kept))
+            logger.info("using the secrets of the control store now; %d are accepted", len(kept))
 
     def start(self, move: Callable[[str], object], period_s: float = KEEP_PERIOD_S) -> None:
         """Start to follow changes of both.
@@ -74,4 +74,4 @@ class SocketKeeper:
             except (OSError, ConfigError) as error:
                 logger.warning("other hosts cannot reach this process: %s", error)
             except Exception as error:  # Ray raises many kinds of errors when its control store is unavailable
-                logger.debug("the hosts of the cluster are not known now: %s", error)
+                logger.debug("the hosts of the cluster cannot be read at the moment: %s", error)

@@ -144,7 +144,7 @@ def _check_empty(config: ServeConfig) -> None:
         least, _ = config.autoscaler.bounds(name)
         if pool.replicas == 0 and (config.autoscaler.policy == "none" or least):
             raise ConfigError(
-                f"[{name}] replicas = 0, and nobody would wake the pool: set [autoscaler] policy and a least of 0, or"
+                f"[{name}] replicas = 0, but nothing would wake the pool: set [autoscaler] policy and a least of 0, or"
                 f" raise replicas"
             )
 
@@ -165,7 +165,7 @@ def _check_bounds(config: ServeConfig) -> None:
     begun = sum(pool.replicas * pool.npus_per_replica for pool in config.pools.values())
     if settings.policy != "none" and 0 < settings.npu_budget < begun:
         raise ConfigError(
-            f"[autoscaler] npu_budget = {settings.npu_budget}, but the pools begin with {begun} NPUs: raise it or lower"
+            f"[autoscaler] npu_budget = {settings.npu_budget}, but the pools start with {begun} NPUs: raise it or lower"
             f" replicas"
         )
 
@@ -197,13 +197,13 @@ def _check_group_parts(config: ServeConfig, begun: int) -> None:
     most = config.experts.most_ranks_of(config.decode.ep)
     if scaler.decode_step_npus % rank:
         raise ConfigError(
-            f"[autoscaler] decode_step_npus = {scaler.decode_step_npus} is no whole number of ranks, which have"
+            f"[autoscaler] decode_step_npus = {scaler.decode_step_npus} is not a whole number of ranks, which have"
             f" npus_per_instance = {rank} NPUs: make it a multiple of that"
         )
     if scaler.min_decode_npus < begun:
         raise ConfigError(
-            f"[autoscaler] min_decode_npus = {scaler.min_decode_npus}, but a group keeps the {begun} NPUs of the ranks"
-            f" that it begins with, [decode] ep = {config.decode.ep}, however few it has: set it to {begun}"
+            f"[autoscaler] min_decode_npus = {scaler.min_decode_npus}, but a group keeps the {begun} NPUs of the "
+            f"ranks that it starts with, [decode] ep = {config.decode.ep}, however few it has: set it to {begun}"
         )
     if scaler.max_decode_npus > most * rank:
         raise ConfigError(
@@ -243,7 +243,7 @@ def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
     executor, device = config.engine.executor, config.model.device
     if pool.ep > 1 and executor in ("torch", "simulated"):
         raise ConfigError(
-            f'[{name}] ep = {pool.ep}, but [engine] executor = "{executor}" knows no ranks: set it to "native" or'
+            f'[{name}] ep = {pool.ep}, but [engine] executor = "{executor}" has no ranks: set it to "native" or'
             f' "auto", or ep to 1'
         )
     if pool.ep > 1 and device not in ("auto", "cpu"):

@@ -28,7 +28,7 @@ def check_division(config: ServeConfig) -> None:
     layout = simulation.prefill_attention
     if simulation.prefill_attention_tp > 1 and layout not in {"device", "data-parallel"}:
         raise ConfigError(
-            f'[simulation] prefill_attention = "{layout}" is over all dies, prefill_attention_tp ='
+            f'[simulation] prefill_attention = "{layout}" is over all dies, but prefill_attention_tp ='
             f" {simulation.prefill_attention_tp} over groups of them: set one of them"
         )
     if simulation.expert_dies:
@@ -50,7 +50,7 @@ def _check_experts_apart(config: ServeConfig) -> None:
         )
     for other in ("decode_attention_tp", "head_tp", "expert_tp"):
         if getattr(simulation, other) > 1:
-            raise ConfigError(f"[simulation] {other} beside {name} is not priced: set it to 1")
+            raise ConfigError(f"[simulation] {other} together with {name} is not priced: set it to 1")
     if config.serving.mode == "aggregated":
         raise ConfigError(f'{name} is of decode instances, and [serving] mode = "aggregated" has none: set it to 0')
     if scaler.policy != "none" and scaler.decode_step_npus:

@@ -205,7 +205,7 @@ _BY_MODE = (
     Rule(
         SERVE,
         ("experts.min_gain",),
-        'with [experts] policy = "none": only operators move experts then, whatever that gains',
+        'with [experts] policy = "none": only operators move experts then, whatever the gain',
         when=lambda config: config.experts.policy == "none",
     ),
     Rule(

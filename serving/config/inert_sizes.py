@@ -50,13 +50,13 @@ SIZE_RULES = (
     Rule(
         VIRTUAL,
         ("simulation.warm_npus",),
-        "where [simulation] start_s or model_load says that no process is waited for",
+        "where [simulation] start_s or model_load makes every start take no process's time",
         when=lambda config: config.simulation.start_s > 0 or config.simulation.model_load == "prewarmed",
     ),
     Rule(
         VIRTUAL,
         ("simulation.model_load",),
-        "with [simulation] start_s, which says how long a start takes",
+        "with [simulation] start_s, which sets the duration of a start",
         when=lambda config: config.simulation.start_s > 0,
     ),
     Rule(

@@ -34,13 +34,13 @@ def _read_key_file(where: str, path: Path) -> tuple[str, ...]:
     except OSError as error:
         raise ConfigError(f"{where}: {path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError:
-        raise ConfigError(f"{where}: {path} is no UTF-8 text: write one key a line") from None
+        raise ConfigError(f"{where}: {path} is not UTF-8 text: write one key per line") from None
     lines = [line.strip() for line in text.splitlines()]
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise ConfigError(f"{where}: {path} holds no key: write one a line")
+        raise ConfigError(f"{where}: {path} contains no key: write one per line")
     if mode & _FOR_OTHERS:
-        logger.warning("%s: others than its owner may read the keys in %s: chmod 600 it", where, path)
+        logger.warning("%s: other users than the owner can read the keys in %s: run chmod 600 on it", where, path)
     return keys
 
 
@@ -48,7 +48,7 @@ def _keys_of_text(text: str) -> tuple[str, ...]:
     """Keys separated by commas or white space. Raises: ConfigError if there is none."""
     keys = tuple(filter(None, re.split(r"[,\s]+", text)))
     if not keys:
-        raise ConfigError(f"{VARIABLE} is set but holds no key: give it one, or unset it")
+        raise ConfigError(f"{VARIABLE} is set but contains no key: give it one, or unset it")
     return keys
 
 

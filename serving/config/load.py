@@ -227,7 +227,7 @@ def _set(tables: dict[str, Any], setting: str, hints: Mapping[str, Any]) -> str:
     _reject_unknown(where, "section", [section], hints, lambda name: f"[{name}]")
     kind = hints[section]
     if get_origin(kind) is tuple:
-        raise ConfigError(f"{where} [[{section}]] is a list of sections, which only a file can have")
+        raise ConfigError(f"{where} [[{section}]] is a list of sections, which only a file can set")
     try:
         value = parse_toml(f"value = {text}")["value"]
     except NestedTooDeeply as error:

@@ -34,7 +34,7 @@ def check_namespaces(namespaces: tuple[NamespaceConfig, ...], gateway: GatewayCo
         ("[gateway] admin_keys", gateway.admin_keys),
     ):
         if any(key != key.strip() for key in keys):
-            raise ConfigError(f"{where} holds a key that begins or ends with a space: nobody can send it")
+            raise ConfigError(f"{where} holds a key that begins or ends with a space: no client can send it")
     owners: dict[str, str] = {}
     for where, keys in (
         *((f"[[namespaces]] {n.name}", n.api_keys) for n in namespaces),

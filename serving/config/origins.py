@@ -38,7 +38,7 @@ def check_hosts(hosts: tuple[str, ...]) -> None:
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ConfigError(
-                f"[gateway] allowed_hosts holds {host!r}, which is no host: write its name or address alone, as"
+                f"[gateway] allowed_hosts holds {host!r}, which is not a host: write its name or address alone, as"
                 f' "llm.example.com", "*.example.com", "[fd00::1]", or "*"'
             )
 
@@ -51,4 +51,4 @@ def check_root_path(path: str) -> None:
     if not _ROOT.fullmatch(path):
         raise ConfigError(f'[gateway] root_path = {path!r} must begin with a slash and not end with one, as "/llm"')
     if path.startswith(_OWN):
-        raise ConfigError(f"[gateway] root_path = {path!r} begins as paths of the endpoint do: choose another")
+        raise ConfigError(f"[gateway] root_path = {path!r} starts like a path of the endpoint: choose another")

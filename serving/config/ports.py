@@ -24,10 +24,10 @@ class PortRange:
             return cls()
         first, dash, last = text.partition("-")
         if not (first.strip().isdecimal() and (last if dash else first).strip().isdecimal()):
-            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}" is no range of ports: write for example "30000-30100"')
+            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}" is not a range of ports: write for example "30000-30100"')
         found = cls(int(first), int(last or first))
         if not 1024 <= found.first <= found.last <= 65535:
-            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}": ports go from 1024 to 65535, the lower one first')
+            raise ConfigError(f'{PORT_RANGE_KEY} = "{text}": ports must be from 1024 to 65535, the lower one first')
         return found
 
 

@@ -52,7 +52,9 @@ class UpgradePlan:
     def lines(self) -> list[str]:
         """The plan as text for people."""
         lines = [f"{party} restarts: {', '.join(why)}" for party, why in self.restarts.items()]
-        lines += [f"{party} goes on, and is told: {', '.join(keys)}" for party, keys in self.in_place.items()]
+        lines += [
+            f"{party} keeps running with new values of: {', '.join(keys)}" for party, keys in self.in_place.items()
+        ]
         lines += [f"without effect but {BEFORE_RAY}: {', '.join(self.idle)}"] if self.idle else []
         return lines or ["nothing changes"]
 

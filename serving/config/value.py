@@ -102,7 +102,7 @@ _MATCHES: dict[object, Callable[[object], bool]] = {
 def _texts(where: str, value: Any) -> tuple[str, ...]:  # noqa: ANN401 - narrowed by _is_text_list
     """Refuse an empty text in a list: it is always a mistake, and as an API key it would admit every client."""
     if "" in value:
-        raise ConfigError(f"{where} holds an empty text: remove it")
+        raise ConfigError(f"{where} holds an empty string: remove it")
     return tuple(value)
 
 

@@ -51,7 +51,11 @@ def keep(command: Sequence[str], raylet: int) -> None:
                     agent.wait()
                     return
                 time.sleep(WATCH_PERIOD_S)
-            print(f"agent_keeper: an agent has ended with {agent.returncode}; again", file=sys.stderr, flush=True)
+            print(
+                f"agent_keeper: an agent exited with code {agent.returncode}; restarting it",
+                file=sys.stderr,
+                flush=True,
+            )
         pause_s = next_pause_s(pause_s, time.monotonic() - begun)
         time.sleep(pause_s)
 

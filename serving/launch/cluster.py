@@ -181,15 +181,15 @@ class LocalCluster:
         if dead(head, "gcs_server") or "gcs_server" not in head.all_processes:  # or its restart failed
             if not self._storage.survives:
                 return 'Ray\'s GCS has died; with [cluster] gcs_storage = "embedded" it would have been started again'
-            logger.warning("Ray's GCS has died; starting it again, it knows what it knew")
+            logger.warning("Ray's GCS has died; restarting it with its stored state")
             head.kill_gcs_server(check_alive=False)
             head.start_gcs_server()
         if dead(head, "raylet") or "raylet" not in head.all_processes or head.node_id in self._lost_nodes:
-            logger.warning("the first Ray node has died or does not answer any more; starting everything on it again")
+            logger.warning("the first Ray node has died or no longer responds; restarting everything on it")
             start_raylet_again(head)
         for index, (node, arguments) in enumerate(self._workers):
             if dead(node, "raylet") or node.node_id in self._lost_nodes:
-                logger.warning("a Ray node has died or does not answer any more; ending what is left of it")
+                logger.warning("a Ray node has died or no longer responds; stopping its remaining processes")
                 if node in self._nodes.worker_nodes:
                     self._nodes.remove_node(node, allow_graceful=False)
                 if self._config.restart_nodes:
@@ -204,9 +204,9 @@ class LocalCluster:
     def _tend_reaper(self) -> None:
         try:
             if self._reaper is not None and self._reaper.tend():
-                logger.warning("what cleans up after a launcher that is killed has died; another one is there")
+                logger.warning("the process that cleans up after a killed launcher has died; it was replaced")
         except OSError as error:  # no process or memory available: the other parts must be tended nevertheless
-            logger.warning("what cleans up after a launcher that is killed cannot be started again (%s)", error)
+            logger.warning("the process that cleans up after a killed launcher cannot be restarted (%s)", error)
 
     def _sweep(self) -> None:
         """Remove segments of earlier starts, as replicas do, because there may be no replica."""

@@ -32,6 +32,6 @@ def computing_here() -> str:
     try:
         members = ray.get(membership().members.remote(), timeout=CALL_DEADLINE_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-        logger.info("membership does not answer (%s)", type(error).__name__)
+        logger.info("membership does not respond (%s)", type(error).__name__)
         return ""
     return computing_line(member.facts for member in members)

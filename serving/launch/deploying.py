@@ -210,8 +210,8 @@ class DeploymentTurn:
         """
         if not self._lease.advance(stage):
             raise StartError(
-                f"another deployment has taken over before {stage}: this one was not heard of for {LEASE_S:.0f} s, or"
-                " the system was taken away; deploy again if that is what you want"
+                f"another deployment took over before {stage}: this one did not renew its lease for "
+                f"{LEASE_S:.0f} s, or the system was removed; deploy again if you want that"
             )
         self._stage = stage
         return self._tell(stage, wanted, BOARD_S if runs else 0.0)
@@ -223,7 +223,7 @@ class DeploymentTurn:
         try:
             yield
         except BaseException as error:
-            end = f"ended at {self._stage} ({type(error).__name__})"
+            end = f"failed at {self._stage} ({type(error).__name__})"
             deadline_s = BOARD_S if isinstance(error, Exception) else 0.0  # no wait after an interrupt
             raise
         finally:

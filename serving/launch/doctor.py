@@ -93,7 +93,7 @@ def ask(actors: Mapping[Host, Any], question: Callable[[Any], Any]) -> tuple[dic
     asked = {question(actor): host for host, actor in actors.items()}
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
     given: dict[Host, Any] = {}
-    silent = {asked[ref]: f"has not answered within {ANSWER_S:.0f} s" for ref in late}
+    silent = {asked[ref]: f"did not respond within {ANSWER_S:.0f} s" for ref in late}
     for ref in done:
         try:
             given[asked[ref]] = ray.get(ref)

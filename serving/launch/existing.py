@@ -129,9 +129,9 @@ def serve_on(config: ServeConfig, address: str) -> int:
         url = deploy_and_wait(config, cluster, say, partial(publish_if_needed, cluster.store, config, cluster.hosts))
         command, computing = own_command(), computing_here()
         print_text(
-            f"{banner(config, cluster, url, computing)}\nRay goes on without this command. See it: {command} status"
+            f"{banner(config, cluster, url, computing)}\nThe system keeps running. Show it: {command} status"
             f" --url {url}\n"
-            f"Take it away: {command} down --address {address}\n"
+            f"Remove it: {command} down --address {address}\n"
         )
     except StartError as error:
         raise ConfigError(str(error)) from error
@@ -170,12 +170,14 @@ def findings(config: ServeConfig, cluster: ExistingCluster) -> list[str]:
     ]
     if config.autoscaler.nodes == "ray" and not can_pack(replicas_at_start(config), config.cluster.nodes):
         lines.append(
-            "these hosts have no room for all of it: Ray's autoscaler is asked for more of them, see `ray status`"
+            "these hosts are too small for all of it: more are requested from Ray's autoscaler, see `ray status`"
         )
     if storage == "memory":
         lines.append("Ray's control store is in the head's memory: when the head ends, so does all; a Redis keeps it")
     if auth == "none":
-        lines.append("Ray asks for no token: whoever reaches its ports can run code here; see `cloudmatrix node-env`")
+        lines.append(
+            "Ray requires no token: any client that reaches its ports can run code here; see `cloudmatrix node-env`"
+        )
     if value_here(TLS) != "1" and len(hosts) > 1:
         lines.append("without TLS prompts and KV blocks can be read on the network between hosts; see RAY_USE_TLS")
     if config.gateway.host in _LOOPBACK and len(hosts) > 1:
@@ -221,8 +223,8 @@ def take_down(address: str) -> int:
         say(f"{host}: {left} file{'s' * (left != 1)} removed")
     for host, why in answers.silent.items():
         say(f"{host}: {why}; delete /dev/shm/cloudmatrix-ub-{session}-* and /tmp/cloudmatrix.{session} there by hand")
-    was = f"{APP_NAME} is gone, {len(ended)} named actors with it" if session or ended else "no system was deployed"
-    say(f"{was}; Ray at {address} runs on")
+    was = f"removed {APP_NAME} and {len(ended)} named actors" if session or ended else "no system was deployed"
+    say(f"{was}; Ray at {address} keeps running")
     return 1 if answers.silent else 0
 
 
@@ -240,7 +242,7 @@ def _delete_application() -> list[str]:
             now = time.monotonic()
             if now - begun > DELETE_S:
                 raise StartError(
-                    f"{APP_NAME} has not left after {DELETE_S:.0f} s; see `serve status`, then say it again"
+                    f"{APP_NAME} was not removed within {DELETE_S:.0f} s; see `serve status`, then repeat the command"
                 )
             if now - said > STILL_S:
                 said = now
@@ -266,8 +268,8 @@ def _require_head(address: str) -> None:
     except (OSError, OverflowError) as error:
         reason = in_words(error)
         raise StartError(
-            f"no Ray answers at {head} ({reason}): is it the port of its head's GCS? If the head is lost, what runs"
-            " serves on: start it again at that address, then say this again"
+            f"no Ray responds at {head} ({reason}): is it the port of its head's GCS? If the head is lost, the "
+            "system keeps serving: restart the head at that address, then repeat the command"
         ) from error
 
 
@@ -280,7 +282,7 @@ def _head_of(address: str) -> str:
             raise StartError("no Ray runs on this host: give --address HOST:PORT of its head") from error
     host, colon, port = address.rpartition(":")
     if not (colon and port.isdecimal()) or "/" in host:
-        raise StartError(f"{address} is no address of a Ray: give HOST:PORT, such as 10.0.0.1:6379, or auto")
+        raise StartError(f"{address} is not a Ray address: give HOST:PORT, such as 10.0.0.1:6379, or auto")
     return address
 
 
@@ -303,9 +305,9 @@ def _why_not(address: str, error: Exception) -> str:
             f" deploy/serve.yaml ({reason})"
         )
     if "uthentication" in text or "token" in text.lower():
-        return f"the Ray at {address} wants its token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH ({reason})"
+        return f"the Ray at {address} requires its token: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH ({reason})"
     if "ersion mismatch" in text:
         return f"the Ray at {address} has another version: {reason}; install the same here"
     with contextlib.suppress(IndexError):
         reason = reason.split(". ")[0]
-    return f"no Ray answers at {address}: {reason}"
+    return f"no Ray responds at {address}: {reason}"

@@ -115,7 +115,7 @@ def problems(
             if not (supplied and digests):
                 lines.append(f"{host}: has no {model}: copy it there, or put it on a volume that every host mounts")
         elif here.model and here.model != digests[0]:
-            lines.append(f"{host}: its {model} is another model than elsewhere: copy one folder to every host")
+            lines.append(f"{host}: its {model} differs from other hosts: copy one folder to every host")
         lines += _of_memory(host, here)
         if here.environment:
             lines.append(
@@ -125,7 +125,7 @@ def problems(
         if here.tls != own.tls:
             state = ("off", "on")
             lines.append(
-                f"{host}: Ray's TLS is {state[here.tls]}, here {state[own.tls]}: set RAY_USE_TLS alike everywhere"
+                f"{host}: Ray's TLS is {state[here.tls]}, here {state[own.tls]}: use one RAY_USE_TLS everywhere"
             )
         if here.tls_missing:
             lines.append(f"{host}: no file at {', '.join(here.tls_missing)}: put the certificates there")

@@ -105,7 +105,7 @@ def ask_hosts(question: Callable[..., Any], *arguments: Any, deadline_s: float =
         for host in living_hosts()
     }
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=deadline_s) if asked else ([], [])
-    answers = Answers({}, {asked[ref]: f"has not answered within {deadline_s:.0f} s" for ref in late})
+    answers = Answers({}, {asked[ref]: f"did not respond within {deadline_s:.0f} s" for ref in late})
     for ref in late:
         ray.cancel(ref, force=True)
     for ref in done:

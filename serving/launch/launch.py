@@ -164,7 +164,7 @@ def _tend(cluster: LocalCluster, interrupt: Interrupt) -> str | None:
         try:
             lost = cluster.tend()
         except Exception:  # any error of Ray; the next attempt may succeed
-            logger.exception("could not start a part of Ray again; trying again")
+            logger.exception("could not restart a part of Ray; trying again")
             continue
         if lost is not None:
             return lost

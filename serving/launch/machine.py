@@ -79,8 +79,8 @@ def tight_lines(config: ServeConfig, weights: int, free: FreeMemory) -> list[str
     if wanted > free.total:
         lines.append(
             f"this machine has {free.total / GIB:,.1f} GiB of memory free, and this start takes about"
-            f" {wanted / GIB:,.1f} GiB: the kernel may kill a part of it; end other programs, or take fewer replicas,"
-            " less ub_memory_mib or a smaller model"
+            f" {wanted / GIB:,.1f} GiB: the kernel may kill some of its processes; stop other programs, or use"
+            " fewer replicas, less ub_memory_mib or a smaller model"
         )
     return lines
 

@@ -42,11 +42,11 @@ class StartWait:
         if moved != self._moved:
             self._moved, self._moved_at = moved, now
         if ended:
-            return f"{self._what} does not come: {ended}"
+            return f"{self._what} failed: {ended}"
         if now - self._moved_at > STILL_S:
-            return f"{self._what} does not come: nothing has moved for {now - self._moved_at:.0f} s"
+            return f"{self._what} timed out: no progress for {now - self._moved_at:.0f} s"
         if now - self._begun > LONGEST_S:
-            return f"{self._what} does not come: it has taken {now - self._begun:.0f} s"
+            return f"{self._what} timed out: it has taken {now - self._begun:.0f} s"
         return ""
 
     def line(self, now: float, load: float, cores: int) -> str | None:

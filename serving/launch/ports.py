@@ -41,7 +41,9 @@ def require_places(host: str, port: int, setting: str, cluster: ClusterConfig) -
         require_free(cluster.dashboard_host, cluster.dashboard_port, _ANY_DASHBOARD_PORT)
     folder = temporary_folder()
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written, and a start has its folder there: set TMPDIR to one that can")
+        raise ConfigError(
+            f"{folder} is not writable, but the launcher needs a folder there: set TMPDIR to a writable folder"
+        )
     if (line := full_disk(folder)) is not None:
         raise ConfigError(line)
 
@@ -82,7 +84,7 @@ def _bound(host: str, port: int, setting: str) -> Iterator[socket.socket]:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ConfigError(
-                    f"port {port} on {host} is in use: stop what listens there, or set {setting}"
+                    f"port {port} on {host} is in use: stop the process that listens there, or set {setting}"
                 ) from error
             raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}): set {setting}") from error
         yield sock

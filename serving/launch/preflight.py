@@ -69,7 +69,7 @@ def _require_computed(config: ServeConfig, model: Architecture) -> None:
     if limit is not None and asked > limit.tokens:
         raise ConfigError(
             f"[engine] max_model_len = {asked}: beyond {limit.tokens} tokens {limit.beyond} in a model of "
-            f"{model.model_type}, which is not computed here; set it to {limit.tokens} or less"
+            f"{model.model_type}, which this server does not compute; set it to {limit.tokens} or less"
             + (f", or {limit.computed_by}" if limit.computed_by else "")
         )
 
@@ -79,16 +79,16 @@ def _tell_longest(config: ServeConfig, model: Architecture) -> None:
     limit, asked = model.computed_up_to, config.engine.max_model_len
     if limit is not None:
         logger.warning(
-            "contexts end at %d tokens: beyond %d %s in a model of %s, which is not computed here%s",
+            "contexts are limited to %d tokens: beyond %d %s in a model of %s, which this server does not compute%s",
             asked or limit.tokens,
             limit.tokens,
             limit.beyond,
             model.model_type,
-            f"; with {limit.computed_by} it is" if limit.computed_by else "",
+            f"; {limit.computed_by} does" if limit.computed_by else "",
         )
     elif model.indexer is not None and config.engine.executor == "auto":
         logger.warning(
-            "torch computes this model, slower than the native step, which knows no sparse attention: contexts may be "
+            "torch computes this model, slower than the native step, which has no sparse attention: contexts may be "
             "longer than %d tokens; [engine] max_model_len = %d lets the native step compute it",
             model.indexer.top_k,
             model.indexer.top_k,
@@ -109,8 +109,8 @@ def _require_tokenizer(config: ServeConfig, model: Architecture) -> None:
     largest = served.tokenizer.vocab_size - 1
     if largest >= model.vocab_size:
         raise ModelError(
-            f"{setting}: {folder / 'tokenizer.json'} has token {largest}, and the model has {model.vocab_size} rows of"
-            f" tokens: they do not belong together; take the model's own tokenizer, or a model with a row for each"
+            f"{setting}: {folder / 'tokenizer.json'} has token {largest}, and the model has {model.vocab_size} "
+            f"embedding rows: they do not match; use the model's own tokenizer, or a model with a row for each token"
         )
 
 
@@ -170,9 +170,9 @@ def _require_folder(kvcache: KvCacheConfig) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be made ({error.strerror}): change [kvcache] ssd_path") from error
+        raise ConfigError(f"{folder} cannot be created ({error.strerror}): change [kvcache] ssd_path") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written: make it writable, or change [kvcache] ssd_path")
+        raise ConfigError(f"{folder} is not writable: make it writable, or change [kvcache] ssd_path")
 
 
 def _require_directory(kvcache: KvCacheConfig) -> None:

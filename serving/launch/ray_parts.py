@@ -46,7 +46,7 @@ class _Started:
         """Description of a part that ended instead of starting; empty = none."""
         for program, process in self.fresh:
             if process.poll() is not None:
-                return f"Ray's {program} has ended with code {process.returncode}"
+                return f"Ray's {program} exited with code {process.returncode}"
         return ""
 
 
@@ -164,7 +164,7 @@ def patiently(what: str, attempt: Callable[[], Any], say: Callable[[str], object
         return processor_ticks(process.pid for process in _started.processes)
 
     def ended() -> str:
-        return "it was asked to end" if asked() else _started.ended()
+        return "it was asked to stop" if asked() else _started.ended()
 
     try:
         wait_patiently(what, look, moved, ended, say)
@@ -229,7 +229,7 @@ class HelperTender:
         """Check once. Raises: Ray's errors if one fails to start; it is retried after `RETRY_S`."""
         for kind in HELPERS:
             if dead(node, kind):
-                logger.warning("Ray's %s has died; starting it again", kind)
+                logger.warning("Ray's %s has died; restarting it", kind)
                 node.all_processes.pop(kind)
                 self._missing.add(kind)
         if not self._missing or time.monotonic() < self._not_before:

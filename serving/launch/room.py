@@ -24,7 +24,7 @@ def require_room(config: ServeConfig, weights: int, block: int, *, here: bool) -
     if here and weights > machine_bytes():
         raise ConfigError(
             f"the weights of {name} take {weights / GIB:,.1f} GiB, and this machine has"
-            f" {machine_bytes() / GIB:,.1f} GiB of memory: take a smaller model, one in INT8, or larger hosts"
+            f" {machine_bytes() / GIB:,.1f} GiB of memory: use a smaller model, one in INT8, or larger hosts"
             f" (--address) with dies of {_gib(enough)} GiB"
         )
     usable = hardware.hbm_per_die_bytes * (1 - hardware.workspace_share)

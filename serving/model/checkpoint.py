@@ -190,7 +190,7 @@ class Checkpoint:
         if part.kind != "mxfp4":
             return own
         if self._slice(part.stored + SCALES).get_dtype() != "U8" or own.dtype != torch.uint8:
-            raise ModelError(f"{self.folder}: {part.file_tensor} and its {SCALES} are no bytes, and so no MXFP4")
+            raise ModelError(f"{self.folder}: {part.file_tensor} and its {SCALES} are not bytes, so they are not MXFP4")
         return mxfp4(own, self._slice(part.stored + SCALES)[part.expert][part.first :: part.step])
 
     def _tell(self) -> None:
@@ -207,7 +207,7 @@ class Checkpoint:
             blocks = " x ".join(map(str, self._fp8_block))
             raise ModelError(
                 f"{self.folder}: FP8 tensor {name} has scales of {list(scales.shape)}, not one for each block of "
-                f"{blocks}, which are {wanted}: its weight_block_size is another, or the file is damaged"
+                f"{blocks}, which are {wanted}: its weight_block_size differs, or the file is damaged"
             )
         return dequantise(value, scales, self._fp8_block)
 
@@ -224,7 +224,7 @@ class Checkpoint:
     def _check_finite(self, name: str, value: Tensor) -> None:
         """Check the sum first, which is not finite if a value is not, at a twentieth of the cost of checking each."""
         if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
-            raise ModelError(f"{self.folder}: {name} has values that are no numbers: fetch it again")
+            raise ModelError(f"{self.folder}: {name} has values that are not numbers: fetch it again")
 
     def _wrong_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
         wrong = []

@@ -53,7 +53,7 @@ class CheckpointWriter:
             self._forget_dead()
             self._partial.mkdir(parents=True)
         except OSError as error:
-            raise ConfigError(f"--out {self.folder} cannot be made ({error.strerror})") from error
+            raise ConfigError(f"--out {self.folder} cannot be created ({error.strerror})") from error
         except BaseException:  # also Ctrl-C once the folder exists: `__exit__` does not run if `__enter__` fails
             shutil.rmtree(self._partial, ignore_errors=True)
             raise
@@ -100,7 +100,7 @@ class CheckpointWriter:
             self._partial.rename(self.folder)
         except (ConfigError, OSError) as error:
             self._keep = True
-            raise ConfigError(f"{error}; the checkpoint is whole and lies in {self._partial}: rename it") from error
+            raise ConfigError(f"{error}; the checkpoint is complete and is in {self._partial}: rename it") from error
 
     def _forget_dead(self) -> None:
         """Remove sibling folders of other runs whose processes have ended."""
@@ -142,7 +142,9 @@ def refuse_used(folder: Path) -> None:
         raise ConfigError(f"--out {folder} cannot be read ({error.strerror}): give a new folder") from error
     real = folder.resolve()
     if real.is_mount() or Path.cwd().is_relative_to(real):
-        raise ConfigError(f"--out {folder} is a mount, or where you are: give a new folder, such as {folder / 'model'}")
+        raise ConfigError(
+            f"--out {folder} is a mount point or the current directory: give a new folder, such as {folder / 'model'}"
+        )
 
 
 def _int8_parts(name: str, given: Int8Weight) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ class ConfigKeys:
         """A number of layers. Raises: as `whole`, also ModelError beyond `_MOST_LAYERS`."""
         count = self.whole(key, default, least=least)
         if count > _MOST_LAYERS:
-            raise ModelError(f"{key} = {count} is more than the {_MOST_LAYERS} layers that are served")
+            raise ModelError(f"{key} = {count} exceeds the {_MOST_LAYERS} layers that are supported")
         return count
 
     def names(self, key: str, count: int, known: Sequence[str]) -> list[str] | None:
@@ -133,6 +133,6 @@ class ConfigKeys:
             named = ", ".join(f"{key[:60]} = {str(self.raw[key])[:40]}" for key in sorted(left)[:5])
             more = f" and {len(left) - 5} more" if len(left) > 5 else ""
             raise ModelError(
-                f"{named}{more}: not known for this architecture, and may change what it computes; "
-                "a key that changes nothing can be taken out"
+                f"{named}{more}: not supported for this architecture, and may change what it computes; "
+                "a key without effect can be removed"
             )

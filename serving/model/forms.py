@@ -136,7 +136,7 @@ class TorchForms:
         packed = pack(given.weight)
         source = packed_bytes(packed)
         if packed_layout(packed) != shape.layout or source.nbytes != memory.nbytes:
-            raise ModelError("a product was packed otherwise than planned; the number of threads changed")
+            raise ModelError("a product was not packed as planned; the number of threads changed")
         memory[:] = source
 
     def over(self, stored: StoredProduct) -> Linear:

@@ -87,12 +87,12 @@ def _parts(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[s
         return
     if suffix == SCALES:
         if name.removesuffix(SCALES) + BLOCKS not in shapes:
-            raise ModelError(f"{name} has no {BLOCKS} beside it: fetch the checkpoint again")
+            raise ModelError(f"{name} has no {BLOCKS}: fetch the checkpoint again")
         return
     kind: Kind = "bias" if suffix == "_bias" else "mxfp4" if suffix == BLOCKS else "matrix"
     one = _shape_of_one(name, shape, kind)
     if kind == "mxfp4" and shapes.get(name.removesuffix(BLOCKS) + SCALES) != shape[:3]:
-        raise ModelError(f"{name} has no {SCALES} of {list(shape[:3])} beside it: fetch the checkpoint again")
+        raise ModelError(f"{name} has no {SCALES} of {list(shape[:3])}: fetch the checkpoint again")
     halves = {"gate_proj": 0, "up_proj": 1} if product == "gate_up_proj" else {"down_proj": 0}
     if one[0] % len(halves):
         raise ModelError(f"{name} has {one[0]} outputs, not as many of gate as of up")
@@ -107,7 +107,7 @@ def _shape_of_one(name: str, shape: tuple[int, ...], kind: Kind) -> tuple[int, .
     """Outputs by inputs of one expert."""
     axes = {"matrix": 3, "bias": 2, "mxfp4": 4}[kind]
     if len(shape) != axes or not 0 < shape[0] <= _MOST_EXPERTS or (kind == "mxfp4" and shape[3] != _GROUP_BYTES):
-        raise ModelError(f"{name} of {list(shape)} cannot be told apart into experts")
+        raise ModelError(f"{name} of {list(shape)} cannot be split into experts")
     if kind == "bias":
         return shape[1:]
     return (shape[2], shape[1]) if kind == "matrix" else (shape[1], shape[2] * _GROUP)

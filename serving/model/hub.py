@@ -157,13 +157,14 @@ class _Download:
         path = Path(hf_hub_download(repository, name, revision=self._commit, local_files_only=offline))
         if path.parent.name != self._commit:
             raise ModelError(
-                f"{self._reference} changed under way: {name} came from commit {path.parent.name[:12]} instead of"
-                f" {self._commit[:12]}; start again"
+                f"{self._reference} changed during the download: {name} is from commit "
+                f"{path.parent.name[:12]} instead of {self._commit[:12]}; start again"
             )
         if self._sizes is not None and path.stat().st_size != self._sizes[name]:
             raise ModelError(
-                f"{self._reference} changed under way, or its copy is damaged: {path} has {path.stat().st_size:,} bytes"
-                f" and {self._sizes[name]:,} are listed; remove {path.resolve()} and start again"
+                f"{self._reference} changed during the download, or its copy is damaged: {path} has "
+                f"{path.stat().st_size:,} bytes and {self._sizes[name]:,} are listed; remove "
+                f"{path.resolve()} and start again"
             )
         return path
 
@@ -214,8 +215,8 @@ def _check_commit(commit: str | None, repository: str) -> None:
     """Raises: ModelError unless a commit, which becomes a folder, is a digest."""
     if not is_digest(commit):
         raise ModelError(
-            f"{repository} is at commit {ascii(commit)[:80]}, which is no digest (40 to 64 hexadecimal digits) and"
-            " could be a path: nothing was written; take the Hub itself, or another mirror (HF_ENDPOINT)"
+            f"{repository} is at commit {ascii(commit)[:80]}, which is not a digest (40 to 64 hexadecimal digits) "
+            "and could be a path: nothing was written; use the Hub itself, or another mirror (HF_ENDPOINT)"
         )
 
 

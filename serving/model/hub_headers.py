@@ -64,9 +64,9 @@ def _check_header(response: httpx2.Response, name: str) -> None:
     value = response.headers.get(name)
     if value is not None and not is_digest(_bare(value) if "etag" in name else value):
         raise ModelError(
-            f"{response.request.url.copy_with(query=None)} calls its file {ascii(value)[:80]} ({name}), which is no"
-            " digest (40 to 64 hexadecimal digits) and could be a path: nothing was written; take the Hub itself, or"
-            " another mirror (HF_ENDPOINT)"
+            f"{response.request.url.copy_with(query=None)} calls its file {ascii(value)[:80]} ({name}), which is "
+            "not a digest (40 to 64 hexadecimal digits) and could be a path: nothing was written; use "
+            "the Hub itself, or another mirror (HF_ENDPOINT)"
         )
 
 

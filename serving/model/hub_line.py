@@ -46,8 +46,8 @@ def hub_line(error: BaseException, reference: HubReference) -> str:
     if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{error.filename or cache} cannot be written ({error.strerror}): set HF_HOME to a folder that can be"
     return (
-        f"{reference} came cut short, or changed under way ({_short(error)}): start again; files that came whole are"
-        f" kept in {cache}"
+        f"{reference} was incomplete, or changed during the download ({_short(error)}): start again; complete files "
+        f"are kept in {cache}"
     )
 
 
@@ -56,7 +56,7 @@ def _answered(error: HfHubHTTPError, reference: HubReference, neither: str) -> s
     model, hub, status = reference.repository, constants.ENDPOINT, error.response.status_code
     if isinstance(error, GatedRepoError) or status == 403:
         return (
-            f"{hub} does not give {model} to everybody: accept its licence at {hub}/{model}, and set HF_TOKEN to a"
+            f"{hub} does not give {model} without a login: accept its licence at {hub}/{model}, and set HF_TOKEN to a"
             f" token of that account"
         )
     if isinstance(error, RevisionNotFoundError):
@@ -66,7 +66,7 @@ def _answered(error: HfHubHTTPError, reference: HubReference, neither: str) -> s
             f"{neither} {hub} shows no model {model}: correct the name, or, if it is private, set HF_TOKEN to a token"
             f" that may read it"
         )
-    return f"{hub} answered {status} when it was asked for {model}: try again later, or give a folder"
+    return f"{hub} returned {status} for {model}: try again later, or give a folder"
 
 
 def _short(error: BaseException) -> str:

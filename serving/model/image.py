@@ -88,7 +88,7 @@ class Image:
         self.manifest, start = _read_manifest(data)
         self._tensors = data[start : start + self.manifest.tensor_bytes]
         if address_of(data) % ALIGNMENT:
-            raise ModelError(f"a model image must begin at a multiple of {ALIGNMENT} bytes in memory")
+            raise ModelError(f"a model image must start at a multiple of {ALIGNMENT} bytes in memory")
         self._entries = {entry.name: entry for entry in self.manifest.entries}
         for entry in self.manifest.entries:
             _check_entry(entry, self.manifest, self._entries)
@@ -142,7 +142,7 @@ def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
         raise ModelError(f"a model image of {data.nbytes} bytes has no header")
     magic, version, crc, body_bytes, nbytes = _HEADER.unpack_from(data)
     if magic != MAGIC or version != FORMAT:
-        raise ModelError(f"these bytes are no model image of format {FORMAT} ({magic!r}, format {version})")
+        raise ModelError(f"these bytes are not a model image of format {FORMAT} ({magic!r}, format {version})")
     body = data[_HEADER.size : _HEADER.size + body_bytes]
     if nbytes > data.nbytes or body.nbytes != body_bytes or zlib.crc32(body) != crc:
         raise ModelError("the manifest of a model image is damaged, or the image was cut off")
@@ -152,7 +152,7 @@ def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
         raise ModelError(f"the manifest of a model image cannot be read ({error})") from error
     start = round_up(_HEADER.size + body_bytes)
     if start + manifest.tensor_bytes != nbytes:
-        raise ModelError("a model image is not as long as its manifest says")
+        raise ModelError("the length of a model image differs from its manifest")
     return manifest, start
 
 
@@ -167,4 +167,4 @@ def _check_entry(entry: ImageEntry, manifest: Manifest, names: Container[str]) -
     layout_there = not packed or (0 <= entry.layout < len(manifest.layouts) and len(entry.shape) in (2, 3))
     partners_there = all(name is None or name in names for name in (entry.bias, entry.scale))
     if not (inside and right_size and layout_there and partners_there) or entry.offset % ALIGNMENT:
-        raise ModelError(f"the place of {entry.name} in a model image cannot be right: {entry}")
+        raise ModelError(f"the position of {entry.name} in a model image is not valid: {entry}")

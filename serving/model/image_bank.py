@@ -89,7 +89,7 @@ class PlanningBank:
         return name
 
     def _add(self, entry: ImageEntry) -> None:
-        assert entry.name not in self._entries, f"{entry.name} was asked for twice"
+        assert entry.name not in self._entries, f"{entry.name} was requested twice"
         self._entries[entry.name] = entry
         if entry.offset == self._end:
             self._end = round_up(entry.offset + entry.nbytes)
@@ -220,7 +220,7 @@ class ImageBank:
 
 def _check_planned(entry: ImageEntry, value: Tensor) -> None:
     if tuple(value.shape) != entry.shape or value.dtype != _dtype(entry):
-        raise ModelError(f"{entry.name} came out as {value.dtype} {list(value.shape)}, planned was {entry}")
+        raise ModelError(f"{entry.name} is {value.dtype} {list(value.shape)}, planned was {entry}")
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -56,7 +56,7 @@ def pack(folder: Path) -> bytes:
     except OSError as error:
         raise ModelError(f"a file of {folder} cannot be read ({error}): fetch it again") from error
     if sum(len(piece) for file in files for _, piece in file.pieces) > MOST_BYTES:
-        raise ModelError(f"{folder} has more than {MOST_BYTES >> 20} MiB beside its weights: copy it to every host")
+        raise ModelError(f"{folder} has more than {MOST_BYTES >> 20} MiB besides its weights: copy it to every host")
     return zlib.compress(msgspec.msgpack.encode(Parcel(str(folder), weights, files)), level=1)
 
 
@@ -77,7 +77,7 @@ def unpack(parcel: bytes, folder: Path) -> None:
     except OSError as error:
         shutil.rmtree(fresh, ignore_errors=True)
         if not (folder / MARK).is_file():  # otherwise another process of this host was faster
-            raise ModelError(f"{socket.gethostname()}: {folder} cannot be made ({error.strerror})") from error
+            raise ModelError(f"{socket.gethostname()}: {folder} cannot be created ({error.strerror})") from error
 
 
 def require_weights(folder: Path) -> None:

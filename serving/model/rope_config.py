@@ -142,7 +142,7 @@ def read_rope(raw: Mapping[str, object], max_positions: int, *, interleave: bool
     keys, read = _KINDS[kind]
     unknown = sorted(scaling.keys() - keys - _OF_ALL_KINDS)
     if unknown:
-        raise ModelError(f"rope_parameters of type {kind!r} have the key {unknown[0][:60]}, which is not known")
+        raise ModelError(f"rope_parameters of type {kind!r} have the key {unknown[0][:60]}, which is not supported")
     return RopeConfig(base, interleave, read(scaling, max_positions))
 
 

@@ -60,5 +60,5 @@ def is_partial(folder: Path) -> bool:
 def _plain_name(name: object) -> str:
     """A file name from an index. Raises: ValueError for a path, which could lead outside the folder."""
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise ValueError(f"{str(name)[:80]!r} is no name of a file in the folder")
+        raise ValueError(f"{str(name)[:80]!r} is not a name of a file in the folder")
     return name

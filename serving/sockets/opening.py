@@ -114,7 +114,7 @@ def _exactly(sock: socket.socket, nbytes: int, deadline: float) -> bytes:
     while len(got) < nbytes:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("no proof of the secret came in time")
+            raise TimeoutError("no proof of the secret arrived in time")
         sock.settimeout(left)
         more = sock.recv(nbytes - len(got))
         if not more:

@@ -110,7 +110,7 @@ class Prover:
             raise ProofError("the server did not prove the secret; use the same release everywhere")
         found = self._secrets.find((challenge.key,))
         if found is None or len(challenge.nonce) != _NONCE_BYTES:
-            raise ProofError(f"the {self._channel.name} server names a secret that nobody has here")
+            raise ProofError(f"the {self._channel.name} server uses a secret that is unknown here")
         expected = _proof(found[1], "server", self._opening, challenge.nonce, self._binding)
         if not hmac.compare_digest(expected, challenge.proof):
             raise ProofError(f"the {self._channel.name} server does not know the secret; it is not of this cluster")

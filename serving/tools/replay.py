@@ -158,7 +158,7 @@ def _compare(
     for number, (call, recorded) in enumerate(pairs, 1):
         if isinstance(call, End):
             if next(pairs, None) is not None:
-                raise DecisionLogError(f"call {number + 1} stands behind the end of the log")
+                raise DecisionLogError(f"call {number + 1} is after the end of the log")
             return None, call
         _, kept, error = perform(call, machine)
         if isinstance(error, DecisionLogError):

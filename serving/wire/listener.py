@@ -115,4 +115,4 @@ class Listener:
         except ssl.SSLError as error:
             logger.warning("a connection is not taken, no TLS: %s", error.reason or error)
         except OSError:
-            logger.debug("a peer was gone before it was taken")
+            logger.debug("a peer disconnected before it was accepted")

@@ -80,7 +80,7 @@ def too_large(message: News | Submission, error: LinkError) -> str:
             )
         case Add() | Adopt():
             return f"the prompt is too long to be sent to an instance, send a shorter one: {error}"
-    return f"the answer is too large to be sent, ask for fewer log-probabilities: {error}"
+    return f"the response is too large to send, request fewer log-probabilities: {error}"
 
 
 def _mostly_answer(message: Adopt | Prefilled) -> bool:

@@ -134,7 +134,7 @@ def test_a_conversation_is_kept_until_it_is_cleared(
     type_lines(monkeypatch, "one", "", "/help", "two", "/clear", "three", "/exit", "never asked")
     assert main(["chat", "--url", url]) == 0
     told = capsys.readouterr().out
-    assert told.startswith(f"tiny at {url}; /help helps")
+    assert told.startswith(f"tiny at {url}; /help lists the commands")
     assert "/clear   forget the conversation so far" in told
     assert told.count("Once upon a time\n") == told.count("prefill#a → decode#b") == 3
     first, second, third = prompts(harness)
@@ -198,7 +198,7 @@ def test_keys_at_a_terminal(harness: Harness, url: str) -> None:
         terminal.type("one\n")
         terminal.wait("Once")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait("stopped; Ctrl-C again leaves")
+        terminal.wait("stopped; Ctrl-C again quits")
         terminal.wait("> ")
         end = time.monotonic() + PATIENCE_S
         while not harness.backend.generations[-1].cancelled:

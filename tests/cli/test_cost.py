@@ -207,11 +207,11 @@ def test_inside_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
         (("--dies", "-1"), "--dies is -1"),
         (("--reuse", "1"), "--reuse is 1; it is a share"),
         (("--markdown",), "add --calibrate"),
-        (("--prefill", "65536", "--microbatch"), "--microbatch goes with decode; with --prefill it would"),
+        (("--prefill", "65536", "--microbatch"), "--microbatch goes with decode; with --prefill it has"),
         (("--prefill", "65536", "--drafts", "3"), "--drafts goes with decode"),
         (("--prefill", "65536", "--batch", "7"), "--batch goes with decode"),
-        (("--tpot", "30", "--batch", "7"), "--batch goes with a step; with --tpot it would change nothing"),
-        (("--perfect-balance",), "--perfect-balance goes with --prefill; without it, it would change nothing"),
+        (("--tpot", "30", "--batch", "7"), "--batch goes with a step; with --tpot it has no effect"),
+        (("--perfect-balance",), "--perfect-balance goes with --prefill; without it, it has no effect"),
         (("--batch", "8", "--reuse", "0.5"), "--reuse goes with --prefill"),
     ],
 )
@@ -262,7 +262,7 @@ def test_a_fit_is_printed_written_and_taken(capsys: pytest.CaptureFixture[str], 
     measured.write_text(MEASURED, encoding="utf-8")
     shown(
         capsys, ("--fit", str(measured), "--out", str(out)), "1 row, 1 parameter, 0 degrees of freedom",
-        "no row is left to judge by", f"{measured}:2", "expect within 10 % inside of batch 32 per NPU",
+        "no row is left to judge the fit by", f"{measured}:2", "expect within 10 % inside of batch 32 per NPU",
         "is extrapolation", f"wrote {out}",
     )  # fmt: skip
     found = answer(capsys, "--batch", "32", "--context", "3000", "--dies", "32", "--drafts", "0", "--engine", str(out))
@@ -283,11 +283,11 @@ def test_a_fit_of_one_kind_says_what_is_missing(capsys: pytest.CaptureFixture[st
     [
         (("--engine", "vllm"), "no engine named 'vllm'"),
         (("--out", "x.toml"), "--out is where --fit writes"),
-        (("--fit", "{}", "--out", "x.csv"), r"--out x\.csv: a profile's name ends in \.toml"),
+        (("--fit", "{}", "--out", "x.csv"), r"--out x\.csv: the profile's name must end in \.toml"),
         (("--fit", "{}", "--out", "/nowhere/x.toml"), r"--out /nowhere/x\.toml cannot be written"),
         (("--fit", "{}", "--engine", "vllm-ascend"), "vllm-ascend states nothing: leave it out"),
         (("--fit", "/nowhere/m.csv"), r"/nowhere/m\.csv: cannot be read"),
-        (("--calibrate", "--engine", "vllm-ascend"), "it takes no --engine"),
+        (("--calibrate", "--engine", "vllm-ascend"), "it accepts no --engine"),
     ],
 )
 def test_engines_are_refused_in_one_line(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
@@ -301,7 +301,7 @@ def test_an_engine_is_judged_by_rows_that_it_has_not_seen(capsys: pytest.Capture
     words = ("--judge", "hardware/cost/engines/vllm-ascend.csv", "--engine", "sglang-ascend")
     text = shown(
         capsys, words, "vllm-ascend.csv:7", "TPOT 48.8 ms", "2,284 tokens/s a NPU", "within",
-        "2 of 2 rows within the error",
+        "2 of 2 rows within their stated error",
     )  # fmt: skip
     decode, prefill = answer(capsys, *words)
     assert decode["error"] == pytest.approx(decode["predicted_s"] / decode["measured_s"] - 1)
@@ -316,7 +316,7 @@ def test_what_a_judged_row_was_said_to_be_and_is_not(capsys: pytest.CaptureFixtu
     rows.write_text("phase,dies,batch_per_npu,context_tokens,tpot_ms\ndecode,320,96,4096,150\n")
     text = printed(capsys, "--judge", str(rows))
     assert "!" in text
-    assert "0 of 1 rows within the error" in text
+    assert "0 of 1 rows within their stated error" in text
 
 
 @pytest.mark.parametrize("flag", [("--batch", "8"), ("--reuse", "0.5"), ("--microbatch",)])

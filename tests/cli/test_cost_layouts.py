@@ -72,14 +72,14 @@ def test_layouts_of_prefill(capsys: pytest.CaptureFixture[str]) -> None:
         (("--head-tp", "16", "--device", "h100"), "head_tp is 16, but the scale-up fabric of h100 joins 8"),
         (("--fit", "rows.csv", "--attention-tp", "2"), "--attention-tp is of one step; rows of --fit say their own"),
         (("--prefill", "1e4", "--attention-tp", "2", "--prefill-attention", "sp-tp-sp"), "name one of them"),
-        (("--domains", "2"), "--domains take turns at the dies of --expert-dies"),
+        (("--domains", "2"), "--domains share the dies of --expert-dies"),
         (("--expert-dies", "320"), "expert_dies is 320, which leaves no die of 320 for attention"),
         (("--expert-dies", "96"), "domains is 3, which does not divide 224 attention dies"),
-        (("--expert-dies", "96", "--domains", "2", "--attention-tp", "2"), "beside expert_dies only 1 is priced"),
+        (("--expert-dies", "96", "--domains", "2", "--attention-tp", "2"), "with expert_dies only 1 is priced"),
         (("--prefill", "65536", "--expert-dies", "32"), "--expert-dies goes with decode; with --prefill"),
         (("--fit", "rows.csv", "--expert-dies", "32"), "--expert-dies is of one step; rows of --fit say their own"),
-        (("--aggregated",), "say with --prefill how many prompt tokens"),
-        ((*STEP, "--explain"), "--explain takes one kind of step apart"),
+        (("--aggregated",), "give its number of prompt tokens with --prefill"),
+        ((*STEP, "--explain"), "--explain explains a step of one kind only"),
         (("--aggregated", "--fit", "rows.csv"), "--aggregated is of one step; rows of --fit"),
         (
             (*STEP, "--dies", "320", "--expert-dies", "96", "--domains", "2"),
@@ -157,7 +157,7 @@ def test_a_mixed_step_is_held_against_both_apart(capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     for words in (
         "aggregated instance of 32 dies",
-        "nobody has published such a step",
+        "no such step has been published",
         "ms meanwhile",
         "together it saves",
     ):

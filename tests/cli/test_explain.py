@@ -36,7 +36,7 @@ def answer(asked: BaseHTTPRequestHandler) -> tuple[int, object]:
     if asked.path.startswith("/v1/requests?"):
         slowest = [{"names": ["job-1"]}, {"names": ["forgotten"]}] if "slowest" in asked.path else []
         return 200, {"object": "list", "data": slowest}
-    return 404, {"error": {"message": "no time line of a request"}}
+    return 404, {"error": {"message": "no timeline of a request"}}
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_nothing_failed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_id_is_one_line(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "what", "--url", url]) == 2
     error = capsys.readouterr().err
-    assert "no time line" in error
+    assert "no timeline" in error
     assert len(error.strip().splitlines()) == 1
 
 

@@ -73,7 +73,7 @@ def test_a_processor_as_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[s
     device = str(Path(__file__).parents[2] / "examples" / "cpu-device.toml")
     alone(tmp_path / "one")
     fit(str(tmp_path), "--dies", "2", "--device", device, "--out", str(tmp_path / "mine.toml"))
-    assert "x what the device file says" in capsys.readouterr().out
+    assert "x the values of the device file" in capsys.readouterr().out
     told = expected(CostModel(load_device(device), engine=load_engine(str(tmp_path / "mine.toml"))))
     assert told.startswith("decode: within 10 % inside of batch 1 per NPU, context 205.5"), told
     assert "; prefill: within 15 % inside of new tokens per die 75, prompts 200" in told
@@ -114,5 +114,5 @@ def test_too_little_and_wrong_flags_are_refused(tmp_path: Path) -> None:
         rows_of_runs(tmp_path, 2, 2)
     csv = tmp_path / "measured.csv"
     csv.write_text("phase,dies,batch_per_npu,context_tokens,tpot_ms\ndecode,32,32,3000,60\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"rows of .* say it themselves"):
+    with pytest.raises(ConfigError, match=r"rows of .* contain it"):
         fit(str(csv), "--dies", "2")

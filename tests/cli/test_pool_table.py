@@ -75,11 +75,11 @@ def test_the_pool_in_80_columns(gateway: Gateway, capsys: pytest.CaptureFixture[
 def test_an_empty_pool_and_a_silent_server(gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> None:
     gateway.pool.mute = frozenset({"kvcache-b"})
     assert gateway.ask() == 0
-    assert "kvcache-b does not answer: no answer in time" in capsys.readouterr().out
+    assert "kvcache-b does not respond: no answer in time" in capsys.readouterr().out
     gateway.pool.pool, gateway.pool.mute = EMPTY_VIEW, frozenset()
     assert gateway.ask() == 0
     text = capsys.readouterr().out
-    assert text.startswith("KV-cache pool: 0 memory servers\nnothing was looked up yet\n")
+    assert text.startswith("KV-cache pool: 0 memory servers\nnothing has been looked up yet\n")
     assert "none is up" in text
 
 
@@ -130,7 +130,7 @@ def test_keys_decide_and_a_tenant_is_shown_its_own_namespace(
     assert closed.ask("audit", key="root") == 0
     closed.pool.mute = frozenset({"kvcache-b"})
     assert closed.ask(key="acme") == 0
-    assert "not every memory server answered" in capsys.readouterr().out
+    assert "not every memory server responded" in capsys.readouterr().out
 
 
 def test_quota_and_weight_are_changed(closed: Gateway, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,7 +163,7 @@ def test_a_board_that_does_not_answer_is_told(capsys: pytest.CaptureFixture[str]
     print_status({**STATUS, "board_silent_s": 3.0}, as_json=False)
     assert "scaling board" not in capsys.readouterr().out
     print_status({**STATUS, "board_silent_s": 74.2}, as_json=False)
-    assert "the scaling board has not answered for 74 s: nobody scales" in capsys.readouterr().out
+    assert "the scaling board has not responded for 74 s: no replicas are scaled" in capsys.readouterr().out
 
 
 def test_process_ids_of_a_pool_stand_alone(capsys: pytest.CaptureFixture[str]) -> None:

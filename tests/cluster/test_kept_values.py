@@ -40,7 +40,7 @@ def test_nobody_waits_for_a_store_that_is_away_and_it_gets_the_newest(caplog: py
         assert values.get("a") == b"new"
         gcs.back.set()
         assert values.settled(30.0)
-    assert "written when it is back" in caplog.text
+    assert "written when it is available again" in caplog.text
     assert kept(gcs).get("a") == b"new"
     assert kept(gcs).get("b") == b"1"
 

@@ -71,7 +71,7 @@ def test_a_snapshot_without_its_weights_counts_only_if_no_parcel_travels(gcs: Fa
 
 
 def test_what_nobody_published_is_named_with_the_host(gcs: FakeGcs) -> None:
-    with pytest.raises(ModelError, match=r"host \S+ has no /models/m, and nobody has published it"):
+    with pytest.raises(ModelError, match=r"host \S+ has no /models/m, and no host has published it"):
         with_model_here(config_of(Path("/models/m")), GcsStore(lambda: gcs))
 
 
@@ -79,7 +79,7 @@ def test_a_damaged_parcel_is_not_used(gcs: FakeGcs) -> None:
     store = published(gcs, Path("/models/m"))
     (part,) = (key for key in gcs.kept if key[1].endswith(b"/0000"))
     gcs.kept[part] = gcs.kept[part][::-1]
-    with pytest.raises(ModelError, match="came damaged"):
+    with pytest.raises(ModelError, match="arrived damaged"):
         with_model_here(config_of(Path("/models/m")), store)
 
 

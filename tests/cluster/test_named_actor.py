@@ -30,7 +30,7 @@ def test_an_actor_that_comes_back_is_killed_again() -> None:
 
 def test_an_actor_that_never_ends_is_named() -> None:
     cluster = Cluster(lambda _: ["board"])
-    with pytest.raises(SilentError, match="board did not end"):
+    with pytest.raises(SilentError, match="board did not stop"):
         cluster.end()
     assert cluster.now > TAKEN_S
 

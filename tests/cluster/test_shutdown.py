@@ -72,25 +72,25 @@ def test_what_runs_ends_by_itself() -> None:
 
     farewell(30.0, Asker(), gateways.tell, say)
     (line,) = said
-    assert "30 s to end; Ctrl-C again" in line
+    assert "for 30 s; Ctrl-C stops now" in line
 
 
 def test_what_does_not_end_is_ended() -> None:
     said, _ = run(0.05, Asker(), Gateways(3).tell)
-    assert said[-1] == "3 requests had to be ended"
+    assert said[-1] == "3 requests had to be aborted"
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
     gateways = Gateways(1)
     said, took = run(300.0, Asker(after=25), gateways.tell)
     assert gateways.told == [300.0, 0.0]
-    assert said[-2:] == ["stopping at once ...", "1 request had to be ended"]
+    assert said[-2:] == ["stopping at once ...", "1 request had to be aborted"]
     assert took < 100
 
 
 def test_two_signals_in_one_moment() -> None:
     gateways = Gateways(1)
-    assert run(300.0, Asker(after=0), gateways.tell)[0] == ["stopping ...", "1 request had to be ended"]
+    assert run(300.0, Asker(after=0), gateways.tell)[0] == ["stopping ...", "1 request had to be aborted"]
     assert gateways.told == [0.0]
 
 

@@ -72,7 +72,7 @@ def test_a_control_store_that_is_away_changes_nothing(gcs: FakeGcs, caplog: pyte
     gcs.back.clear()
     keeper = SocketKeeper("own", GcsStore(lambda: gcs, 0.02), lambda: LOOPBACK)
     asyncio.run(keeper.refresh())
-    assert "secrets may be old" in caplog.text
+    assert "secrets may be outdated" in caplog.text
     connect(keeper.secrets, ClusterSecrets(("own",)))
 
 

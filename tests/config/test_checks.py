@@ -32,11 +32,11 @@ REFUSED = {
     ),
     "a host with a scheme": (
         '[gateway]\nallowed_hosts = ["*.example.com", "http://llm.example.com"]',
-        "[gateway] allowed_hosts holds 'http://llm.example.com', which is no host: write its name or address alone",
+        "[gateway] allowed_hosts holds 'http://llm.example.com', which is not a host: write its name or address alone",
     ),
     "a host with a port": (
         '[gateway]\nallowed_hosts = ["llm.example.com:8000"]',
-        "[gateway] allowed_hosts holds 'llm.example.com:8000', which is no host",
+        "[gateway] allowed_hosts holds 'llm.example.com:8000', which is not a host",
     ),
     "an origin with a default port": (
         '[gateway]\nallowed_origins = ["https://chat.example.com:443"]',
@@ -48,7 +48,7 @@ REFUSED = {
     ),
     "a budget that is spent from the start": (
         '[autoscaler]\npolicy = "slo"\nnpu_budget = 5',
-        "[autoscaler] npu_budget = 5, but the pools begin with 6 NPUs: raise it or lower replicas",
+        "[autoscaler] npu_budget = 5, but the pools start with 6 NPUs: raise it or lower replicas",
     ),
     "a path that is lost before it is late": (
         "[health]\nprobe_lost_s = 0.2",
@@ -94,11 +94,11 @@ REFUSED = {
     ),
     "ranks that torch would have to compute": (
         '[engine]\nexecutor = "torch"\n[decode]\nep = 2\nnpus_per_instance = 1',
-        '[decode] ep = 2, but [engine] executor = "torch" knows no ranks: set it to "native" or "auto", or ep to 1',
+        '[decode] ep = 2, but [engine] executor = "torch" has no ranks: set it to "native" or "auto", or ep to 1',
     ),
     "ranks that are simulated": (
         '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n[decode]\nep = 2\nnpus_per_instance = 1',
-        '[decode] ep = 2, but [engine] executor = "simulated" knows no ranks',
+        '[decode] ep = 2, but [engine] executor = "simulated" has no ranks',
     ),
     "more spares than a group may have ranks": (
         "[experts]\nspares = 3\nmost_ranks = 4\n[decode]\nep = 2\nnpus_per_instance = 1",
@@ -106,11 +106,11 @@ REFUSED = {
     ),
     "a part that is half a rank": (
         PARTS.format(1, 4, 6) + "[decode]\nep = 2\nnpus_per_instance = 2",
-        "[autoscaler] decode_step_npus = 1 is no whole number of ranks, which have npus_per_instance = 2 NPUs",
+        "[autoscaler] decode_step_npus = 1 is not a whole number of ranks, which have npus_per_instance = 2 NPUs",
     ),
     "fewer ranks than a group keeps the NPUs of": (
         PARTS.format(1, 1, 4) + "[decode]\nep = 2\nnpus_per_instance = 1",
-        "[autoscaler] min_decode_npus = 1, but a group keeps the 2 NPUs of the ranks that it begins with, [decode]"
+        "[autoscaler] min_decode_npus = 1, but a group keeps the 2 NPUs of the ranks that it starts with, [decode]"
         " ep = 2, however few it has: set it to 2",
     ),
     "more ranks than a group can have": (
@@ -123,11 +123,11 @@ REFUSED = {
     ),
     "an empty pool that nobody wakes": (
         "[decode]\nreplicas = 0",
-        "[decode] replicas = 0, and nobody would wake the pool: set [autoscaler] policy and a least of 0, or raise",
+        "[decode] replicas = 0, but nothing would wake the pool: set [autoscaler] policy and a least of 0, or raise",
     ),
     "an empty pool below its least": (
         '[prefill]\nreplicas = 0\n[autoscaler]\npolicy = "slo"\nmin_decode = 0',
-        "[prefill] replicas = 0, and nobody would wake the pool",
+        "[prefill] replicas = 0, but nothing would wake the pool",
     ),
     "a least above the most": (
         "[autoscaler]\nmin_decode = 5",
@@ -197,7 +197,7 @@ REFUSED = {
     "a root without a slash": ('[gateway]\nroot_path = "llm"', "[gateway] root_path = 'llm' must begin with a slash"),
     "a root of our own": (
         '[gateway]\nroot_path = "/v1"',
-        "[gateway] root_path = '/v1' begins as paths of the endpoint",
+        "[gateway] root_path = '/v1' starts like a path of the endpoint",
     ),
     "responses nowhere": (
         '[gateway]\nresponse_store = "disk"',

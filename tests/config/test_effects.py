@@ -109,7 +109,7 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
         (
             '[experts]\npolicy = "none"\nmin_gain = 0.1\n' + TWO_RANKS,
             '[experts] min_gain has no effect with [experts] policy = "none": only operators move experts then,'
-            " whatever that gains",
+            " whatever the gain",
         ),
         (
             '[experts]\nslots = "mapped"\nmove_mib_per_s = 9\n' + TWO_RANKS,

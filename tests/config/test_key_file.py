@@ -69,8 +69,8 @@ def test_others_who_may_read_the_file_are_warned_of(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\n# none\n", "holds no key: write one a line"),
-        (b"\xff\xfe", "is no UTF-8 text"),
+        ("\n# none\n", "contains no key: write one per line"),
+        (b"\xff\xfe", "is not UTF-8 text"),
         (b"k" * (1 << 21), "larger than"),
         ("k\nk\n", "holds a key twice"),
     ],
@@ -94,7 +94,7 @@ def test_what_is_no_file_is_refused_at_once(config: ServeConfig, tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["", " \n", ",,"])
 def test_an_empty_variable_is_no_open_door(config: ServeConfig, text: str) -> None:
-    with pytest.raises(ConfigError, match="CLOUDMATRIX_API_KEYS is set but holds no key"):
+    with pytest.raises(ConfigError, match="CLOUDMATRIX_API_KEYS is set but contains no key"):
         with_overrides(config, environment_keys=text)
 
 

@@ -88,7 +88,7 @@ MISTAKES = {
     "number for a boolean": ("[engine]\nprefix_reuse = 1", "[engine] prefix_reuse = 1 must be true or false"),
     "text for a list": ('[gateway]\napi_keys = "k"', '[gateway] api_keys = "k" must be a list of texts in quotes'),
     "list of numbers": ("[gateway]\napi_keys = [1]", "[gateway] api_keys = [1] must be a list of texts in quotes"),
-    "empty API key": ('[gateway]\napi_keys = [""]', "[gateway] api_keys holds an empty text: remove it"),
+    "empty API key": ('[gateway]\napi_keys = [""]', "[gateway] api_keys holds an empty string: remove it"),
     "empty text": ('[gateway]\nhost = ""', "[gateway] host must not be empty"),
     "above the range": ("[gateway]\nport = 70000", "[gateway] port = 70000 must be between 1 and 65535"),
     "below the range": ("[decode]\nreplicas = -1", "[decode] replicas = -1 must be between 0 and 384"),

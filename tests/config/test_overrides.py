@@ -48,7 +48,7 @@ def test_a_tenants_key_cannot_become_everybodys(tmp_path: Path) -> None:
     [
         ({"port": 70000}, "^--port = 70000 must be between 1 and 65535$"),
         ({"host": ""}, "^--host must not be empty$"),
-        ({"api_keys": [""]}, "^--api-key holds an empty text: remove it$"),
+        ({"api_keys": [""]}, "^--api-key holds an empty string: remove it$"),
     ],
 )
 def test_flags_are_checked_like_the_file(tmp_path: Path, flags: dict[str, object], message: str) -> None:

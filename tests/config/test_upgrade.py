@@ -36,7 +36,10 @@ def test_a_pool_restarts_alone_for_its_own_key() -> None:
     after = changed(decode__max_sequences=3, gateway__max_n=3)
     plan = upgrade_plan(VALUES, after, PARTIES)
     assert plan.restarts == {"decode": ("decode.max_sequences",)}
-    assert plan.lines() == ["decode restarts: decode.max_sequences", "gateway goes on, and is told: gateway.max_n"]
+    assert plan.lines() == [
+        "decode restarts: decode.max_sequences",
+        "gateway keeps running with new values of: gateway.max_n",
+    ]
     moved = [party for party in PARTIES if version_of(party, VALUES, "c") != version_of(party, after, "c")]
     assert moved == ["decode"]
 

@@ -170,7 +170,9 @@ def commands_without_head(on: Supervised) -> None:
         else:
             assert code == 2, (words, said)
             assert "start" in said.splitlines()[-1].lower(), (words, said)
-    assert "the scaling board has not answered for" in on.cloudmatrix("worker-1", "status", "--url", on.url("worker-1"))
+    assert "the scaling board has not responded for" in on.cloudmatrix(
+        "worker-1", "status", "--url", on.url("worker-1")
+    )
 
 
 def hold_of_decode(on: Supervised) -> str:

@@ -40,8 +40,8 @@ def test_three_upgrades_under_load(one_host: RayHosts) -> None:
         live = settings("gateway.max_n=3", "slo.ttft_s=7")
         told = deploy(one_host, "--dry-run", *live)
         assert told.splitlines() == [
-            "gateway goes on, and is told: gateway.max_n, slo.ttft_s",
-            "scaling board goes on, and is told: slo.ttft_s",
+            "gateway keeps running with new values of: gateway.max_n, slo.ttft_s",
+            "scaling board keeps running with new values of: slo.ttft_s",
         ]
         assert told.splitlines()[0] in deploy(one_host, *live)
         assert "at most 3 are allowed" in refusal(one_host)

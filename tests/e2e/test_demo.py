@@ -28,7 +28,7 @@ def test_everything_works_and_leaves_a_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓") == 5
     assert "tokens are those of the undisturbed answer" in done.stdout
-    assert "the stream that ran meanwhile never waited longer" in done.stdout
+    assert "the stream that ran at the same time never waited longer" in done.stdout
     shown = (tmp_path / "out" / "report.html").read_text()
     assert "5 things shown, nothing failed" in shown
     for chart in ("turns", "kill"):

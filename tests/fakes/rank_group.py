@@ -208,7 +208,7 @@ class FakePort:
         await self._turns()
         rank = self._rank(name)
         if not self._world.room:
-            raise RankSilentError("it has no place yet")
+            raise RankSilentError("it has no placement group yet")
         if self._world.short_lived and rank.life.phase is RankPhase.LOADING:
             self._world.lose(name)
             raise RankDeadError(name.actor)

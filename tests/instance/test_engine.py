@@ -22,10 +22,10 @@ from tests.instance.bench import PROMPT, Bench, spec, ticket_for
 def test_a_sequence_that_can_never_run_is_refused() -> None:
     engine = Bench(blocks=4).engine
     assert engine.max_len == 16
-    too_long = "tokens are known and at most 16 fit this instance; shorten the prompt"
+    too_long = "tokens are given and at most 16 fit this instance; shorten the prompt"
     for never, why in (
         (spec("a", ()), "the prompt must hold at least one token"),
-        (spec("a", output=(1,) * 5), "5 output tokens given and max_tokens is 5: nothing is left to do"),
+        (spec("a", output=(1,) * 5), "5 output tokens given and max_tokens is 5: nothing remains to do"),
         (spec("a", (1,) * 16), f"16 {too_long}"),
         (spec("a", (1,) * 17, max_tokens=0), f"17 {too_long}"),
     ):
@@ -37,7 +37,7 @@ def test_a_full_queue_refuses_with_a_time() -> None:
     bench = Bench()
     for index in range(3):
         bench.engine.add(spec(f"s{index}"), 0.0)
-    more, why = SequenceId("more"), "3 sequences wait already"
+    more, why = SequenceId("more"), "3 sequences are already queued"
     refused = bench.engine.add(spec("more"), 0.0)
     assert refused == Refused(more, FailKind.OVERLOADED, why, 1.0), "nothing was measured yet"
     bench.step()  # admits two of the three
@@ -86,7 +86,7 @@ def assert_lost(news: Refused | Lost | None, why: str) -> None:
 
 def test_a_handoff_that_does_not_fit_is_refused() -> None:
     resumed = spec("a", output=(1,))
-    assert_lost(Bench(EngineRole.PREFILL).engine.adopt(resumed, ticket_for(resumed), 0.0), "takes no handoffs")
+    assert_lost(Bench(EngineRole.PREFILL).engine.adopt(resumed, ticket_for(resumed), 0.0), "accepts no handoffs")
     engine = Bench(EngineRole.DECODE).engine
     assert_lost(engine.adopt(spec("a"), ticket_for(resumed), 0.0), "does not fit 10 known")
     assert_lost(engine.adopt(resumed, ticket_for(resumed, 11), 0.0), "does not fit 11 known")
@@ -114,8 +114,8 @@ def test_one_step_at_a_time() -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (StepResult(7, (SequenceResult(SequenceId("a"), (1,)),), 0.1), "does not answer"),
-        (StepResult(0, (), 0.1), "does not answer"),
+        (StepResult(7, (SequenceResult(SequenceId("a"), (1,)),), 0.1), "does not match"),
+        (StepResult(0, (), 0.1), "does not match"),
         (StepResult(0, (SequenceResult(SequenceId("b"), (1,)),), 0.1), "result for b where a"),
         (StepResult(0, (SequenceResult(SequenceId("a")),), 0.1), "sampled nothing"),
     ],

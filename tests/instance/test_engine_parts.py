@@ -89,7 +89,7 @@ def sequence_of(engine: EngineCalls) -> LiveSequence:
         (lambda e: setattr(sequence_of(e), "in_flight", True), "in-flight mark"),
         (lambda e: e.scheduler.blocks.free(sequence_of(e)), "has 0 blocks"),
         (lambda e: setattr(sequence_of(e), "num_computed", 99), "do not fit"),
-        (lambda e: setattr(sequence_of(e), "output", [1]), "not those of its prompt"),
+        (lambda e: setattr(sequence_of(e), "output", [1]), "tokens do not match its prompt"),
         (lambda e: setattr(sequence_of(e), "num_computed", 2), "misses"),
         (lambda e: e.scheduler.blocks.pool.allocate(1), "reference counts"),
     ],

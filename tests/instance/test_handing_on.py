@@ -83,7 +83,7 @@ def test_a_held_stream_is_taken_back_without_a_pull() -> None:
     bench.engine.adopt(again, ticket, 0.0)
     third = SequenceId("a@3")
     lost = bench.engine.adopt(structs.replace(again, sequence_id=third), ticket, 0.0)
-    assert lost == Lost(third, "a is being taken back already")
+    assert lost == Lost(third, "a is already being taken back")
     action = bench.engine.next_action(0.0)
     assert action.pulls == ()
     assert action.plan is not None, "it is in the very next step"
@@ -130,7 +130,7 @@ def test_a_prefill_engine_decodes_what_it_holds_itself_and_nothing_else() -> Non
     again = structs.replace(one, sequence_id=SequenceId("a@2"), output=event.first.tokens)
     lost = bench.engine.adopt(again, foreign, 0.0)
     assert isinstance(lost, Lost)
-    assert "takes no handoffs of others" in lost.reason
+    assert "accepts no handoffs" in lost.reason
     bench.engine.adopt(again, ticket, 0.0)
     told = list(event.first.tokens)
     while not bench.engine.idle():

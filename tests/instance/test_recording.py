@@ -55,8 +55,12 @@ def test_refusals_are_outcomes_too() -> None:
     bench.engine.drain()
     data = bench.log.close()
     [refused] = pairs(data)[1][1]
-    assert (refused["is"], refused["kind"], refused["reason"]) == ("Refused", "overloaded", "1 sequences wait already")
-    assert pairs(data)[2][1] == {"raised": "LedgerError", "text": "store order 7 ended twice, or was never given"}
+    assert (refused["is"], refused["kind"], refused["reason"]) == (
+        "Refused",
+        "overloaded",
+        "1 sequences are already queued",
+    )
+    assert pairs(data)[2][1] == {"raised": "LedgerError", "text": "store order 7 finished twice, or was never issued"}
     assert replay_log(data, "log").identical
 
 
@@ -125,7 +129,7 @@ def test_calls_that_are_not_as_they_were_written_are_noticed(change: Callable[[l
     calls = frames(life().log.close())
     assert replay_log(b"".join(calls), "log").complete
     change(calls)
-    with pytest.raises(DecisionLogError, match=r"were left out, doubled or swapped|checksum of frame|behind the end"):
+    with pytest.raises(DecisionLogError, match=r"were left out, doubled or swapped|checksum of frame|after the end"):
         replay_log(b"".join(calls), "log")
 
 

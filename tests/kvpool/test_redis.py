@@ -87,7 +87,7 @@ def test_keys_of_something_else_are_told_and_not_overwritten(store: RedisStore, 
     store.save(STATE, 60.0)
     with server.client() as client:
         client.hset(f"{PREFIX}:namespaces", "acme", "much")
-        with pytest.raises(PoolError, match=r"holds cloudmatrix:\* of something else"):
+        with pytest.raises(PoolError, match=r"holds cloudmatrix:\* of another program"):
             store.load()
         client.delete(f"{PREFIX}:namespaces")
         client.set(f"{PREFIX}:namespaces", "text")
@@ -104,7 +104,7 @@ def test_keys_of_something_else_are_told_and_not_overwritten(store: RedisStore, 
     ["http://there", "redis://host:port", "redis://h/0?socket_timeout=soon", "redis://h/x", "redis://:se/cret@h:1/0"],
 )
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(ConfigError, match=r"^the setting is no address of a Redis") as refusal:
+    with pytest.raises(ConfigError, match=r"^the setting is not a Redis address") as refusal:
         RedisStore(url, "one", setting="the setting")
     assert "se/cret" not in str(refusal.value), "a password"
     assert "'se'" not in str(refusal.value), "a part of it"

@@ -130,7 +130,7 @@ def test_another_node_reads_and_writes_through_the_link(server: ServerProcess, c
     beyond, other = (grant.version, len(data) - 1, 2), (grant.version + 1000, 0, 3)
     two = far.ask(m.Write((beyond, (grant.version, 1, 2), other)), m.Written, b"ab" + data[1:3] + b"abc")
     assert two.ok == (False, True, False), "what has no place goes nowhere, the rest into its place"
-    assert "comes with its bytes" in far.ask(m.Write((pieces[0],)), m.Failed).reason
+    assert "must contain its bytes" in far.ask(m.Write((pieces[0],)), m.Failed).reason
     far.ask(m.Commit(((grant.version, checksum(data)),)), m.Committed)
     assert far.ask(m.Write(((grant.version, 0, 2),)), m.Written, b"ab").ok == (False,), "it is not reserved any more"
     assert client.get(hash_of(1)) == data

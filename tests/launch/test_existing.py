@@ -55,7 +55,7 @@ def test_what_will_not_work_there_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     for part in (
         "right (10.0.0.2) has no cloudmatrix-infer",
         "control store is in the head's memory",
-        "Ray asks for no token",
+        "Ray requires no token",
         "the gateway listens on 127.0.0.1 of its own host only",
         "Ray has no dashboard",
         "without TLS prompts and KV blocks can be read on the network between hosts",
@@ -84,7 +84,7 @@ def test_where_ray_may_add_hosts_nothing_has_to_fit_yet(monkeypatch: pytest.Monk
     assert may_have_more(grows, [door])
     assert not may_have_more(CONFIG, [door])
     assert on_nodes(grows, [door]).cluster.nodes == ()
-    asked = "Ray's autoscaler is asked for more of them"
+    asked = "more are requested from Ray's autoscaler"
     assert any(asked in line for line in said(monkeypatch, on_nodes(grows, [door]), hosts=[door]))
     roomy = on_nodes(grows, [LEFT, RIGHT])
     assert not any(asked in line for line in said(monkeypatch, roomy))
@@ -113,10 +113,10 @@ def test_keys_of_the_local_start_are_named_if_they_were_set(tmp_path: Path) -> N
             "Can't find a `node_ip_address.json` file from /tmp/ray",
             "this machine is no host of the Ray at a:1: run the",
         ),
-        ("RPC error: InvalidAuthToken: Authentication token is missing", "wants its token: set RAY_AUTH_MODE=token"),
+        ("RPC error: InvalidAuthToken: Authentication token is missing", "requires its token: set RAY_AUTH_MODE=token"),
         ("Version mismatch: The cluster was started with:\nRay: 2.9", "has another version: Version mismatch"),
-        ("Failed to connect to Ray cluster. More.", "no Ray answers at a:1: Failed to connect to Ray cluster"),
-        ("", "no Ray answers at a:1: RuntimeError"),
+        ("Failed to connect to Ray cluster. More.", "no Ray responds at a:1: Failed to connect to Ray cluster"),
+        ("", "no Ray responds at a:1: RuntimeError"),
     ],
 )
 def test_why_no_ray_was_reached_is_one_line(raised: str, line: str) -> None:
@@ -127,7 +127,7 @@ def test_why_no_ray_was_reached_is_one_line(raised: str, line: str) -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "nowhere", "ray://127.0.0.1:1"])
 def test_an_address_at_which_nothing_listens_costs_a_moment_and_a_line(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"no Ray answers at 127.0.0.1|is no address of a Ray"):
+    with pytest.raises(ConfigError, match=r"no Ray responds at 127.0.0.1|is not a Ray address"):
         existing.take_down(address)
 
 
@@ -151,7 +151,7 @@ def test_removal_waits_for_replicas_but_not_for_ever(
     if leaves:
         assert existing._delete_application() == []
     else:
-        with pytest.raises(StartError, match="cloudmatrix has not left after 0 s"):
+        with pytest.raises(StartError, match="cloudmatrix was not removed within 0 s"):
             existing._delete_application()
     assert "still there: decode: 1; gateway: 1\n" in capsys.readouterr().out
 

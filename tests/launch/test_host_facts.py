@@ -42,11 +42,11 @@ def test_hosts_that_are_alike_are_sound() -> None:
     [
         ({"version": "1.1"}, "has version 1.1, this machine 1.0: install the same on every host"),
         ({"model": ""}, "has no /models/m: copy it there"),
-        ({"model": "abd"}, "its /models/m is another model than elsewhere"),
+        ({"model": "abd"}, "its /models/m differs from other hosts"),
         ({"memory_total": 64 * MIB, "memory_free": 64 * MIB}, "/dev/shm has 64 MiB, but the host offers 1024 MiB"),
         ({"memory_free": 1023 * MIB}, "/dev/shm has 1023 MiB free of 1024 MiB of UB memory: delete what others left"),
         ({"environment": ("A=1", "B=2")}, "its Ray was started without A=1 B=2: `eval"),
-        ({"tls": True}, "Ray's TLS is on, here off: set RAY_USE_TLS alike everywhere"),
+        ({"tls": True}, "Ray's TLS is on, here off: use one RAY_USE_TLS everywhere"),
         ({"tls_missing": ("RAY_TLS_CA_CERT",)}, "no file at RAY_TLS_CA_CERT: put the certificates there"),
         ({"offset": 3600.0}, "its clock is +3600.0 s off this machine's: let NTP set it"),
     ],

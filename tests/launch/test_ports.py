@@ -42,7 +42,7 @@ def test_any_free_port_is_not_the_first_from_a_number_on() -> None:
 def test_a_port_that_somebody_listens_on(host: str) -> None:
     with listening(0, socket.SO_REUSEADDR, socket.SO_REUSEPORT) as other:
         port = other.getsockname()[1]
-        says = rf"port {port} on {host} is in use: stop what listens there, or set \[x\] port"
+        says = rf"port {port} on {host} is in use: stop the process that listens there, or set \[x\] port"
         with pytest.raises(ConfigError, match=says):
             require_free(host, port, "[x] port")
 

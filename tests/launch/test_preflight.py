@@ -50,7 +50,7 @@ def test_the_disk_folder_is_made(config: ServeConfig) -> None:
 def test_a_folder_that_cannot_be(config: ServeConfig, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wrong = replace(config, kvcache=replace(config.kvcache, ssd_path=str(tmp_path / "file" / "ssd")))
-    with pytest.raises(ConfigError, match=r"cannot be made \(Not a directory\): change \[kvcache\] ssd_path"):
+    with pytest.raises(ConfigError, match=r"cannot be created \(Not a directory\): change \[kvcache\] ssd_path"):
         preflight(wrong)
 
 
@@ -104,7 +104,7 @@ def test_a_model_is_refused_before_its_weights_are_fetched(tmp_path: Path, store
 def test_a_tokenizer_of_more_tokens_than_the_model_has(config: ServeConfig, tmp_path: Path) -> None:
     words = write_random_checkpoint(tmp_path / "words", vocab_size=400)
     own = replace(config, model=replace(config.model, tokenizer=str(words)))
-    line = r"^\[model\] tokenizer: .*words/tokenizer\.json has token 399, and the model has 320 rows"
+    line = r"^\[model\] tokenizer: .*words/tokenizer\.json has token 399, and the model has 320 embedding rows"
     with pytest.raises(ModelError, match=line):
         preflight(own)
     with pytest.raises(ModelError, match=line):
@@ -140,11 +140,11 @@ def test_contexts_end_where_attention_is_not_computed(
         caplog.clear()
         preflight(replace(config, engine=replace(config.engine, max_model_len=asked)))
         assert caplog.messages == [
-            f"contexts end at {longest} tokens: beyond 64 attention reads chosen tokens only in a model of"
-            ' deepseek_v32, which is not computed here; with [engine] executor = "torch" it is'
+            f"contexts are limited to {longest} tokens: beyond 64 attention reads chosen tokens only in a model of"
+            ' deepseek_v32, which this server does not compute; [engine] executor = "torch" does'
         ]
     wrong = replace(config, engine=replace(config.engine, max_model_len=65))
-    line = r"^\[engine\] max_model_len = 65: beyond 64 .* here; set it to 64 or less, or \[engine\] executor = .torch.$"
+    line = r"^\[engine\] max_model_len = 65: beyond 64 .*; set it to 64 or less, or \[engine\] executor = .torch.$"
     with pytest.raises(ConfigError, match=line):
         preflight(wrong)
     with pytest.raises(ConfigError, match=line):
@@ -230,9 +230,9 @@ def test_a_start_without_a_compiler_is_told_what_computes(
     on_cpu = replace(config, model=replace(config.model, device="cpu"))
     warn_of_machine(on_cpu)
     (line,) = [one for one in caplog.messages if "compiler" in one]
-    assert re.search(r"-nowhere, is not there: install one \(.*\), so torch computes, several times slower", line)
+    assert re.search(r"-nowhere, does not exist: install one \(.*\), so torch computes, several times slower", line)
     assert compiler_line(replace(on_cpu, engine=EngineConfig(executor="torch"))) is None
-    with pytest.raises(ConfigError, match=r"executor = .native.: the compiler that CXX names, .* install one"):
+    with pytest.raises(ConfigError, match=r"executor = .native.: the compiler of CXX, .* install one"):
         warn_of_machine(replace(on_cpu, engine=EngineConfig(executor="native")))
     monkeypatch.delenv("CXX")
     assert compiler_line(on_cpu) is None

@@ -117,12 +117,12 @@ def test_the_launcher_tends_it_while_it_tends_ray(tmp_path: Path, caplog: pytest
     first.wait()
     launcher._tend_reaper()
     assert launcher._reaper._process.poll() is None
-    assert "another one is there" in caplog.text
+    assert "it was replaced" in caplog.text
     launcher._reaper._command = ["/nowhere/python"]
     launcher._reaper._process.kill()
     launcher._reaper._process.wait()
     launcher._tend_reaper()  # and Ray is tended nevertheless
-    assert "cannot be started again" in caplog.text
+    assert "cannot be restarted" in caplog.text
     launcher._reaper.dismiss()
     launcher._tend_reaper()
     assert not launcher._reaper.tend(), "dismissed, it is not started any more"

@@ -96,7 +96,7 @@ def test_a_stage_whose_turn_has_passed_writes_nothing(case: Case) -> None:
         for key in case.store.keys("deployments/"):
             case.store.delete(key)
         stages = case.rollout(SECOND).stages(lambda stage, wanted: turn.begin(stage, wanted, runs=True))
-        with pytest.raises(StartError, match="another deployment has taken over before decode, 1 of 1"):
+        with pytest.raises(StartError, match="another deployment took over before decode, 1 of 1"):
             next(stages)
     record = read_record(case.store)
     assert record is not None
@@ -126,7 +126,7 @@ def test_the_board_is_told_of_stages_and_how_it_ended(case: Case) -> None:
         ("decode, 1 of 1", {"decode": 2}, False),
         ("done", {}, True),
         ("decode, 1 of 1", {"decode": 2}, False),
-        ("ended at decode, 1 of 1 (RuntimeError)", {}, True),
+        ("failed at decode, 1 of 1 (RuntimeError)", {}, True),
     ]
     assert {(one.author, one.configuration) for one in notices} == {(lease.author, "abc")}
 

@@ -161,7 +161,7 @@ def test_a_dead_helper_is_started_again_and_said(kind: str, caplog: pytest.LogCa
         assert tended.tend() is None
         assert not nodes.head_node.all_processes[kind][0].process.dead
         assert tended.tend() is None
-    assert [record.message for record in caplog.records] == [f"Ray's {kind} has died; starting it again"] * 2
+    assert [record.message for record in caplog.records] == [f"Ray's {kind} has died; restarting it"] * 2
 
 
 def test_a_dashboard_that_does_not_come_up_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_everything_on_the_first_node_is_started_again(again: list[Node], caplog
         assert tended.tend() is None
         assert tended.tend() is None
     assert again == [nodes.head_node] * 2
-    assert [record.message.partition(";")[2] for record in caplog.records] == [" starting everything on it again"] * 2
+    assert [record.message.partition(";")[2] for record in caplog.records] == [" restarting everything on it"] * 2
 
 
 def test_a_first_node_that_is_frozen_too(again: list[Node]) -> None:

@@ -251,7 +251,7 @@ async def test_an_answer_that_is_too_large_ends_its_own_request_only() -> None:
     assert (near.tokens, far.tokens) == ((7,), (8,))
     assert isinstance(refused, Refused)
     assert (refused.sequence_id, refused.kind) == ("large", FailKind.INVALID)
-    assert refused.reason.startswith("the answer is too large to be sent, ask for fewer log-probabilities")
+    assert refused.reason.startswith("the response is too large to send, request fewer log-probabilities")
     assert by_hand.owned(server) == {"near", "far"}
 
 
@@ -308,7 +308,9 @@ async def test_when_to_come_back_and_how_long_a_prompt_waited_are_told_in_the_ga
     """Clients of a simulated system that runs twenty times as fast got a Retry-After twenty times as long."""
     server, frames = _served("a", "b")
     by_hand.serve(server, SimpleNamespace(time_scale=20.0))
-    by_hand.tell(server, [refusal(SequenceId("b"), OverloadedError("8 sequences wait already", retry_after_s=60.0))])
-    assert frames.news == [Refused(SequenceId("b"), FailKind.OVERLOADED, "8 sequences wait already", 3.0)]
+    by_hand.tell(
+        server, [refusal(SequenceId("b"), OverloadedError("8 sequences are already queued", retry_after_s=60.0))]
+    )
+    assert frames.news == [Refused(SequenceId("b"), FailKind.OVERLOADED, "8 sequences are already queued", 3.0)]
     by_hand.tell(server, [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=60.0)])
     assert frames.news[1:] == [Tokens(SequenceId("a"), 0, (7,), cached_tokens=0, waited_s=3.0)]

@@ -53,4 +53,4 @@ async def test_a_checkpoint_that_cannot_guess_says_so(
             ask = Ask((5, 6, 7))
             assert (await pools.ask(ask)).tokens == Reference(checkpoint).outputs(ask)
     told = {record.message for record in caplog.records if "draft" in record.message}
-    assert told == {"model has no draft layer (MTP): draft_tokens = 3 counts as 0"}
+    assert told == {"model has no draft layer (MTP): draft_tokens = 3 is treated as 0"}

@@ -184,7 +184,7 @@ def test_a_second_segment_of_the_node_is_mapped_once(left: UbSegment, right: UbS
 
 def test_another_node_is_out_of_reach_without_a_reader(left: UbSegment, right: UbSegment) -> None:
     source, target = End(left, "prefill"), End(right, "decode", node="right")
-    with pytest.raises(HandoffError, match="lies on node left, out of reach"):
+    with pytest.raises(HandoffError, match="is on node left, which this process cannot reach"):
         target.pull(source.register(0), 0, 0)
 
 

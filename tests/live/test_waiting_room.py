@@ -41,7 +41,7 @@ async def test_a_request_may_come_before_the_first_instance(checkpoint: Path, sh
 async def test_without_any_instance_they_wait_so_long_and_no_longer(checkpoint: Path, shm: Path) -> None:
     async with Pools(small_config(checkpoint, gateway={"role_wait_s": 0.5}), shm) as pools:
         begun = asyncio.get_running_loop().time()
-        with pytest.raises(UnavailableError, match=r"no instance came up within 0\.5 s") as caught:
+        with pytest.raises(UnavailableError, match=r"no instance became available within 0\.5 s") as caught:
             await pools.ask(ASKS[0])
         assert 0.5 <= asyncio.get_running_loop().time() - begun < 60.0
         assert caught.value.retry_after_s > 0

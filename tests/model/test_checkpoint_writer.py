@@ -91,7 +91,7 @@ def test_a_folder_that_fills_up_meanwhile_is_left_alone(tmp_path: Path) -> None:
     with CheckpointWriter(tmp_path / "out") as writer:
         writer.add("a", torch.ones(4))
         (tmp_path / "out" / "other").write_text("mine")
-        with pytest.raises(ConfigError, match=r"not empty.*the checkpoint is whole and lies in"):
+        with pytest.raises(ConfigError, match=r"not empty.*the checkpoint is complete and is in"):
             writer.finish({}, {})
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
     (kept,) = tmp_path.glob(".out.*.partial")
@@ -112,7 +112,7 @@ def test_what_cannot_be_replaced_is_refused_at_once(tmp_path: Path, monkeypatch:
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
     for folder in (Path(), inside):
-        with pytest.raises(ConfigError, match="or where you are"):
+        with pytest.raises(ConfigError, match="or the current directory"):
             refuse_used(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Path, "is_mount", lambda self: self == inside)

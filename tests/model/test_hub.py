@@ -197,7 +197,7 @@ def test_a_file_that_never_comes_whole_is_said_and_a_later_start_fetches_only_th
     hub.add(checkpoint)
     hub.cut["model-00002-of-00002.safetensors"] = 1000
     assert re.search(
-        "test/random came cut short, or changed under way .*: start again; files that came whole", refusal()
+        "test/random was incomplete, or changed during the download .*: start again; complete files", refusal()
     )
     hub.cut.clear()
     hub.asked.clear()
@@ -216,13 +216,13 @@ def test_a_branch_that_moves_meanwhile_changes_nothing(hub: FakeHub, checkpoint:
 def test_a_file_of_another_commit_is_refused(hub: FakeHub, checkpoint: Path) -> None:
     commit = hub.add(checkpoint)
     hub.answers_as = "f" * 40
-    assert f"changed under way: config.json came from commit ffffffffffff instead of {commit[:12]}" in refusal()
+    assert f"changed during the download: config.json is from commit ffffffffffff instead of {commit[:12]}" in refusal()
 
 
 def test_a_file_that_grew_is_refused(hub: FakeHub, checkpoint: Path) -> None:
     hub.add(checkpoint)
     hub.longer["model-00001-of-00002.safetensors"] = 7
-    assert re.search("came cut short, or changed under way .*Consistency check failed", refusal())
+    assert re.search("was incomplete, or changed during the download .*Consistency check failed", refusal())
 
 
 def test_a_damaged_copy_is_named(hub: FakeHub, checkpoint: Path) -> None:

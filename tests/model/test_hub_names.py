@@ -62,7 +62,9 @@ def test_a_header_that_would_become_a_path_is_refused_before_anything_is_written
 ) -> None:
     hub.add(checkpoint)
     hub.headers[header] = value
-    with pytest.raises(ModelError, match=rf"calls its file .* \({header.lower()}\), which is no digest .*HF_ENDPOINT"):
+    with pytest.raises(
+        ModelError, match=rf"calls its file .* \({header.lower()}\), which is not a digest .*HF_ENDPOINT"
+    ):
         fetch(HubReference(NAME), lambda _: None)
     assert not written(tmp_path)
     assert not list((tmp_path / "outside").iterdir())
@@ -81,7 +83,7 @@ def test_a_file_that_is_not_there_plants_none(hub: FakeHub, checkpoint: Path, tm
 def test_a_commit_that_is_no_digest_is_refused(hub: FakeHub, checkpoint: Path, tmp_path: Path, commit: str) -> None:
     hub.add(checkpoint)
     hub.listed_commit = commit
-    with pytest.raises(ModelError, match=r"is at commit .*, which is no digest"):
+    with pytest.raises(ModelError, match=r"is at commit .*, which is not a digest"):
         fetch(HubReference(NAME), lambda _: None)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -80,7 +80,7 @@ def test_images_that_are_none() -> None:
     good = whole(manifest(GOOD))
     cases = {
         "has no header": good[:20],
-        "no model image of format": b"X" + good[1:],
+        "not a model image of format": b"X" + good[1:],
         "damaged": good[:50] + b"\xff" + good[51:],
         "cut off": good[:-1],
     }

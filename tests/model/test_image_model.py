@@ -225,7 +225,7 @@ def test_an_image_is_of_one_number_of_threads(tmp_path: Path) -> None:
         config, memory, plan = made(folder, "cpu")
         checkpoint, _ = open_checkpoint(config, folder, None)
         torch.set_num_threads(8)
-        with pytest.raises(ModelError, match="packed otherwise than planned"):
+        with pytest.raises(ModelError, match="not packed as planned"):
             write_image(plan, config, checkpoint, memory)
     finally:
         torch.set_num_threads(threads)
@@ -236,7 +236,7 @@ def test_a_changed_checkpoint_and_a_layout_that_torch_refuses(tmp_path: Path, mo
     other = write_random_checkpoint(tmp_path / "b", vocab_size=321)
     config, memory, plan = made(folder, "cpu")
     checkpoint, _ = open_checkpoint(read_architecture(other), other, None)
-    with pytest.raises(ModelError, match="came out as"):
+    with pytest.raises(ModelError, match="planned was"):
         write_image(plan, config, checkpoint, memory)
 
     def refuses(*_arguments: object) -> Tensor:

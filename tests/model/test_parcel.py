@@ -95,5 +95,5 @@ def test_what_cannot_travel_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ModelError, match="copy it to every host"):
         pack(folder)
     (tmp_path / "file").touch()
-    with pytest.raises(ModelError, match="cannot be made"):
+    with pytest.raises(ModelError, match="cannot be created"):
         unpack(pack(tmp_path), tmp_path / "file" / "model")

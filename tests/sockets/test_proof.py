@@ -86,7 +86,7 @@ def test_a_server_that_does_not_know_the_secret_learns_nothing() -> None:
     for made_up in (Challenge(bytes(32), SECRET.ids[0], bytes(32)), Challenge(b"", SECRET.ids[0], bytes(32))):
         with pytest.raises(ProofError):
             prover.answer(_encode(made_up))
-    with pytest.raises(ProofError, match="names a secret"):
+    with pytest.raises(ProofError, match="uses a secret"):
         prover.answer(_encode(Challenge(bytes(32), b"unknown!", bytes(32))))
     with pytest.raises(ProofError, match="same release"):
         prover.answer(_encode(Proof(b"")))

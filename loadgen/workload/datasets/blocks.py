@@ -62,7 +62,7 @@ class BlockPrompts:
         code = self._code(hash_id)
         if whole and len(code) > size:
             raise UsageError(
-                f"blocks of {self.block_tokens} tokens are too short to tell hash id {hash_id} from others; "
+                f"blocks of {self.block_tokens} tokens are too short to distinguish hash id {hash_id} from others; "
                 "use a larger --length-scale"
             )
         code = code[:size]

@@ -46,7 +46,7 @@ class TraceWorkload:
         """Raises: UsageError if a block would have less than one token."""
         if self.block_tokens < 1:
             raise UsageError(
-                f"--length-scale {self.fit.length_scale:g} leaves nothing of the trace's blocks of "
+                f"--length-scale {self.fit.length_scale:g} leaves no tokens of the trace's blocks of "
                 f"{self.trace.block_tokens} tokens"
             )
 

@@ -74,7 +74,7 @@ class AccessMiddleware:
             if len(self._logged) >= MOST_LOGGED:
                 return
             self._logged.add(name)
-            log.warning("a request's field '%s' is ignored: this server does not know it", name)
+            log.warning("a request's field '%s' is ignored: this server does not support it", name)
 
 
 class WithoutRequestId:

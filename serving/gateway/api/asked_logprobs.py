@@ -61,20 +61,20 @@ def _alternatives(asked: int | None, field: str, model: ServedModel, settings: A
     if asked == WHOLE_VOCABULARY:
         return model.token_limit
     if asked is not None and asked > settings.max_logprobs:
-        raise _wrong(field, f"may ask for at most {settings.max_logprobs} alternatives, or for all of them with -1")
+        raise _wrong(field, f"must be at most {settings.max_logprobs} alternatives, or -1 for all of them")
     return asked
 
 
 def _check_ids(ids: tuple[int, ...], logprobs: int | None, field: str, model: ServedModel) -> None:
     name = "logprob_token_ids"
     if logprobs is None:
-        raise _wrong(name, "needs log-probabilities, which the request does not ask for")
+        raise _wrong(name, "needs log-probabilities, which the request does not enable")
     if logprobs:
-        raise _wrong(name, f"names the alternatives, and '{field}' asks for others; leave that out or set it to 0")
+        raise _wrong(name, f"selects the alternatives, but '{field}' requests others; leave that out or set it to 0")
     if len(ids) > MOST_NAMED:
         raise _wrong(name, f"may name at most {MOST_NAMED} tokens")
     if max(ids) >= model.token_limit:
-        raise _wrong(name, f"holds {max(ids)}, which is no token id below {model.token_limit}")
+        raise _wrong(name, f"holds {max(ids)}, which is not a token id below {model.token_limit}")
 
 
 def _wrong(field: str, words: str) -> InvalidRequestError:

@@ -19,7 +19,7 @@ PAGES = frozenset({"/", "/docs"})
 """Pages for people. If a key is required, a browser is challenged for it; other clients get a 404."""
 _CROSS_SITE = (b"cross-site", b"same-site")
 _LOG_IN = Response(
-    "This server asks for an API key: enter it as the password, with any user name.\n",
+    "This server requires an API key: enter it as the password, with any user name.\n",
     401,
     {"WWW-Authenticate": 'Basic realm="API key as the password", charset="UTF-8"', "Cache-Control": "no-store"},
     "text/plain",

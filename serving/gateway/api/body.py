@@ -141,4 +141,4 @@ def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
 
 
 def _too_large(limit: int) -> PayloadTooLargeError:
-    return PayloadTooLargeError(f"the request body is larger than the limit of {limit} bytes; send less at once")
+    return PayloadTooLargeError(f"the request body is larger than the limit of {limit} bytes; send a smaller one")

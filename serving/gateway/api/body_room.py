@@ -35,7 +35,7 @@ class BodyRoom:
         Raises: OverloadedError; nothing is reserved then.
         """
         if self.held + size > self._limit or self._held[key] + size > self._limit // 2:
-            raise OverloadedError("too many large request bodies are under way", retry_after_s=RETRY_S)
+            raise OverloadedError("too many large request bodies are in progress", retry_after_s=RETRY_S)
         self._held[key] += size
 
     def give(self, key: str, size: int) -> None:

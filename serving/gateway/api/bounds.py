@@ -14,7 +14,7 @@ def check_choices(prompts: int, n: int, settings: ApiSettings) -> None:
     """
     if n > settings.max_n:
         raise InvalidRequestError(
-            f"'n' asks for {n} answers to a prompt; at most {settings.max_n} are allowed ([gateway] max_n)",
+            f"'n' requests {n} choices for a prompt; at most {settings.max_n} are allowed ([gateway] max_n)",
             param="n",
             code="invalid_value",
         )
@@ -52,8 +52,8 @@ def check_logprobs(
     name = "prompt_logprobs" if of_prompt >= of_output else field
     way = "fewer answers, alternatives or prompt tokens" if of_prompt >= of_output else "a smaller limit, or a stream"
     raise InvalidRequestError(
-        f"the answer could hold {of_prompt + of_output} log-probabilities; at most {settings.max_logprob_entries} are "
-        f"allowed ([gateway] max_logprob_entries); ask for {way}",
+        f"the response could hold {of_prompt + of_output} log-probabilities; at most "
+        f"{settings.max_logprob_entries} are allowed ([gateway] max_logprob_entries); request {way}",
         param=name,
         code="invalid_value",
     )

@@ -88,7 +88,7 @@ class ChatTemplate:
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidRequestError(
-                "continue_final_message and add_generation_prompt exclude each other; set one of them to false",
+                "continue_final_message and add_generation_prompt are mutually exclusive; set one of them to false",
                 param="continue_final_message",
             )
         chat = [_normalise(message) for message in messages]

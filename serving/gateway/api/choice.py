@@ -247,7 +247,7 @@ class ChoiceOutput:
     def _finish(self, reason: FinishReason, tokens: tuple[int, ...], out: Visible) -> None:
         """Output the withheld text after the backend has finished the sequence."""
         if reason is FinishReason.DEADLINE:
-            raise DeadlineError("the request's time is over before its output was complete")
+            raise DeadlineError("the request timed out before its output was complete")
         if reason in (FinishReason.ERROR, FinishReason.ABORT):
             raise EngineError(f"choice {self.index} ended without being done: {reason.value}")
         self.finished = True

@@ -39,5 +39,5 @@ def cluster_router(status: Callable[[], Awaitable[dict[str, Any]]], experts: Cal
 def _require_system(request: Request) -> None:
     if not tenant_of(request).may_see_system:
         raise PermissionDeniedError(
-            "the state of the whole system is for administrators; use one of `[gateway] admin_keys`"
+            "the state of the whole system is for administrators only; use one of `[gateway] admin_keys`"
         )

@@ -65,7 +65,9 @@ class DrainMiddleware:
             await self._app(scope, receive, send)
             return
         if self._drain.begun:
-            error = UnavailableError("this gateway is shutting down; send it again", retry_after_s=RETRY_AFTER_S)
+            error = UnavailableError(
+                "this gateway is shutting down; send the request again", retry_after_s=RETRY_AFTER_S
+            )
             reply = reply_on(scope, reply_for(error))
             await send_error(send, replace(reply, headers={**reply.headers, "connection": "close"}))
             return

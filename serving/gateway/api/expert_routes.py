@@ -116,7 +116,7 @@ def choose_group(groups: dict[str, str], wanted: str | None) -> str:
     """
     names = ", ".join(sorted(groups))
     if not groups:
-        raise RouteError(404, "there is no group of ranks; `[decode] ep = 2` makes one")
+        raise RouteError(404, "there is no group of ranks; `[decode] ep = 2` creates one")
     if wanted is None and len(groups) > 1:
         raise RouteError(404, f"there are several groups; name one of {names}")
     actor = groups.get(wanted) if wanted is not None else next(iter(groups.values()))
@@ -131,4 +131,4 @@ def require_admin(request: Request) -> None:
     Raises: PermissionDeniedError.
     """
     if not tenant_of(request).admin:
-        raise PermissionDeniedError("orders to groups are for administrators; use one of `[gateway] admin_keys`")
+        raise PermissionDeniedError("commands to groups are for administrators only; use one of `[gateway] admin_keys`")

@@ -186,7 +186,7 @@ def _grammar(wish: _Wish) -> Grammar:
     if wish.kind == "structural_tag":
         return Grammar(GrammarKind.LARK, _structural_tag(wish.value, free=free))
     if not isinstance(wish.value, str):
-        raise GrammarError("it must be a text")
+        raise GrammarError("it must be a string")
     if wish.kind == "regex":
         return Grammar(GrammarKind.REGEX, wish.value)
     return Grammar(GrammarKind.LARK, _lark(wish.value))
@@ -208,7 +208,7 @@ def _dumped(schema: object) -> str:
 
 def _choice(value: object) -> str:
     if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
-        raise GrammarError("it must be a list of texts, at least one")
+        raise GrammarError("it must be a non-empty list of strings")
     return "start: " + " | ".join(json.dumps(one, ensure_ascii=False) for one in value)
 
 
@@ -221,7 +221,7 @@ def _lark(text: str) -> str:
     except RecursionError:
         raise GrammarError("it is nested too deeply") from None
     except Exception as error:  # any error of the converter means that the text is invalid
-        raise GrammarError(f"it is no grammar: {error}") from error
+        raise GrammarError(f"it is not a valid grammar: {error}") from error
     check_size(lark)
     return lark
 
@@ -231,7 +231,7 @@ def _structural_tag(value: object, *, free: bool) -> str:
     tag = parse_json(value) if isinstance(value, str) else value
     structures, triggers = (tag.get("structures"), tag.get("triggers")) if isinstance(tag, dict) else (None, None)
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures:
-        raise GrammarError("a structural tag must have 'structures' and 'triggers'; other forms are not known here")
+        raise GrammarError("a structural tag must have 'structures' and 'triggers'; other forms are not supported")
     options = json_options(Grammar(GrammarKind.JSON_SCHEMA, "", free))
     tags = []
     for one in structures:
@@ -240,7 +240,7 @@ def _structural_tag(value: object, *, free: bool) -> str:
             raise GrammarError("each structure must have 'begin', 'schema' and 'end'")
         trigger = next((t for t in triggers if isinstance(t, str) and t and begin.startswith(t)), None)
         if trigger is None:
-            raise GrammarError(f"no trigger begins the structure {begin[:40]!r}")
+            raise GrammarError(f"no trigger is a prefix of the structure {begin[:40]!r}")
         schema = {**sound_schema(_schema(one.get("schema") or {})), "x-guidance": options}
         tags.append(StructTag(trigger=trigger, begin=begin, grammar=schema, end=one.get("end", "")))
     return str(StructTag.to_grammar(tags, assume_special=False))

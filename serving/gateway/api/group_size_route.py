@@ -56,7 +56,9 @@ def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> A
         body = await parse_body(request, ResizeGroupsRequest, MAX_BODY_BYTES)
         found = [one for one in groups() if one.pool == body.pool]
         if not found:
-            raise RouteError(404, f"pool '{body.pool[:200]}' has no group of ranks; `cloudmatrix experts` shows all")
+            raise RouteError(
+                404, f"pool '{body.pool[:200]}' has no group of ranks; `cloudmatrix experts` lists all groups"
+            )
         answers = [accepted(await post(one.actor, ResizeGroup(body.ranks)), "ranks") for one in found]
         return json_response({"groups": [_row(one, answer) for one, answer in zip(found, answers, strict=True)]})
 

@@ -30,7 +30,7 @@ class HostMiddleware:
 
 def _refusal(host: str) -> PermissionDeniedError:
     return PermissionDeniedError(
-        f"the Host header says {host[:_SHOWN]!r}, which is no name of this server, so a web page could be posing as it;"
+        f"the Host header says {host[:_SHOWN]!r}, which is not a name of this server: a web page may pose as it;"
         f" add the name to [gateway] allowed_hosts, or configure API keys",
         code="host_not_allowed",
     )

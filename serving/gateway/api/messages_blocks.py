@@ -109,7 +109,9 @@ class MessageBlocks:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise InvalidRequestError(f"'{path}' must be a text or a list of blocks", param=path, code="invalid_value")
+            raise InvalidRequestError(
+                f"'{path}' must be a string or a list of blocks", param=path, code="invalid_value"
+            )
         return "\n".join(self.text(one, f"{path}[{index}]") for index, one in enumerate(content))
 
     def _document(self, block: Block, path: str) -> str:
@@ -197,7 +199,7 @@ def _unknown(kind: object, path: str, taken: Sequence[str]) -> InvalidRequestErr
 def _string(block: Mapping[str, object], name: str, path: str) -> str:
     value = block.get(name)
     if not isinstance(value, str):
-        raise InvalidRequestError(f"'{path}.{name}' must be a text", param=f"{path}.{name}", code="invalid_value")
+        raise InvalidRequestError(f"'{path}.{name}' must be a string", param=f"{path}.{name}", code="invalid_value")
     return value
 
 

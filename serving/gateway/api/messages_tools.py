@@ -71,7 +71,7 @@ def messages_tools(tools: Sequence[object] | None, choice: object, referenced: C
     if mode == "required" and not shown:
         demanded = found.skipped
     if demanded:
-        raise _wrong("tool_choice", f"demands {', '.join(demanded)}, which only the provider's own servers run")
+        raise _wrong("tool_choice", f"demands {', '.join(demanded)}, which only the provider's own servers can run")
     if shown:
         found.fields["tools"] = shown
     if mode is not None:

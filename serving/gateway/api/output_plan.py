@@ -61,9 +61,11 @@ def require_family(model: ServedModel) -> Family:
     Raises: InvalidRequestError naming what is missing.
     """
     if model.tool_family is None:
-        why = '[model] tools is "none"' if model.tools == "none" else "its chat template tells no form of calls"
+        why = (
+            '[model] tools is "none"' if model.tools == "none" else "its chat template defines no format for tool calls"
+        )
         raise InvalidRequestError(
-            f"this model cannot call 'tools': {why}; [model] tools of the configuration can name one",
+            f"this model cannot call 'tools': {why}; set [model] tools in the configuration",
             param="tools",
             code="unsupported_parameter",
         )

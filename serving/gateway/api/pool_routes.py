@@ -67,9 +67,11 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         told = await there.forget(name)
         if told.silent:
             names = ", ".join(told.silent)
-            raise UnavailableError(f"not all is deleted on {names}: no answer, or its disk keeps files; try again")
+            raise UnavailableError(
+                f"not everything was deleted on {names}: no response, or files remain on its disk; try again"
+            )
         if not told.by_server:
-            raise UnavailableError("nothing was deleted: no memory server is known at the moment; try again")
+            raise UnavailableError("nothing was deleted: no memory server is available; try again")
         deleted = {key: sum(answer[key] for answer in told.by_server.values()) for key in ("bytes", "entries")}
         if name not in configured:
             await there.drop_namespace(name)
@@ -84,7 +86,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         """Compare ledger, memory and SSD folder on every server."""
         there = _there(pool)
         if not tenant_of(request).admin:
-            raise PermissionDeniedError("an audit is for administrators; use one of `[gateway] admin_keys`")
+            raise PermissionDeniedError("audits are for administrators only; use one of `[gateway] admin_keys`")
         # A JSON body, not a query: a browser page cannot send one to a server that did not allow its origin.
         body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
         told = audit_summary(await there.audit(repair=body.repair))
@@ -107,7 +109,7 @@ def _add_change(router: APIRouter, pool: PoolAdmin | None, configured: frozenset
         """
         there = _there(pool)
         if not tenant_of(request).admin:
-            raise PermissionDeniedError("quotas are for administrators; use one of `[gateway] admin_keys`")
+            raise PermissionDeniedError("quotas are for administrators only; use one of `[gateway] admin_keys`")
         body = await parse_body(request, PoolNamespaceRequest, MAX_BODY_BYTES)
         if body.quota_mib is None and body.weight is None:
             raise InvalidRequestError("give 'quota_mib', 'weight' or both", param="quota_mib", code="invalid_value")

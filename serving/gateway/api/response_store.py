@@ -40,7 +40,7 @@ class ResponseStore(Protocol):
 class MemoryResponseStore:
     """A `ResponseStore` of one gateway; other gateways cannot read it, and a restart empties it."""
 
-    place = "in the memory of the gateway that answered"
+    place = "in the memory of the gateway that created them"
 
     def __init__(self, limits: KeepLimits, clock: Callable[[], float]) -> None:
         self.limits = limits

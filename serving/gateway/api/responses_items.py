@@ -95,7 +95,7 @@ class Turns:
             raise _wrong(path, "must be an object")
         kind = item.get("type", "message" if "role" in item else None)
         if not isinstance(kind, str):
-            raise _wrong(f"{path}.type" if "type" in item else path, "must have a type, which is a text")
+            raise _wrong(f"{path}.type" if "type" in item else path, "must have a type, which is a string")
         if kind in _SKIPPED:
             self.skipped.append(f"{path} ({kind})")
         elif kind == "message":
@@ -204,7 +204,7 @@ class Turns:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
-            raise _wrong(path, "must be a text or a list of parts")
+            raise _wrong(path, "must be a string or a list of parts")
         texts = [self._part(part, f"{path}[{index}]") for index, part in enumerate(content)]
         return "\n".join(texts)
 
@@ -244,7 +244,7 @@ def _namespace(item: Item, path: str) -> str:
 def _text(item: Item, field: str, path: str) -> str:
     value = item.get(field)
     if not isinstance(value, str):
-        raise _wrong(f"{path}.{field}", "must be a text")
+        raise _wrong(f"{path}.{field}", "must be a string")
     return value
 
 

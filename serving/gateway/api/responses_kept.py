@@ -111,9 +111,9 @@ class ResponseShelf:
         response_id, value = kept.response["id"], msgspec.json.encode(kept)
         try:
             if not await self._store.put(namespace, response_id, value):
-                log.warning("a response of %d bytes is not kept: it is larger than all may be", len(value))
+                log.warning("a response of %d bytes is not stored: it is larger than the whole store", len(value))
         except UnavailableError as error:
-            log.warning("response %s is not kept: %s", response_id, error)
+            log.warning("response %s is not stored: %s", response_id, error)
 
     async def _resolved(self, namespace: str, item: object, path: str) -> object:
         if not isinstance(item, dict) or item.get("type") != "item_reference":

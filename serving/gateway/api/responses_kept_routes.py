@@ -37,7 +37,7 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
     async def read(request: Request, response_id: str) -> Response:
         """A stored response."""
         if request.query_params.get("stream") in ("true", "True", "1"):
-            raise _wrong("stream", "is not supported here: a response that is kept is read whole")
+            raise _wrong("stream", "is not supported: a stored response is only returned as a whole")
         kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
         return json_response(kept.response)
 
@@ -52,7 +52,7 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
         """Always refused: stored responses are complete, and a running one ends when its client disconnects."""
         kept = await shelf.find(tenant_of(request).namespace, response_id, PATH_PARAM)
         status = kept.response["status"]
-        raise _wrong(PATH_PARAM, f"names a response that is {status}; only one in the background could be cancelled")
+        raise _wrong(PATH_PARAM, f"names a response that is {status}; only a background response can be cancelled")
 
     @router.get("/{response_id}/input_items", openapi_extra=_LISTING, responses=answers(ResponseInputItems, 400, 404))
     async def input_items(request: Request, response_id: str) -> Response:
@@ -63,7 +63,7 @@ def kept_responses_router(shelf: ResponseShelf) -> APIRouter:
         if (after := request.query_params.get("after")) is not None:
             place = next((i for i, item in enumerate(items) if item["id"] == after), None)
             if place is None:
-                raise _wrong("after", "names no item of this response")
+                raise _wrong("after", "is not an item of this response")
             items = items[place + 1 :]
         page = items[:limit]
         ends = {"first_id": page[0]["id"] if page else None, "last_id": page[-1]["id"] if page else None}

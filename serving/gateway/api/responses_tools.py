@@ -214,7 +214,7 @@ def chat_choice(choice: object, found: ChatTools) -> object:
     """
     if choice is None or choice in _MODES:
         if choice == "required" and not found.tools:
-            raise _refused("'tool_choice' is \"required\", and no tool of the request can be called here")
+            raise _refused("'tool_choice' is \"required\", but no tool of the request can be called here")
         return choice
     if not isinstance(choice, dict):
         raise _refused(f"'tool_choice' must be one of {', '.join(_MODES)}, or an object")
@@ -240,7 +240,7 @@ def _allowed(choice: dict[str, Any], names: FlatNames) -> dict[str, Any]:
         raise _refused("'tool_choice.tools' must be a list of objects")
     able = [one for one in tools if one.get("type") in _KINDS]
     if not able:
-        raise _refused("'tool_choice.tools' names no function, and other tools cannot be called here")
+        raise _refused("'tool_choice.tools' names no function, and no other tools can be called here")
     named = [_named(one, names) for one in able]
     return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode", "auto"), "tools": named}}
 

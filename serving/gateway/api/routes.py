@@ -176,7 +176,7 @@ class RouteServices:
         """
         if name is not None and name not in self.model.names:
             raise ModelNotFoundError(
-                f"the model '{name[:200]}' does not exist here; GET /v1/models lists what is served", param="model"
+                f"the model '{name[:200]}' is not served here; GET /v1/models lists the served models", param="model"
             )
 
     def model_card(self, name: str) -> dict[str, Any]:

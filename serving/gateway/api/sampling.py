@@ -92,7 +92,7 @@ def output_limit(
         detail = f"you requested {asked} output tokens and " if asked and not by_default else ""
         raise ContextLengthError(
             f"This model's maximum context length is {model.max_model_len} tokens. However, {detail}your prompt "
-            f"contains {prompt_tokens} tokens. Shorten the prompt or ask for fewer output tokens.",
+            f"contains {prompt_tokens} tokens. Shorten the prompt or request fewer output tokens.",
             param=fields.limit if detail and prompt_tokens < model.max_model_len else fields.prompt,
         )
     if asked is not None:

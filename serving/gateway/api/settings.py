@@ -156,7 +156,7 @@ class ServedModel:
 def _vocab_size(config: dict[str, Any]) -> int | None:
     size = config.get("vocab_size")
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**31):
-        raise ModelError(f"config.json: vocab_size = {str(size)[:40]} is no number of tokens; correct or remove it")
+        raise ModelError(f"config.json: vocab_size = {str(size)[:40]} is not a number of tokens; correct or remove it")
     return size
 
 
@@ -165,7 +165,7 @@ def _ids(value: object) -> list[int]:
     values = value if isinstance(value, list) else [value]
     ids = [i for i in values if isinstance(i, int) and i >= 0]
     if any(i >= 2**31 for i in ids):
-        raise ModelError(f"eos_token_id = {str(max(ids))[:40]} is no token; correct or remove it")
+        raise ModelError(f"eos_token_id = {str(max(ids))[:40]} is not a token; correct or remove it")
     return ids
 
 

@@ -105,6 +105,6 @@ class TextTemplate:
         for piece in self._template.generate(variables):
             length += len(piece)
             if length > most_chars:
-                raise TooLongError(f"it makes more than {most_chars} characters of them")
+                raise TooLongError(f"it turns them into more than {most_chars} characters of them")
             pieces.append(piece)
         return "".join(pieces)

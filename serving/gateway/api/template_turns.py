@@ -51,7 +51,7 @@ class TemplateTurns:
         place = loop, loop.create_future()
         with self._lock:
             if len(self._waiting) >= MOST_WAITING or (self._bytes and self._bytes + size > self._most_bytes):
-                raise OverloadedError("too many conversations wait for the chat template", retry_after_s=1.0)
+                raise OverloadedError("too many conversations are waiting for the chat template", retry_after_s=1.0)
             self._waiting.append(place)
             self._bytes += size
         try:

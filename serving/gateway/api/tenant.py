@@ -99,7 +99,7 @@ class KeyRing:
         digest = hash_api_key(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]  # a list: no early exit
         if not any(matches):
-            raise AuthenticationError("the API key is not known to this server; check the key")
+            raise AuthenticationError("the API key is not valid on this server; check the key")
         return self._tenants[matches.index(True)]
 
     def glance(self, authorization: str | None) -> Tenant:

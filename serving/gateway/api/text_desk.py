@@ -73,7 +73,7 @@ class TextDesk:
         one = QueuedRequest(number, units, max(1, size), 0, now + self._patience_s, tenant.key, tenant.weight, 0, mark)
         decision = self._queue.offer(one, self.busy[0], now)
         if not decision.accepted:
-            raise OverloadedError("too much text waits to be tokenized", retry_after_s=decision.retry_after_s)
+            raise OverloadedError("too much text is waiting to be tokenized", retry_after_s=decision.retry_after_s)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns[number] = turn, units
         self._let_in()

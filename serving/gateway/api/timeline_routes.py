@@ -57,7 +57,8 @@ def timeline_router(timelines: Timelines) -> APIRouter:
         times = await timelines.find(request_id, _namespace(request))
         if times is None:
             raise RouteError(
-                404, f"no time line of a request '{request_id[:100]}': it is under way, is forgotten, or never was here"
+                404,
+                f"no timeline of request '{request_id[:100]}': it still runs, is no longer kept, or never existed",
             )
         return json_response(times)
 

@@ -230,7 +230,7 @@ def _check_ids(path: Path, raw: RawTokenizer, limit: int) -> None:
     """
     largest = max(raw.get_vocab(with_added_tokens=True).values(), default=0)
     if largest >= limit:
-        raise ModelError(f"{path} has a token with the id {largest}, but not half as many tokens; copy it again")
+        raise ModelError(f"{path} has a token with id {largest}, but fewer than half as many tokens; copy it again")
 
 
 def _token_text(value: object) -> str | None:

@@ -75,13 +75,13 @@ def tool_use(body: ChatCompletionRequest) -> ToolUse | None:
     """
     legacy = body.functions is not None or body.function_call is not None
     if legacy and (body.tools or body.tool_choice not in (None, "none")):
-        raise _wrong("functions", "is the old name of 'tools': use one of them")
+        raise _wrong("functions", "is the old name of 'tools': use only one of them")
     given, field = _given(body), "functions" if legacy else "tools"
     tools = tuple(given.tools)
     choice_field = "function_call" if legacy else "tool_choice"
     mode, names = _choice(body.function_call if legacy else body.tool_choice, choice_field, legacy=legacy)
     if not tools and (mode == "required" or names is not None):
-        raise _wrong(choice_field, f"demands a call, and there are no '{field}'")
+        raise _wrong(choice_field, f"requires a call, but there are no '{field}'")
     for name in names or ():
         if all(tool.name != name for tool in tools):
             raise _wrong(choice_field, f"names the function '{name[:64]}', which '{field}' does not have")
@@ -148,7 +148,7 @@ class _Given:
     def _take(self, one: object, place: str, *, custom: bool = False, deferred: bool = False) -> None:
         tool = replace(_custom(one, place) if custom else _function(one, place), deferred=deferred)
         if any(tool.name == other.name for other in self.tools):
-            raise _wrong(f"{place}.name", f"is '{tool.name}' a second time")
+            raise _wrong(f"{place}.name", f"is a second tool named '{tool.name}'")
         self.tools.append(tool)
         if tool.odd:
             self.ignored.append(f"{place}.parameters")
@@ -176,7 +176,7 @@ def _name(given: object, place: str) -> tuple[dict[str, Any], str]:
         raise _wrong(place, "must be an object")
     name = given.get("name")
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise _wrong(f"{place}.name", "must be 1 to 128 letters, digits or signs of _ - . : /")
+        raise _wrong(f"{place}.name", "must be 1 to 128 letters, digits or any of _ - . : /")
     if not isinstance(given.get("description") or "", str):
         raise _wrong(f"{place}.description", "must be a text")
     return given, name

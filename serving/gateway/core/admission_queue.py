@@ -239,20 +239,20 @@ class AdmissionQueue:
         if requests > 0:
             places = self._places - waits
             if places < 1:
-                return f"{waits} requests wait, {self._places} may"
-            return f"{own} requests of the key wait, {places} places are left for all"
+                return f"{waits} requests are queued, the limit is {self._places}"
+            return f"{own} requests of the key are queued, {places} places are left for all keys"
         room = limits.max_queued_tokens - tokens
         if self._room_for(one) > room:
-            return f"{tokens} prompt tokens wait, {limits.max_queued_tokens} may"
-        return f"{own_tokens} prompt tokens of the key wait, {room} more may for all"
+            return f"{tokens} prompt tokens are queued, the limit is {limits.max_queued_tokens}"
+        return f"{own_tokens} prompt tokens of the key are queued, {room} more fit for all keys"
 
     def _promised_in_words(self, one: QueuedRequest) -> str:
         limits, promises = self._limits, self._promises
         if self._excess(one, told=True)[0] > 0:
-            told = f"{promises.requests} were told to come back, {self._places} may"
-            return f"{len(self._lines)} requests wait, and {told}"
-        told = f"{promises.tokens} were told to come back, {limits.max_queued_tokens} may"
-        return f"{self.tokens} prompt tokens wait, and {told}"
+            told = f"{promises.requests} were given a Retry-After, the limit is {self._places}"
+            return f"{len(self._lines)} requests are queued and {told}"
+        told = f"{promises.tokens} were given a Retry-After, the limit is {limits.max_queued_tokens}"
+        return f"{self.tokens} prompt tokens are queued and {told}"
 
     def _kept_for_others(self, one: QueuedRequest) -> bool:
         """Whether the remaining capacity is reserved for clients that were given a Retry-After.
@@ -300,7 +300,7 @@ class AdmissionQueue:
         """
         self._lines.check()
         if {one.number for one in self._lines} != set(self._since):
-            raise LedgerError("waiting times are kept for other requests than those that wait")
+            raise LedgerError("waiting times do not match the queued requests")
         if not set(self._since) <= {number for _, number in self._deadlines}:
-            raise LedgerError("a request that waits has no deadline")
+            raise LedgerError("a queued request has no deadline")
         self._promises.check()

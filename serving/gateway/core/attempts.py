@@ -109,6 +109,6 @@ class Attempts:
     def cause(self, replica: ReplicaId) -> str:
         """Reason for abandoning it after the last loss."""
         return (
-            f"{self.losses} instances in a row, {replica} the last of them, which did nothing else, were lost before "
-            "they gave a token of this request; it is taken for the cause and not tried again"
+            f"{self.losses} instances in a row were lost before they produced a token of this request, "
+            f"{replica} while running it alone; it is the likely cause and not retried"
         )

@@ -6,22 +6,22 @@ from serving.gateway.core import timeline as t
 
 MEANINGS = {
     t.TOKENIZING: "reading, rendering and tokenizing the prompt; long prompts queue for the tokenizing threads",
-    t.WAITING: "the gateway had no room for it: more instances, or a larger [gateway] max_running_sequences",
-    t.ROUTING: "the gateway looked for an instance to go on at",
+    t.WAITING: "the gateway had no capacity for it: add instances, or raise [gateway] max_running_sequences",
+    t.ROUTING: "the gateway was choosing an instance",
     t.RESUMING: "an instance was lost or refused it, and another had to take over",
-    t.INSTANCE_QUEUE: "it stood in the queue of its instance, for a place in a step or for KV blocks",
+    t.INSTANCE_QUEUE: "it was queued at its instance, for a place in a step or for KV blocks",
     t.STEP_WAIT: "it was ready, but steps of other sequences ran first",
-    t.POOL_GET: "the KV-cache pool was asked for the beginning of its prompt, and blocks came from there",
-    t.PREFILL: "its prompt was computed; a cached beginning would save most of that",
-    t.CHECKSUMS: "the blocks of its prompt were made ready to be pulled",
-    t.HANDOFF: "its KV blocks went to the decode instance",
-    t.DECODE: "each token takes a step, so longer answers take longer",
+    t.POOL_GET: "the prefix of its prompt was looked up in the KV-cache pool, and blocks were fetched from there",
+    t.PREFILL: "its prompt was computed; a cached prefix would save most of that",
+    t.CHECKSUMS: "checksums of its prompt's blocks were computed before the handoff",
+    t.HANDOFF: "its KV blocks were transferred to the decode instance",
+    t.DECODE: "each token takes a step, so longer outputs take longer",
     t.OTHER_STEPS: "its instance ran steps without it, such as prompts of others",
     t.BETWEEN: "its instance did not compute between steps: planning, or nothing to do",
-    t.NETWORK: "news was on its way from the instance, or waited to be read by the gateway",
-    t.NO_NEWS: "the instance that had it said nothing until the end",
+    t.NETWORK: "outputs were in transit from the instance, or queued at the gateway",
+    t.NO_NEWS: "its instance reported nothing until the end",
     t.OTHER_CHOICES: "it was done, but other choices of the request were not",
-    t.WRITING: "the answer was written to the client, which reads at its own pace",
+    t.WRITING: "the response was written to the client, which reads at its own pace",
 }
 
 

@@ -133,7 +133,7 @@ class ConcurrencyLedger:
         Raises: LedgerError if it already has one.
         """
         if name in self._seats:
-            raise LedgerError(f"sequence {name} has a seat already")
+            raise LedgerError(f"sequence {name} already has a slot")
         self._pass(now)
         # A prompt longer than a step keeps only one instance busy.
         chunk = self._pools.chunk_tokens if self._pools is not None else prompt
@@ -196,11 +196,11 @@ class ConcurrencyLedger:
         """
         seats = self._seats.values()
         if self._own != Counter([seat.key for seat in seats]):
-            raise LedgerError("keys have other seats than those that are taken")
+            raise LedgerError("the slots of the keys do not match the slots in use")
         if self._computing != Counter([seat.key for seat in seats if seat.work]):
-            raise LedgerError("keys compute other prompts than those on their way")
+            raise LedgerError("the prompts of the keys do not match those in flight")
         if (self._work, self._kv) != (sum([seat.work for seat in seats]), sum([seat.kv for seat in seats])):
-            raise LedgerError("tokens on their way are not those of the seats")
+            raise LedgerError("tokens in flight do not match the slots")
 
 
 def _bounded(wanted: int, most: int) -> int:

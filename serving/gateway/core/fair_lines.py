@@ -71,7 +71,7 @@ class FairLines:
         Raises: LedgerError if it is in a line already.
         """
         if one.number in self._key_of:
-            raise LedgerError(f"request {one.number} waits already")
+            raise LedgerError(f"request {one.number} is already queued")
         line = self._lines.get(one.key)
         if line is None:
             line = self._lines[one.key] = _Line(one.weight, self._virtual)
@@ -153,11 +153,11 @@ class FairLines:
         numbers = {number: key for key, line in self._lines.items() for number in line.order}
         sums = [sum(one.tokens for one in line.order.values()) for line in self._lines.values()]
         if numbers != dict(self._key_of) or sum(sums) != self.tokens:
-            raise LedgerError("the lines hold other requests than are known to wait")
+            raise LedgerError("the lines do not match the queued requests")
         if [line.tokens for line in self._lines.values()] != sums:
-            raise LedgerError("a line's tokens are not those of its requests")
+            raise LedgerError("a line's tokens do not match its requests")
         for line in self._lines.values():
             if sum(line.tokens_of.values()) != line.tokens:
-                raise LedgerError("a line's tokens by priority are not all of its tokens")
+                raise LedgerError("a line's tokens by priority do not sum up to its tokens")
             if not {(one.priority, one.number) for one in line.order.values()} <= set(line.by_priority):
                 raise LedgerError("a request would never be found by its priority")

@@ -333,7 +333,7 @@ class Gateway:
         closed = self._quarantine.closed
         try:
             if type(need) is NeedDecode and need.at_source is AtSource.NOW:
-                raise UnavailableError("no other instance takes it")
+                raise UnavailableError("no other instance accepts it")
             decision = self.routes.decide(need, journal, now, (*self._suspected(), *closed) if need.alone else closed)
         except UnavailableError as error:
             self._unroutable(choice, need, str(error))
@@ -463,7 +463,7 @@ class Gateway:
         while self._deadlines and self._deadlines[0][0] <= now:
             _, number = heappop(self._deadlines)
             if (late := self._running.get(number)) is not None:
-                self._fail(late, Fail(FailKind.DEADLINE, "the request's time is over"))
+                self._fail(late, Fail(FailKind.DEADLINE, "the request timed out"))
         for choice in [choice for choice in self._needy.values() if choice.look_at <= now]:
             try:
                 self._look_again(choice)
@@ -486,7 +486,7 @@ class Gateway:
             return
         if not (job.begun and self._coming):
             role = "decode" if isinstance(need, NeedDecode) else "prefill"
-            reason = f"no {role} instance came up within {limit_s:g} s"
+            reason = f"no {role} instance became available within {limit_s:g} s"
             self._fail(job, Fail(FailKind.UNAVAILABLE, reason))
 
     def _known(self, number: int) -> bool:

@@ -69,4 +69,4 @@ class OutputReserve:
         for replica, left in self._left.values():
             sums[replica] = sums.get(replica, 0) + left
         if {k: v for k, v in sums.items() if v} != {k: v for k, v in self._total.items() if v}:
-            raise LedgerError(f"expected growth is {self._total}, its parts sum up to {sums}")
+            raise LedgerError(f"expected growth is {self._total}, its parts sum to {sums}")

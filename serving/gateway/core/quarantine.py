@@ -90,7 +90,7 @@ class Quarantine:
         if not found.load and all(one.journal.at != found.replica for one in self._choices.values()):
             return found.replica
         if now - self._since > EMPTYING_S:
-            raise UnavailableError(f"it was to be tried alone, and no instance got empty within {EMPTYING_S:g} s")
+            raise UnavailableError(f"it must run alone, but no instance became idle within {EMPTYING_S:g} s")
         return None
 
     def _over(self, choice: Choice) -> bool:

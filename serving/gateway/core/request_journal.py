@@ -188,7 +188,7 @@ class SequenceJournal:
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
         commands += self._deliver(news, end)
         if finish_reason != end and finish_reason not in _FINAL:
-            reason = f"the instance ended it: {FinishReason(finish_reason).value}"
+            reason = f"the instance aborted it: {FinishReason(finish_reason).value}"
             return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
         if finish_reason is not None:
             self._close()

@@ -104,6 +104,6 @@ class RetryPromises:
         for one in kept:
             by_key.setdefault(one.key, []).append(one.tokens)
         if (len(kept), sum(one.tokens for one in kept)) != (self.requests, self.tokens):
-            raise LedgerError("promised room is not that of the promises")
+            raise LedgerError("the reserved capacity does not match the promises")
         if self._by_key != {key: (len(tokens), sum(tokens)) for key, tokens in by_key.items()}:
-            raise LedgerError("the promised room of a key is not that of its promises")
+            raise LedgerError("the reserved capacity of a key does not match its promises")

@@ -150,7 +150,7 @@ def choose(
         return 0, "the least of 1"
     bound = min(loads) + near
     tied = [place for place, load in enumerate(loads) if load <= bound]
-    alike = f", {len(tied)} alike" if len(tied) > 1 else ""
+    alike = f", {len(tied)} equal" if len(tied) > 1 else ""
     if favoured and (here := [place for place in tied if place in favoured]):
         tied, alike = here, f"{alike}, {len(here)} on the prompt's host"
     return tied[(turn.seed + turn.counter) % len(tied)], f"the least of {count}{alike}"

@@ -124,7 +124,7 @@ class WaitingRoom:
             return []
         gone = [(self._waiting.pop(number), _LATE) for number in self._queue.overdue(nextafter(now, inf))]
         if self._closed_since is not None:
-            reason = f"no instance came up within {self._role_wait_s:g} s"
+            reason = f"no instance became available within {self._role_wait_s:g} s"
             long_enough = now - self._closed_since > self._role_wait_s
             for number in self._queue.overdue(now, now - self._role_wait_s if long_enough else 0.0):
                 gone.append((self._waiting.pop(number), Fail(FailKind.UNAVAILABLE, reason)))

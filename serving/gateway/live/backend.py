@@ -184,7 +184,7 @@ class LiveBackend:
                 try:
                     self._tell(e.Look())
                 except Exception:
-                    logger.exception("the gateway's look at what waits failed")
+                    logger.exception("the gateway's check of waiting requests failed")
 
     # ---- effects ---------------------------------------------------------------------------------------------------
 

@@ -152,4 +152,4 @@ async def _listen(host: str, port: int) -> socket.socket:
         sock.setblocking(False)
         sock.listen(BACKLOG)
         return sock
-    raise ConfigError(f"port {port} on {host} stays in use; stop what listens there")
+    raise ConfigError(f"port {port} on {host} is still in use; stop the process that listens there")

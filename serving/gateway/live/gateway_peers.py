@@ -204,7 +204,7 @@ class GatewayPeers:
         except ConnectionRefusedError:
             self._peers.pop(name, None)
         except (OSError, TimeoutError, LinkError) as error:
-            logger.warning("gateway %s does not tell its numbers (%s)", name, in_words(error))
+            logger.warning("gateway %s does not report its metrics (%s)", name, in_words(error))
 
     async def find(self, wish: TimesWish) -> list[RequestTimes]:
         """Matching timelines of the other gateways; none of a gateway that does not respond in time."""
@@ -217,7 +217,7 @@ class GatewayPeers:
         try:
             return (await self._put_to(peer, wish, FoundTimes)).found
         except (OSError, TimeoutError, LinkError) as error:
-            logger.warning("gateway %s does not tell its time lines (%s)", name, in_words(error))
+            logger.warning("gateway %s does not report its timelines (%s)", name, in_words(error))
             return ()
 
     async def _put_to(self, peer: _Peer, question: Value, kind: type[Answer]) -> Answer:

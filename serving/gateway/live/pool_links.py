@@ -155,7 +155,7 @@ class PoolLinks:
         try:
             await link.connect(member.host, member.port, self._gateway, self._secret)
         except LinkError as error:
-            logger.warning("%s; trying again when it is listed next", error)
+            logger.warning("%s; retrying when it is next listed", error)
             return
         self._links[member.replica] = link
         logger.info("linked to %s at %s:%d", member.replica, member.host, member.port)

@@ -44,7 +44,7 @@ class RedisResponseStore:
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 0)
             )
         except (ValueError, TypeError):
-            raise ConfigError(f"{setting} is no address of a Redis such as redis://host:port/0") from None
+            raise ConfigError(f"{setting} is not a Redis address such as redis://host:port/0") from None
 
     async def put(self, namespace: str, response_id: str, value: bytes) -> bool:
         """Store a response, and drop those beyond the limits.

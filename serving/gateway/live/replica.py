@@ -252,7 +252,7 @@ class GatewayDeployment:
             try:
                 self._members = await reader.read(MEMBERS_PERIOD_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-                logger.warning("membership does not answer (%s); keeping the links", type(error).__name__)
+                logger.warning("membership does not respond (%s); keeping the links", type(error).__name__)
                 await asyncio.sleep(MEMBERS_PERIOD_S)
             else:
                 self._backend.links.update(self._members)

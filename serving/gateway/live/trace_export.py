@@ -92,12 +92,12 @@ class TraceExporter:
         except Exception as error:  # a failed trace must not affect requests
             self.lost += len(batch)
             if not self._failing:
-                logger.warning("no traces go to %s (%s); those of the meantime are lost", self._url, error)
+                logger.warning("traces cannot be sent to %s (%s); they are dropped", self._url, error)
             self._failing = True
             return
         self.sent += len(batch)
         if self._failing:
-            logger.info("traces go to %s again", self._url)
+            logger.info("traces are sent to %s again", self._url)
         self._failing = False
 
 

@@ -25,7 +25,7 @@ class TrafficReporter:
         self._backend = backend
         self._peers = peers
         self._board = BoardClient()
-        self._complaint = Complaint("the scaling board does not answer; nobody hears of this gateway's traffic")
+        self._complaint = Complaint("the scaling board does not respond; it gets no traffic reports from this gateway")
 
     async def run(self) -> None:
         """Report forever; failed reports are repeated."""

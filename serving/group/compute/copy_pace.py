@@ -31,4 +31,4 @@ class CopyPace:
         now = self._clock()
         self._free_at = max(now, self._free_at) + nbytes / self._bytes_per_s
         if self._wait(self._free_at - now):
-            raise ExpertError("the move was given up")
+            raise ExpertError("the move was abandoned")

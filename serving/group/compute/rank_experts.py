@@ -154,7 +154,7 @@ class RankExperts:
             with self._small_lock:
                 given = self._given.get(version)
             if given is None:
-                raise GroupError(f"expert map {version} is older than the one that the group was formed by")
+                raise GroupError(f"expert map {version} is older than the one that the group was formed with")
             self._executor.set_map(version, expert_map)
             self._use(given)
 

@@ -53,7 +53,7 @@ class RankWindow:
         segment = UbSegment.attach(path)
         if len(segment.regions()) != 1:
             segment.close()
-            raise GroupError(f"{path} is no window of a rank")
+            raise GroupError(f"{path} is not a window of a rank")
         return cls(segment, own=False)
 
     @property

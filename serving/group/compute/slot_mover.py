@@ -187,7 +187,7 @@ class SlotMover:
         try:
             work(move)
         except _FAILURES as error:
-            logger.warning("rank %d does not get expert %d of layer %d: %s", self.rank, move.expert, move.layer, error)
+            logger.warning("rank %d cannot copy expert %d of layer %d: %s", self.rank, move.expert, move.layer, error)
             self._report(MoveFailed(move, str(error)))
 
     def _fetch(self, move: ExpertMove) -> None:
@@ -216,7 +216,7 @@ class SlotMover:
         row[move.to.slot] = None
         if move not in self._staged and move.source is not None:
             self._slots.empty(move.layer, move.to.slot)
-            raise ExpertError(f"layer {move.layer}, expert {move.expert}: was not fetched")
+            raise ExpertError(f"layer {move.layer}, expert {move.expert}: not fetched")
         record = self._staged.pop(move, None)
         self._slots.fill(move.layer, move.to.slot, move.expert, record, lambda: self._report(MoveLoaded(move)))
         row[move.to.slot] = move.expert

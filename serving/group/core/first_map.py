@@ -60,8 +60,8 @@ def opening_map(
     able = ranks if holders is None else len(holders)
     if len(shape.ranks()) < able:
         raise PlacementError(
-            f"ep = {able}, but a layer of this model has {experts} experts: set it to {experts} at most, or give each"
-            f" rank a slot more with [experts] redundant = 1"
+            f"ep = {able}, but a layer of this model has {experts} experts: set it to {experts} at most, or give "
+            f"each rank one more slot with [experts] redundant = 1"
         )
     return first_map(shape, experts, layers, GlobalPlacement())
 

@@ -241,7 +241,7 @@ class GroupExperts:
         if isinstance(order, MoveOneExpert) and (unknown := unknown_place(order, ledger)):
             return unknown
         if ledger.busy:
-            return Refusal("experts are being moved; try again when that has ended")
+            return Refusal("experts are being moved; try again when the move has finished")
         loads = load.loads(now)
         if isinstance(order, RebalanceExperts):
             nodes, policy = (0,) * len(ledger.map.slots), self.rules.policy
@@ -256,7 +256,7 @@ class GroupExperts:
             return OrderAnswer(False, plan.reason, plan.unknown), []
         shown = plan_shown(plan)
         if not plan.layers:
-            return OrderAnswer(True, "nothing is to be gained: no expert moves", detail=shown), []
+            return OrderAnswer(True, "nothing to gain: no expert moves", detail=shown), []
         policy = (order.policy or self.rules.policy) if isinstance(order, RebalanceExperts) else ""
         if isinstance(order, RebalanceExperts) and order.dry_run:
             return OrderAnswer(True, "this would be done", detail=shown), []
@@ -264,7 +264,7 @@ class GroupExperts:
             return OrderAnswer(False, "the group has just changed; try again"), []
         effects = self.begin(plan, map_version, "operator", policy, now)
         return OrderAnswer(
-            True, "experts are being moved; `cloudmatrix experts` shows how that goes", detail=shown
+            True, "experts are being moved; `cloudmatrix experts` shows the progress", detail=shown
         ), effects
 
     # ---- inside ------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ class GroupGrowth:
     def given_up(self, group: str, size: int) -> str:
         """Words for an operator."""
         return (
-            f"{group} cannot have {size} ranks: the new ones cannot be built, as their logs say. It keeps"
-            f" {self.former}. Mend that, then order `cloudmatrix experts resize` again"
+            f"{group} cannot have {size} ranks: the new ones cannot be built, see their logs. It keeps  "
+            f"{self.former}. Fix the cause, then run `cloudmatrix experts resize` again"
         )
 
 

@@ -99,9 +99,9 @@ def check_offers(own: RankOffer, most: int, offers: Sequence[RankOffer]) -> None
     for part, there in (("experts", [one.role.has_experts for one in offers]),
                         ("attention", [one.role.has_attention for one in offers])):  # fmt: skip
         if not any(there):
-            raise GroupError(f"ranks {numbers} have no {part}: a group needs a rank with them")
+            raise GroupError(f"ranks {numbers} have no {part}: a group needs a rank that has them")
     if not any(own.is_of(offer) for offer in offers):
-        raise GroupError(f"rank {own.rank} of the group is another process by now")
+        raise GroupError(f"rank {own.rank} of the group is now another process")
     for offer in offers:
         if offer.layout != own.layout:
             raise GroupError(f"ranks {own.rank} and {offer.rank} have different models or layouts of KV")

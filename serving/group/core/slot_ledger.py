@@ -80,7 +80,7 @@ class SlotLedger:
         Raises: LedgerError.
         """
         if self._claimed:
-            raise LedgerError("experts are being moved; wait until that has ended")
+            raise LedgerError("experts are being moved; wait until the move has finished")
         self._claimed = True
 
     def release(self) -> None:
@@ -152,7 +152,7 @@ class SlotLedger:
         Raises: LedgerError as `switch`, or while a mover has the right to change the map.
         """
         if self._claimed:
-            raise LedgerError("experts are being moved: that is to be abandoned first")
+            raise LedgerError("experts are being moved: abandon the move first")
         own = tuple(max(0, count - self._reserve) for count in new.slots)
         self.resize(own)
         for rank, held in newcomers.items():

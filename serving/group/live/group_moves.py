@@ -115,7 +115,7 @@ class GroupMoves:
             for one in members:
                 self._tasks.start(self._tell(one, facts))
         if trouble is not None:
-            logger.error("%s; the group begins another epoch", trouble)
+            logger.error("%s; the group starts another epoch", trouble)
         return trouble is not None
 
     def lease_of(self, rank: int) -> RankLease:
@@ -173,7 +173,7 @@ class GroupMoves:
         try:
             await self._port.tell(one.name, AnswerOperator(posted, answer), SHOW_DEADLINE_S)
         except (RankDeadError, RankSilentError) as error:
-            logger.warning("%s cannot tell the operator: %s", one.name.replica, error)
+            logger.warning("%s cannot report to the operator: %s", one.name.replica, error)
 
     async def _tell(self, one: KnownRank, facts: dict[str, Any]) -> None:
         try:
@@ -188,7 +188,7 @@ class GroupMoves:
         try:
             events = await self._port.tell(one.name, MoveExperts(self._lease(), orders), limit_s)
         except (RankDeadError, RankSilentError) as error:
-            logger.warning("%s does not answer about experts: %s", one.name.replica, error)
+            logger.warning("%s does not respond about experts: %s", one.name.replica, error)
             return
         for event in events:
             self._take(self.experts.on(rank, pid, event, self._clock()))

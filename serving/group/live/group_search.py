@@ -46,17 +46,17 @@ class GroupSearch:
         """
         groups = {name.group for name in found.ranks} | {own}
         for group in abandoned(found.places, groups, found.shells):
-            logger.warning("%s has a place and no ranks; giving it back", group)
+            logger.warning("%s has a placement group but no ranks; releasing it", group)
             await self._remove(group, None)
         for rank in spare_places([rank for group, rank in found.added if group == own], ranks, size):
-            logger.warning("rank %d of %s has a place and no process; giving it back", rank, own)
+            logger.warning("rank %d of %s has a placement group but no process; releasing it", rank, own)
             await self._remove(own, rank)
 
     async def _remove(self, group: str, rank: int | None) -> None:
         try:
             await self._port.remove(group, rank)
         except RankSilentError as error:
-            logger.warning("could not give the place of %s back: %s", group, error)
+            logger.warning("could not release the placement group of %s: %s", group, error)
 
     async def _ask(self, name: RankName, lease: RankLease) -> RankReport | None:
         try:

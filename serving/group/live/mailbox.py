@@ -32,7 +32,7 @@ class Mailbox:
         try:
             return await within(answer, limit_s)
         except TimeoutError:
-            return OrderAnswer(False, f"the group's shell has not answered for {limit_s:g} s; it may be starting")
+            return OrderAnswer(False, f"the group's shell has not responded for {limit_s:g} s; it may be starting")
         finally:
             self._open.pop(posted.id, None)
 

@@ -111,7 +111,7 @@ class Rank:
         async with self._following:
             instance, phase = self._instance, self._life.phase
             if instance is None or self._has_quit or phase not in _CAN_FOLLOW:
-                raise GroupError(f"{self.place.replica} is {phase.value} and computes with nobody")
+                raise GroupError(f"{self.place.replica} is {phase.value} and is not part of a group")
             try:
                 await asyncio.to_thread(instance.follow, order)
                 if phase is not RankPhase.OFFERED:
@@ -144,7 +144,7 @@ class Rank:
         """
         instance = self._instance
         if asker.shell != self._life.lease.shell or instance is None or instance.member.order is None:
-            raise GroupError(f"{self.place.replica} moves no experts for shell {asker.shell}")
+            raise GroupError(f"{self.place.replica} accepts no expert moves from shell {asker.shell}")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[RankEvent, ...]] = loop.create_future()
 

@@ -175,7 +175,7 @@ class RankActor:
         """End this process and remove the group's placement when the lease has lapsed."""
         while not self._rank.lapsed():  # noqa: ASYNC110 - time is the event
             await asyncio.sleep(LEASE_CHECK_S)
-        logger.error("%s has had no shell for too long and ends", self._place.replica)
+        logger.error("%s has had no shell for too long and exits", self._place.replica)
         self._tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         try:
             await self.end()
@@ -186,7 +186,7 @@ class RankActor:
 
     def _end_unasked(self) -> None:
         """End this process if no shell has called it within the lease, as after a wait for a placement. On a thread."""
-        logger.error("%s has never had a shell and ends", self._place.replica)
+        logger.error("%s has never had a shell and exits", self._place.replica)
         try:
             remove_placement(self._order.name.session, self._order.name.group)
         finally:

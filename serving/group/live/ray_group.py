@@ -88,7 +88,7 @@ class RayGroup:
         try:
             self._actors[name] = await _of_ray(partial(self._make, name, founder, gently))
         except NoPlaceYetError:
-            raise RankSilentError(f"{name.group} has no place yet") from None
+            raise RankSilentError(f"{name.group} has no placement group yet") from None
         self._watch(name)
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
@@ -143,7 +143,7 @@ class RayGroup:
         if watch is not None:
             await asyncio.wait({watch}, timeout=CALL_DEADLINE_S)
             if not watch.done():
-                raise RankSilentError(f"{name.actor} was killed, but does not end")
+                raise RankSilentError(f"{name.actor} was killed, but does not exit")
         self._forget(name)
         return None
 

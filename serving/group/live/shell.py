@@ -118,7 +118,7 @@ class GroupShell:
                     )
         if self.lost:
             self._moves.close()
-            logger.error("another shell holds %s; this one ends", self.group)
+            logger.error("another shell holds %s; this one exits", self.group)
 
     async def form(self) -> None:
         """Take over a group without a shell, or make one. Returns when all of its ranks serve, or after `close`.
@@ -135,7 +135,7 @@ class GroupShell:
             while not self.lost and not self._closing:
                 await self.round()
                 if whole(self.ranks.snapshots(), self.size, self._spares):
-                    logger.info("%s serves, of %d ranks, processes %s", self.group, self.size, self.ranks.pids)
+                    logger.info("%s serves with %d ranks, processes %s", self.group, self.size, self.ranks.pids)
                     return self.formed.set()
                 await self.ranks.wait(self._period_s)
             if self.lost:  # another shell was faster

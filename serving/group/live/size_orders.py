@@ -54,7 +54,7 @@ class SizeOrders:
         """
         for rank in slow:
             if not drain_refusal(sights, self._of.size, rank):
-                logger.warning("%s: rank %d is slow: it drains, another process takes its place", self._of.group, rank)
+                logger.warning("%s: rank %d is slow: it drains, another process replaces it", self._of.group, rank)
                 await self._of.drain(rank)
         for one in known.values():
             for posted in one.report.orders if one.report is not None else ():
@@ -76,7 +76,7 @@ class SizeOrders:
         try:
             await self._port.tell(one.name, AnswerOperator(posted.id, answer), ANSWER_DEADLINE_S)
         except (RankDeadError, RankSilentError) as error:
-            logger.warning("%s cannot tell the operator: %s", one.name.replica, error)
+            logger.warning("%s cannot report to the operator: %s", one.name.replica, error)
 
     async def _resize(self, size: int, sights: Mapping[int, RankSnapshot]) -> OrderAnswer:
         before = self._of.size

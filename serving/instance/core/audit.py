@@ -46,7 +46,7 @@ def check_engine(
     }
     placed = [sequence for group in places.values() for sequence in group]
     if len(placed) != len(sequences) or {id(s) for s in placed} != {id(s) for s in sequences}:
-        raise LedgerError(f"{len(sequences)} sequences are known, {len(placed)} places are taken by them")
+        raise LedgerError(f"{len(sequences)} sequences are known, {len(placed)} places are in use")
     for place, group in places.items():
         for sequence in group:
             if sequence.phase not in allowed[place]:
@@ -64,6 +64,6 @@ def _check_sequence(sequence: LiveSequence, *, flying: bool) -> None:
     if sequence.phase in _BLOCKLESS and sequence.blocks:
         raise LedgerError(f"a {sequence.phase.value} sequence has {len(sequence.blocks)} blocks")
     if sequence.tokens.output is not sequence.output:
-        raise LedgerError(f"sequence {name}: tokens are not those of its prompt and output")
+        raise LedgerError(f"sequence {name}: tokens do not match its prompt and output")
     if sequence.phase in (_P.DECODING, _P.HELD) and sequence.num_missing != 1:
         raise LedgerError(f"a {sequence.phase.value} sequence misses {sequence.num_missing} tokens")

@@ -100,7 +100,7 @@ class DpBalance:
         self.blocks[group] += blocks
         self.sequences[group] += sequences
         if self.blocks[group] < 0 or self.sequences[group] < 0:
-            raise LedgerError(f"group {group} gave back more than it had")
+            raise LedgerError(f"group {group} returned more than it had")
         heappush(self._heap, (self.blocks[group], self.sequences[group], group))
         if len(self._heap) > 8 * len(self.blocks) + 64:
             self._rebuild()

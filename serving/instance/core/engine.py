@@ -230,7 +230,7 @@ class InstanceEngine:
     def _turn(self, now: float) -> None:
         """Process deadlines and leases, departing streams and pulls, then the next step."""
         if self._in_flight is not None:
-            raise LedgerError("a turn was asked for while a step is in flight")
+            raise LedgerError("a turn was requested while a step is in flight")
         self._note_work(now)
         for sequence_id in self._timers.due(now):
             self._time_is_up(self.sequences[sequence_id])
@@ -265,7 +265,7 @@ class InstanceEngine:
     def _foresee(self, now: float) -> None:
         """Plan the following step if it can be foreseen. Effects: grows block tables."""
         if self._in_flight is None:
-            raise LedgerError("the next step was to be foreseen while none was in flight")
+            raise LedgerError("the next step was to be planned ahead while none was in flight")
         due = self._timers.next_at()
         if self._draining or (due is not None and due <= now):
             return
@@ -277,7 +277,7 @@ class InstanceEngine:
         """Book a step while the next one runs: sequences that end are CLOSING until the next step has ended."""
         following = self._foreseen
         if following is None:
-            raise LedgerError("a step was followed by one that nobody had foreseen")
+            raise LedgerError("a step was followed by one that was not planned ahead")
         landed = self._land(now)
         self._in_flight = following
         self._counters.planned += 1
@@ -296,7 +296,7 @@ class InstanceEngine:
     def _land(self, now: float) -> PlannedStep:
         planned, self._in_flight, self._foreseen = self._in_flight, None, None
         if planned is None:
-            raise LedgerError("a step ended while none was in flight")
+            raise LedgerError("a step finished while none was in flight")
         self._counters.progress_at = now
         return planned
 
@@ -397,7 +397,7 @@ class InstanceEngine:
 
     def _known(self, sequence_id: SequenceId) -> LiveSequence:
         if (sequence := self.sequences.get(sequence_id)) is None:
-            raise LedgerError(f"news of unknown sequence {sequence_id}")
+            raise LedgerError(f"event for unknown sequence {sequence_id}")
         return sequence
 
     # ---- held sequences ------------------------------------------------------------------------------------------

@@ -25,14 +25,14 @@ def check_spec(spec: SequenceSpec, max_len: int) -> None:
         raise InvalidRequestError("the prompt must hold at least one token", param="prompt")
     if spec.output and len(spec.output) >= sampling.max_tokens:
         raise InvalidRequestError(
-            f"{len(spec.output)} output tokens given and max_tokens is {sampling.max_tokens}: nothing is left to do",
+            f"{len(spec.output)} output tokens given and max_tokens is {sampling.max_tokens}: nothing remains to do",
             param="max_tokens",
         )
     known = len(spec.prompt) + len(spec.output)
     room_for = known + (1 if sampling.max_tokens > 0 else 0)
     if room_for > max_len:
         raise ContextLengthError(
-            f"{known} tokens are known and at most {max_len} fit this instance; shorten the prompt", param="prompt"
+            f"{known} tokens are given and at most {max_len} fit this instance; shorten the prompt", param="prompt"
         )
 
 
@@ -44,7 +44,7 @@ def check_room(scheduler: Scheduler, max_waiting: int, throughput: BusyThroughpu
     waiting = len(scheduler.waiting)
     if waiting >= max_waiting:
         wait = retry_after_s(scheduler.queued_tokens(), throughput.tokens_per_s)
-        raise OverloadedError(f"{waiting} sequences wait already", retry_after_s=wait)
+        raise OverloadedError(f"{waiting} sequences are already queued", retry_after_s=wait)
 
 
 def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence], role: EngineRole) -> None:
@@ -56,9 +56,9 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
     Raises: HandoffError if another engine has them and this one's role is prefill, or if it is taken back twice.
     """
     if holder is None and role is EngineRole.PREFILL:
-        raise HandoffError("a prefill instance takes no handoffs of others; send the ticket to a decode instance")
+        raise HandoffError("a prefill instance accepts no handoffs; send the ticket to a decode instance")
     if holder is not None and any([sequence.holder is holder for sequence in waiting]):
-        raise HandoffError(f"{holder.sequence_id} is being taken back already")
+        raise HandoffError(f"{holder.sequence_id} is already being taken back")
 
 
 def usable_drafts(sequence: LiveSequence, ticket: HandoffTicket, most: int) -> tuple[int, ...]:

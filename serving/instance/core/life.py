@@ -128,7 +128,7 @@ class InstanceLife:
         if timed != (self._wake_at is not None):
             raise LedgerError(f"an instance that is {self.phase.value} wakes at {self._wake_at}")
         if self.phase is LifePhase.DRAINING and not self._inside:
-            raise LedgerError("an instance drains though nothing is inside")
+            raise LedgerError("an instance drains although it has no sequences")
         if self.phase in (LifePhase.EMPTY, LifePhase.GONE) and self._inside:
             raise LedgerError(f"{self._inside} sequences are in an instance that is {self.phase.value}")
 

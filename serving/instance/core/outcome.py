@@ -24,7 +24,7 @@ def answered(planned: PlannedStep, result: StepResult) -> Iterator[tuple[LiveSeq
     """
     steps, results = planned.plan.sequences, result.results
     if result.step != planned.plan.step or len(results) != len(steps):
-        raise LedgerError(f"result of step {result.step} does not answer the plan of step {planned.plan.step}")
+        raise LedgerError(f"result of step {result.step} does not match the plan of step {planned.plan.step}")
     for sequence, step, outcome in zip(planned.sequences, steps, results, strict=True):
         if outcome.sequence_id != sequence.sequence_id:
             raise LedgerError(f"result for {outcome.sequence_id} where {sequence.sequence_id} was planned")

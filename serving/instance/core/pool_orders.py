@@ -142,7 +142,7 @@ class PoolOrders:
         """
         blocks = self._pinned.pop(order_id, None)
         if blocks is None:
-            raise LedgerError(f"store order {order_id} ended twice, or was never given")
+            raise LedgerError(f"store order {order_id} finished twice, or was never issued")
         self.pinned_blocks -= len(blocks)
         self._blocks.pool.release(blocks)
         if self._leaving:

@@ -81,7 +81,7 @@ class EngineSettings:
         if self.watermark_blocks < 0:
             raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
         if self.pool and not self.prefix_reuse:
-            raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are known by prefix hash")
+            raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are identified by prefix hash")
         for name in ("max_store_blocks", "draft_tokens", "forced_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")

@@ -32,7 +32,7 @@ class StepMasks:
         if not wanting:
             return
         if matchers is None:
-            raise EngineError("a sequence has a grammar, and this executor was given no vocabulary")
+            raise EngineError("a sequence has a grammar, but this executor has no vocabulary")
         matchers.begin_step()
         for step in wanting:
             try:

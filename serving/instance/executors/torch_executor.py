@@ -116,7 +116,7 @@ class TorchExecutor:
         if all(step.next_drafts is None for step in steps):
             return [()] * len(steps)
         if self._drafter is None:
-            raise EngineError("guesses were ordered, and the model or its KV cache has no draft layer")
+            raise EngineError("draft tokens were requested, but the model or its KV cache has no draft layer")
         return self._drafter.guess(steps, rows_of, hidden, drawn)
 
     def _prompt_logprobs(self, step: SequenceStep, fed: Sequence[int], hidden: Tensor) -> tuple[TokenLogprobs, ...]:

@@ -165,7 +165,7 @@ def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
     special = tokenizer.special_ids
     words = tuple(i for i in range(tokenizer.vocab_size) if i not in special and _is_plain(tokenizer.token_text(i)))
     if not words:
-        raise ConfigError("[model] tokenizer has no token that is text on its own")
+        raise ConfigError("[model] tokenizer has no token that decodes to text on its own")
     return words
 
 

@@ -220,7 +220,7 @@ def computes_natively(config: ServeConfig) -> bool:
     if instructions is not None:
         logger.info("computing with the native step, %s", instructions)
     elif wanted == "native":
-        raise ConfigError('[engine] executor = "native": there is no native library here, as the log says; use "auto"')
+        raise ConfigError('[engine] executor = "native": there is no native library here, see the log; use "auto"')
     return instructions is not None
 
 
@@ -234,7 +234,7 @@ def _draft_tokens(config: ServeConfig, model: Model) -> int:
     """The configured number of draft tokens per step; 0 if the checkpoint has no draft layer."""
     wanted = config.engine.draft_tokens
     if wanted and not model.mtp:
-        logger.warning("%s has no draft layer (MTP): draft_tokens = %d counts as 0", config.model.path.name, wanted)
+        logger.warning("%s has no draft layer (MTP): draft_tokens = %d is treated as 0", config.model.path.name, wanted)
         return 0
     return wanted
 

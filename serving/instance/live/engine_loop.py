@@ -368,7 +368,7 @@ class EngineLoop:
         except GroupError:
             raise
         except ServingError as error:
-            logger.exception("step %d failed; its %d sequences fail with it", plan.step, len(plan.sequences))
+            logger.exception("step %d failed, and so do its %d sequences", plan.step, len(plan.sequences))
             self._book()
             self._tell_all()
             self._tell(e.StepFailed(e.failure(error)))

@@ -199,7 +199,7 @@ class InstanceServer:
         if len(self._strangers) >= MOST_STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            oldest.close("too many say no Hello")
+            oldest.close("too many connections sent no Hello")
         self._strangers[connection] = None
         self._asyncio_loop.call_later(HELLO_DEADLINE_S, self._require_hello, connection)
         return connection
@@ -276,7 +276,7 @@ class InstanceServer:
         self._visits.pop(connection, None)
         orphans = [s for s, owner in self._owner.items() if owner is connection]
         if hello is not None:
-            logger.info("gateway %s left (%s); %d sequences cancelled", hello.gateway, reason, len(orphans))
+            logger.info("gateway %s disconnected (%s); %d sequences cancelled", hello.gateway, reason, len(orphans))
         for sequence_id in orphans:
             self._forget(sequence_id)
         if orphans and self._engine_loop is not None:

@@ -96,7 +96,7 @@ class KvMoves:
         except HandoffError as error:
             problem = failure(error)
         except Exception as error:
-            logger.exception("pull of %s failed in an unforeseen way", order.sequence_id)
+            logger.exception("pull of %s failed unexpectedly", order.sequence_id)
             problem = failure(HandoffError(f"pull failed: {error}"))
         elapsed = self._clock.now() - begun
         self._pulls.pop(order.sequence_id, None)

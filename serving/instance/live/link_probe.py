@@ -161,7 +161,7 @@ class LinkProbes:
             return
         except Exception as error:
             if not isinstance(error, HandoffError):
-                logger.exception("reading a dummy from %s failed in an unforeseen way", pair.memory.replica)
+                logger.exception("reading a probe block from %s failed unexpectedly", pair.memory.replica)
             with self._lock:
                 if pair.dummy is None or not pair.dummy.overdue:  # otherwise it is already counted
                     self._missing(pair, time.monotonic())
@@ -176,4 +176,4 @@ class LinkProbes:
         before = pair.health.state
         if pair.health.nothing_arrived(now) is not before:
             self.lost_total += 1
-            logger.warning("the path from %s is lost: nothing arrives; it is isolated", pair.memory.replica)
+            logger.warning("the path from %s is lost: no data arrives; it is isolated", pair.memory.replica)

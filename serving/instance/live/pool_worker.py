@@ -61,7 +61,7 @@ class PoolWorker:
         try:
             report = self._cache.fetch(order.namespace, order.hashes, order.blocks, order.rows)
         except Exception:
-            logger.exception("fetch for %s failed in an unforeseen way; its prompt is computed", order.sequence_id)
+            logger.exception("fetch for %s failed unexpectedly; its prompt is computed", order.sequence_id)
             report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)
         self._post(FetchDone(order.sequence_id, report))
 
@@ -89,6 +89,6 @@ class PoolWorker:
         try:
             self._cache.store(batch[0].namespace, hashes, blocks)
         except Exception:
-            logger.exception("storing %d blocks failed in an unforeseen way; they are dropped", len(blocks))
+            logger.exception("storing %d blocks failed unexpectedly; they are dropped", len(blocks))
         for order in batch:
             self._post(StoreDone(order.order_id))

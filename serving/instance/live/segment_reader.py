@@ -215,7 +215,7 @@ def _receive(
         kind = HandoffExpiredError if status == AnswerStatus.EXPIRED else HandoffError
         raise kind(f"the other host could not read: {reason.decode(errors='replace')}")
     if nbytes != sum(map(len, targets)):
-        raise HandoffError(f"{nbytes} bytes came where {sum(map(len, targets))} were asked for")
+        raise HandoffError(f"{nbytes} bytes arrived where {sum(map(len, targets))} were requested")
 
     def hash_one(at: int) -> None:
         digests[first + at] = checksum(targets[at])

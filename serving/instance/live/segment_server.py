@@ -111,9 +111,9 @@ class SegmentServer:
                 while self._answer(sock):
                     pass
         except (LinkError, ConfigError) as error:
-            logger.warning("a reader of the segment is not taken: %s", error)
+            logger.warning("a reader of the segment is refused: %s", error)
         except OSError as error:
-            logger.debug("a reader of the segment left: %s", error)
+            logger.debug("a reader of the segment disconnected: %s", error)
         finally:
             sock.close()
 
@@ -144,7 +144,7 @@ class SegmentServer:
         except (*UNREADABLE, ValueError) as error:
             raise LinkError(f"an unreadable request: {error}") from error
         if asked.segment != str(self._segment.path):
-            return AnswerStatus.EXPIRED, [_text(f"segment {asked.segment} is not served here (any more)")]
+            return AnswerStatus.EXPIRED, [_text(f"segment {asked.segment} is not or no longer served here")]
         if int(places["nbytes"].sum()) > MAX_ANSWER_BYTES:
             return AnswerStatus.REFUSED, [_text(f"more than {MAX_ANSWER_BYTES} bytes in one request")]
         try:

@@ -146,7 +146,7 @@ class UbTransport:
         if len(extents) != len(blocks):
             raise HandoffError(f"ticket {ticket.ticket_id} has {len(ticket.blocks)} blocks, not {len(blocks)} more")
         if self.probes.isolated(ticket.source):
-            raise HandoffTimeoutError(f"the path from {ticket.source} is isolated: nothing arrives")
+            raise HandoffTimeoutError(f"the path from {ticket.source} is isolated: no data arrives")
         if ticket.blocks:
             self.probes.meet(_memory_of(ticket))
         try:
@@ -189,7 +189,7 @@ class UbTransport:
         for extent, block, digest in zip(extents, blocks, digests, strict=True):
             if digest != extent.checksum:
                 raise HandoffChecksumError(
-                    f"block {block} of ticket {ticket.ticket_id} from {ticket.source} arrived with other bytes"
+                    f"block {block} of ticket {ticket.ticket_id} from {ticket.source} arrived with different bytes"
                 )
         return sum(map(len, targets))
 
@@ -212,7 +212,7 @@ class UbTransport:
         with self._lock, contextlib.suppress(HardwareError):  # the read itself will report it
             if not self._others.get(path).owner.is_alive():
                 self._others.forget(path)
-                raise HandoffExpiredError(f"segment {path}: its owner is gone")
+                raise HandoffExpiredError(f"segment {path}: its owner has exited")
 
     def _read(
         self,
@@ -224,7 +224,7 @@ class UbTransport:
         """Copy extents into their targets. Returns: checksums of the received bytes."""
         if node != self._node:
             if self._read_remote is None or not place.port:
-                raise HandoffError(f"{place.path} lies on node {node}, out of reach")
+                raise HandoffError(f"{place.path} is on node {node}, which this process cannot reach")
             return self._read_remote(place, extents, targets)
         with self._lock:
             try:

@@ -111,7 +111,7 @@ class PoolController:
         if not is_namespace_name(record.name) or record.quota_bytes < 0 or not record.weight > 0:
             raise PoolError(
                 f"namespace {record.name!r} with a quota of {record.quota_bytes} bytes and weight {record.weight} "
-                f"cannot be"
+                "is not valid"
             )
         file = self._terms(record.name)
         self._namespaces[record.name] = replace(

@@ -68,7 +68,7 @@ def _check_state(entry: Entry) -> None:
         raise LedgerError(f"version {version} is held without being in DRAM")
     if entry.hidden:
         if not (writing or entry.spilling or entry.loading or entry.leases or entry.holders):
-            raise LedgerError(f"version {version} is hidden and nobody uses it")
+            raise LedgerError(f"version {version} is hidden and not in use")
         if entry.on_ssd:
             raise LedgerError(f"version {version} is hidden and has a file")
     elif not (writing or entry.in_dram or entry.on_ssd):
@@ -80,7 +80,7 @@ def _check_state(entry: Entry) -> None:
 
 def _check_found(inventory: Inventory, entry: Entry) -> None:
     if entry.shown != (entry.writer is None and not entry.hidden):
-        raise LedgerError(f"version {entry.version} is found although it must not be, or is not")
+        raise LedgerError(f"version {entry.version} is found although it must not be, or vice versa")
     found = entry.answer
     if found is None:
         return

@@ -64,7 +64,7 @@ class Promotions:
         inventory = self._inventory
         entry = inventory.by_version.get(version)
         if entry is None or not entry.loading:
-            raise LedgerError(f"version {version} reported as loaded, which nobody ordered")
+            raise LedgerError(f"version {version} reported as loaded without a request")
         entry.loading = False
         self.under_way -= 1
         if ok and not entry.hidden:

@@ -289,7 +289,9 @@ class SlabAllocator:
             raise LedgerError("extents in use and their spans disagree")
         for block, spans in self._open.items():
             if any(span.block_bytes != block or self._spans.get(first) is not span for first, span in spans.items()):
-                raise LedgerError(f"blocks of {block} bytes are given out from a span of others, or one that is gone")
+                raise LedgerError(
+                    f"blocks of {block} bytes are allocated from a span of another size, or a released one"
+                )
 
     def _check_span(self, span: Span) -> int:
         idle = span.idle_offsets()

@@ -113,7 +113,7 @@ class Spills:
         inventory = self._inventory
         entry = inventory.by_version.get(version)
         if entry is None or not entry.spilling:
-            raise LedgerError(f"version {version} reported as spilled, which nobody ordered")
+            raise LedgerError(f"version {version} reported as spilled without a request")
         leaving = entry.leaving
         if leaving:
             self.leaving_bytes -= inventory.allocator.charge_at(entry.offset)

@@ -55,7 +55,7 @@ class BlockCopies:
             if isinstance(digest, MissReason):
                 return PoolReadDone(good, digest)
             if digest != found.checksum:
-                logger.warning("a block from memory server %s arrived with other bytes than were stored", server)
+                logger.warning("a block from memory server %s differs from what was stored", server)
                 return PoolReadDone(good, MissReason.CHECKSUM)
         return PoolReadDone(len(blocks))
 

@@ -117,7 +117,7 @@ class CommitWorker:
             try:
                 settled = self._migrator.settle(ring_of(view, self._node), round_end(time.monotonic()))
             except Exception:
-                logger.exception("a round of migration failed in an unforeseen way; trying again")
+                logger.exception("a round of migration failed unexpectedly; trying again")
                 settled = Settled(left=1)
             self._count(settled)
             now = time.monotonic()

@@ -73,7 +73,7 @@ class Connections:
         try:
             return self._acceptor.start(host, ports)
         except OSError as error:
-            raise PoolUnreachableError(f"cannot listen on {host} ({error}); take an address of this node") from error
+            raise PoolUnreachableError(f"cannot listen on {host} ({error}); use an address of this node") from error
 
     def move(self, host: str) -> None:
         """Listens on another address of this host too, and names that one.
@@ -98,15 +98,15 @@ class Connections:
                 if session is not None:
                     self._answer_forever(sock, session)
         except PoolUnreachableError:  # the client left
-            logger.debug("the client %r left", "?" if session is None else session.name)
+            logger.debug("client %r disconnected", "?" if session is None else session.name)
         except ProofError as error:
             self._desk.core.meters.add("connections_refused")
-            logger.warning("a client is not taken: %s", error)
+            logger.warning("a client is refused: %s", error)
         except (PoolError, ConfigError) as error:
             self._desk.core.meters.add("connections_broken")
             logger.info("the link of %r is closed: %s", "a stranger" if session is None else session.name, error)
         except OSError as error:
-            logger.debug("a stranger left: %s", error)
+            logger.debug("an unauthenticated client disconnected: %s", error)
         finally:
             self._leave(sock, session)
 

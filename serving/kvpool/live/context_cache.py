@@ -198,7 +198,7 @@ class PoolContextCache:
         kind = type(error)
         if now - self._logged.get(kind, float("-inf")) >= SAME_ERROR_S:
             self._logged[kind] = now
-            logger.error("%s failed in an unforeseen way; it counts as a miss", what, exc_info=error)
+            logger.error("%s failed unexpectedly; it counts as a miss", what, exc_info=error)
 
 
 def _of_rows(report: FetchReport, wanted: int, found: int) -> FetchReport:

@@ -104,11 +104,11 @@ class ControllerHost:
             self._store.save(state, self._expiry_s)
         except PoolError as error:
             if not self._away:
-                logger.warning("%s; the pool goes on from memory, and the directory is tried again", error)
+                logger.warning("%s; the pool continues from memory and retries the directory", error)
             self._away = True
             return
         if self._away:
-            logger.warning("the directory of the pool is there again, and up to date")
+            logger.warning("the directory of the pool is available again and up to date")
         self._away = False
 
     def _load(self) -> None:

@@ -116,7 +116,7 @@ def _map_aligned(fd: int, first: int, length: int, writable: bool) -> int:
     reserved = length + HUGE_PAGE
     start = _libc.mmap(None, reserved, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     if start == _FAILED:
-        raise PoolUnreachableError(f"no room for {reserved} bytes among this process's addresses")
+        raise PoolUnreachableError(f"no {reserved} bytes left in this process's address space")
     address = start + (first - start) % HUGE_PAGE
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     if _libc.mmap(address, length, protection, mmap.MAP_SHARED | _MAP_FIXED, fd, first) == _FAILED:

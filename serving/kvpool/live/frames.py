@@ -90,7 +90,7 @@ def send(sock: socket.socket, message: msgspec.Struct, payload: Iterable[bytes |
             if deadline is not None:
                 _set_left(sock, deadline)
     except (TimeoutError, BlockingIOError) as error:
-        raise PoolTimeoutError(f"{left} bytes of a frame were not taken in time") from error
+        raise PoolTimeoutError(f"{left} bytes of a frame were not received in time") from error
     except OSError as error:
         raise PoolUnreachableError(f"the connection broke while sending ({in_words(error)})") from error
     finally:
@@ -125,7 +125,7 @@ def receive(
             raise PoolUnreachableError("the connection was closed by the other side")
         return _receive_rest(sock, decoder, payload_into, ahead, max_body_bytes, deadline)
     except (TimeoutError, BlockingIOError) as error:
-        raise PoolTimeoutError("no whole frame came in time") from error
+        raise PoolTimeoutError("no complete frame arrived in time") from error
     except OSError as error:
         raise PoolUnreachableError(f"the connection broke while receiving ({in_words(error)})") from error
     except UNREADABLE as error:
@@ -152,21 +152,21 @@ def _receive_rest(
     _require_sizes(body_bytes, payload_bytes, max_body_bytes)
     came = memoryview(start)[HEADER.size :]
     if len(came) > body_bytes + payload_bytes:
-        raise PoolError("bytes behind the frame; a connection carries one request at a time")
+        raise PoolError("bytes after the frame; a connection carries one request at a time")
     body = _filled(sock, memoryview(bytearray(body_bytes)), came[:body_bytes], deadline)
     behind = came[body_bytes:]
     message = decoder.decode(body)
     if callable(payload_into):
         room = payload_into(message, payload_bytes)
         if sum(map(len, room.views)) != payload_bytes:
-            raise PoolError(f"{payload_bytes} bytes of payload came where {sum(map(len, room.views))} were due")
+            raise PoolError(f"{payload_bytes} bytes of payload arrived where {sum(map(len, room.views))} were expected")
         until = min(deadline, room.until) if room.until else deadline
         receive_views(sock, room.views, until, room.on_filled, behind)
         return message, NOTHING
     if payload_into is None:
         payload_into = memoryview(bytearray(payload_bytes))
     elif len(payload_into) < payload_bytes:
-        raise PoolError(f"{payload_bytes} bytes of payload came where {len(payload_into)} were asked for")
+        raise PoolError(f"{payload_bytes} bytes of payload arrived where {len(payload_into)} were requested")
     return message, _filled(sock, payload_into[:payload_bytes], behind, deadline)
 
 

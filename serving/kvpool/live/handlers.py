@@ -51,7 +51,7 @@ def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview
     """
     handler = HANDLERS.get(type(message))
     if handler is None:
-        raise PoolError(f"{type(message).__name__} has no place here")
+        raise PoolError(f"{type(message).__name__} is not accepted here")
     return handler(desk, session, message, payload)
 
 
@@ -124,7 +124,7 @@ def _reserve(desk: Desk, session: Session, message: m.Reserve, _payload: memoryv
     _require_few(message.items)
     for block_hash, nbytes in message.items:
         if len(block_hash) not in HASH_BYTES or nbytes <= 0:
-            raise PoolError(f"an entry of {nbytes} bytes under a hash of {len(block_hash)} bytes cannot be")
+            raise PoolError(f"an entry of {nbytes} bytes under a hash of {len(block_hash)} bytes is not valid")
     with core.changed:
         now = core.now()
         grants = core.manager.reserve(message.space, message.items, session.client, now, message.kind)
@@ -168,12 +168,12 @@ def _abort(desk: Desk, session: Session, message: m.Abort, _payload: memoryview)
 
 def _hold(desk: Desk, session: Session, message: m.Hold, _payload: memoryview) -> Answer:
     if session.process is None:
-        raise PoolError("only a process that this server can see may hold entries; read copies instead")
+        raise PoolError("only processes on this server's node may hold entries; read copies instead")
     with desk.core.changed:
         held = desk.holds.hold(session.process, message.versions, desk.core.now())
         desk.core.dispatch()
     if not held:
-        raise PoolError("not all of these entries are in memory (any more); look them up again")
+        raise PoolError("some of these entries are no longer in memory; look them up again")
     return _DONE
 
 
@@ -232,7 +232,7 @@ def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> 
 def _write(desk: Desk, session: Session, message: m.Write, _payload: memoryview) -> Answer:
     ok, session.written = session.written, ()
     if len(ok) != len(message.pieces):
-        raise PoolError("a Write comes with its bytes")
+        raise PoolError("a Write must contain its bytes")
     sizes = [size for (_, _, size), good in zip(message.pieces, ok, strict=True) if good]
     desk.core.meters.add("bytes_received", sum(sizes))
     return m.Written(ok)
@@ -293,7 +293,7 @@ def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryvi
     if desk.ssd is not None:
         finish_removal(core, desk.ssd, message.namespace, _REMOVAL_S)
     elif desk.ssd_error:
-        raise PoolError(f"what {message.namespace!r} has on disk stays: {desk.ssd_error}; then delete it again")
+        raise PoolError(f"the files of {message.namespace!r} on disk remain: {desk.ssd_error}; then delete it again")
     return m.Data({"bytes": nbytes, "entries": entries})
 
 

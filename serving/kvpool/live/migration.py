@@ -98,7 +98,7 @@ class Migrator:
         try:
             strays = self._strays(home, owner, deadline)
         except PoolError as error:
-            logger.warning("the own entries cannot be listed: %s", error)
+            logger.warning("this server's entries cannot be listed: %s", error)
             return Settled(left=1)
         moved, left, nbytes = 0, len(strays), 0
         age: Callable[[ListedEntry], float] = attrgetter("last_use_age_s")
@@ -139,7 +139,7 @@ class Migrator:
         segments, links = self._client.segments, self._client.placement.links
         mapped = map_of(segments, home)
         if mapped is None:
-            logger.warning("the own segment cannot be mapped; nothing is moved")
+            logger.warning("this server's segment cannot be mapped; nothing is moved")
             return MovedBatch()
         move = BatchMove(self._server, batch, owner, deadline)
 

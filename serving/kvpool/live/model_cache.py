@@ -200,7 +200,7 @@ class ModelCache:
                 return True
             if time.monotonic() - start > patience_s.get(status, 0.0):
                 logger.warning(
-                    "a model image of %d bytes is not put into the pool, %s: replicas keep copies of their own; raise "
+                    "a model image of %d bytes is not put into the pool, %s: each replica keeps its own copy; raise "
                     "[kvcache] ub_memory_mib to share one",
                     nbytes,
                     status.value,
@@ -255,10 +255,10 @@ class ModelCache:
         try:
             kept = link.ask(Committed, Commit(((grant.version, digest),)), soon()).ok[0]
         except PoolError as error:
-            logger.warning("a model image was written and not kept: %s", error)
+            logger.warning("a model image was written but not kept: %s", error)
             return False
         if not kept:
-            logger.warning("a model image was not kept: writing it took longer than the pool lets a writer take")
+            logger.warning("a model image was not kept: writing it took longer than the pool allows")
             return False
         threading.Thread(target=extent.use_huge_pages, name="model-pages", daemon=True).start()
         return True

@@ -90,7 +90,7 @@ def fetch(link: ServerLink, entry: ModelEntry, offer: Found, target: memoryview)
     """
     found = in_memory(link, offer)
     if found is None:
-        raise PoolError(f"memory server {link.name} cannot bring the image from its disk now")
+        raise PoolError(f"memory server {link.name} cannot load the image from its disk now")
     leased_at = time.monotonic()
     running = RunningChecksum()
     for piece in pieces_of(found.version, found.nbytes):

@@ -122,7 +122,7 @@ class PoolAnnouncer:
         self._actor: Any = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
-        self._complaint = Complaint("the pool's controller does not answer; the pool goes on as it was")
+        self._complaint = Complaint("the pool's controller does not respond; the pool continues unchanged")
 
     @property
     def view(self) -> PoolView:
@@ -136,9 +136,9 @@ class PoolAnnouncer:
     def check(self) -> None:
         """Raises: RuntimeError if announcing has ended unexpectedly, or another server has this one's name."""
         if self._superseded:
-            raise RuntimeError("another memory server has this one's name; it must not serve any more")
+            raise RuntimeError("another memory server has this one's name; this one must not serve any longer")
         if self._task is not None and self._task.done():
-            raise RuntimeError("the memory server does not announce itself any more") from self._error()
+            raise RuntimeError("the memory server has stopped registering") from self._error()
 
     async def next_view(self) -> PoolView:
         """The view of the next response."""
@@ -227,7 +227,9 @@ class PoolViewFollower:
             if known or len(there) >= servers:
                 return
             await asyncio.sleep(0.05)
-        logger.warning("no memory server after %.0f s; starting without, it is used as soon as it comes", POOL_WAIT_S)
+        logger.warning(
+            "no memory server after %.0f s; starting without it; it is used once it is available", POOL_WAIT_S
+        )
 
     async def _forever(self) -> None:
         actor: Any = None
@@ -263,8 +265,8 @@ class NamespaceChanges:
             await within(call(await self._lookup.answer(CALL_DEADLINE_S)), CALL_DEADLINE_S)
         except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
             raise UnavailableError(
-                "the pool's controller did not answer; the change may or may not have been made. Is Ray's head lost?"
-                " Start it again, then say this again"
+                "the pool's controller did not respond; the change may or may not have been made. Is Ray's head "
+                "lost? Restart it, then repeat the command"
             ) from error
 
 

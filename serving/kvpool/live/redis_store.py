@@ -61,7 +61,7 @@ class RedisStore:
             )
         except (ValueError, TypeError):
             raise ConfigError(
-                f"{setting} is no address of a Redis: it must be as redis://user:password@host:port/0, with a "
+                f"{setting} is not a Redis address: it must look like redis://user:password@host:port/0, with a "
                 "database's number last, and with %2F, %3F, %23, %40 for / ? # @ in the password"
             ) from None
 
@@ -84,7 +84,7 @@ class RedisStore:
                 tuple(_namespace(name.decode(), kept) for name, kept in sorted(namespaces.items())),
             )
         except (ValueError, RecursionError) as error:  # msgspec's errors and those of Unicode are ValueErrors too
-            raise PoolError(f"the Redis holds {PREFIX}:* of something else ({error}); give a database") from error
+            raise PoolError(f"the Redis holds {PREFIX}:* of another program ({error}); give a database") from error
 
     def save(self, state: ControlState, ttl_s: float) -> None:
         """Replace the saved state, in one transaction.
@@ -136,7 +136,7 @@ class RedisStore:
         except (redis.exceptions.ConnectionError, OSError) as error:
             raise PoolUnreachableError(f"the Redis of {self._setting} cannot be reached ({in_words(error)})") from error
         except redis.exceptions.RedisError as error:
-            raise PoolError(f"the Redis of {self._setting} refuses ({error})") from error
+            raise PoolError(f"the Redis of {self._setting} refused the request ({error})") from error
 
 
 def _kept(record: NamespaceRecord) -> int | bytes:

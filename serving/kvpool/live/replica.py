@@ -136,9 +136,9 @@ class KvCacheDeployment:
         self._announcer.check()
         age = self._server.progress_age_s()
         if age > STALL_S:
-            raise RuntimeError(f"memory server {self._place.name} made no round for {age:.1f} s")
+            raise RuntimeError(f"memory server {self._place.name} has made no progress for {age:.1f} s")
         if self._follower.done() or not self._settler.alive:
-            raise RuntimeError(f"memory server {self._place.name} does not follow the pool any more")
+            raise RuntimeError(f"memory server {self._place.name} no longer follows the pool")
 
     async def __del__(self) -> None:
         """Hand all entries over, then leave. Serve calls this on a graceful shutdown and kills after its timeout."""
@@ -187,7 +187,7 @@ class KvCacheDeployment:
             fault = faults.take("bit_flip")
             if fault is not None:
                 turned = await asyncio.to_thread(self._server.turn_bit, fault.draw)
-                logger.warning("chaos: %s", "one bit was turned over" if turned else "no block to turn a bit of")
+                logger.warning("chaos: %s", "one bit was flipped" if turned else "no block to flip a bit of")
             await asyncio.sleep(FAULTS_PERIOD_S)
 
     async def _follow_view(self) -> None:
@@ -235,8 +235,8 @@ def require_ub_memory(wanted_mib: int) -> None:
     given = ray.get_runtime_context().get_assigned_resources().get(UB_MEMORY, 0)
     if given < wanted_mib:
         raise ConfigError(
-            f"a memory server of {wanted_mib} MiB was given {given:g} MiB of {UB_MEMORY} by Ray: let its deployment ask"
-            f" for as much as [kvcache] ub_memory_mib says"
+            f"a memory server of {wanted_mib} MiB was given {given:g} MiB of {UB_MEMORY} by Ray: request as much for "
+            f"its deployment as [kvcache] ub_memory_mib"
         )
 
 

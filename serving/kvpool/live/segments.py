@@ -116,7 +116,7 @@ def _map(path: str, generation: int) -> Mapped:
     try:
         header = read_header(fd, Path(path))
         if header is None:
-            raise PoolUnreachableError(f"segment {path} is not made yet")
+            raise PoolUnreachableError(f"segment {path} does not exist yet")
         head = mmap.mmap(fd, header.data_start, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
@@ -124,7 +124,7 @@ def _map(path: str, generation: int) -> Mapped:
     table = RegionTable(entries, header.data_start, header.file_bytes)
     region = next((one for one in table.regions() if one.generation == generation), None)
     if region is None:
-        raise PoolUnreachableError(f"segment {path} has no region {generation} (any more)")
+        raise PoolUnreachableError(f"segment {path} has no or no longer a region {generation}")
     memory = ExtentMap(path, region.offset, region.nbytes, writable=True).memory
     mapped = Mapped(path, memory, region.offset, generation, header.owner, table, threading.Event())
     threading.Thread(target=_touch, args=(memory, mapped.dropped), name="kvpool-touch", daemon=True).start()

@@ -204,7 +204,7 @@ class MemoryServer:
             restore(self._core, files)
         except SsdError as error:
             self._ssd_error = str(error)
-            logger.warning("%s; serving without what is on disk", error)
+            logger.warning("%s; serving without the entries on disk", error)
         return worker
 
     def _make_welcome(self, client: int) -> Welcome:
@@ -260,6 +260,6 @@ def _take_slot(folder: Path | None) -> tuple[SsdSlot | None, str]:
 def _make_segment(settings: ServerSettings, incarnation: str) -> UbSegment:
     """Create a segment, after removing those of dead servers with the same prefix: memory may be short of both."""
     for path in remove_stale(settings.segment_folder, settings.segment_prefix):
-        logger.info("removed %s, which a dead process left", path)
+        logger.info("removed %s, left behind by a dead process", path)
     path = settings.segment_folder / f"{settings.segment_prefix}{incarnation}"
     return UbSegment.create(path, settings.capacity_bytes, max_regions=_REGIONS)

@@ -184,7 +184,7 @@ class ServerLink:
             return reply
         if isinstance(reply, Failed):
             raise PoolRefusedError(f"memory server {self.name}: {reply.reason}")
-        error = PoolError(f"memory server {self.name} answered {type(reply).__name__} where {kind.__name__} was due")
+        error = PoolError(f"memory server {self.name} sent {type(reply).__name__} where {kind.__name__} was expected")
         self._broken(error)
         raise error
 
@@ -252,7 +252,7 @@ class ServerLink:
         self.settle(deadline)
         left = deadline - time.monotonic()
         if left < MIN_LEFT_S:
-            raise PoolTimeoutError(f"no time was left to ask memory server {self.name}")
+            raise PoolTimeoutError(f"no time was left for the request to memory server {self.name}")
         assert self._sock is not None
         try:
             self._sock.settimeout(left)
@@ -284,7 +284,7 @@ class ServerLink:
             reply = self._reply(self.backoff.greeting_deadline(deadline, now), None)
             if not isinstance(reply, Welcome) or reply.server != self.name:
                 said = reply.reason if isinstance(reply, Failed) else repr(reply)
-                error = PoolUnreachableError(f"memory server {self.name} does not take us: {said}")
+                error = PoolUnreachableError(f"memory server {self.name} refused the connection: {said}")
                 self._broken(error)
                 raise error
             self._welcome = reply
@@ -315,7 +315,7 @@ class ServerLink:
             self._prover = Prover(frames.POOL_CHANNEL, "client", self._hello.secrets, binding)
             self._sock.sendall(framed(self._prover.opening))
         except TimeoutError as error:
-            raise PoolTimeoutError(f"memory server {self.name} at {address} takes no connection") from error
+            raise PoolTimeoutError(f"memory server {self.name} at {address} accepts no connection") from error
         except (OSError, ConfigError, ProofError) as error:
             raise PoolUnreachableError(f"memory server {self.name} at {address}: {in_words(error)}") from error
         self._state = _State.PROVING
@@ -339,7 +339,7 @@ class ServerLink:
             self._broken(late)
             raise late from error
         except (OSError, ProofError) as error:
-            gone = PoolUnreachableError(f"memory server {self.name} does not take us: {in_words(error)}")
+            gone = PoolUnreachableError(f"memory server {self.name} refused the connection: {in_words(error)}")
             self._broken(gone)
             raise gone from error
         except PoolError as error:
@@ -349,7 +349,7 @@ class ServerLink:
 
     def _require_prompt(self, now: float) -> None:
         if not self.backoff.waits_for_greeting(now) and not self._readable():
-            raise PoolUnreachableError(f"memory server {self.name} has not greeted yet after a failure")
+            raise PoolUnreachableError(f"memory server {self.name} has not completed a handshake since a failure")
 
     def _readable(self) -> bool:
         assert self._sock is not None

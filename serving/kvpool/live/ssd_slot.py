@@ -46,7 +46,7 @@ class SsdSlot:
                 os.close(fd)
                 if error.errno != errno.EWOULDBLOCK:
                     raise _unusable(folder, error) from error
-        raise SsdError(f"all {MAX_SLOTS} slots of {folder} are held by living servers; take another [kvcache] ssd_path")
+        raise SsdError(f"all {MAX_SLOTS} slots of {folder} are held by running servers; use another [kvcache] ssd_path")
 
     def give_back(self) -> None:
         """Unlock the slot, with all its files, for the next server. Twice is allowed."""

@@ -135,7 +135,7 @@ class SsdWorker:
             with self._core.changed:
                 if found is False and self._core.manager.found(order.version) is not None:  # not removed meanwhile
                     self._core.meters.add("damaged_ssd")
-                    logger.warning("entry %s on SSD is gone or damaged; it is not served", order.hash.hex())
+                    logger.warning("entry %s on SSD is missing or damaged; it is not served", order.hash.hex())
                 self._core.manager.loaded(order.version, good, self._core.now(), unreadable=found is None)
                 self._tell()
 
@@ -207,7 +207,7 @@ class SsdWorker:
         now = time.monotonic()
         if now - self._told_at.get(counter, -QUIET_S) >= QUIET_S:
             self._told_at[counter] = now
-            logger.warning("SSD tier: %s; the pool works on without it, further errors are only counted", error)
+            logger.warning("SSD tier: %s; the pool works without it, further errors are only counted", error)
 
 
 def restore(core: ServerCore, files: SsdFiles) -> int:

@@ -70,7 +70,7 @@ def _sharing(keys: ConfigKeys, count: int) -> list[bool]:
         found = [kind == "shared" for kind in kinds]
     elif pattern is not None:
         if not isinstance(pattern, str) or len(pattern) < count or set(pattern) - {"F", "S"}:
-            raise ModelError(f"index_topk_pattern = {str(pattern)[:40]!r} is no F or S for each of {count} layers")
+            raise ModelError(f"index_topk_pattern = {str(pattern)[:40]!r} is not one F or S for each of {count} layers")
         found = [one == "S" for one in pattern[:count]]
     else:
         found = [max(layer - offset + 1, 0) % max(step, 1) != 0 for layer in range(count)]

@@ -98,7 +98,9 @@ def _rotated(keys: ConfigKeys, width: int, share: float) -> int:
         share = number(nested, "partial_rotary_factor", share, least=0)
     rotated = int(width * share)
     if not 0 < rotated <= width or rotated % 2:
-        raise ModelError(f"{rotated} of a head's {width} elements would rotate: an even number is, up to all of them")
+        raise ModelError(
+            f"{rotated} of a head's {width} elements would rotate: it must be an even number, at most all of them"
+        )
     return rotated
 
 

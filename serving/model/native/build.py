@@ -53,7 +53,7 @@ def find_compiler() -> tuple[str, ...]:
         if shutil.which(command[0]):
             return tuple(command)
     if chosen:
-        raise BuildError(f"the compiler that CXX names, {chosen[0]}, is not there")
+        raise BuildError(f"the compiler of CXX, {chosen[0]}, does not exist")
     raise BuildError("there is no C++ compiler (c++, g++ or clang++)")
 
 
@@ -173,7 +173,7 @@ def _run(command: Sequence[str], log: Path) -> None:
     if done.returncode:
         log.write_text(shlex.join(command) + "\n" + done.stdout + done.stderr, encoding="utf-8")
         said = next((line for line in done.stderr.splitlines() if "error" in line), f"status {done.returncode}")
-        raise BuildError(f"{command[0]} failed: {said.strip()} (all it said: {log})")
+        raise BuildError(f"{command[0]} failed: {said.strip()} (full output: {log})")
 
 
 def _version(compiler: Sequence[str]) -> str:

@@ -37,7 +37,9 @@ class Library:
         found = self.functions.cm_interface()
         sizes = {name: self.functions.cm_size_of(name.encode()) for name in SIZES}
         if found != INTERFACE or sizes != SIZES:
-            raise ModelError(f"the native library {path} has interface {found}, wanted is {INTERFACE}: build it again")
+            raise ModelError(
+                f"the native library {path} has interface {found}, but {INTERFACE} is needed: build it again"
+            )
         self.path = path
 
     @property

@@ -153,7 +153,7 @@ class PanelForms:
             planned = None
         if form is None or planned is None or memory.nbytes != self._nbytes(_struct(stored.shape, planned)):
             raise ModelError(
-                f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are no panels of {stored.shape}"
+                f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are not panels of {stored.shape}"
             )
         linear = _struct(stored.shape, form)
         return self._product(memory[: self._nbytes(linear)], linear, len(stored.shape), stored.bias)

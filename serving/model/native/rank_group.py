@@ -95,7 +95,7 @@ def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint3
     shape = expert_map.shape
     if expert_map.dtype != np.uint32 or len(shape) != 3 or shape[1:] != (MAP_POSITIONS, experts):
         raise ModelError(
-            f"an expert map of {shape} {expert_map.dtype}; wanted is [layers, {MAP_POSITIONS}, {experts}] uint32"
+            f"an expert map of {shape} {expert_map.dtype}; it must be [layers, {MAP_POSITIONS}, {experts}] uint32"
         )
     return np.ascontiguousarray(expert_map)
 

@@ -153,9 +153,9 @@ def _check_head(head: bytes, room: int, layer: int, expert: int, panels: int) ->
     where = f"layer {layer}, expert {expert}"
     magic, version, made_for, held_layer, held, nbytes, body, _ = _HEAD.unpack_from(head.ljust(HEAD_BYTES, b"\0"))
     if magic != MAGIC or _DIGEST.unpack_from(head, HEAD_BYTES - _DIGEST.size)[0] != checksum(head[: -_DIGEST.size]):
-        raise ExpertError(f"{where}: its source holds no expert, or one that is just being written")
+        raise ExpertError(f"{where}: its source holds no expert, or one that is being written")
     if (version, made_for) != (VERSION, panels):
-        raise ExpertError(f"{where}: its source is of another version of this program; all ranks must run the same")
+        raise ExpertError(f"{where}: its source runs another version of this program; all ranks must run the same")
     if (held_layer, held) != (layer, expert):
         raise ExpertError(f"{where}: its source holds expert {held} of layer {held_layer}")
     if not HEAD_BYTES <= nbytes <= room:

@@ -79,7 +79,7 @@ class SlotLayout(msgspec.Struct, frozen=True):
         """
         layer, slot = divmod(number, self.of_layer)
         if slot >= self.slots:
-            raise ExpertError(f"layer {layer}, slot {slot}: only the first {self.slots} have memory of their own")
+            raise ExpertError(f"layer {layer}, slot {slot}: only the first {self.slots} have their own memory")
         return self.slots * sum(self.room[:layer]) + slot * self.room[layer], self.room[layer]
 
 
@@ -156,7 +156,7 @@ class PeerSlots:
             try:
                 header = read_header(fd, path)
                 if header is None or header.session != self._offer.session or header.file_bytes < start + nbytes:
-                    raise ExpertError(f"layer {layer}, slot {slot}: {path} is not the peer's segment any more")
+                    raise ExpertError(f"layer {layer}, slot {slot}: {path} is no longer the peer's segment")
                 mapped = mmap.mmap(fd, skip + nbytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=start - skip)
             finally:
                 os.close(fd)

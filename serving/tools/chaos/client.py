@@ -73,7 +73,7 @@ def _judge(answer: StreamedAnswer) -> None:
     if answer.complete:
         answer.outcome = "finished"
     else:
-        _fail(answer, "the stream ended before the answer did")
+        _fail(answer, "the stream ended before the response was complete")
 
 
 def _fail(answer: StreamedAnswer, reason: str) -> None:

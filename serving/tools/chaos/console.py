@@ -78,7 +78,7 @@ def problems(run: ChaosRun, found: ChaosFindings) -> list[str]:
         f"{numbers.clock(e.at_s)} {e.kind} {e.target}: not replaced" for e in run.events if e.fate == "not replaced"
     ]
     if found.unfair:
-        lines.append(f"beside another tenant's flood: {beside_floods(found)}")
+        lines.append(f"during another tenant's flood: {beside_floods(found)}")
     return [*lines, *found.leaks]
 
 
@@ -104,4 +104,4 @@ def _cut(found: ChaosFindings) -> str:
 
 def _flips(run: ChaosRun) -> str:
     flips = run.leaks.repaired_flips
-    return f" ({flips} blocks with a turned bit that nobody had read again: found and removed)" if flips else ""
+    return f" ({flips} blocks with a flipped bit, not read since: found and removed)" if flips else ""

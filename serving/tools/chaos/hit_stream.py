@@ -138,8 +138,8 @@ def stream_chart(stream: HitStream) -> LineChart:
     return LineChart(
         id="stream",
         title="Tokens that the client had received",
-        note="The client sees the gap between the two upright lines, and nothing else: no error, no token twice.",
-        x=Axis(unit="clock", label="since the load began", low=stream.sent_s, high=stream.points[-1][0]),
+        note="The client sees the gap between the two upright lines, but no error and no repeated token.",
+        x=Axis(unit="clock", label="since the load started", low=stream.sent_s, high=stream.points[-1][0]),
         y=Axis(unit="tokens"),
         xs=[stream.sent_s, *(at for at, _ in stream.points)],
         lines=lines,

@@ -69,8 +69,8 @@ class ChaosLoad:
             other = difference(again, before)
             if other is not None:
                 raise UnavailableError(
-                    f"undisturbed, request {before.ask.number} ({before.ask.form}) was answered in two ways: {other};"
-                    f" without one right answer nothing can be compared"
+                    f"undisturbed, request {before.ask.number} ({before.ask.form}) returned two different responses: "
+                    f"{other}; without one correct response no comparison is possible"
                 )
         self._references = first
         self._run.references = len(first)

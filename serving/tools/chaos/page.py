@@ -14,13 +14,13 @@ from serving.tools.chaos.tables import beside_floods, downtime, event_table, kin
 from serving.version import VERSION
 
 _FOOTNOTE = (
-    "Every answer was compared, token by token, with what the same request was answered twice before the first fault."
+    "Every response was compared, token by token, with two responses to the same request before the first fault."
 )
 _STOPPED = (
     f"The loss of an instance has stopped a stream if it got no token for more than {RESUMED_GAP_S:g} s, in a gap that "
-    f"began within {FELT_S:g} s of the fault, and the system says that the request went on elsewhere; or for more than "
-    f"{PAUSE_S:g} s, whatever the system says: then the instance was frozen for a moment, or the machine was busy, "
-    "which counts against the system, too."
+    f"began within {FELT_S:g} s of the fault, and the system reports that the request continued on another "
+    f"instance; or for more than {PAUSE_S:g} s, whatever it reports: then the instance was frozen for a moment, "
+    "or the machine was busy, which counts against the system, too."
 )
 
 
@@ -41,7 +41,7 @@ def report_page(run: ChaosRun, found: ChaosFindings) -> str:
         )
     note = (
         "Upright lines are moments at which instances were lost. Bars have the numbers of their faults; the table of "
-        "every fault says what came of each."
+        "every fault shows its result."
     )
     page.add("time", "Over time", element("p", note, "soft"), page.draw(time_line(run), single=True))
     page.add("kinds", "Faults by kind and pool", html_table(kind_table(found)), element("p", _STOPPED, "soft"))
@@ -88,4 +88,4 @@ def _flood_tile(found: ChaosFindings) -> list[Html]:
     if not found.beside_floods:
         return []
     first, _, unit = numbers.duration(found.beside_floods[0].beside_p99_s).partition(" ")
-    return [tile("first token beside a flood", first, unit, [beside_floods(found)])]
+    return [tile("first token during a flood", first, unit, [beside_floods(found)])]

@@ -125,7 +125,7 @@ def _check_tenants(order: ChaosOrder) -> None:
         ask_gateway(order.url, "/v1/models", None)
     except RefusedError:
         return
-    raise ConfigError("the gateway asks for no API key, so a `flood` and the load are one tenant: configure two keys")
+    raise ConfigError("the gateway requires no API key, so a `flood` and the load are one tenant: configure two keys")
 
 
 async def _under_load(
@@ -160,7 +160,7 @@ async def _under_load(
         beside[1].cancel()
         await _unless(hurry, load.finish())
         await load.leave()
-        told.stage("waiting until everybody has been replaced")
+        told.stage("waiting until all lost replicas have been replaced")
         await _unless(hurry, _healed(run))
     finally:
         injury.thaw_all()

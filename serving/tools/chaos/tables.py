@@ -39,7 +39,7 @@ def outcome(event: Event, run: ChaosRun) -> str:
             else "no stream stood still"
         )
     if cut := sum(cut_by(event, answer, run.downs) for answer in run.answers if answer.outcome in ("failed", "open")):
-        parts.append(f"{_several(cut, 'request was', 'requests were')} cut or refused meanwhile")
+        parts.append(f"{_several(cut, 'request was', 'requests were')} cut or refused in the meantime")
     return "; ".join(parts)
 
 

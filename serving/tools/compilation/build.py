@@ -100,7 +100,7 @@ def _compile(
             until = time.monotonic() + limit_s
             while worker.poll() is None:
                 if time.monotonic() > until:
-                    raise ConfigError(f"compiling took longer than {limit_s:.0f} s (what was said: {log})")
+                    raise ConfigError(f"compiling took longer than {limit_s:.0f} s (output: {log})")
                 progress(*_counts(scratch / "build"))
                 time.sleep(_POLL_S)
         finally:
@@ -108,7 +108,7 @@ def _compile(
                 os.killpg(worker.pid, signal.SIGKILL)  # compilers, too
             worker.wait()
     if worker.returncode:
-        raise ConfigError(f"the modules cannot be compiled: {_reason(log)} (all that was said: {log})")
+        raise ConfigError(f"the modules cannot be compiled: {_reason(log)} (full output: {log})")
     log.unlink()
 
 

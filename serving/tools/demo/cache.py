@@ -67,7 +67,7 @@ def cache_report(turns: Sequence[CachedTurn]) -> StepReport:
         "that the decode instance had generated, pulled from the KV-cache pool.",
         ("cached from turn 2 on", share),
         (f"{cached:,} of {prompt:,} prompt tokens", f"{pulled:,} pulled from the pool"),
-        problem="" if cached else "nothing was cached: each turn's prompt was computed anew",
+        problem="" if cached else "nothing was cached: each turn's prompt was computed again",
         tables=(_table(turns),),
         charts=(_chart(turns),),
     )

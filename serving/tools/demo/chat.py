@@ -42,8 +42,8 @@ def chat_report(reply: ChatReply, begun_s: float) -> StepReport:
 STEP = Step(
     "chat",
     "Chat",
-    "The prompt is computed by a prefill instance, which hands its KV blocks over to a decode instance; that one "
-    "generates the answer. The model is a storyteller of 9.6 million parameters, so that nothing has to be fetched. "
+    "The prompt is computed by a prefill instance, which hands its KV blocks over to a decode instance; which "
+    "generates the response. The model is a storyteller of 9.6 million parameters, so that nothing has to be fetched. "
     "Steps are held at 12.5 ms here, a large model's pace, so that you can read along.",
     ("cloudmatrix chat",),
     run,

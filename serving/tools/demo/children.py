@@ -28,7 +28,7 @@ def run_module(narrator: Narrator, module: str, words: Sequence[str]) -> None:
     finally:
         _end(process)
     if code:
-        raise StepError(f"`{module.partition('.')[0]} {words[0]}` has ended with exit code {code}")
+        raise StepError(f"`{module.partition('.')[0]} {words[0]}` exited with code {code}")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

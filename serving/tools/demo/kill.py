@@ -64,7 +64,7 @@ def _ask(
     answer = answer or StreamedAnswer(Ask(0, "story", CHAT, body), time.monotonic())
     asyncio.run(fetch(GatewayEndpoint.of(system.url), answer, DEADLINE_S, enough))
     if answer.outcome != "finished":
-        raise StepError(f"the answer did not come to its end: {answer.reason}")
+        raise StepError(f"the response was not completed: {answer.reason}")
     return answer
 
 
@@ -76,7 +76,7 @@ def _watch(stage: Stage, killed: Killed) -> bool:
     if killed.target is None and len(choice.tokens) >= KILL_AT:
         killed.target = _decode_instance(stage.system)
         if not send(killed.target, signal.SIGKILL):
-            raise StepError(f"{killed.target.name} had gone before it could be killed")
+            raise StepError(f"{killed.target.name} had exited before it could be killed")
         killed.at_s = time.monotonic()
         stage.narrator.line()
         stage.narrator.event(f"kill -9 {killed.target.pid}   ({killed.target.name}, which was generating this)")
@@ -106,7 +106,7 @@ def kill_report(reference: StreamedAnswer, killed: Killed, events: Sequence[dict
     Raises: StepError if the kill did not happen.
     """
     if killed.at_s is None or killed.target is None:
-        raise StepError("the answer was at its end before the kill")
+        raise StepError("the response was complete before the kill")
     answer = killed.answer
     other = difference(answer, reference)
     pause = numbers.duration(pause_s(answer, killed.at_s))

@@ -69,9 +69,9 @@ def _table(metrics: dict[str, Any]) -> Table:
 STEP = Step(
     "load",
     "Load it",
-    f"{USERS} users, each with the next request as soon as the last answer is there, for {DURATION}. `loadgen` "
-    "speaks to any OpenAI-compatible server, counts latency from the moment at which a request should have gone, and "
-    "says when it was the limit itself.",
+    f"{USERS} users, each sends the next request as soon as the last response is complete, for {DURATION}. `loadgen` "
+    "speaks to any OpenAI-compatible server, counts latency from the scheduled send time, and reports when it was "
+    "the bottleneck itself.",
     (f"loadgen run --concurrency {USERS} --duration {DURATION} --out closed",),
     run,
 )

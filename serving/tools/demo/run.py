@@ -12,7 +12,7 @@ from serving.tools.demo.narrator import Narrator
 from serving.tools.demo.stage import DemoSystem, Stage, own_system
 from serving.tools.demo.step import DemoRun, Step, StepOutcome
 
-KEYS_HELP = "Enter goes on, s skips the next step, q leaves; Ctrl-C skips what runs, twice ends the demo."
+KEYS_HELP = "Enter continues, s skips the next step, q quits; Ctrl-C skips the running step, twice ends the demo."
 
 
 def run_demo(steps: Sequence[Step], folder: Path, narrator: Narrator, keys: Keys) -> DemoRun:

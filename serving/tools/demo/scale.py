@@ -81,7 +81,7 @@ class _Stream:
     def gap_s(self, since_s: float) -> float:
         """Longest time without a token [s]. Raises: StepError if the stream has failed."""
         if self._answer.outcome == "failed":
-            raise StepError(f"the stream that ran meanwhile has failed: {self._answer.reason}")
+            raise StepError(f"the stream that ran at the same time has failed: {self._answer.reason}")
         return pause_s(self._answer, since_s)
 
     def _read(self) -> None:
@@ -92,8 +92,8 @@ def scale_report(scaled: Scaled) -> StepReport:
     """The findings."""
     took, gap = numbers.duration(scaled.took_s), numbers.duration(scaled.gap_s)
     return StepReport(
-        f"{scaled.target} instead of {scaled.before} serve after {took}; the stream that ran meanwhile never waited "
-        f"longer than {gap} for a token.",
+        f"{scaled.target} instead of {scaled.before} serve after {took}; the stream that ran at the same time never "
+        f"waited longer than {gap} for a token.",
         ("until both serve", took),
         (f"{scaled.before} to {scaled.target} decode instances", f"{scaled.npus[0]} to {scaled.npus[1]} NPUs in use"),
         tables=(_decision_table(scaled.decision),) if scaled.decision else (),

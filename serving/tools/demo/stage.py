@@ -51,7 +51,7 @@ class Stage:
     @property
     def system(self) -> DemoSystem:
         """The demo's system, for steps that need one."""
-        assert self.running is not None, "such a step says that it needs a system"
+        assert self.running is not None, "such a step declares that it needs a system"
         return self.running
 
 
@@ -86,5 +86,5 @@ def found_system(url: str) -> DemoSystem:
     session = find_session(status)
     start = next((one for one in running_starts() if one.name == session), None)
     if start is None:
-        raise UnavailableError(f"the system at {url} has ended as soon as it had started")
+        raise UnavailableError(f"the system at {url} exited right after its start")
     return DemoSystem(url, status["model"], session, PoolsClient(start.dashboard_url, start.token))

@@ -67,7 +67,7 @@ def _score(
     nats, reference_nats, kl, agreement = (_array(parts) for parts in columns)
     for what, values in (("model", nats), ("reference", reference_nats)):
         if np.isnan(values).any():
-            raise ModelError(f"the {what} gives log-probabilities that are no numbers (NaN): its weights are damaged")
+            raise ModelError(f"the {what} gives log-probabilities that are not numbers (NaN): its weights are damaged")
     return WindowScores(nats, reference_nats, kl, agreement, window.begins)
 
 

@@ -84,7 +84,7 @@ def read_job(arguments: argparse.Namespace) -> EvaluationJob:
         limit = min(limit, reference.max_position_embeddings)
         _check_comparable(config, reference, tokenizer, arguments)
     if arguments.context is not None and arguments.context > limit:
-        raise ConfigError(f"--context {arguments.context} is more than the {limit} tokens that the model reads")
+        raise ConfigError(f"--context {arguments.context} exceeds the {limit} tokens that the model can read")
     context = arguments.context or min(_DEFAULT_CONTEXT, limit)
     stride = arguments.stride or context
     if stride > context:
@@ -95,15 +95,15 @@ def read_job(arguments: argparse.Namespace) -> EvaluationJob:
     job = EvaluationJob(tuple(texts), tuple(tasks), context, stride)
     if job.largest_id >= config.vocab_size:
         raise ConfigError(
-            f"the tokenizer in {arguments.model} gives token {job.largest_id}, and the model knows {config.vocab_size}:"
-            f" they do not belong together"
+            f"the tokenizer in {arguments.model} gives token {job.largest_id}, but the model has {config.vocab_size}: "
+            "they do not match"
         )
     return job
 
 
 def _check(arguments: argparse.Namespace) -> None:
     if not arguments.text and not arguments.tasks:
-        raise ConfigError("nothing to evaluate: name held-out text with --text, or tasks with --tasks")
+        raise ConfigError("nothing to evaluate: give held-out text with --text, or tasks with --tasks")
     for name in ("context", "stride", "batch", "limit", "max_tokens", "threads"):
         value = getattr(arguments, name)
         if value is not None and value < 1:

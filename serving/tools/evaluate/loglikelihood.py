@@ -48,7 +48,7 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, longest: 
         before = prefix or [_end_token(tokenizer)]
         targets = tokenizer.encode(continuation, add_special_tokens=False)
     if not targets:
-        raise ConfigError(f"the continuation {continuation!r} has no token of its own after its context")
+        raise ConfigError(f"the continuation {continuation!r} adds no token to its context")
     if len(targets) > longest:
         raise ConfigError(f"a continuation of {len(targets)} tokens does not fit a context of {longest}")
     whole = [*before, *targets]
@@ -142,7 +142,7 @@ def _batches(parts: Sequence[_Asked], blocks: int) -> Iterator[list[_Asked]]:
 def _end_token(tokenizer: Tokenizer) -> int:
     """Token that the harness puts before a text without a begin-of-text token."""
     if tokenizer.eos_id is None:
-        raise ConfigError("an empty context needs a begin- or end-of-text token, and the tokenizer names none")
+        raise ConfigError("an empty context needs a begin- or end-of-text token, but the tokenizer has none")
     return tokenizer.eos_id
 
 
@@ -152,5 +152,5 @@ def _sum_of(model: Scorer, hidden: Tensor, targets: Sequence[int]) -> float:
         own = logprobs.gather(1, torch.tensor(targets, device=hidden.device)[:, None])
     found = float(own.double().sum())
     if math.isnan(found):
-        raise ModelError("the model gives log-probabilities that are no numbers (NaN): its weights are damaged")
+        raise ModelError("the model gives log-probabilities that are not numbers (NaN): its weights are damaged")
     return found

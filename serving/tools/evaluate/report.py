@@ -122,7 +122,7 @@ def _notes(console: Console, tasks: Sequence[TaskResult]) -> None:
     for task in tasks:
         if task.cut:
             console.print(
-                f"{escape(task.name)}: {task.cut:,} contexts were too long and lost their beginning", style="yellow"
+                f"{escape(task.name)}: {task.cut:,} contexts were too long and were cut at the start", style="yellow"
             )
         if task.unanswerable:
             told = f"the answer of {task.unanswerable:,} questions is none of their choices, and counts as wrong"

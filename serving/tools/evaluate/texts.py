@@ -95,7 +95,10 @@ def check_same_tokens(own: Tokenizer, reference: Tokenizer, samples: Sequence[st
         )
     for sample in samples:
         if own.encode(sample, add_special_tokens=True) != reference.encode(sample, add_special_tokens=True):
-            raise ConfigError("the tokenizers of model and reference cut this text differently: compare like with like")
+            raise ConfigError(
+                "the tokenizers of model and reference split this text differently: compare "
+                "models with the same tokenizer"
+            )
 
 
 def _document(line: str, where: str) -> str:
@@ -105,7 +108,7 @@ def _document(line: str, where: str) -> str:
         raise ConfigError(f"{where} is not JSON: {error}") from None
     text = value.get("text") if isinstance(value, dict) else None
     if not isinstance(text, str):
-        raise ConfigError(f'{where} is no document: each line must be {{"text": "..."}}')
+        raise ConfigError(f'{where} is not a document: each line must be {{"text": "..."}}')
     try:
         text.encode()
     except UnicodeEncodeError as error:

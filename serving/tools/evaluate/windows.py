@@ -39,7 +39,7 @@ def cut_windows(tokens: Sequence[int], context: int, stride: int) -> list[TextWi
         context: most tokens fed at once. stride: `1 ... context`, distance between the starts of two windows.
     Returns: none for a document of fewer than two tokens.
     """
-    assert 1 <= stride <= context, "the stride must lie within the context"
+    assert 1 <= stride <= context, "the stride must not exceed the context"
     windows: list[TextWindow] = []
     start, next_target = 0, 1
     while next_target < len(tokens):

@@ -30,7 +30,7 @@ def import_on_console(path: Path, out: Path, dtype: Dtype, *, quiet: bool, copie
     try:
         read_architecture(out)
     except ModelError as error:
-        logger.warning("the folder is whole, but it is not served here: %s", error)
+        logger.warning("the folder is complete, but this server does not support the model: %s", error)
 
 
 def _summary(path: Path, report: ImportReport, dtype: Dtype) -> str:

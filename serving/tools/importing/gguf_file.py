@@ -91,7 +91,7 @@ class StoredTensor:
         rows = stored.reshape(*shape[:-1], -1)
         value = torch.from_numpy(gguf.quants.dequantize(rows, self.kind).astype(np.float32, copy=False)).reshape(shape)
         if not bool(value.sum().isfinite()) and not bool(value.isfinite().all()):
-            raise ModelError(f"{self.path}: {self.name} has values that are no numbers: fetch it again")
+            raise ModelError(f"{self.path}: {self.name} has values that are not numbers: fetch it again")
         return value
 
 
@@ -122,7 +122,9 @@ class GgufFile:
             return cls(path, values, tensors)
         named = _SPLIT_NAME.fullmatch(path.name)
         if named is None or int(named[2]) != count:
-            raise ModelError(f"{path} is one of {count} files, and its name does not say so: keep the names they had")
+            raise ModelError(
+                f"{path} is one of {count} files, but its name does not show it: keep the original file names"
+            )
         for number in range(count):
             other = path.with_name(f"{named[1]}-{number + 1:05d}-of-{named[2]}.gguf")
             if other != path:
@@ -171,7 +173,7 @@ class _Tables:
 
     def read(self) -> tuple[dict[str, Value], dict[str, StoredTensor]]:
         if self._left < len(_MAGIC) or self._bytes(len(_MAGIC)) != _MAGIC:
-            raise ModelError(f"{self._path} is no GGUF file: it does not begin with {_MAGIC.decode()}")
+            raise ModelError(f"{self._path} is not a GGUF file: it does not start with {_MAGIC.decode()}")
         version = self._whole("<I")
         if version not in _VERSIONS:
             likely = " (big-endian?)" if version.to_bytes(4, "big")[0] in _VERSIONS else ""
@@ -198,7 +200,7 @@ class _Tables:
         try:
             kind = GGMLQuantizationType(number)
         except ValueError:
-            raise ModelError(f"{self._path}: {name} is stored as type {number}, which is not known here") from None
+            raise ModelError(f"{self._path}: {name} is stored as type {number}, which is not supported") from None
         if min(shape) < 1 or shape[-1] % GGML_QUANT_SIZES[kind][0]:
             raise self._damaged(f"{name} has the shape {list(shape)}, which {kind.name} cannot have")
         return StoredTensor(name, shape, kind, self._path, offset)

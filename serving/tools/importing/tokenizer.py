@@ -65,11 +65,13 @@ def build_tokenizer(vocabulary: GgufVocabulary) -> ImportedTokenizer:
 
 def _splitting(name: str) -> Splitting:
     if name in _NO_CHOICE:
-        logger.warning("the file does not say how its tokenizer splits text: GPT-2's way is taken, ids may differ")
+        logger.warning("the file does not define how its tokenizer splits text: GPT-2's rule is used, ids may differ")
         return GPT2
     if name not in SPLITTINGS:
         known = ", ".join(sorted(SPLITTINGS))
-        raise ModelError(f"its tokenizer splits text in the way {name[:40]!r}, which is not known; known are {known}")
+        raise ModelError(
+            f"its tokenizer splits text in the way {name[:40]!r}, which is not supported; supported are {known}"
+        )
     return SPLITTINGS[name]
 
 
@@ -79,7 +81,7 @@ def _byte_level(vocabulary: GgufVocabulary, splitting: Splitting) -> Tokenizer:
     for merge in texts(vocabulary.values, "merges"):
         left, _, right = merge.partition(" ")
         if left not in ids or right not in ids or left + right not in ids:
-            raise ModelError(f"tokenizer.ggml.merges has {merge[:40]!r}, which is not of its tokens")
+            raise ModelError(f"tokenizer.ggml.merges has {merge[:40]!r}, which is not made of its tokens")
         merges.append((left, right))
     raw = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=splitting.ignore_merges))
     if (normalizer := splitting.normalizer()) is not None:

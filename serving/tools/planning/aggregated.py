@@ -55,7 +55,7 @@ def both_floors(
             continue
         for both in _limited(divided, config, demand, wanted, target, kind, dropped):
             least = bounds.least_both(cost, config, demand, both, target)
-            found[both] = Floor(least, f"by the cost model, {least - 1} x {kind.npus} NPUs do less than is asked for")
+            found[both] = Floor(least, f"by the cost model, {least - 1} x {kind.npus} NPUs do less than requested")
     if not found:
         raise ConfigError(_impossible(*closest, target, dropped))
     return found

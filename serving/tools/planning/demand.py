@@ -82,7 +82,7 @@ def demand(workload: RequestStream, *, reuse: bool, most: int = READ_AT_MOST) ->
             seen.update(list(enumerate(request.blocks))[known:])
         reused.append(min(known * workload.block_tokens, request.prompt_tokens - 1))
     if not prompts:
-        raise TraceError(f"{workload.name}: no request in it; there is nothing to plan for")
+        raise TraceError(f"{workload.name}: it has no requests to plan for")
     complete = next(stream, None) is None
     prompt, output, again = (np.array(column, np.int64) for column in (prompts, outputs, reused))
     return PlanDemand(last_s, prompt, output, again, complete)

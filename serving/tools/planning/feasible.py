@@ -102,7 +102,7 @@ def _pools(
         for least in (bounds.least_prefills(fast, config, demand, one, target),)
     }
     decode = {
-        one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs generate slower than is asked for")
+        one: Floor(least, f"by the cost model, {least - 1} x {one.npus} NPUs generate slower than requested")
         for one in space.decode
         for least in (bounds.least_decodes(cost, config, demand, one, target),)
     }
@@ -242,7 +242,7 @@ def _too_large(npus: int, side: _Side, cost: CostModel, wanted: SearchLimits, dr
         cost = bounds.shape_cost(cost, replace(side.shape, npus=npus))
     reason = bounds.misfit(cost, side.pool, npus)
     if reason is None and npus >= wanted.budget:
-        reason = f"one of them leaves nothing of {wanted.budget} NPUs for the other pool"
+        reason = f"one of them leaves none of {wanted.budget} NPUs for the other pool"
     if reason is not None:
         dropped.append(Dropped(side.instances(npus), reason))
     return reason is not None

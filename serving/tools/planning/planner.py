@@ -130,7 +130,7 @@ def check_loop(trace: TraceChoice, *, losses: bool) -> None:
     if trace.concurrency < 1:
         raise ConfigError(f"--concurrency {trace.concurrency}: at least 1")
     if trace.rate != 1:
-        raise ConfigError("--rate goes with an open loop; with --concurrency it would change nothing")
+        raise ConfigError("--rate is for an open loop; with --concurrency it has no effect")
     if losses:
         raise ConfigError("--losses is for an open loop: a closed one has no busiest minute")
 

@@ -57,7 +57,7 @@ class TraceChoice:
         workload = self.open()
         rows = [(one.arrival_s, one.prompt_tokens + one.output_tokens) for one in workload.requests]
         if not rows:
-            raise TraceError(f"{workload.name}: no request in it; there is nothing to plan for")
+            raise TraceError(f"{workload.name}: it has no requests to plan for")
         times, tokens = np.array([row[0] for row in rows]), np.array([float(row[1]) for row in rows])
         whole_s = float(times[-1])
         length_s = max(whole_s / parts, _LEAST_S)

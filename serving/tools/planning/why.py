@@ -59,7 +59,7 @@ def _prefill_state(
     busy = next(one.busy_share for one in pool_summaries(result) if one.name != "decode")
     if over:
         return (
-            f"while requests came, the prefill queue held more than {numbers.limit(target.ttft_s)} of work "
+            f"while requests arrived, the prefill queue held more than {numbers.limit(target.ttft_s)} of work "
             f"{numbers.share(over)} of the time, and instances did {numbers.share(busy)} of what they can"
         )
     return f"no long queue, {_who(candidate)} did only {numbers.share(busy)} of what they can"

@@ -80,7 +80,7 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """
     wide = hessian.double()
     if not bool(wide.isfinite().all()):
-        raise ModelError("what it is called with during calibration is no number (NaN) or without limit")
+        raise ModelError("its input during calibration is not a number (NaN) or infinite")
     mean = float(wide.diagonal().mean())
     while True:
         damped = wide.clone()

@@ -54,7 +54,7 @@ def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, 
     refuse_used(out)
     config = read_architecture(model)
     if config.quantization.int8:
-        raise ConfigError(f"{model} is INT8 already: give the checkpoint that it was made from")
+        raise ConfigError(f"{model} is INT8 already: give its original checkpoint")
     checkpoint, drafts = open_checkpoint(config, model, None)
     text = read_text(model, config, files, settings)
     with torch.inference_mode(), CheckpointWriter(out) as writer:

@@ -78,7 +78,7 @@ def pools_of(on: RayHosts) -> dict[str, Any]:
 def test_a_system_is_deployed_deployed_anew_and_taken_away(two_hosts: RayHosts, expected: str) -> None:
     nobody = two_hosts.cloudmatrix("right", "serve", "--address", "10.77.0.1:1", "--config", str(CONFIG), check=False)
     assert "Traceback" not in nobody
-    assert "no Ray answers at 10.77.0.1:1" in nobody
+    assert "no Ray responds at 10.77.0.1:1" in nobody
     said = two_hosts.cloudmatrix("left", "serve", "--address", two_hosts.address, "--config", str(CONFIG))
     assert "2 hosts, 16 NPUs, 2048 MiB of UB memory; authentication token; TLS off; control store in memory" in said
     assert f"endpoint         {two_hosts.url('left')}/v1" in said

@@ -41,7 +41,7 @@ async def test_slow_bodies_leave_room_for_others(served: ServedModel, monkeypatc
     refused, task = start(harness.app, PATH, BODY, chunks=2, headers=a)
     await task
     assert refused.status == 429
-    assert b"under way" in refused.body
+    assert b"in progress" in refused.body
     for headers, chunks in ((a, 1), (b, 2)):
         fine, task = start(harness.app, PATH, BODY, chunks=chunks, headers=headers)
         await task

@@ -24,7 +24,7 @@ def refusal(reply: Any, param: str, *words: str) -> None:
 
 
 def test_what_is_too_many_is_named(small: Harness) -> None:
-    refusal(chat(small.app, n=5), "n", "'n' asks for 5", "at most 4", "max_n")
+    refusal(chat(small.app, n=5), "n", "'n' requests 5", "at most 4", "max_n")
     refusal(complete(small.app, n=5, best_of=5), "n", "at most 4")
     refusal(complete(small.app, prompt=["a"] * 7), "prompt", "7 prompts", "at most 6", "max_request_sequences")
     refusal(complete(small.app, prompt=["a"] * 3, n=3), "n", "3 prompts times 'n' = 3 are 9", "at most 6")

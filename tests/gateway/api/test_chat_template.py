@@ -104,7 +104,7 @@ def test_today_is_available_to_templates() -> None:
 
 def test_impossible_continuations_are_refused() -> None:
     template = ChatTemplate(TEMPLATE, SPECIAL)
-    with pytest.raises(InvalidRequestError, match="exclude each other"):
+    with pytest.raises(InvalidRequestError, match="mutually exclusive"):
         render(template, CHATS[0], continue_final_message=True)
     with pytest.raises(InvalidRequestError, match="final message with text"):
         render(template, [{"role": "user"}], add_generation_prompt=False, continue_final_message=True)

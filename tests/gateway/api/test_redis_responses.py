@@ -90,7 +90,7 @@ def test_a_conversation_over_a_redis_that_goes_away(
         with caplog.at_level(logging.WARNING):
             answer = await requested(first, "POST", "/v1/responses", json={"model": "tiny", "input": "hi"})
             assert answer.status_code == 200
-        assert "is not kept: the Redis of [kvcache] directory" in caplog.text
+        assert "is not stored: the Redis of [kvcache] directory" in caplog.text
         for method in ("GET", "DELETE"):
             check(await requested(first, method, f"/v1/responses/{name}"), 503, code="service_unavailable")
         for store in stores:
@@ -118,5 +118,5 @@ def test_which_place_a_configuration_names(redis: RedisProcess) -> None:
     assert place(redis.url, response_store="memory") is None
     assert place(redis.url, kept_responses=0) is None
     assert place("embedded", response_store=redis.url) is not None
-    with pytest.raises(ConfigError, match=r"^\[gateway\] response_store is no address"):
+    with pytest.raises(ConfigError, match=r"^\[gateway\] response_store is not a Redis address"):
         place("embedded", response_store="redis://host:secret/0")

@@ -66,10 +66,10 @@ def test_a_request_larger_than_all_seats_starts_when_nothing_runs() -> None:
 
 def test_both_bounds_hold_and_an_empty_queue_takes_anything() -> None:
     decision = full().offer(asks(9), 2, 0.0)
-    assert decision == AdmissionDecision(False, "4 requests wait, 4 may", 1.0)
+    assert decision == AdmissionDecision(False, "4 requests are queued, the limit is 4", 1.0)
     queue = AdmissionQueue(LIMITS)
     assert queue.offer(asks(1, 5000), 2, 0.0).accepted
-    assert queue.offer(asks(2, 1), 2, 0.0).reason == "5000 prompt tokens wait, 1000 may"
+    assert queue.offer(asks(2, 1), 2, 0.0).reason == "5000 prompt tokens are queued, the limit is 1000"
     none = AdmissionQueue(AdmissionLimits(0, 1000, 1))
     assert none.offer(asks(1), 0, 0.0).accepted
     assert none.take(0, 0.0) == 1
@@ -80,7 +80,7 @@ def test_a_large_request_needs_half_of_the_bound_free_and_is_not_followed() -> N
     queue = AdmissionQueue(LIMITS)
     for number in (1, 2):
         assert queue.offer(asks(number, 251), 2, 0.0).accepted
-    assert queue.offer(asks(3, 5000), 2, 0.0).reason == "502 prompt tokens wait, 1000 may"
+    assert queue.offer(asks(3, 5000), 2, 0.0).reason == "502 prompt tokens are queued, the limit is 1000"
     assert queue.take(0, 0.0) == 1
     assert queue.offer(asks(3, 5000), 2, 0.0).accepted
     assert not queue.offer(asks(4, 1), 2, 0.0).accepted
@@ -179,7 +179,7 @@ def test_a_key_with_long_prompts_leaves_room_for_the_tokens_of_others() -> None:
     queue = AdmissionQueue(SHARED)
     assert [queue.offer(asks(n, 30_000, key="greedy"), 1, 0.0).accepted for n in range(3)] == [True, True, False]
     assert queue.offer(asks(5, 30_000, key="greedy"), 1, 0.0).reason == (
-        "60000 prompt tokens of the key wait, 40000 more may for all"
+        "60000 prompt tokens of the key are queued, 40000 more fit for all keys"
     )
     assert queue.offer(asks(9, 30_000, key="modest"), 1, 0.0).accepted
 
@@ -262,7 +262,9 @@ def test_the_told_time_grows_with_those_who_were_told_before_and_their_room_is_k
     assert not queue.offer(asks(200, mark=200), 2, now + 1.5).accepted, "too early"
     newcomer = queue.offer(asks(300), 2, now + 1.5)
     assert not newcomer.accepted
-    found = re.fullmatch(r"(\d+) requests wait, and (\d+) were told to come back, (\d+) may", newcomer.reason)
+    found = re.fullmatch(
+        r"(\d+) requests are queued and (\d+) were given a Retry-After, the limit is (\d+)", newcomer.reason
+    )
     assert found is not None
     waiting, told_back, limit = map(int, found.groups())
     assert waiting <= limit < waiting + 1 + told_back
@@ -335,7 +337,7 @@ def test_what_could_not_start_in_time_is_refused_at_once() -> None:
 def test_a_number_waits_once() -> None:
     lines = FairLines()
     lines.add(asks(1))
-    with pytest.raises(LedgerError, match="waits already"):
+    with pytest.raises(LedgerError, match="is already queued"):
         lines.add(asks(1))
 
 

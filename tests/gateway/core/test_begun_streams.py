@@ -49,7 +49,7 @@ def test_a_begun_stream_does_not_if_no_replacement_comes() -> None:
     look_until(bench, 100.0 + ROLE_WAIT_S + 2.0)
     assert bench.over == [begun]
     assert bench.failures[begun].kind is FailKind.UNAVAILABLE
-    assert bench.failures[begun].reason.startswith("no prefill instance came up")
+    assert bench.failures[begun].reason.startswith("no prefill instance became available")
 
 
 def test_a_begun_stream_ends_at_its_own_deadline() -> None:

@@ -167,9 +167,9 @@ def test_cached_prompts_are_no_work() -> None:
 def test_a_ledger_that_does_not_balance_is_found() -> None:
     ledger = ConcurrencyLedger()
     ledger.start("s", "a", 10, 5, 0.0)
-    with pytest.raises(LedgerError, match="has a seat already"):
+    with pytest.raises(LedgerError, match="already has a slot"):
         ledger.start("s", "a", 10, 5, 0.0)
-    for name, value, told in (("_work", 3, "on their way"), ("_own", {}, "other seats"), ("_computing", {}, "prompts")):
+    for name, value, told in (("_work", 3, "in flight"), ("_own", {}, "in use"), ("_computing", {}, "prompts")):
         kept = getattr(ledger, name)
         setattr(ledger, name, value)
         with pytest.raises(LedgerError, match=told):

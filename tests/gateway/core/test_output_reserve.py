@@ -57,5 +57,5 @@ def test_sums_that_do_not_agree_are_found() -> None:
     reserve = OutputReserve(16)
     reserve.book("x", A, 50)
     reserve._total[A] += 1
-    with pytest.raises(LedgerError, match="its parts sum up to"):
+    with pytest.raises(LedgerError, match="its parts sum to"):
         reserve.check()

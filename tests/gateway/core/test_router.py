@@ -106,7 +106,7 @@ def test_nearly_equal_instances_take_turns_and_gateways_begin_elsewhere() -> Non
     assert Counter(route_prefill(views, 1, n, 5.0).replica for n in range(20)) == {"a": 10, "b": 10}
     firsts = {route_prefill(views, 1, RouteTurn(1, seed), 5.0).replica for seed in range(4)}
     assert firsts == {"a", "b"}
-    assert ", 2 alike" in route_prefill(views, 1, 0, 5.0).reason
+    assert ", 2 equal" in route_prefill(views, 1, 0, 5.0).reason
 
 
 def test_what_this_gateway_sent_counts_for_every_gateway() -> None:
@@ -147,7 +147,7 @@ def test_the_prompts_host_comes_first_among_equals_only() -> None:
     assert right == {"b": 15, "c": 15}
     assert route_decode(views, 1, 0, 5.0, host=NodeId("right")).reason == (
         "room for 1 blocks (100 free), 20 sequences, load 1.00, "
-        "the least of 3, 3 alike, 2 on the prompt's host with room in pool p, next 1.00"
+        "the least of 3, 3 equal, 2 on the prompt's host with room in pool p, next 1.00"
     )
     busier = [on("left", "a", 22), *views[1:]]
     assert {route_decode(busier, 1, turn, 5.0, host=NodeId("left")).replica for turn in range(6)} == {"b", "c"}

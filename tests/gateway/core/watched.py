@@ -156,7 +156,7 @@ class WatchedGateway:
                 assert number in self.invalid
             case FailKind.POISON:
                 assert self.losses >= 3
-            case FailKind.UNAVAILABLE if "came up within" in failure.reason:
+            case FailKind.UNAVAILABLE if "became available within" in failure.reason:
                 assert self.now - client.submitted >= self.core.settings.role_wait_s
                 assert self.now - self.open_at >= self.core.settings.role_wait_s or "no instance" not in failure.reason
             case FailKind.DRAINING:

@@ -151,8 +151,8 @@ def test_fetches_that_are_given_up_are_answered_at_once(one_rank: tuple) -> None
     for effect in (FetchExpert(slow), FetchExpert(next_), MovesEnded("a rank was lost"), LoadExpert(slow)):
         mover.take(effect)
     assert [events.get(timeout=60) for _ in range(2)] == [
-        MoveFailed(slow, "the move was given up"),
-        MoveFailed(next_, "the move was given up"),
+        MoveFailed(slow, "the move was abandoned"),
+        MoveFailed(next_, "the move was abandoned"),
     ]
     assert events.get(timeout=60) == MovesStopped(0, ((0, 1, 2, None),))
     assert events.get(timeout=60) == MoveLoaded(slow), "loads without a source are a recovery's, and are not paced"
@@ -206,7 +206,7 @@ def test_a_load_without_its_fetch_fails_and_empties_the_slot(one_rank: tuple) ->
     mover.take(LoadExpert(move(5, 1, ExpertSlot(1, 0))))
     failed = events.get(timeout=60)
     assert isinstance(failed, MoveFailed)
-    assert "was not fetched" in failed.reason
+    assert ": not fetched" in failed.reason
     slots.table.publish()
     assert slots.table.gate_up[1].out_features == 0
     assert events.empty()

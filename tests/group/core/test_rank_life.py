@@ -93,7 +93,7 @@ def test_offers_that_make_a_group() -> None:
             r"a group of at most 2 ranks cannot be formed of \[0, 2\]",
         ),
         (offers(2)[0], [*offers(1), *offers(1)], r"cannot be formed of \[0, 0\]"),
-        (RankOffer(0, 999, "", "x"), offers(2), "rank 0 of the group is another process by now"),
+        (RankOffer(0, 999, "", "x"), offers(2), "rank 0 of the group is now another process"),
         (offers(2)[0], [offers(2)[0], offers(2, "y")[1]], "ranks 0 and 1 have different models"),
         (
             RankOffer(0, 5, "", "x", "avx2"),

@@ -118,5 +118,5 @@ def test_a_group_may_grow_and_shrink_with_ranks_of_any_size() -> None:
     ledger.check()
     assert list(ledger.map.slots) == [6, 6]
     ledger.claim()
-    with pytest.raises(LedgerError, match="to be abandoned first"):
+    with pytest.raises(LedgerError, match="abandon the move first"):
         ledger.regroup(regroup_map({0: ledger.held(0)}, 2, 4, 4), {})

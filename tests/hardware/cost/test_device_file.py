@@ -82,7 +82,7 @@ def test_a_file_of_one_s_own(tmp_path: Path) -> None:
          r"unknown key loading\.pool_bytes_per_s\.valeu \(did you mean value\?\)"),
         ('value = 134.2e9, status = "derived"', 'value = 1, status = "sure"', "status is 'sure'"),
         ('value = 128, status = "published", source = "V2 Table 7: batch 128 per rank"',
-         'value = 128, status = "published", source = " "', r"experts\.tokens: say where the number comes from"),
+         'value = 128, status = "published", source = " "', r"experts\.tokens: name the origin of the number"),
         ('"DIE_HBM_RATE"', '"DIE_HBM_RATES"', r"no figure 'DIE_HBM_RATES' \(did you mean DIE_HBM_RATE"),
         ('{ figure = "NPU_DIES" }', '{ figure = "NPU_DIES", value = 2 }', r"unknown key die\.per_npu\.value"),
         ('decode_overlap = "split-cores"', 'decode_overlap = "both"', r"decode_overlap is 'both'; it must be one"),
@@ -90,7 +90,7 @@ def test_a_file_of_one_s_own(tmp_path: Path) -> None:
         ("values = [8, 16, 32, 64, 128, 256]", "values = [16, 8, 32, 64, 128, 256]", "rising whole numbers"),
         ("values = [8, 16, 32, 64, 128, 256]", "values = []", "a list of numbers above zero"),
         ("hbm_share = { value = 0.9,", "hbm_share = { value = 1.1,", "a share of a peak; it cannot exceed 1"),
-        ("split_high = { value = 20,", "split_high = { value = 24,", "must lie within 1"),
+        ("split_high = { value = 20,", "split_high = { value = 24,", "must be within 1"),
         ("shared_die_share = { value = 0.1,", "shared_die_share = { value = 1.0,", "leaves no cores, or no dies"),
     ],
 )  # fmt: skip

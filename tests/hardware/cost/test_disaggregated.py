@@ -144,7 +144,7 @@ def test_what_is_not_priced_is_refused() -> None:
         attention_tp, head_tp, expert_dies, domains = wrong
         with pytest.raises(SpecError, match=r"cannot be|only 1 is priced"):
             Parallelism(attention_tp, head_tp, None, expert_dies, domains)
-    with pytest.raises(SpecError, match="expert_tp is 2, but beside expert_dies only 1 is priced"):
+    with pytest.raises(SpecError, match="expert_tp is 2, but with expert_dies only 1 is priced"):
         Parallelism(expert_dies=32, expert_tp=2)
     with pytest.raises(SpecError, match="no prefill with experts"):
         CostModel(ASCEND, prefill=Parallelism(expert_dies=32))

@@ -139,7 +139,7 @@ prefill,16,,,,,,2048
     for line, told in zip(
         lines,
         ("phase is 'decoding'", "dies is '0'", "batch_per_npu is 'nan'", "tpot_ms is missing", "go together",
-         "acceptance is '7'; it must be a share", "drafts is '1.5'", "tokens_per_die says nothing about a decode step",
+         "acceptance is '7'; it must be a share", "drafts is '1.5'", "tokens_per_die has no meaning for a decode step",
          "one of step_ms and tokens_per_s_per_npu", "prompt_tokens is 'many'", "8 cells where the first line has 10"),
         strict=True,
     ):  # fmt: skip

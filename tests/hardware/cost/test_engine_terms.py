@@ -164,5 +164,7 @@ def test_a_fit_keeps_what_is_stated_and_finds_the_rest(overlapped: bool) -> None
 
 def test_a_step_that_is_all_stated_says_nothing_of_the_device() -> None:
     bound = model(host_step_s=0.2, overlapped=True)
-    with pytest.raises(SpecError, match="row 4: a step of 200 ms, of which the profile states 200 ms: it says nothing"):
+    with pytest.raises(
+        SpecError, match="row 4: a step of 200 ms, of which the profile states 200 ms: it has no information"
+    ):
         fit_engine(bound, measured(bound, (4,)), name="mine", title="mine")

@@ -62,10 +62,10 @@ def test_a_checkpoint_states_its_formats(stated: object, attention: object, expe
     ("stated", "named"),
     [
         (8, "no JSON object"),
-        ({"quant_method": "bitsandbytes"}, "'bitsandbytes' is not priced; say how it is served with --weights"),
+        ({"quant_method": "bitsandbytes"}, "'bitsandbytes' is not priced; set its format with --weights"),
         ({"quant_method": "gptq", "bits": 3}, "gptq of 3 bits"),
         (compressed(), "names no group"),
-        (compressed({"targets": ["Linear"]}), "config_groups.0 says nothing of weights"),
+        (compressed({"targets": ["Linear"]}), "config_groups.0 does not define the weights"),
         (compressed(group({"num_bits": 2, "type": "int"}, None)), "2 bits of 'int'"),
         (compressed(group(FLOAT8, None)), "8 bits of 'float', activations of None bits"),
         (compressed(group(INT4, {"num_bits": 4})), "activations of 4 bits"),

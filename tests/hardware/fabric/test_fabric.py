@@ -305,7 +305,7 @@ def test_times_names_and_capacities_that_do_not_fit_are_refused() -> None:
         lambda: links.cancel(0, TransferId("t")),
         lambda: links.rate(TransferId("t")),
     ):
-        with pytest.raises(FabricError, match="t is not under way"):
+        with pytest.raises(FabricError, match="t is not in progress"):
             ask()
     for ask_link in (lambda: links.capacity(LinkId("z")), lambda: links.set_capacity(0, LinkId("z"), 1)):
         with pytest.raises(FabricError, match="there is no link z"):

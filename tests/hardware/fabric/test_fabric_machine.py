@@ -35,7 +35,7 @@ class FabricMachine(RuleBasedStateMachine):
     @rule(transfer=ids, route=routes, nbytes=sizes, latency=latencies, cap=caps)
     def start(self, transfer: TransferId, route: Route, nbytes: int, latency: float, cap: float | None) -> None:
         if transfer in self.asked:
-            with pytest.raises(FabricError, match="under way already"):
+            with pytest.raises(FabricError, match="already in progress"):
                 self.fabric.start(self.now, transfer, route, nbytes, latency, cap)
             return
         end = self.fabric.start(self.now, transfer, route, nbytes, latency, cap)

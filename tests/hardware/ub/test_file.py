@@ -120,7 +120,7 @@ def test_no_room_leaves_no_file(shm: Path) -> None:
     where = os.statvfs(shm)
     if where.f_blocks == 0:
         pytest.skip("this shared memory has no limit")
-    with pytest.raises(UbFullError, match="ask for less UB memory"):
+    with pytest.raises(UbFullError, match="request less UB memory"):
         UbSegment.create(shm / "ub", 2 * where.f_blocks * where.f_frsize)
     assert not (shm / "ub").exists()
 

@@ -176,7 +176,7 @@ REFUSED: list[tuple[str, Callable[..., object], list[tuple[Any, ...]]]] = [
     ("rate", Steps, [(((-1.0, 1.0),),), (((1.0, 0.0),),), (((math.inf, 1.0),),), (((0.0, 5.0),),), ((),)]),
     ("burstiness", Steps, [(((1.0, 1.0),), -2.0)]),
     ("scale", ReplayedArrivals, [(0.0,), (-1.0,), (math.inf,), (math.nan,)]),
-    ("holds nothing", ReplayedArrivals, [(1.0, 5.0, 5.0), (1.0, 6.0, 5.0), (1.0, -1.0, 5.0)]),
+    ("contains no requests", ReplayedArrivals, [(1.0, 5.0, 5.0), (1.0, 6.0, 5.0), (1.0, -1.0, 5.0)]),
 ]
 
 

@@ -232,4 +232,4 @@ def test_a_data_set_that_ends_too_soon_is_told(loadgen_run: Run, capsys: pytest.
     for asked, cautions in ((10, 1), (7, 0)):
         assert loadgen_run(*flags, "--num-prompts", str(asked)) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert told.count("--num-prompts asked for 10 conversations, and the data set gave 7") == cautions
+        assert told.count("--num-prompts asked for 10 conversations, but the data set has only 7") == cautions

@@ -103,13 +103,13 @@ async def test_a_retry_only_for_a_kept_connection_without_a_byte_of_the_answer()
         made = await ask(client)
         assert len(server.requests) == 3
     assert (made.failure, digest(made).outcome) == (Failure.LOST, RequestOutcome.CONNECTION)
-    assert made.error == "connection closed by the server before an answer came"
+    assert made.error == "connection closed by the server before a response arrived"
 
     async with scripted([READ, RESET]) as server, client_of(server.url) as client:
         made = await ask(client)
         assert len(server.requests) == 1
     assert made.failure is Failure.LOST
-    assert made.error == "connection reset by the server before an answer came"
+    assert made.error == "connection reset by the server before a response arrived"
 
     async with scripted([READ, ANSWER, READ, HEAD[:20], 0.02, CLOSE]) as server, client_of(server.url) as client:
         await ask(client)

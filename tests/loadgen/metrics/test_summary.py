@@ -70,7 +70,7 @@ def test_errors_cache_tokens_and_warnings() -> None:
 
     odd = [record([2.0, 3.0], output_tokens=None), record([2.0], input_tokens=20)]
     text = "\n".join(summary(odd).warnings)
-    assert "1 answers came without usage" in text
+    assert "1 responses had no usage" in text
     assert "1 prompts had other lengths" in text
     assert "no request succeeded" in "\n".join(summary([failed()]).warnings)
 
@@ -146,7 +146,7 @@ def test_the_timeline_and_the_steady_state() -> None:
         ({"cpu_share": 0.9}, "used 90% of a core"),
         ({"loop_lag_p99_s": 0.02}, "timer fired 20.0 ms late"),
         ({"starved_s": 1.0}, "slots stood free"),
-        ({"late_digests": 3}, "3 answers came faster"),
+        ({"late_digests": 3}, "3 responses arrived faster"),
         ({"offered_per_s": 10.0}, "only"),
     ],
 )
@@ -165,7 +165,7 @@ NO_CORE = {"late_s": 2.0, "denied_s": 1.9, "cores": 2, "others_cores": 1.9, "sto
     ("facts", "words"),
     [
         ({"loop_lag_p99_s": 0.02, **NO_CORE}, "timer fired 20.0 ms late"),
-        ({"late_digests": 3, **NO_CORE}, "3 answers came faster"),
+        ({"late_digests": 3, **NO_CORE}, "3 responses arrived faster"),
         ({"offered_per_s": 10.0, **NO_CORE}, "only"),
         ({"starved_s": 1.0, "drawing_cpu_s": 0.2, "drawing_waited_s": 0.8}, "slots stood free"),
     ],
@@ -182,7 +182,7 @@ def test_who_had_the_cores_is_told() -> None:
     last = summary(PROMPT, loop_lag_p99_s=0.02, **NO_CORE).generator.machine_reasons[-1]
     assert "used 1.90 of 2 cores, and the host of this virtual machine took 0.05" in last
     unknown = summary(PROMPT, loop_lag_p99_s=0.02, late_s=1.0, denied_s=1.0).generator.machine_reasons[-1]
-    assert unknown == "what helps: leave the generator a core, or run it elsewhere"
+    assert unknown == "what helps: leave the generator a core, or run it on another machine"
 
 
 @pytest.mark.parametrize(

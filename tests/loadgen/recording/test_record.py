@@ -228,7 +228,7 @@ def test_folders_that_give_no_trace(tmp_path: Path, words: Words) -> None:
         record_trace(tmp_path / "nowhere", tmp_path / "t")
     folder = run(tmp_path / "nothing", [])
     (folder / "sent.jsonl").write_text("")
-    with pytest.raises(UsageError, match="nothing to record"):
+    with pytest.raises(UsageError, match="no sent request to record"):
         record_trace(folder, tmp_path / "t")
     folder = _one(tmp_path, words)
     with pytest.raises(OutputError, match="cannot write"):

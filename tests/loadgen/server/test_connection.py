@@ -80,7 +80,7 @@ def test_closed_connections_are_replaced(server: SmallServer) -> None:
 
 def test_a_host_that_is_not_there() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServerUnreachable, match=f"nobody listens at {url}"):
+    with pytest.raises(ServerUnreachable, match=f"nothing listens at {url}"):
         QueryConnection(url).get("/", 60)
     with pytest.raises(ServerUnreachable, match="cannot find the host"):
         QueryConnection("http://no-such-host.invalid:1").get("/", 60)

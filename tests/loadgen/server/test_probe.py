@@ -66,9 +66,9 @@ def test_nobody_there() -> None:
         port = listening.getsockname()[1]
     endpoint = Endpoint(base_url=f"http://127.0.0.1:{port}", path="/v1/completions", model="tiny")
     started = time.monotonic()
-    with pytest.raises(ServerUnreachable, match="nobody listens"):
+    with pytest.raises(ServerUnreachable, match="nothing listens"):
         check(endpoint)
-    with pytest.raises(ServerUnreachable, match="nobody listens"):
+    with pytest.raises(ServerUnreachable, match="nothing listens"):
         check(endpoint, ready_timeout_s=0.2)
     assert time.monotonic() - started < 30
 

@@ -257,7 +257,7 @@ def test_what_is_converted_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{tmp_path / 'out'}: {len(made)} requests\n"
     assert [(one.input_tokens, one.output_tokens) for one in open_trace(tmp_path / "out").requests()] == made
     assert main(["trace", "info", str(tmp_path / "out")]) == 0
-    assert "nothing is known of prefixes" in capsys.readouterr().out
+    assert "no information about prefixes" in capsys.readouterr().out
 
     path = written(tmp_path, GOOD["mooncake, dates"][0])
     assert main(["trace", "convert", str(path), "-o", str(tmp_path / "out"), "--format", "azure"]) == 0

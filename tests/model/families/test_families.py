@@ -50,13 +50,13 @@ def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: 
 @pytest.mark.parametrize(
     ("case", "change", "message"),
     [
-        ("llama", {"attention_out_scale": 2.0}, "attention_out_scale = 2.0: not known for this architecture"),
+        ("llama", {"attention_out_scale": 2.0}, "attention_out_scale = 2.0: not supported for this architecture"),
         ("llama", {"num_key_value_heads": 4}, "6 heads cannot share 4 KV heads"),
         ("llama", {"mlp_bias": True}, "mlp_bias = True is not supported"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5.0}}, "malformed key 'low_freq_factor'"),
         ("llama", {"rope_parameters": {"rope_theta": 5.0, "mscale": 2}}, "have the key mscale, which is not known"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
-        ("llama", {"num_hidden_layers": 10**9}, "is more than the 4096 layers"),
+        ("llama", {"num_hidden_layers": 10**9}, "exceeds the 4096 layers"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries for 4 layers"),
         ("qwen3", {"layer_types": ["linear_attention"] * 4}, "layer_types names 'linear_attention'"),
         ("qwen3_moe", {"mlp_only_layers": "none"}, "malformed key mlp_only_layers"),
@@ -71,14 +71,14 @@ def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: 
         ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank is missing: an indexer's queries"),
         ("deepseek_v32", {"index_head_dim": 4}, "qk_rope_head_dim = 8 exceeds index_head_dim = 4"),
         ("deepseek_v32", {"indexer_rope_interleave": True}, "indexer_rope_interleave = True is not supported"),
-        ("deepseek_v32", {"indexer_types": ["full", "shared", "full"]}, "indexer_types = .*: not known"),
+        ("deepseek_v32", {"indexer_types": ["full", "shared", "full"]}, "indexer_types = .*: not supported"),
         ("deepseek_v32", {"layer_types": ["full_attention"] * 3}, "layer_types names 'full_attention'"),
         ("glm_moe_dsa", {"indexer_types": ["shared"] * 3}, "the first layer's indexer is shared"),
         ("glm_moe_dsa", {"indexer_types": ["full"]}, "indexer_types has 1 entries for 3 layers"),
         (
             "glm_moe_dsa",
             {"indexer_types": None, "index_topk_pattern": "FXS"},
-            "index_topk_pattern = 'FXS' is no F or S",
+            "index_topk_pattern = 'FXS' is not one F or S",
         ),
     ],
 )

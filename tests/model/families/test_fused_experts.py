@@ -121,20 +121,20 @@ def test_all_numbers_of_mxfp4() -> None:
 BROKEN: dict[str, tuple[dict[str, Tensor | None], str]] = {
     "scales of another shape": (
         {LAYER + "experts.down_proj_scales": torch.zeros(6, 64, 2, dtype=torch.uint8)},
-        r"down_proj_blocks has no _scales of \[6, 64, 3\] beside it",
+        r"down_proj_blocks has no _scales of \[6, 64, 3\]: fetch",
     ),
     "no scales": ({LAYER + "experts.down_proj_scales": None}, "down_proj_blocks has no _scales"),
     "no blocks": ({LAYER + "experts.down_proj_blocks": None}, "down_proj_scales has no _blocks"),
     "blocks of another size": (
         {LAYER + "experts.down_proj_blocks": torch.zeros(6, 64, 3, 8, dtype=torch.uint8)},
-        "cannot be told apart into experts",
+        "cannot be split into experts",
     ),
     "experts beyond all reason": (
-        {LAYER + "experts.down_proj_bias": torch.zeros(5000, 1)}, "cannot be told apart into experts",
+        {LAYER + "experts.down_proj_bias": torch.zeros(5000, 1)}, "cannot be split into experts",
     ),
     "an odd width": ({LAYER + "experts.gate_up_proj_bias": torch.zeros(6, 191)}, "not as many of gate as of up"),
     "numbers in place of bytes": (
-        {LAYER + "experts.down_proj_blocks": torch.zeros(6, 64, 3, 16)}, "_blocks and its _scales are no bytes",
+        {LAYER + "experts.down_proj_blocks": torch.zeros(6, 64, 3, 16)}, "_blocks and its _scales are not bytes",
     ),
     "twice": ({LAYER + "experts.2.up_proj.weight": torch.zeros(96, 64)}, "experts.2.up_proj.weight twice"),
 }  # fmt: skip

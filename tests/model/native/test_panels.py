@@ -83,7 +83,7 @@ def test_wrong_shapes_dtypes_and_layouts(forms: PanelForms, library: Library) ->
     memory = memoryview(mmap.mmap(-1, shape.nbytes))
     forms.write(given, shape, memory)
     for layout, data in ((b"panels-0", memory), (shape.layout, memory[:-64])):
-        with pytest.raises(ModelError, match="are no panels of"):
+        with pytest.raises(ModelError, match="are not panels of"):
             forms.over(StoredProduct(data, (40, 96), torch.float32, layout, None))
 
 

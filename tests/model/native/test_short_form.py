@@ -156,9 +156,9 @@ def test_stored_products(own: Library, weight: Tensor) -> None:
     assert same_bits(forms.over(stored)(x), forms.linear(given)(x))
     assert forms.over(stored).form == forms.linear(given).form
     for wrong in (memory[:-64], memory[:64], memory[:0]):
-        with pytest.raises(ModelError, match="are no panels of"):
+        with pytest.raises(ModelError, match="are not panels of"):
             forms.over(StoredProduct(wrong, stored.shape, stored.dtype, stored.layout, None))
-    with pytest.raises(ModelError, match="are no panels of"):
+    with pytest.raises(ModelError, match="are not panels of"):
         forms.over(StoredProduct(memory, stored.shape, torch.float32, stored.layout, None))
 
 

@@ -83,7 +83,7 @@ def test_a_record_that_is_being_written_or_changes_meanwhile_is_none() -> None:
     seen = list[str]()
 
     def look(nbytes: int) -> None:
-        with pytest.raises(ExpertError, match="just being written"):
+        with pytest.raises(ExpertError, match="being written"):
             open_record(record, 3, 5, PANELS)
         seen.append(f"{nbytes}")
 

@@ -141,7 +141,7 @@ def test_a_reserve_takes_no_memory_and_points_to_the_source(tmp_path: Path, kind
     slots.table.publish()
     assert slots.table.gate_up[slots.layout.number(1, 6)].out_features == 0
     if slots.offer is not None:
-        with pytest.raises(ExpertError, match="only the first 1 have memory of their own"):
+        with pytest.raises(ExpertError, match="only the first 1 have their own memory"):
             PeerSlots(slots.offer).record(1, 6)
     slots.close()
 
@@ -230,7 +230,7 @@ def test_fills_that_fail_and_peers_that_are_gone_are_named(
     with pytest.raises(ExpertError, match="cannot be read"):
         peer.record(0, 0)
     again = SlotRegion(slots.offer.path, slots.layout)
-    with pytest.raises(ExpertError, match="not the peer's segment any more"):
+    with pytest.raises(ExpertError, match="no longer the peer's segment"):
         peer.record(0, 0)
     again.close()
 

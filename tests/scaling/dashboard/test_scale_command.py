@@ -108,7 +108,7 @@ def test_decisions_oldest_first(dashboard: FakeDashboard, capsys: pytest.Capture
     told = dashboard.ask("GET", "/api/pools/decisions?pool=decode")[2]["decisions"]
     assert entry == told[0]
     assert ask(dashboard, "decisions", "--pool", "aggregated") == 0
-    assert capsys.readouterr().out == "nothing was changed so far\n"
+    assert capsys.readouterr().out == "nothing has changed so far\n"
 
 
 def pausing(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:

@@ -69,7 +69,7 @@ def test_a_run_that_kept_a_tenant_waiting_is_not_clean(answers: list[StreamedAns
     print_report(run, found, Console(file=out, width=400))
     assert "beside flood  first token p99" in out.getvalue()
     assert ("kept waiting by another tenant" in out.getvalue()) is (told is not None)
-    assert "first token beside a flood" in report_page(run, found)
+    assert "first token during a flood" in report_page(run, found)
     if told is not None:
-        assert "beside another tenant's flood: first token p99 " in out.getvalue()
+        assert "during another tenant's flood: first token p99 " in out.getvalue()
         assert told in out.getvalue()

@@ -244,7 +244,7 @@ def test_every_fault_is_named_with_its_signal_and_what_came_of_it() -> None:
     ]
     assert [row[-1] for row in rows] == [
         "replaced after 4.00 s; 1 stream went on after 2.00 s at most",
-        "replaced after 4.00 s; 1 request was cut or refused meanwhile",
+        "replaced after 4.00 s; 1 request was cut or refused in the meantime",
         "survived; no stream stood still",
         "passed",
     ]

@@ -124,7 +124,7 @@ def test_keys_skip_the_next_step_and_leave(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_named_with_its_exit_code(tmp_path: Path) -> None:
     narrator = narrator_to(io.StringIO())
     run_module(narrator, "json.tool", ["--help"])
-    with pytest.raises(StepError, match=r"`json .*nothing.json` has ended with exit code \d"):
+    with pytest.raises(StepError, match=r"`json .*nothing.json` exited with code \d"):
         run_module(narrator, "json.tool", [str(tmp_path / "nothing.json")])
 
 

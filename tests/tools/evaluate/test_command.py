@@ -127,7 +127,7 @@ def test_doubts_are_told(capsys: pytest.CaptureFixture[str], checkpoint: Path, t
     rows = [{"question": "x" * 40, "choices": ["a", "b"], "answer": answer} for answer in (0, 7)]
     assert evaluate("--model", checkpoint, "--tasks", write_task(tmp_path, questions=rows), "--context", 30) == 0
     told = capsys.readouterr().out
-    assert "animals: 4 contexts were too long and lost their beginning" in told
+    assert "animals: 4 contexts were too long and were cut at the start" in told
     assert "animals: the answer of 1 questions is none of their choices" in told
 
     task = write_task(tmp_path, TASK.replace("metric: acc", "metric: acc\n  - metric: mcc"))
@@ -149,20 +149,20 @@ def test_a_damaged_model_gives_no_figures(
         ("--model", checkpoint, "--reference", damaged, "--text", text),
         ("--model", damaged, "--tasks", write_task(tmp_path / "tasks"), "--limit", 2),
     ):
-        assert "no numbers (NaN): its weights are damaged" in refused(capsys, *words)
+        assert "not numbers (NaN): its weights are damaged" in refused(capsys, *words)
 
 
 def test_mistakes_in_numbers_and_paths(
     capsys: pytest.CaptureFixture[str], checkpoint: Path, text: Path, tmp_path: Path
 ) -> None:
-    assert "name held-out text with --text, or tasks with --tasks" in refused(capsys, "--model", checkpoint)
+    assert "give held-out text with --text, or tasks with --tasks" in refused(capsys, "--model", checkpoint)
     common = ("--model", checkpoint, "--text", text)
     assert "--batch must be 1 or more, not 0" in refused(capsys, *common, "--batch", 0)
     assert "--threads 100000: 1024 at most" in refused(capsys, *common, "--threads", 100_000)
     assert "lower --batch" in refused(capsys, *common, "--batch", 100_000_000)
     assert "--max-tokens must be 1 or more, not -3" in refused(capsys, *common, "--max-tokens", -3)
     assert "--chunk must be 0 or more, not -1" in refused(capsys, *common, "--chunk", -1)
-    assert "--context 100000 is more than the" in refused(capsys, *common, "--context", 100_000)
+    assert "--context 100000 exceeds the" in refused(capsys, *common, "--context", 100_000)
     assert "--stride 9 is more than the context of 8" in refused(capsys, *common, "--context", 8, "--stride", 9)
     assert "holds no config.json" in refused(capsys, "--model", tmp_path, "--text", text)
     assert "holds no config.json" in refused(capsys, *common, "--reference", tmp_path / "nowhere")
@@ -196,7 +196,7 @@ def test_models_that_do_not_belong_together(
     shutil.copy(STORYTELLER / "tokenizer.json", mixed)
     story = tmp_path / "story.txt"
     story.write_text("Once upon a time")
-    assert "and the model knows 320: they do not belong together" in refused(capsys, "--model", mixed, "--text", story)
+    assert "but the model has 320: they do not match" in refused(capsys, "--model", mixed, "--text", story)
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

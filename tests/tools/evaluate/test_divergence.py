@@ -145,9 +145,9 @@ def test_where_a_continuation_begins(tokenizer: Tokenizer) -> None:
     )
     assert encode_pair(tokenizer, "", "xyz", 9).fed == (tokenizer.eos_id, *ids(tokenizer, "xy"))
     nameless = Tokenizer.from_raw(tokenizer.raw, {})
-    with pytest.raises(ConfigError, match="the tokenizer names none"):
+    with pytest.raises(ConfigError, match="the tokenizer has none"):
         encode_pair(nameless, "  ", "xyz", 9)
-    with pytest.raises(ConfigError, match=re.escape("the continuation '' has no token of its own")):
+    with pytest.raises(ConfigError, match=re.escape("the continuation '' adds no token")):
         encode_pair(tokenizer, "x", "", 9)
     with pytest.raises(ConfigError, match="a continuation of 3 tokens does not fit a context of 2"):
         encode_pair(tokenizer, "x", "abc", 2)

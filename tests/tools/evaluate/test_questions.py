@@ -84,7 +84,7 @@ def test_examples_are_those_that_were_asked_for(tmp_path: Path) -> None:
 MISTAKES = {
     "no answers": ({"question": "x", "choices": ["a", "b"]}, "no answer is among its choices: correct `doc_to_target`"),
     "an undefined name": ({"choices": ["a", "b"], "answer": 0}, "question 1 of 'test': the template 'Q: {{question}}"),
-    "no choices": ({"question": "x", "choices": "a", "answer": 0}, "no list of two texts"),
+    "no choices": ({"question": "x", "choices": "a", "answer": 0}, "not a list of at least two strings"),
     "no object": (["x"], "line 1: a question must be a JSON object"),
 }
 
@@ -112,7 +112,7 @@ def test_data_and_examples_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`data_files` has no split 'dev', only test, train"):
         questions(write_task(tmp_path, TASK.replace("test_split: test", "test_split: dev")))
 
-    with pytest.raises(ConfigError, match="7 examples for each question are wanted, and only 6 are there"):
+    with pytest.raises(ConfigError, match="7 examples for each question are requested, but there are only 6"):
         questions(write_task(tmp_path), num_fewshot=7)
     bad = "fewshot_config: {samples: [{question: one, choices: [a, b], answer: 5}]}\n"
     with pytest.raises(ConfigError, match="an example's answer is number 5, and it has 2 choices"):
@@ -155,7 +155,7 @@ def test_choices() -> None:
 
 @pytest.mark.parametrize("template", ["q", "{{q}}", ["one"], "label", '["a", ""]', "[1, 2]"])
 def test_what_is_no_choice(template: str | list[str]) -> None:
-    with pytest.raises(ConfigError, match="no list of two texts or more"):
+    with pytest.raises(ConfigError, match="not a list of at least two strings"):
         choices_of(template, DOC)
 
 
@@ -172,10 +172,10 @@ def test_templates_that_cannot_be_rendered(template: str) -> None:
 
 
 def test_what_is_no_text_target_or_list() -> None:
-    with pytest.raises(ConfigError, match="neither a text nor an index"):
+    with pytest.raises(ConfigError, match="neither a string nor an index"):
         text_of("list", DOC)
     with pytest.raises(ConfigError, match="doc_to_target gives None"):
         target_of("x", {"x": None})
     assert text_of("9" * 5000, DOC) == "9" * 5000
-    with pytest.raises(ConfigError, match="no list of two texts"):
+    with pytest.raises(ConfigError, match="not a list of at least two strings"):
         choices_of("{[]: 1}", DOC)

@@ -63,7 +63,7 @@ REFUSED = {
     "no split": (without("test_split"), "lacks `test_split` or `validation_split`"),
     "from a hub": (
         TASK.replace("dataset_path: json", "dataset_path: some/animals"),
-        "dataset_path is 'some/animals', and nothing is downloaded: save the data as JSONL",
+        "dataset_path is 'some/animals', but nothing is downloaded: save the data as JSONL",
     ),
     "no files": (
         TASK.replace("  data_files:\n    test: animals.jsonl\n    train: solved.jsonl\n", "  name: x\n"),

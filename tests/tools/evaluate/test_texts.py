@@ -64,7 +64,7 @@ def test_what_is_predicted_is_counted_up_to_limits(tmp_path: Path, tokenizer: To
         ("a.txt", b"q", "holds no text to predict"),
         ("a.jsonl", b"\n", "holds no text to predict"),
         ("a.txt", b"\xff\xfe", "is not UTF-8 text"),
-        ("a.jsonl", b"{}", 'line 1 is no document: each line must be {"text": "..."}'),
+        ("a.jsonl", b"{}", 'line 1 is not a document: each line must be {"text": "..."}'),
         ("a.jsonl", b'{"text": "x"}\n[', "line 2 is not JSON"),
     ],
 )
@@ -86,7 +86,7 @@ def test_files_that_are_not_there_or_no_text(tmp_path: Path, tokenizer: Tokenize
 
 def test_two_models_must_read_the_same_tokens(checkpoint: Path, tokenizer: Tokenizer, beginning: Tokenizer) -> None:
     check_same_tokens(tokenizer, tokenizer, ["some text"])
-    with pytest.raises(ConfigError, match="cut this text differently"):
+    with pytest.raises(ConfigError, match="split this text differently"):
         check_same_tokens(tokenizer, beginning, ["some text"])
     text = (checkpoint / "tokenizer.json").read_text().replace('"Ġw300"', '"Ġother"')
     other = Tokenizer.from_raw(RawTokenizer.from_str(text), SPECIAL)

@@ -57,7 +57,7 @@ def refusal(tmp_path: Path, folder: Path, **changes: object) -> str:
         ({"llama.attention.sliding_window": 128}, "llama.attention.sliding_window is not read"),
         ({"llama.attention.causal": False}, "its attention is not causal"),
         ({"llama.attention.causal": 1}, "llama.attention.causal is 1, which is not of the type it needs"),
-        ({"llama.logit_scale": 0.1, "llama.new": 1}, "llama.logit_scale, llama.new are not known here, and may change"),
+        ({"llama.logit_scale": 0.1, "llama.new": 1}, "llama.logit_scale, llama.new are not supported, and may change"),
         ({"llama.expert_count": 8}, "it has experts, which are not read of 'llama'"),
         ({"llama.feed_forward_length": 97}, "blk.0.ffn_gate.weight [96, 64] instead of [97, 64]"),
         ({"llama.vocab_size": 500}, "its vocabulary has 500 tokens, and token_embd.weight 320 rows"),
@@ -98,7 +98,7 @@ def test_tensors(dense: Path, tmp_path: Path) -> None:
     assert "does not follow from Llama 3's settings" in refusal(tmp_path, dense, extra={"rope_freqs.weight": factors})
     assert "has the shape [7] instead of [8]" in refusal(tmp_path, dense, extra={"rope_freqs.weight": factors[1:]})
     bad = np.full((32, 64), np.nan, dtype=np.float32)
-    assert f"{V} has values that are no numbers" in refusal(tmp_path, dense, extra={V: bad})
+    assert f"{V} has values that are not numbers" in refusal(tmp_path, dense, extra={V: bad})
 
 
 def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"of a kind that is not read are blk\.1\.attn_v\.weight \(I8\)$"):
         import_gguf(path, tmp_path / "out", "bfloat16", lambda *_: None)
     path.write_bytes(data[:at] + (99).to_bytes(4, "little") + data[at + 4 :])
-    with pytest.raises(ModelError, match=r"blk\.1\.attn_v\.weight is stored as type 99, which is not known here$"):
+    with pytest.raises(ModelError, match=r"blk\.1\.attn_v\.weight is stored as type 99, which is not supported$"):
         import_gguf(path, tmp_path / "out", "bfloat16", lambda *_: None)
 
 
@@ -123,7 +123,7 @@ def test_a_type_of_tensor_that_is_not_read(dense: Path, tmp_path: Path) -> None:
         ({"deepseek2.nextn_predict_layers": 1}, "draft layers are not read"),
         ({"deepseek2.attention.kv_lora_rank": None}, "it lacks the key deepseek2.attention.kv_lora_rank"),
         ({"deepseek2.attention.key_length_mla": 8}, "key_length_mla is 8, of which 8 are rotated"),
-        ({"deepseek2.attention.temperature_scale": 0.1}, "temperature_scale is not known here, and may change results"),
+        ({"deepseek2.attention.temperature_scale": 0.1}, "temperature_scale is not supported, and may change results"),
         ({"deepseek2.attention.q_lora_rank": None}, "it lacks blk.0.attn_q.weight"),
         ({"deepseek2.expert_count": 7}, "it has wrongly shaped blk.1.ffn_gate_inp.weight [8, 64] instead of [7, 64]"),
     ],

@@ -53,7 +53,7 @@ def test_a_model_that_is_not_served_is_said_to_be_so(tmp_path: Path, caplog: pyt
     source = write_random_checkpoint(tmp_path / "source")
     path = write_gguf(tmp_path / "lonely.gguf", source, keys={"deepseek2.expert_group_count": 8})
     assert main(["import", str(path), "--out", str(tmp_path / "out"), "--quiet"]) == 0
-    assert "not served here: " in caplog.text
+    assert "does not support the model: " in caplog.text
     assert "num_experts_per_tok = 3 exceeds the 2 in reach" in caplog.text
 
 
@@ -64,13 +64,13 @@ def test_mistakes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     (tmp_path / "precious.txt").write_text("mine")
     assert "is not empty: give a new folder" in refused(capsys, model, "--out", tmp_path)
-    assert "cannot be made" in refused(capsys, model, "--out", tmp_path / "precious.txt" / "out")
+    assert "cannot be created" in refused(capsys, model, "--out", tmp_path / "precious.txt" / "out")
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(model.read_bytes()[:-5000])
     assert "is cut short" in refused(capsys, cut, "--out", tmp_path / "out")
     os.mkfifo(tmp_path / "pipe")
     assert "is a named pipe, not a regular file" in refused(capsys, tmp_path / "pipe", "--out", tmp_path / "out")
-    assert "leave --dtype out" in refused(capsys, "smollm2", "--dtype", "float32")
+    assert "leave out --dtype" in refused(capsys, "smollm2", "--dtype", "float32")
     assert "is not empty: give a new folder" in refused(capsys, "smollm2", "--out", tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.gguf", "pipe", "precious.txt"]
 

@@ -108,9 +108,9 @@ def test_files_that_are_none(good: Path, tmp_path: Path) -> None:
     assert "does not exist: give a GGUF file" in refusal(tmp_path / "none.gguf")
     assert "is a folder, not a regular file" in refusal(tmp_path)
     (tmp_path / "empty").write_bytes(b"")
-    assert "is no GGUF file: it does not begin with GGUF" in refusal(tmp_path / "empty")
+    assert "is not a GGUF file: it does not start with GGUF" in refusal(tmp_path / "empty")
     (tmp_path / "model.safetensors").write_bytes(b"\x80" * 64)
-    assert "is no GGUF file" in refusal(tmp_path / "model.safetensors")
+    assert "is not a GGUF file" in refusal(tmp_path / "model.safetensors")
     data = good.read_bytes()
     (tmp_path / "old").write_bytes(data[:4] + b"\x01\0\0\0" + data[8:])
     assert "GGUF of version 1; versions 2 and 3 are read: convert it again" in refusal(tmp_path / "old")
@@ -182,8 +182,8 @@ def test_names_that_stand_there_twice_and_numbers_that_are_none(good: Path, tmp_
 
 def test_one_of_several_files(good: Path, tmp_path: Path) -> None:
     for count, name, words in (
-        (3, "model.gguf", "is one of 3 files, and its name does not say so"),
-        (3, "model-00001-of-00002.gguf", "is one of 3 files, and its name does not say so"),
+        (3, "model.gguf", "is one of 3 files, but its name does not show it"),
+        (3, "model-00001-of-00002.gguf", "is one of 3 files, but its name does not show it"),
         (2, "model-00001-of-00002.gguf", "model-00002-of-00002.gguf does not exist"),
         (0, "model.gguf", "split.count is 0"),
     ):

@@ -167,11 +167,14 @@ def test_a_served_folder_reads_what_was_made(tmp_path: Path) -> None:
     ("keys", "words"),
     [
         ({"model": "bert"}, "of the kind 'bert'; 'gpt2' and 'llama' are read"),
-        ({"pre": "martian"}, "splits text in the way 'martian', which is not known; known are chatglm-bpe, deepseek-"),
+        (
+            {"pre": "martian"},
+            "splits text in the way 'martian', which is not supported; supported are chatglm-bpe, deepseek-",
+        ),
         ({"tokens": []}, "lacks the list tokenizer.ggml.tokens"),
         ({"tokens": 5}, "lacks the list tokenizer.ggml.tokens"),
         ({"merges": [1, 2]}, "lacks the list tokenizer.ggml.merges"),
-        ({"merges": ["Q Zq"]}, "tokenizer.ggml.merges has 'Q Zq', which is not of its tokens"),
+        ({"merges": ["Q Zq"]}, "tokenizer.ggml.merges has 'Q Zq', which is not made of its tokens"),
         ({"merges": ["a"]}, "tokenizer.ggml.merges has 'a'"),
         ({"token_type": [1, 1]}, "token_type does not have one for each of the "),
         ({"bos_token_id": 70_000}, "bos_token_id is 70000, of "),
@@ -201,4 +204,4 @@ def test_a_file_that_does_not_say_how_text_is_split(caplog: pytest.LogCaptureFix
     source = trained("gpt-2")
     ours = built(lists_of(source))
     assert ours.encode(TEXTS[2]).ids == source.encode(TEXTS[2]).ids
-    assert "GPT-2's way is taken" in caplog.text
+    assert "GPT-2's rule is used" in caplog.text

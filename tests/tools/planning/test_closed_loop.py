@@ -64,7 +64,7 @@ def test_an_answer_has_headroom_and_says_that_it_is_for_a_loop(trace: Path) -> N
     ("flags", "message"),
     [
         (("--concurrency", "0"), "--concurrency 0: at least 1"),
-        (("--concurrency", "5", "--rate", "2"), "--rate goes with an open loop"),
+        (("--concurrency", "5", "--rate", "2"), "--rate is for an open loop"),
         (("--concurrency", "5", "--losses"), "--losses is for an open loop"),
     ],
 )

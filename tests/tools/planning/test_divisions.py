@@ -139,7 +139,7 @@ def test_what_cannot_be_divided_is_named(cost: CostModel) -> None:
     assert [(one.attention_tp, one.expert_dies) for one in both] == [(1, 0), (1, 32), (2, 0)]
     refused: list[tuple[dict[str, Numbers], str]] = [
         ({"tps": (1, 3)}, "attention_tp is 3, which does not divide the 128 heads of"),
-        ({"dies": (32,), "tps": (2,)}, "beside expert_dies only 1 is priced"),
+        ({"dies": (32,), "tps": (2,)}, "with expert_dies only 1 is priced"),
         ({"copies": (0, 1792)}, "no prefill size is possible; prefill instances of 16 NPUs, 1792 redundant"),
         ({"copies": (1793,)}, "for 256 experts up to 1792 are priced"),
     ]

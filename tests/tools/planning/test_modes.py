@@ -366,7 +366,7 @@ def test_flags_and_nonsense(trace: Path) -> None:
     alone = asked("--modes", "aggregated", "--sizes-aggregated", "8,16").wanted
     assert (alone.modes, alone.aggregated_sizes) == (("aggregated",), (8, 16))
 
-    with pytest.raises(ConfigError, match="--sizes-aggregated goes with --modes"):
+    with pytest.raises(ConfigError, match="--sizes-aggregated needs --modes"):
         asked("--sizes-aggregated", "16")
     for nonsense in ("both", "", "aggregated,together"):
         with pytest.raises(SystemExit):

@@ -70,7 +70,7 @@ def test_a_used_folder_is_not_overwritten(original: Path, tmp_path: Path, capsys
 
 def test_models_that_do_not_fit(quantised: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(capsys, "--model", quantised, "--out", tmp_path / "twice")
-    assert "is INT8 already: give the checkpoint that it was made from" in message
+    assert "is INT8 already: give its original checkpoint" in message
     model = write_random_checkpoint(tmp_path / "model", vocab_size=270)  # fewer than the tokenizer's 276
     (tmp_path / "text.txt").write_text("You took the tea. " * 100)
     message = refused(capsys, "--model", model, "--out", tmp_path / "int8", "--text", tmp_path / "text.txt")
@@ -93,7 +93,7 @@ def test_other_mistakes(original: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert "--seed -5 must be between" in refused(capsys, *both, "--seed", "-5")
     assert "--tokens is 20" in refused(capsys, *both, "--tokens", "20")
     (tmp_path / "file").write_text("")
-    assert "cannot be made" in refused(capsys, "--model", original, "--out", tmp_path / "file" / "int8")
+    assert "cannot be created" in refused(capsys, "--model", original, "--out", tmp_path / "file" / "int8")
     assert not out.exists()
     assert not list(tmp_path.glob(".*partial"))
 
@@ -128,7 +128,7 @@ def test_a_damaged_model_is_told(original: Path, tmp_path: Path, capsys: pytest.
     tensors[name][0, 0] = math.nan
     save_file(tensors, file, metadata={"format": "pt"})
     message = refused(capsys, "--model", damaged, "--out", tmp_path / "int8", "--tokens", "128", "--no-trials")
-    assert f"{damaged}: {name} has values that are no numbers" in message
+    assert f"{damaged}: {name} has values that are not numbers" in message
 
 
 def test_sigterm_leaves_nothing_behind(original: Path, tmp_path: Path) -> None:

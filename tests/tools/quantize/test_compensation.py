@@ -81,5 +81,5 @@ def test_each_channel_takes_the_range_that_is_best_after_compensation() -> None:
 def test_inputs_that_are_no_numbers_are_told(odd: float) -> None:
     weight, inputs = weight_and_inputs(0, columns=64, tokens=100)
     inputs[3, 5] = odd
-    with pytest.raises(ModelError, match="during calibration is no number"):
+    with pytest.raises(ModelError, match="during calibration is not a number"):
         compensated(weight, channel_range(weight), inputs)

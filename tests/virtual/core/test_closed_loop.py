@@ -90,7 +90,7 @@ def test_supernodes_share_the_requests_at_a_time() -> None:
     ("words", "message"),
     [
         (("--concurrency", "0"), "--concurrency 0: at least 1"),
-        (("--concurrency", "4", "--trace", "t", "--rate", "2"), "--rate goes with an open loop"),
+        (("--concurrency", "4", "--trace", "t", "--rate", "2"), "--rate is for an open loop"),
     ],
 )
 def test_a_loop_that_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None:

@@ -101,7 +101,7 @@ def test_a_lost_die_takes_what_its_group_holds() -> None:
         ({"head_tp": 64}, r"head_tp = 64 does not divide the 32 dies of \[prefill\]"),
         (
             {"prefill_attention_tp": 2, "prefill_attention": "sp-tp-sp"},
-            r'prefill_attention = "sp-tp-sp" is over all dies, prefill_attention_tp = 2 over groups of them',
+            r'prefill_attention = "sp-tp-sp" is over all dies, but prefill_attention_tp = 2 over groups of them',
         ),
     ],
 )

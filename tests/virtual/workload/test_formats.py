@@ -47,9 +47,7 @@ def test_sessions_in_a_mooncake_trace_wait_for_answers_and_pauses(tmp_path: Path
 
 def test_any_csv_is_read_by_the_names_of_its_columns(tmp_path: Path) -> None:
     path = written(tmp_path, "when,who,asked,given\n2024-05-10 00:00:01,a,300,5\n2024-05-10 00:00:02.5,b,400,6\n")
-    with pytest.raises(
-        TraceError, match=r"the first line tells of no trace that is known.*--columns TIME,PROMPT,OUTPUT"
-    ):
+    with pytest.raises(TraceError, match=r"the first line is of no known trace format.*--columns TIME,PROMPT,OUTPUT"):
         open_workload(path)
     read = listed(open_workload(path, columns="when, asked, given"))
     assert [(one.arrival_s, one.prompt_tokens, one.output_tokens) for one in read] == [(0, 300, 5), (1.5, 400, 6)]

@@ -81,7 +81,7 @@ def test_what_cannot_be_asked_of_a_folder(folder: Path) -> None:
         open_workload(path, volume=2)
     with pytest.raises(TraceError, match="no client 1; its clients are 0, 12"):
         open_workload(folder, clients=(0, 1))
-    with pytest.raises(TraceError, match="no client asks anything from 9000 to inf s; choose"):
+    with pytest.raises(TraceError, match="no client sends requests from 9000 to inf s; choose"):
         open_workload(folder, start_s=9000)
 
 

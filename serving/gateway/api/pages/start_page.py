@@ -11,7 +11,7 @@ from loadgen.report.page import facts
 from serving.gateway.api.pages.document import PageDocument, document, link, page_asset
 
 _QUESTIONS = ("Tell me a story about a little dog and a ball.", "Write about a girl who finds an old key.")
-_PLACEHOLDER_NOTE = "Placeholder text: the NPUs are simulated. Times mean something, words do not."
+_PLACEHOLDER_NOTE = "Placeholder text: the NPUs are simulated. Only the times are meaningful."
 
 
 @dataclass(frozen=True, slots=True)

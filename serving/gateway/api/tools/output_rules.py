@@ -119,7 +119,7 @@ def _answer(grammar: Grammar | None) -> tuple[str | None, list[str]]:
         return _ANSWER, [f"{_ANSWER}: {json_of(grammar.text, json_options(grammar))}"]
     text, found = _START.subn(rf"\1{_ANSWER}", grammar.text)
     if found != 1:
-        raise GrammarError("behind reasoning, or beside tools, it needs exactly one rule named 'start'")
+        raise GrammarError("after reasoning, or with tools, it needs exactly one rule named 'start'")
     return _ANSWER, [text]
 
 

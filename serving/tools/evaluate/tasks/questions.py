@@ -91,7 +91,8 @@ class _Shots:
             self._docs = task.samples or _docs(task, task.shot_split)
             if count + self._spare > len(self._docs):
                 raise ConfigError(
-                    f"{task.path}: {count} examples for each question are wanted, and only {len(self._docs)} are there"
+                    f"{task.path}: {count} examples for each question are requested, but there are only "
+                    f"{len(self._docs)}"
                 )
 
     def before(self, doc: Doc) -> str:

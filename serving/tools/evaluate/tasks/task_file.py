@@ -190,7 +190,7 @@ def _template(raw: Mapping[str, Any], key: str, path: Path) -> Template:
 def _splits(raw: Mapping[str, Any], path: Path) -> dict[str, str]:
     splits = {key: _typed(raw, key, str, "", path) for key in _SPLITS if raw.get(key)}
     if "test_split" not in splits and "validation_split" not in splits:
-        raise ConfigError(f"{path} lacks `test_split` or `validation_split`: which part of the data to ask")
+        raise ConfigError(f"{path} lacks `test_split` or `validation_split`: which part of the data to evaluate")
     return splits
 
 
@@ -198,7 +198,7 @@ def _data_files(raw: Mapping[str, Any], path: Path) -> dict[str, tuple[str, ...]
     source = raw.get("dataset_path")
     if source not in _LOCAL:
         raise ConfigError(
-            f"{path}: dataset_path is {source!r}, and nothing is downloaded: save the data as JSONL, set"
+            f"{path}: dataset_path is {source!r}, but nothing is downloaded: save the data as JSONL, set"
             f" `dataset_path: json` and name it in `dataset_kwargs: {{data_files: {{test: FILE}}}}`"
         )
     files = _typed(raw, "dataset_kwargs", dict, {}, path).get("data_files")

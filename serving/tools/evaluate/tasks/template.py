@@ -71,7 +71,7 @@ def choices_of(template: Template, doc: Doc) -> list[str]:
     elif isinstance(template, str):
         value = doc[template] if template in doc else _literal(render(template, doc))
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(choice, str) and choice for choice in value):
-        raise ConfigError(f"doc_to_choice gives {value!r}, which is no list of two texts or more")
+        raise ConfigError(f"doc_to_choice gives {value!r}, which is not a list of at least two strings")
     return value
 
 
@@ -87,7 +87,7 @@ def _column_or_rendered(template: Template, doc: Doc) -> Any:  # noqa: ANN401
 
 def _text_or_index(value: Any, key: str) -> str | int:  # noqa: ANN401
     if not isinstance(value, str | int):
-        raise ConfigError(f"{key} gives {value!r}, which is neither a text nor an index")
+        raise ConfigError(f"{key} gives {value!r}, which is neither a string nor an index")
     return value
 
 
