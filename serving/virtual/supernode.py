@@ -110,8 +110,8 @@ class Supernode:
 
         Raises: ConfigError if too few NPUs are free.
         """
-        self._serial[pool] += 1
-        name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
+        self.serials[pool] += 1
+        name = ReplicaId(f"{pool}-{self.serials[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
         if npus is None:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """A rank's part in moves of experts: fetches, loads and switches of maps on command of the mover's core.
 
-    FETCH     a record comes from a peer's slot, else from this rank's own source, into staging memory; paced
-    LOAD      the record goes into the slot, which no map names; done when the native step knows of it
-    SWITCH    the map goes to the native step; done when all ranks use it
+    FETCH     copy a record from a peer's slot, else from this rank's own source, to staging memory; paced
+    LOAD      copy the record to the slot, which no map names; done when the native step uses the new slot table
+    SWITCH    pass the map to the native step; done when all ranks use it
 
 One thread makes the copies, in pieces that release the interpreter's lock. Every command gets a response, above all a
 load, whose slot counts as unusable until then.
@@ -62,7 +62,7 @@ class MapUser(Protocol):
     """The native step of a rank in a group. Every method may be called from any thread."""
 
     def set_map(self, version: int, expert_map: npt.NDArray[np.uint32]) -> None:
-        """Give the next map, which this rank uses from its next step on.
+        """Set the next map, which this rank uses from its next step on.
 
         Raises: ServingError if it names slots that are empty.
         """

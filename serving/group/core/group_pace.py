@@ -120,9 +120,7 @@ def paces(intervals: Mapping[int, ExchangeFacts]) -> dict[int, RankPace]:
 
 
 def _awaited(rank: int, intervals: Mapping[int, ExchangeFacts], totals: Mapping[int, float]) -> float:
-    """Share of their steps' time that all others with steps waited for a rank: the least of theirs. Whoever has none
-    waits for nobody.
-    """
+    """Share of step time that every other rank waited for this one: the minimum over other ranks that had steps."""
     shares = []
     for other, facts in intervals.items():
         total = totals[other]

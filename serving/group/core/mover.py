@@ -5,9 +5,9 @@
     LOAD      copy weights from staging memory into the slots
     ENABLE    switch to a map with the new homes
 
-A switch of maps is done when all ranks use the new one, each from a step's begin on. A failure or the deadline undoes
-the round at hand: what was not loaded is left out of the map, what lies where is kept. Earlier rounds stay, since after
-each of them the map is good.
+A switch of maps is complete when all ranks use the new map, each from the start of one of its steps. A failure or the
+deadline undoes the current round: the map leaves out slots that were not loaded, and contents are kept. Earlier rounds
+remain, since the map is valid after each round.
 """
 
 from collections import deque

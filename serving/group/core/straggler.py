@@ -1,8 +1,8 @@
 """Measures against a slow rank: fewer of the experts' tokens, then fewer sequences, then a drain.
 
-Each layer of a rank's step waits for its peers' experts, so the slowest sets the pace. A rank is treated one measure
-further only while others still wait for it after the measure before, and step by step back once it is as fast as the
-others again.
+Each layer of a rank's step waits for its peers' experts, so the slowest sets the pace. The next measure is taken only
+while other ranks still wait for this one after the previous measure; measures are taken back one by one once the rank
+is as fast as the others.
 
     none ─► fewer_tokens ─► fewer_sequences ─► drain      slow and awaited in `looks` consecutive intervals
     none ◄─ fewer_tokens ◄─ fewer_sequences               fine in `looks` intervals, and never slow in between

@@ -1,7 +1,7 @@
 """Computes a rank's steps with experts distributed over all ranks of its group: the native step.
 
 A step asks peers for their experts' results and serves theirs meanwhile; ranks' steps need not begin or end together. A
-step that a peer's death interrupts is redone inside the call, in the next epoch, from the same plan; the caller of
+step that a peer's death interrupts is repeated inside the call, in the next epoch, from the same plan; the caller of
 `execute` only observes a longer step.
 """
 
@@ -34,7 +34,7 @@ class NativeGroupExecutor(NativeExecutor):
         return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
-        """From the next call on the experts of every step are the group's. Before the first step; once.
+        """Make the group's experts those of every further step. Call once, before the first step.
 
         Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
         """

@@ -69,4 +69,5 @@ class Observations:
         """Signals for a scaler. Effects: it counts as alive from now on."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
-        return scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)
+        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)
+        return told if fleet.parts is None else fleet.parts.signals(told, fleet.sight)
