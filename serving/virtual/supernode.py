@@ -105,10 +105,7 @@ class Supernode:
     # ---- instances -------------------------------------------------------------------------------------------------
 
     def start_instance(self, pool: str) -> PrefillInstance | DecodeInstance:
-        """Start an instance of a pool; it is up at once.
-
-        Raises: ConfigError if too few NPUs are free.
-        """
+        """Start an instance of a pool, which is up at once. Raises: ConfigError if too few NPUs are free."""
         self._serial[pool] += 1
         name = ReplicaId(f"{pool}-{self._serial[pool] - 1}")
         npus = self.placement.take(self.config.pools[pool].npus_per_instance)
