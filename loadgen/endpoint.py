@@ -22,7 +22,7 @@ History = list[PromptMessage] | str
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of asking a server, the same for every request of a run.
+    """Address and request options of a server, the same for every request of a run.
 
     Attributes:
         base_url: scheme, host, port and any path prefix, without the endpoint's path: "http://127.0.0.1:8000".

@@ -23,9 +23,9 @@ class JsonTooDeep(msgspec.DecodeError):
 
 
 def check_depth(text: bytes | str) -> None:
-    """See that a text nests no deeper than it may; of one that is no JSON, the brackets outside of quotes count.
+    """Check the nesting depth of a text; if it is not JSON, the brackets outside quotes count.
 
-    Nearly free for a text with few brackets, and cheaper than decoding for every other.
+    Nearly free for a text with few brackets, and cheaper than decoding for all others.
     Raises: JsonTooDeep.
     """
     if isinstance(text, str):

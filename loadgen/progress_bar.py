@@ -1,6 +1,6 @@
-"""How far a long command is, on stderr: a bar on a terminal, otherwise a plain line every ten seconds.
+"""Progress of a long command on stderr: a bar on a terminal, otherwise a plain line every ten seconds.
 
-Theory of operation. On a terminal rich redraws the bar by a thread of its own. Otherwise a thread wakes up every ten
+Theory of operation. On a terminal, rich redraws the bar in its own thread. Otherwise a thread wakes up every ten
 seconds, so that a line appears even during a long step.
 """
 

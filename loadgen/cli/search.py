@@ -104,7 +104,7 @@ def forecast_words(bench: Bench, settings: SearchSettings, ends: Ends) -> str:
 
 
 def probe_s(bench: Bench, probe: Probe, *, ends: Ends) -> float:
-    """How long a probe takes, with the pause before it and its repetitions [s]: no server is faster than its ends."""
+    """Duration of a probe with its pauses and repetitions [s], estimated from the measured `ends`."""
     flags = bench.flags
     rate = probe.value if flags.find_max == "rate" else min(probe.value / ends.idle_s, ends.full_per_s)
     each_s = probe.requests / rate + min(ends.full_s, flags.drain) + flags.pause

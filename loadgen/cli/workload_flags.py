@@ -6,7 +6,7 @@ from loadgen.cli import values
 from loadgen.quantities import Duration, Size
 
 TRACES = ("trace", "mooncake", "bailian", "azure", "burstgpt", "servegen")
-"""All read a trace of any format, which is found from its content; the names of formats are for people."""
+"""Each name reads a trace of any format, detected from its content; the names of formats are for readability."""
 DATASETS = ("random", "shared-prefix", "text", "sharegpt", "custom", *TRACES)
 
 

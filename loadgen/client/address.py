@@ -40,7 +40,7 @@ def parse_address(base_url: str) -> ServerAddress:
 
 
 def tls_context(endpoint: Endpoint) -> ssl.SSLContext | None:
-    """How to encrypt; None for plain http. With `verify_tls` off any certificate will do."""
+    """TLS context of an endpoint; None for plain http. With `verify_tls` off, any certificate is accepted."""
     if not parse_address(endpoint.base_url).secure:
         return None
     context = ssl.create_default_context()

@@ -1,9 +1,9 @@
 """One HTTP/1.1 connection: timestamps received bytes and passes them on unparsed.
 
 This is the hot path: `data_received` runs once per read, in the worst case once per token of every stream. It takes
-the time first, then lets the parser (httptools, C) take off HTTP's framing, and appends what is left to the exchange.
-Work that can be deferred is not done in this path. Behaviours that need more (slow readers, departures after n chunks)
-hang a function into `after_read`; all others pay one comparison for it.
+the time first, then removes HTTP's framing with the parser (httptools, C), and appends the payload to the exchange.
+Work that can be deferred is not done in this path. Behaviours that need more (slow readers, disconnects after n chunks)
+set the function `after_read`; for all others it costs one comparison.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class ExchangeConnection(asyncio.Protocol):
 
     Attributes:
         reusable: the last response ended in a way that allows another request.
-        gone_unanswered: it broke before any byte of the answer; on a kept connection that means the server had closed
-            it while the request was on its way.
+        gone_unanswered: it broke before any byte of the response; on a reused connection this means that the server
+            closed it while the request was in transit.
         lost: it is closed permanently.
         after_read: called with the size of each read while an exchange runs.
     """
@@ -116,7 +116,7 @@ class ExchangeConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Close at once. Exchanges on it have already failed, or have no waiter any more."""
+        """Close at once. Its exchange must have failed already, or have no waiter any more."""
         self._exchange = self._waiter = None
         if self.transport is not None:
             self.transport.abort()
@@ -132,7 +132,7 @@ class ExchangeConnection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Stamp, strip the framing, keep."""
+        """Record the time of a read, strip the framing, and append the payload to the exchange."""
         self._now = monotonic() - self._t0
         exchange = self._exchange
         try:
@@ -153,7 +153,7 @@ class ExchangeConnection(asyncio.Protocol):
         """Leave closing to the transport, which then calls `connection_lost`."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The end of a body without a length, or of an exchange that deserved better."""
+        """Complete a body without a length, or fail the exchange that was cut off."""
         exchange = self._exchange
         if exchange is not None:
             if exc is None and exchange.status and not self._delimited and not self._interim:
@@ -174,7 +174,7 @@ class ExchangeConnection(asyncio.Protocol):
         exchange.first_byte_s = self._now
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the few that matter."""
+        """Keep the few headers that are used."""
         exchange = self._exchange
         assert exchange is not None, "on_message_begin lets nothing pass without an exchange"
         lowered = name.lower()
@@ -188,7 +188,7 @@ class ExchangeConnection(asyncio.Protocol):
             exchange.request_id = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Status known."""
+        """Record the status."""
         assert self._exchange is not None
         status = self._parser.get_status_code()
         self._interim = status < 200

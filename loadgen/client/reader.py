@@ -35,7 +35,7 @@ class AnswerReader:
         text: pieces of the (first) answer without reasoning.
         usage, server_times, finish_reason: the latest ones received.
         done: the end mark `[DONE]` was received. ended: every choice has a finish reason.
-        stream_error, malformed: text of an error object; what could not be understood. Empty if there was none.
+        stream_error, malformed: text of an error object; text that could not be parsed. Empty if there was none.
         empty: no JSON object was received.
     """
 
@@ -114,7 +114,7 @@ class AnswerReader:
         return bool(self._streamed)
 
     def feed(self, times: list[float], parts: list[bytes]) -> None:
-        """Read on.
+        """Interpret the next parts of the body.
 
         Args:
             times: arrival of each part [s]. parts: bytes, cut anywhere.
@@ -179,10 +179,10 @@ class AnswerReader:
         return True
 
     def finish(self, *, clean: bool) -> None:
-        """The body is over.
+        """Interpret the end of the body.
 
         Args:
-            clean: it ended as HTTP requires; else it was cut off, and half of an event at its end is no wonder.
+            clean: it ended as HTTP requires; otherwise it was cut off, and a partial event at its end is expected.
         """
         if self._streamed:
             for data in self._splitter.finish() if clean else []:

@@ -1,13 +1,13 @@
-"""How well one worker keeps up: a heart that should beat every 20 ms, CPU time, and the garbage collector kept quiet.
+"""Health of one worker: a heartbeat every 20 ms, CPU time, and control of the garbage collector.
 
-Theory of operation of the collector. A full collection of a worker's heap takes tens of milliseconds, at a moment of
-Python's choosing. So all objects that exist at the start are frozen, automatic collection is off during the run, and
-the timer collects the youngest generation (about 0.1 ms) when no send is near, and in any case before it has become so
-large that this would take a millisecond. Older generations are left alone: the hot path makes no cycles that live long,
-and a worker lives for one run only.
+Theory of operation of the collector. A full collection of a worker's heap takes tens of milliseconds, at any time. So
+all objects that exist at the start are frozen, automatic collection is off during the run, and the timer collects the
+youngest generation (about 0.1 ms) when no send is near, and in any case before it is so large that its collection takes
+a millisecond. Older generations are not collected: the hot path creates no long-lived cycles, and a worker runs only
+once.
 
-Whose fault a late beat is: since the beat before, the thread has run for so long and waited for a core for so long (see
-`denied_s`). Late because it ran is the program's own doing; late without having run is the machine's.
+Cause of a late beat: the CPU time of the thread and its wait for a core since the previous beat show whether the
+program or the machine delayed it (see `denied_s`).
 """
 
 import gc
@@ -108,13 +108,13 @@ class Heartbeat:
 
 
 def denied_s(lag_s: float, *, ran_s: float, waited_s: float) -> float:
-    """How much of a beat's lateness is none of the thread's own doing [s].
+    """Part of a beat's lateness that the thread did not cause itself [s].
 
-    Time in which it did not run, for any reason (the host of a virtual machine, a quota, memory from the disk); and its
-    wait for a core, if the kernel reports it, even if it ran as well.
+    The time in which it did not run, for any reason (the host of a virtual machine, a quota, swapped memory), or its
+    wait for a core, if the kernel reports it and it is longer.
 
     Args:
-        ran_s, waited_s: its CPU time, and its time in the queue for a core, since the beat before.
+        ran_s, waited_s: its CPU time, and its time in the queue for a core, since the previous beat [s].
     """
     return min(lag_s, max(waited_s, lag_s - ran_s))
 

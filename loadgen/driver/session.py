@@ -21,8 +21,8 @@ response that does not exist. Without history each turn is independent and is se
 
 
 UNREACHABLE_PAUSE_S = 0.1
-"""A closed loop's slot pauses so long when no connection could be made: to try again at once, without end, would only
-burn the processor that the server may need to come back."""
+"""Pause of a closed loop's slot after a failed connection [s]: immediate retries would use CPU time that the server may
+need to restart."""
 
 _NOTHING_SAID: History = ""
 _BOTH = Keep(body=True, text=True)
@@ -69,7 +69,7 @@ class LoadSession:
     """Runs one conversation; its task may be cancelled while it is WAITING or THINKING.
 
     Attributes:
-        phase: what it does.
+        phase: its current phase.
     """
 
     def __init__(self, desk: SessionDesk, rendered: RenderedTurn, on_over: Callable[[float], None]) -> None:
@@ -88,8 +88,8 @@ class LoadSession:
     async def run(self, intended_s: float) -> None:
         """Send every turn; the first was intended at this run time.
 
-        Raises: asyncio.CancelledError; a request that waited for the cap is delivered as UNFINISHED then, because to
-            leave it out would hide how long it had waited.
+        Raises: asyncio.CancelledError; a request that waited for the cap is then delivered as UNFINISHED, because
+            omitting it would hide its wait.
         """
         desk, conversation = self._desk, self._job.conversation
         free_s, history = intended_s, _NOTHING_SAID
@@ -120,7 +120,7 @@ class LoadSession:
             self._end(free_s)
 
     async def _send(self, record: RequestRecord, *, last: bool) -> Exchange | None:
-        """One request, as soon as the cap allows; None if no request may leave any more."""
+        """Send a request as soon as the cap allows; None if no more requests may be sent."""
         desk = self._desk
         if not desk.may_send():
             self._deliver_unsent(record)
@@ -158,8 +158,8 @@ class LoadSession:
         return found.text
 
     def _deliver_unsent(self, record: RequestRecord) -> None:
-        """A request that was due and never left. In a closed loop, only a free slot made it due, so no record is
-        missing.
+        """Deliver the record of a request that was due but not sent. In a closed loop a request is due only when a slot
+        is free, so there is no record to deliver.
         """
         if self._job.due_s is None:
             return

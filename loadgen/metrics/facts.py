@@ -21,7 +21,7 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorFacts:
-    """How the generator did, as its driver saw it.
+    """Performance of the load generator, as measured by its driver.
 
     Attributes:
         workers: processes. cpu_share: the busiest one's CPU time / wall time. loop_lag_p99_s: the laggiest one's.

@@ -73,7 +73,7 @@ def print_sweep(sweep: SweepResult, console: Console) -> None:
 
 
 def _requests(result: RunResult) -> Iterator[tuple[str, str]]:
-    """Where to, how many, how long."""
+    """Rows with the server, the model and the numbers of requests."""
     kinds = count_by_kind(result.outcomes)
     yield "Server", f"{result.url}{result.endpoint}"
     if result.model:

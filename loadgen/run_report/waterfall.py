@@ -94,7 +94,7 @@ def _phases(record: RequestRecord) -> Iterator[tuple[float, float, int]]:
 
 
 def _note(shown: int, measured: int) -> str:
-    """How many of how many."""
+    """Note on the number of requests shown."""
     order = "one row each, in the order of their intended times."
     if shown == measured:
         return f"All {measured:,} measured requests, {order}"

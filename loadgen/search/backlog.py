@@ -1,9 +1,9 @@
-"""Does work pile up? The test that stops a probe early, and that fails a probe whose requests still met the SLOs.
+"""Test for a growing backlog. It stops a probe early, and fails a probe whose requests still met the SLOs.
 
-A queue in balance wanders, and its samples resemble their neighbours, so an ordinary regression would see trends
-everywhere. Two precautions: samples are first averaged over a few stretches (long against the wandering), and the
-trend must be both significant and larger than what the luck of arrivals explains. n arrivals of a Poisson process
-scatter by sqrt(n): so many requests may have piled up in a server that is in balance.
+A queue in balance fluctuates, and its samples are autocorrelated, so an ordinary regression would find false trends.
+Two precautions: samples are first averaged over a few stretches (long compared with the fluctuations), and the trend
+must be both significant and larger than random arrivals explain. n arrivals of a Poisson process scatter by sqrt(n):
+a server in balance may have a backlog of that many requests.
 
 An overloaded server grows steadily by (offered - served) requests per second, in proportion to n, and so passes: at
 25 % overload within 200 requests in 9 of 10 cases, at 10 % within 700 in 8 of 10 (M/D/1, simulated); a server at 95 %
@@ -23,7 +23,7 @@ _T95_ONE_SIDED = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943)
 """Student's t, 95 % one-sided, for 1 to 6 degrees of freedom."""
 LEAST_SAMPLES_PER_STRETCH = 3
 LEAST_GROWTH = 5.0
-"""Requests by which a backlog must have grown; two or three more are no verdict."""
+"""Least growth of a backlog that counts [requests]; a growth of two or three is not conclusive."""
 Z95_ONE_SIDED = 1.645
 """95 % quantile of the standard normal distribution."""
 
@@ -51,7 +51,7 @@ class Trend:
 
 
 def look_times(planned_s: float) -> tuple[float, ...]:
-    """When to look at a probe of `planned_s` seconds for a backlog: few tests, each with twice the data of the last."""
+    """Times of the backlog tests in a probe of `planned_s` seconds: few tests, each with twice the data of the last."""
     return planned_s / 4, planned_s / 2, planned_s
 
 
@@ -84,7 +84,7 @@ def running_grows(times_s: Sequence[float], running: Sequence[float], rate_per_s
     Args:
         running: requests that were due and had not ended, at each time (including those waiting for a slot).
         rate_per_s: offered.
-    Returns: what is wrong in one line; empty if it is in balance or undecided.
+    Returns: a description of the backlog in one line; empty if the server is in balance or the test is undecided.
     """
     line = trend(times_s, running)
     if line is None or not line.is_significant:

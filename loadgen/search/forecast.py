@@ -1,4 +1,4 @@
-"""How long a search will take, by letting its policy search servers whose limits are known: no request is sent."""
+"""Forecast of a search's duration: its policy searches model servers with known limits, without sending requests."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The blast server's work: which stream gets its next token when."""
+"""Scheduling of the blast server: the times at which each stream gets its tokens."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ class StreamPace:
 
     Attributes:
         lockstep: all streams get their tokens at the same moments, as from an engine that decodes a batch step by step;
-            else each has moments of its own.
+            else each stream has its own times.
     """
 
     tokens_per_s: float
@@ -104,7 +104,7 @@ class Server:
         return len(self._queue)
 
     def begin(self, stream: Stream) -> None:
-        """Take a request in."""
+        """Start a stream, or queue it until a slot is free."""
         if self._stall is not None:
             self._loop.call_later(self._stall[0], time.sleep, self._stall[1])
             self._stall = None

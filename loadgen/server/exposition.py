@@ -21,7 +21,7 @@ _SUMMARY_LABEL = "quantile"
 
 
 class MetricsPage(msgspec.Struct, frozen=True):
-    """One look at /metrics.
+    """Parsed response of /metrics.
 
     Attributes:
         gauges: name -> value now.
@@ -72,9 +72,9 @@ def _lines_of_interest(text: str) -> Iterator[str]:
 
 
 def _place(page: MetricsPage, kind: str, name: str) -> tuple[dict[str, float] | None, str]:
-    """Where a sample belongs, and under which name; no table for what is of no use.
+    """Table and name for a sample; no table if the sample is not used.
 
-    Without a type line the name's ending decides.
+    Without a type line, the suffix of the name decides.
     """
     if name.endswith(("_bucket", "_created", *_BY_STATE)):
         return None, name

@@ -98,7 +98,7 @@ def checked_ids(path: Path, number: int, ids: list[int]) -> list[int]:
 
 
 def check_count(path: Path, number: int, input_tokens: int, ids: int, block_tokens: int) -> None:
-    """See that ids cover the prompt; the last block may be left out if it is partial, and all of them if unknown.
+    """Check that ids cover the prompt; the last one may be missing if its block is partial, or all if unknown.
 
     Raises: TraceFormatError.
     """

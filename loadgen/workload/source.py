@@ -25,7 +25,7 @@ class Question:
 
     Attributes:
         tokens: of the prompt as the server will count it (without a chat template); an estimate unless `exact`.
-        asked_tokens: what was drawn, before it was made to fit.
+        asked_tokens: length that was drawn, before it was made to fit.
         tenant: see `plan.Conversation`.
     """
 
@@ -37,7 +37,7 @@ class Question:
 
 
 class Asker(Protocol):
-    """A source in use: what is drawn once a run (system prompts, the texts read) is drawn."""
+    """A source opened for one run: everything drawn once per run (system prompts, texts) is already drawn."""
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
         """Start of a conversation, system prompt included, in at most `limit` tokens (>= 1).
@@ -61,7 +61,7 @@ class Source(Protocol):
         ...
 
     def open(self, rng: np.random.Generator) -> Asker:
-        """Make it ready for one run.
+        """Prepare the source for one run.
 
         Raises: UsageError if files cannot be read.
         Effects: advances `rng`; may read files and count tokens.
@@ -86,8 +86,7 @@ def with_prefix(
     """The first prompt of a conversation: a shared prefix and a separate question.
 
     Tokens that the tokenizer adds automatically count as the first ones of the prompt, so that lengths are those that
-    the
-    server reports and shared prefixes are exact to the token; the question keeps at least one token.
+    the server reports and shared prefixes are exact to the token; the question keeps at least one token.
 
     Args:
         asked_tokens: of the question, before its length was made to fit.

@@ -1,7 +1,7 @@
-"""Whether the options of a `oneOf` exclude each other, as far as a schema shows it.
+"""Checks whether the options of a `oneOf` are mutually exclusive, as far as the schema shows it.
 
-llguidance follows `oneOf` as `anyOf`. That is the same where no value holds under two options: other types, other
-constants, a property that one demands and the other excludes. What this module does not prove may overlap.
+llguidance treats `oneOf` as `anyOf`. Both are the same if no value matches two options: different types, different
+constants, a property that one option requires and the other excludes. Options not proven exclusive may overlap.
 """
 
 import json
@@ -13,13 +13,13 @@ from hardware.nesting import parse_json
 
 _TYPES = frozenset(("null", "boolean", "string", "array", "object", "integer", "fraction"))
 _DEPTH = 12
-"""References and properties that are followed."""
+"""Most levels of references and properties that are followed."""
 _MOST_STEPS = 20_000
 """Most schemas examined per `oneOf`: some milliseconds."""
 _MOST_OPTIONS = 100
 """Options that are compared in pairs; constants may be more."""
 _FORMATS = frozenset(("date", "time", "date-time", "uuid", "ipv4", "ipv6"))
-"""Formats of which no text has two."""
+"""Mutually exclusive formats: no text has two of them."""
 _LEAST = {"string": "minLength", "array": "minItems", "integer": "minimum", "fraction": "minimum"}
 _MOST = {"string": "maxLength", "array": "maxItems", "integer": "maximum", "fraction": "maximum"}
 _EXCLUDING = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
@@ -87,7 +87,7 @@ class _Comparison:
         self._steps = _MOST_STEPS
 
     def overlapping(self, schema: Mapping[str, Any]) -> tuple[int, int] | None:
-        """The first two options that may both hold."""
+        """The first two options that can both match."""
         common = {name: value for name, value in schema.items() if name != "oneOf"}
         facts = [self._facts(option, common=common) for option in schema["oneOf"]]
         by_value: dict[str, int] = {}
@@ -128,7 +128,7 @@ class _Comparison:
             self._gather(referred(schema["$ref"], self._root), depth - 1, facts)
 
     def _disjoint(self, one: _Facts, other: _Facts, depth: int) -> bool:
-        """Whether no value can have both. False if that is not known."""
+        """Whether no value can match both. False if not known."""
         if depth == 0 or self._steps < 0:
             return False
         if not one.types & other.types:

@@ -1,8 +1,8 @@
 """Grammars of a text, rewritten for that text inside a JSON string with its escapes.
 
-A model writes the input of a custom tool as a string among JSON arguments, while a client binds the text itself, by a
-grammar in Lark. Quotes, backslashes, line breaks and tabs get their usual escapes; other control characters may only be
-where the grammar spells them out. The result never matches more than the client's grammar.
+A model writes the input of a custom tool as a string in JSON arguments, while a client constrains the text itself by a
+Lark grammar. Quotes, backslashes, line breaks and tabs get their usual escapes; other control characters are allowed
+only where the grammar has them explicitly. The result never matches more than the client's grammar.
 """
 
 import json
@@ -68,14 +68,14 @@ _ATOM = re.compile(
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 _SETS = "dDwWsS"
 _SPECIAL_CLASS = re.compile(r"\[|&&|--|~~|\|\||\\[pP]|\\[xu]\{")
-"""What Python's classes lack, or read in another way."""
+"""Syntax of character classes that Python lacks or interprets differently."""
 _BARE_SLASH = re.compile(r"(?<!\\)/")
 
 
 def quoted_lark(text: str) -> str:
-    """A grammar in llguidance's dialect of Lark.
+    """Rewrite a grammar in llguidance's dialect of Lark for text inside a JSON string.
 
-    Raises: GrammarError for what cannot be within a string, or is no Lark.
+    Raises: GrammarError for text that cannot be in a string, or an invalid grammar.
     """
     check_size(text)
     if _HOLE in text:
@@ -117,7 +117,7 @@ def _in_terminals(pieces: Sequence[tuple[bool, str]]) -> str:
 
 
 def _not_recursive(uses: Mapping[str, set[str]]) -> set[str]:
-    """Names that hold neither themselves nor one that does."""
+    """Names of rules that use neither themselves nor a recursive rule."""
     waits = {name: {other for other in others if other in uses} for name, others in uses.items()}
     users: dict[str, list[str]] = {name: [] for name in uses}
     for name, others in waits.items():
@@ -133,7 +133,7 @@ def _not_recursive(uses: Mapping[str, set[str]]) -> set[str]:
 
 
 def quoted_regex(pattern: str, flags: str = "") -> str:
-    """A regular expression, as a terminal of Lark.
+    """Rewrite a regular expression as a Lark terminal for text inside a JSON string.
 
     Raises: GrammarError.
     """
@@ -180,7 +180,7 @@ def _imported(line: str) -> str:
 
 
 def _decoded(text: str) -> str:
-    """A text as Lark's escapes mean it."""
+    """Text of a Lark literal with its escapes resolved."""
 
     def one(found: re.Match[str]) -> str:
         code = found[1] or found[2]
@@ -244,7 +244,7 @@ def _class_end(pattern: str, at: int) -> int:
         elif char == "[":
             depth += 1
             here += pattern.startswith("^", here + 1)
-            here += pattern.startswith("]", here + 1)  # the first one is a character
+            here += pattern.startswith("]", here + 1)  # a leading "]" is a literal
         elif char == "]":
             depth -= 1
             if not depth:

@@ -1,8 +1,8 @@
-"""Prints the folder that makes a Ray cluster of one's own show the page `/pools`:
+"""Prints the folder that adds the page `/pools` to the dashboard of a self-managed Ray cluster:
 
     PYTHONPATH=$(python -m serving.scaling.dashboard) ray start --head
 
-`cloudmatrix serve` and the container image need no such thing: they set it themselves.
+`cloudmatrix serve` and the container image set it themselves.
 """
 
 from pathlib import Path

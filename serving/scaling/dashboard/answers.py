@@ -1,4 +1,4 @@
-"""HTTP answers: JSON, the page's files, errors; each with the headers that keep the page to itself."""
+"""HTTP responses: JSON, the page's files, errors; each with headers that isolate the page from other origins."""
 
 import mimetypes
 from functools import cache
@@ -36,7 +36,7 @@ _PRIVATE = {
 
 
 def json_answer(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """A JSON body."""
+    """Response with a JSON body."""
     return web.Response(
         body=msgspec.json.encode(value),
         status=status,
@@ -46,7 +46,7 @@ def json_answer(value: object, status: int = 200, headers: dict[str, str] | None
 
 
 def error_answer(kind: str, message: str, status: int, fits: int | None = None) -> web.Response:
-    """`{"error": {"kind", "message"}}`, with `fits` where a smaller number would do."""
+    """Response `{"error": {"kind", "message"}}`, with `fits` if a smaller number is possible."""
     error: JsonObject = {"kind": kind, "message": message}
     if fits is not None:
         error["fits"] = fits
@@ -54,12 +54,12 @@ def error_answer(kind: str, message: str, status: int, fits: int | None = None) 
 
 
 def refusal(error: ScaleError) -> web.Response:
-    """Response for the system's refusal, or its silence: 400, 404, 409 or 503."""
+    """Response if the system refused an operation or did not respond: 400, 404, 409 or 503."""
     return error_answer(error.kind, str(error), _STATUS.get(error.kind, 400), error.fits)
 
 
 def ray_refusal(error: ScaleError) -> web.Response:
-    """The same as `refusal` on a route of Ray's, whose `error` is a string: our object's fields stand beside it."""
+    """Variant of `refusal` for a route of Ray's, whose `error` is a string; `kind` and `fits` are next to it."""
     status = _STATUS.get(error.kind, 400)
     answer: JsonObject = {"error": str(error), "kind": error.kind}
     if error.fits is not None:
@@ -68,9 +68,9 @@ def ray_refusal(error: ScaleError) -> web.Response:
 
 
 def file_answer(name: str) -> web.Response:
-    """One of the page's files.
+    """Response with one of the page's files.
 
-    Raises: web.HTTPNotFound if it is none of them, whatever the name tries to reach.
+    Raises: web.HTTPNotFound for any other name, including paths out of the folder.
     """
     body = page_files().get(name)
     if body is None:
@@ -81,6 +81,6 @@ def file_answer(name: str) -> web.Response:
 
 @cache
 def page_files() -> dict[str, bytes]:
-    """The page's files by name. Read once: a process serves one version of the page."""
+    """The page's files by name, read once, so that a process serves one version of the page."""
     files = {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}
     return files | {"page.css": with_colors(files["page.css"].decode()).encode()}

@@ -1,4 +1,4 @@
-"""Operations from HTTP: a JSON body or a query, and what the route says by itself."""
+"""Decodes operations from HTTP: from a JSON body or a query, and from fields of the route."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ BY_PAGE = "page"
 
 
 class RayScale(Struct, frozen=True):
-    """`ScalePool` in the words of Ray's own route; what else Ray may take is not looked at."""
+    """`ScalePool` in the format of Ray's own route; other fields are ignored."""
 
     target_num_replicas: Replicas
 
@@ -24,10 +24,10 @@ Command = TypeVar("Command", bound=Struct)
 
 
 def from_json(body: bytes, kind: type[Command], **fixed: str) -> Command:
-    """An operation from a request's body; an empty one is an empty object.
+    """Decode an operation from a request's body; an empty body is an empty object.
 
     Args:
-        fixed: fields that the route says, not the body.
+        fixed: fields given by the route, not by the body.
     Raises: ScaleError, kind `invalid`, naming the field.
     """
     try:
@@ -38,10 +38,10 @@ def from_json(body: bytes, kind: type[Command], **fixed: str) -> Command:
 
 
 def from_query(query: Mapping[str, str], kind: type[Command], **fixed: str) -> Command:
-    """An operation from a query string. An empty value stands for a field that is left out.
+    """Decode an operation from a query string. A field with an empty value counts as missing.
 
     Args:
-        fixed: fields that the route says, not the query.
+        fixed: fields given by the route, not by the query.
     Raises: ScaleError, kind `invalid`, naming the field.
     """
     given = {name: value for name, value in query.items() if value != ""}
@@ -49,7 +49,7 @@ def from_query(query: Mapping[str, str], kind: type[Command], **fixed: str) -> C
         command = _command(given, kind, fixed, strict=False)
     except msgspec.MsgspecError as error:
         raise _refused(error) from error
-    for name in kind.__struct_fields__:  # "nan" is a float to a parser, and below no bound
+    for name in kind.__struct_fields__:  # parsers accept "nan" as a float, and no bound excludes it
         value = getattr(command, name)
         if isinstance(value, float) and not math.isfinite(value):
             raise _refused(f"`{name}` is no number")

@@ -1,18 +1,18 @@
-"""Guard of changes from a browser: only this page, opened by somebody who gave the token, may make any.
+"""Guard of changes from a browser: only this page may make changes, after a login with Ray's token.
 
-Ray's dashboard asks every request for its token, as a header or as a cookie that is SameSite=Strict, and answers 405 to
-POST, PUT and DELETE of browsers. The page's own changes are therefore GETs, and a GET is what a foreign page can cause
-most easily: SameSite does not tell ports apart, so a page of any other server on this machine is the same *site*. Hence
-each change needs a nonce in a header of its own:
+Ray's dashboard requires its token with every request, as a header or as a SameSite=Strict cookie, and responds with 405
+to POST, PUT and DELETE from browsers. The page's own changes are therefore GETs, which a foreign page can trigger
+easily: SameSite ignores ports, so a page of any other server on this host is the same *site*. Hence each change needs
+a nonce in a custom header:
 
-- the nonce comes with answers that only this origin's scripts can read (nothing here sends CORS headers),
-- a header of one's own makes a foreign script's request one that the browser asks permission for first, in vain,
+- the nonce is in headers of responses that only scripts of this origin can read (the server sends no CORS headers),
+- a custom header makes the browser send a preflight for a foreign script's request, which this server does not allow,
 - links, images, forms and redirects cannot set headers at all.
 
-`Sec-Fetch-Site`, or `Origin` and `Referer` where a browser does not send it, are looked at too: a leaked nonce is
-not enough. All of them agree with a page whose own name was rebound to this server (DNS rebinding), so `Host` must be
-this machine's name, loopback or an address; a name of its own for the dashboard needs Ray's token in a header. Without
-Ray's token nothing can be changed from a browser.
+`Sec-Fetch-Site`, or `Origin` and `Referer` if a browser does not send it, are also checked, so that a leaked nonce is
+not enough. All of them match for a page whose name was rebound to this server (DNS rebinding), so `Host` must be this
+host's name, loopback or an IP address; any other host name needs Ray's token in a header. Without Ray's token
+authentication, a browser cannot change anything.
 """
 
 import hmac
@@ -26,10 +26,10 @@ NONCE_HEADER = "X-Pools-Nonce"
 
 
 class Guard:
-    """Tells this page's requests from others'.
+    """Distinguishes requests of this page from those of others.
 
     Args:
-        controls: whether a browser may change anything: only where Ray asks for its token.
+        controls: whether a browser may make changes; only with Ray's token authentication.
     """
 
     def __init__(self, *, controls: bool) -> None:
@@ -38,11 +38,11 @@ class Guard:
         self._hosts = AllowedHosts(any_address=True)
 
     def objection(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """Why a browser's change is not done.
+        """Reason to refuse a change from a browser.
 
         Args:
             headers: of the request, by case-insensitive name.
-        Returns: the kind and the reason; None = it may be done. Kind `stale`: the page shall fetch a new nonce.
+        Returns: kind and reason; None = the change is allowed. Kind `stale`: the page must fetch a new nonce.
         """
         if not self.controls:
             return "read_only", "Ray's token authentication is off, so this page only shows. Scripts can POST."
@@ -54,23 +54,23 @@ class Guard:
         return None
 
     def stranger(self, headers: Mapping[str, str]) -> tuple[str, str] | None:
-        """Why a request may not even look: a page of another origin sent it, or one that poses as this server.
+        """Reason to refuse even a read: the request is from a page of another origin, or one posing as this server.
 
         Args:
             headers: of the request, by case-insensitive name.
-        Returns: the kind and the reason; None = it may.
+        Returns: kind and reason; None = the read is allowed.
         """
         if foreign(headers):
             return "foreign", "Only the page itself may ask for this."
         host = headers.get("Host")
-        knows_token = self.controls and "Authorization" in headers  # Ray has checked it, and no page can know it
+        knows_token = self.controls and "Authorization" in headers  # Ray has checked it, and a page cannot know it
         if host is None or knows_token or self._hosts.allow(host):
             return None
         return "foreign", "The Host header is no name of this server: ask by this machine's name or an address."
 
 
 def foreign(headers: Mapping[str, str]) -> bool:
-    """Whether the browser says that a request comes from another origin than it goes to."""
+    """Whether, by the browser's headers, a request is from another origin than its target."""
     site = headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")  # none: typed, or from a bookmark
@@ -82,5 +82,5 @@ def foreign(headers: Mapping[str, str]) -> bool:
 def _host_of(address: str) -> str:
     try:
         return urlsplit(address).netloc.lower()
-    except ValueError:  # no address at all
+    except ValueError:  # not a URL
         return ""

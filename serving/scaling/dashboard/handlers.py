@@ -1,4 +1,4 @@
-"""Answers each request of the page and of scripts; knows HTTP and the port, not Ray."""
+"""HTTP handlers for requests of the page and of scripts. They depend on HTTP and `PoolsPort`, not on Ray."""
 
 import asyncio
 import time
@@ -16,9 +16,9 @@ from serving.scaling.dashboard.port import JsonObject, PoolsPort
 from serving.values.scaling import PoolOperation, ReadExperts, ReadPools, ScaleAnswer, ScalePool
 
 FRESH_S = 0.4
-"""However many pages and scripts look, the system is asked about twice a second."""
+"""Time for which a state is shared [s], so that any number of pages and scripts cause two or three queries a second."""
 MOST_BYTES = 4096
-"""A command is two numbers."""
+"""Limit of a request body; a command is two numbers."""
 
 Refuse = Callable[[ScaleError], web.Response]
 
@@ -27,8 +27,8 @@ class PoolsApi:
     """All handlers over one port.
 
     Args:
-        guard: whose nonce browsers need; the same for as long as this process lives.
-        login: admits whoever has a one-time pass.
+        guard: with the nonce that browsers need, constant for the lifetime of this process.
+        login: admits requests with a one-time pass.
         clock: monotonic [s].
     """
 
@@ -42,23 +42,23 @@ class PoolsApi:
         self._experts = SharedLook(lambda: port.ask(ReadExperts()), clock)
 
     def file(self, name: str) -> web.Response:
-        """The page, or a file of it.
+        """Response with the page or one of its files.
 
         Raises: web.HTTPNotFound.
         """
         return file_answer(name)
 
     def log_in(self, request: web.Request) -> web.Response:
-        """A one-time pass for Ray's cookie, from the page itself."""
+        """Exchange a one-time pass for Ray's cookie; only for requests of the page itself."""
         stranger = self._guard.stranger(request.headers)
         return error_answer(*stranger, 403) if stranger is not None else self._login.answer(request.headers)
 
     async def state(self, request: web.Request) -> web.Response:
-        """Everything there is to see of the pools, and the nonce for whoever can read headers."""
+        """State of the pools; the nonce is in a header, which only the page's origin can read."""
         return await self._seen(request, self._look)
 
     async def experts(self, request: web.Request) -> web.Response:
-        """The same of groups of ranks."""
+        """State of the groups of ranks, with the nonce in a header."""
         return await self._seen(request, self._experts)
 
     async def _seen(self, request: web.Request, look: "SharedLook") -> web.Response:
@@ -72,7 +72,7 @@ class PoolsApi:
             return refusal(error)
 
     async def read(self, request: web.Request, kind: type[PoolOperation[object]], key: str) -> web.Response:
-        """`{key: [...]}`; the query has the operation's fields."""
+        """Response `{key: [...]}` of a read operation, whose fields are in the query."""
 
         stranger = self._guard.stranger(request.headers)
         if stranger is not None:
@@ -84,9 +84,9 @@ class PoolsApi:
         return await self._answer(ask())
 
     async def by_script(self, request: web.Request, kind: type[PoolOperation[ScaleAnswer]]) -> web.Response:
-        """A change by a script: its fields are in the body, of DELETE in the query.
+        """A change by a script, with its fields in the body, or in the query for DELETE.
 
-        Scripts send the token as a header; Ray lets no browser through.
+        Scripts send the token as a header; Ray refuses these methods from browsers.
         """
 
         async def ask() -> object:
@@ -97,9 +97,9 @@ class PoolsApi:
         return await self._change(ask())
 
     async def by_ray(self, request: web.Request) -> web.Response:
-        """Body `{"target_num_replicas": 3}`: Ray's own route, for our application, with our check for room.
+        """Ray's own scale route with body `{"target_num_replicas": 3}`, for our application, with a capacity check.
 
-        Scripts for Ray read `error` as a string; our own fields stand beside it.
+        Scripts for Ray read `error` as a string; our own fields are next to it.
         """
 
         async def ask() -> object:
@@ -109,7 +109,7 @@ class PoolsApi:
         return await self._change(ask(), ray_refusal)
 
     async def by_page(self, request: web.Request, kind: type[PoolOperation[Any]]) -> web.Response:
-        """A change by the page: a GET with the nonce, its fields in the path and the query."""
+        """A change by the page: a GET with the nonce, with its fields in the path and the query."""
         objection = self._guard.objection(request.headers)
         if objection is not None:
             return error_answer(*objection, 403)
@@ -122,7 +122,7 @@ class PoolsApi:
 
     async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
         response = await self._answer(answer, refuse)
-        for look in (self._look, self._experts):  # whoever changed something shall see it
+        for look in (self._look, self._experts):  # the next read must show the change
             look.forget()
         return response
 
@@ -135,7 +135,7 @@ class PoolsApi:
 
 
 class SharedLook:
-    """One question for everybody who asks at about the same time."""
+    """Shares one query among all callers within `FRESH_S`."""
 
     def __init__(self, ask: Callable[[], Awaitable[JsonObject]], clock: Callable[[], float]) -> None:
         self._ask = ask
@@ -144,18 +144,18 @@ class SharedLook:
         self._begun = 0.0
 
     async def value(self) -> JsonObject:
-        """Value found, at most FRESH_S before.
+        """Result of a query that started at most `FRESH_S` ago, or is still running.
 
-        Raises: whatever the question raised, to all who wait for it.
+        Raises: the error of the query, to all callers that wait for it.
         """
         task = self._task
         if task is None or (task.done() and self._clock() - self._begun >= FRESH_S):
             self._begun = self._clock()
             task = self._task = asyncio.create_task(self._find())
-        return await asyncio.shield(task)  # who goes away does not end it for the others
+        return await asyncio.shield(task)  # a cancelled caller must not cancel it for the others
 
     def forget(self) -> None:
-        """The next one asks anew."""
+        """Discard the shared result, so that the next call queries again."""
         self._task = None
 
     async def _find(self) -> JsonObject:
@@ -167,7 +167,7 @@ def _pool(request: web.Request) -> str:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The body, if it is as short as a command is. Ray's dashboard has read it whole and states its length.
+    """The body, if it is within `MOST_BYTES`. Ray's dashboard has already read it and provides its length.
 
     Raises: ScaleError, kind `invalid`.
     """

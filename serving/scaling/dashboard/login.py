@@ -1,7 +1,7 @@
 """The exchange of a one-time pass for the cookie that Ray's own login sets.
 
-The pass stands in the address behind `#`, which browsers keep to themselves: Ray writes the first line of each request,
-query and all, into a log. The page takes it from there, sends it once as a header, and clears the address.
+The pass is in the URL's fragment (after `#`), which browsers do not send, because Ray logs the first line of each
+request including the query. The page reads the pass from the URL, sends it once as a header, and clears the fragment.
 """
 
 import time
@@ -19,10 +19,10 @@ _SPENT = f"This address was used before, or is older than {LIFE_S / 60:.0f} minu
 
 
 class PageLogin:
-    """Gives Ray's cookie to whoever comes with a pass.
+    """Sets Ray's cookie in response to a valid pass.
 
     Args:
-        token: Ray's; empty = Ray asks for none, and nobody needs to log in.
+        token: Ray's; empty = Ray requires no token, and there is no login.
         clock: seconds since 1970.
     """
 
@@ -32,11 +32,10 @@ class PageLogin:
         self._passes = OncePasses(token, clock())
 
     def answer(self, headers: Mapping[str, str]) -> web.Response:
-        """200 with the cookie, or 403.
+        """Response 200 with the cookie, which uses up the pass, or 403.
 
         Args:
             headers: of a request of the page itself, by case-insensitive name.
-        Effects: a pass is used up.
         """
         if not self._token or not self._passes.admit(headers.get(PASS_HEADER, ""), self._clock()):
             return error_answer("spent", _SPENT, 403)

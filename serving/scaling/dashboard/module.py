@@ -1,8 +1,8 @@
-"""Module that Ray's dashboard loads in a process of its own, and whose routes Ray forwards behind its token.
+"""Module that Ray's dashboard loads in a process of its own; Ray forwards its routes after checking the token.
 
 The dashboard's process, its fork server and its children import this file, so it imports little; a fork server must not
-have threads. How Ray comes to import it: `site/sitecustomize.py`. Ray calls none of this a public interface: a contract
-test holds it against the pinned version.
+have threads. `site/sitecustomize.py` makes Ray import it. None of this is a public interface of Ray: a contract test
+checks it against the pinned version.
 """
 
 from functools import partial
@@ -33,14 +33,14 @@ from serving.values.scaling import (
 
 
 class PoolsHead(SubprocessModule):
-    """`/pools`, `/experts`, `/api/pools` and `/api/experts`. Ray makes it, runs it and starts it again if it dies."""
+    """Routes `/pools`, `/experts`, `/api/pools` and `/api/experts`. Ray creates, runs and restarts it."""
 
     def __init__(self, config: SubprocessModuleConfig) -> None:
         super().__init__(config)
         self._api = PoolsApi(self.port(), Guard(controls=is_token_auth_enabled()), PageLogin(_token()))
 
     def port(self) -> PoolsPort:
-        """The system that the page is about."""
+        """Port to the running system of this cluster."""
         return RayPools(partial(connect, self.gcs_address))
 
     @routes.get("/pools")
@@ -65,7 +65,7 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/api/experts/drain")
     async def page_drain(self, request: web.Request) -> web.Response:
-        """Replacement of a rank without a loss, from the page."""
+        """Replacement of a rank without data loss, from the page."""
         return await self._api.by_page(request, DrainGroupRank)
 
     @routes.get("/api/experts/resize")
@@ -85,12 +85,12 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/api/pools")
     async def state(self, request: web.Request) -> web.Response:
-        """Everything there is to see."""
+        """State of the pools."""
         return await self._api.state(request)
 
     @routes.get("/api/pools/decisions")
     async def decisions(self, request: web.Request) -> web.Response:
-        """The ledger."""
+        """Scaling decisions."""
         return await self._api.read(request, ReadDecisions, "decisions")
 
     @routes.get("/api/pools/events")
@@ -100,7 +100,7 @@ class PoolsHead(SubprocessModule):
 
     @routes.get("/api/pools/history")
     async def history(self, request: web.Request) -> web.Response:
-        """The last quarter of an hour."""
+        """Samples of the last 15 minutes."""
         return await self._api.read(request, ReadHistory, "samples")
 
     @routes.post("/api/pools/{pool}/scale")
@@ -110,7 +110,7 @@ class PoolsHead(SubprocessModule):
 
     @routes.post("/api/v1/applications/cloudmatrix/deployments/{pool}/scale")
     async def ray_scale(self, request: web.Request) -> web.Response:
-        """Ray's own route for this application: the dashboard's router prefers a path that says more literally."""
+        """Ray's own route, for this application: the dashboard's router prefers the path with more literal segments."""
         return await self._api.by_ray(request)
 
     @routes.post("/api/pools/{pool}/hold")
@@ -140,5 +140,5 @@ class PoolsHead(SubprocessModule):
 
 
 def _token() -> str:
-    """Ray's token, which this process has as every process of the cluster has it; empty = Ray asks for none."""
+    """Ray's token, available to every process of the cluster; empty = Ray requires none."""
     return next(iter(get_auth_headers_if_auth_enabled({}).values()), "").partition(" ")[2]

@@ -1,11 +1,10 @@
-"""One-time passes: what a printed address carries so that a person who has just started the system need not type Ray's
-token.
+"""One-time passes in the printed URL, which save the operator from typing Ray's token after starting the system.
 
-    issued at [ms], salt, MAC of both by Ray's token        joined by dots, each in a form that addresses can hold
+    issued at [ms], salt, MAC of both by Ray's token        joined by dots, each URL-safe
 
-Whoever knows Ray's token can issue one, so nothing has to be handed from the start's process to the dashboard's. Who
-checks them remembers what was used for as long as it would count; one that was issued before the checking process began
-counts as used, since a predecessor may have admitted it.
+Every process with Ray's token can issue passes, so the launcher and the dashboard need not exchange them. The checking
+process remembers used passes until they expire. A pass issued before that process started counts as used, because a
+predecessor may have admitted it.
 """
 
 import base64
@@ -13,13 +12,13 @@ import hmac
 import secrets
 
 LIFE_S = 600.0
-"""From the print to the click: minutes, because terminals keep what they showed."""
+"""Lifetime of a pass [s], from printing to the click: minutes, because terminals keep their output."""
 _LIFE_MS = round(LIFE_S * 1000)
 _MAC_BYTES = 16
 
 
 def issue(token: str, now: float) -> str:
-    """A new pass.
+    """Issue a pass.
 
     Args:
         token: Ray's.
@@ -34,27 +33,27 @@ class OncePasses:
 
     Args:
         token: Ray's.
-        began: when this process began to check [s since 1970].
+        began: when this process started to check passes [s since 1970].
     """
 
     def __init__(self, token: str, began: float) -> None:
         self._token = token
         self._began = _ms(began)
         self._used: dict[str, int] = {}
-        """Passes that were admitted, with the end of their lives [ms]: as many as were issued within `LIFE_S`."""
+        """Admitted passes with their expiry [ms]; at most those issued within `LIFE_S`."""
 
     def admit(self, given: str, now: float) -> bool:
-        """Whether this is a pass, and nobody used it before.
+        """Check a pass, and mark it as used if it is admitted.
 
         Args:
             now: seconds since 1970.
-        Effects: it is used from now on.
+        Returns: whether the pass is valid and unused.
         """
         body, _, mac = given.rpartition(".")
         expected = _mac(self._token, body)
         if not hmac.compare_digest(mac.encode(errors="surrogateescape"), expected.encode()):
             return False
-        issued = int(body.partition(".")[0], 16)  # it is our own writing: nobody else has the key
+        issued = int(body.partition(".")[0], 16)  # safe to parse: the MAC proves that `issue` wrote it
         at = _ms(now)
         self._used = {used: end for used, end in self._used.items() if end > at}
         if issued < self._began or not 0 <= at - issued < _LIFE_MS or body in self._used:
@@ -64,7 +63,7 @@ class OncePasses:
 
 
 def _ms(at: float) -> int:
-    """Whole milliseconds, never later than `at` [s]: a pass counts from the moment of its issue on."""
+    """Whole milliseconds, rounded down, so that a pass is valid from the moment of its issue."""
     return int(at * 1000)
 
 

@@ -8,11 +8,11 @@ JsonObject: TypeAlias = dict[str, object]
 
 
 class PoolsPort(Protocol):
-    """The running system."""
+    """Operations on the running system."""
 
     async def ask(self, operation: PoolOperation[Answer]) -> Answer:
-        """Have one operation done; ends within a deadline of the port's.
+        """Run an operation, within a deadline of the port.
 
-        Raises: ScaleError: what the operation is refused with; `unavailable` when nobody answers in time.
+        Raises: ScaleError with the reason of a refusal; `unavailable` if the system does not respond in time.
         """
         ...

@@ -1,10 +1,9 @@
-"""The files of the pages are public, what they show is not.
+"""Makes the files of the pages public, but not their data.
 
-Ray's middleware answers 401, in bare text, to whoever comes without its token, before any module is asked; the list of
-paths that it lets through is written down inside `HttpServerDashboardHead.run`. A login form at `/pools` itself is
-therefore had in one way only: the function that makes that middleware gets a longer list. What is let through are the
-page, its style and scripts, which are in this repository for everybody to read, and the exchange of a one-time pass.
-`/api/pools`, `/api/experts` and all below them stay behind the token.
+Ray's middleware responds with a plain-text 401 to requests without its token, before they reach any module; the list of
+public paths is hard-coded in `HttpServerDashboardHead.run`. A login form at `/pools` needs a wrapper around the
+function that creates the middleware. It extends this list by the page, its style and scripts, which contain no secrets,
+and the exchange of a one-time pass. `/api/pools`, `/api/experts` and all paths below them need the token.
 """
 
 import sys
@@ -23,14 +22,14 @@ _SERVER = "ray.dashboard.http_server_head"
 
 
 def public_paths() -> tuple[str, ...]:
-    """The paths that need no token, each of them exactly."""
+    """Exact paths that need no token."""
     return ("/pools", EXPERTS_PATH, LOGIN_PATH, *(f"/pools/{name}" for name in sorted(page_files())))
 
 
 def let_through() -> None:
-    """Have Ray's dashboard let the page's files through from its start on. To be called before its server runs.
+    """Make Ray's dashboard serve `public_paths` without a token. Must be called before its server starts.
 
-    Effects: replaces a function of Ray's in this process, once.
+    Replaces a function of Ray's in this process, once.
     """
     make: Callable[..., object] = getattr(http_token_authentication, _MAKER)
     if hasattr(make, "__wrapped__"):
@@ -44,5 +43,5 @@ def let_through() -> None:
 
     setattr(http_token_authentication, _MAKER, with_page)
     server = sys.modules.get(_SERVER)
-    if server is not None:  # it has taken the function by its name already
+    if server is not None:  # it has already imported the function by name
         setattr(server, _MAKER, with_page)

@@ -1,7 +1,7 @@
-"""The running system behind the page: a driver of the Ray cluster, on a thread of its own.
+"""Access to the running system: a driver of the Ray cluster, on a thread of its own.
 
-Some calls into Ray block whoever makes them until Ray's control store answers, which may be never. They block this
-thread; the page's own event loop goes on and says so.
+Some calls into Ray block until Ray's control store responds, which may never happen. They block only this thread; the
+page's event loop continues and reports the timeout.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from serving.values.scaling import Answer, PoolOperation
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 6.0
-"""For an answer; the path's own deadline is shorter and says more."""
+"""Deadline of a response [s]; the deadline of `scale_path` is shorter, with a more specific error."""
 CONNECT_DEADLINE_S = 10.0
-"""For the first answer, which waits for the connection."""
+"""Deadline of the first response [s], which includes the connection."""
 
 
 class RayPools:
     """`PoolsPort` over `serving/scaling/live/scale_path.py`.
 
     Args:
-        connect: connects this process and gives that module; may block. Called when the system is first asked, not
-            before: nobody may ever look. Called again if it raised.
-        deadline_s: for an answer; `connect_deadline_s`: for the first one, which waits for the connection.
+        connect: connects this process and returns that module; may block. Called at the first operation, because the
+            page may never be opened, and again if it raised.
+        deadline_s: of a response [s]; `connect_deadline_s`: of the first response, which includes the connection.
     """
 
     def __init__(
@@ -47,7 +47,10 @@ class RayPools:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def ask(self, operation: PoolOperation[Answer]) -> Answer:
-        """See PoolsPort."""
+        """Run an operation on the driver's thread.
+
+        Raises: ScaleError, also with kind `unavailable` if Ray fails or does not respond in time.
+        """
         deadline_s = self._connect_deadline_s if self._path is None else self._deadline_s
         future = asyncio.run_coroutine_threadsafe(self._on_thread(operation), self._thread_loop())
         try:
@@ -56,7 +59,7 @@ class RayPools:
             raise
         except TimeoutError as error:
             raise ScaleError(f"Ray does not answer within {deadline_s:g} s", kind="unavailable") from error
-        except Exception as error:  # whatever Ray raises: it is gone, or has just begun
+        except Exception as error:  # any error of Ray, which has stopped or is still starting
             logger.exception("asking Ray failed")
             first_line = str(error).strip().partition("\n")[0] or type(error).__name__
             raise ScaleError(f"Ray cannot be asked: {first_line}", kind="unavailable") from error
@@ -75,8 +78,8 @@ class RayPools:
 
 
 def connect(gcs_address: str) -> Any:  # noqa: ANN401 - a module
-    """Become a driver of the cluster that this dashboard belongs to. Returns: the module `scale_path`."""
-    from serving.scaling.live import scale_path  # heavy: here, in the one process that needs it
+    """Connect this process as a driver to the dashboard's cluster. Returns: the module `scale_path`."""
+    from serving.scaling.live import scale_path  # a heavy import, needed only in this process
 
     if not ray.is_initialized():
         ray.init(

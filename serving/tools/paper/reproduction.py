@@ -15,7 +15,7 @@ Progress = Callable[[Experiment, bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Reproduced:
-    """One experiment, done."""
+    """One completed experiment."""
 
     experiment: Experiment
     findings: Findings
@@ -26,7 +26,7 @@ class Reproduced:
 
 
 NEAR = 0.10
-"""Relative error up to which a predicted row is counted a second time."""
+"""Relative error up to which a predicted row counts as `near`."""
 _COMPARED: tuple[RowKind, ...] = tuple(kind for kind in RowKind if kind is not RowKind.QUOTED)
 _ASIDE = (
     (RowKind.FITTED, "fitted"),
@@ -47,7 +47,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How close all rows are; predicted rows are the headline, and other kinds are counted separately.
+    """Accuracy of all rows; predicted rows are the main result, and other kinds are counted separately.
 
     Attributes:
         counts: of each kind that is compared.
@@ -96,7 +96,7 @@ class Reproduction:
 
     @property
     def score(self) -> Score:
-        """Rows counted."""
+        """Count the rows of all experiments."""
         rows = [(part, row) for part in self.parts for row in part.findings.rows]
         counts = {kind: _count([row for _, row in rows if row.kind is kind]) for kind in _COMPARED}
         reasons = [reason for part, row in rows if (reason := part.reason(row))]
@@ -110,7 +110,7 @@ def _count(rows: Sequence[Row]) -> Count:
 
 
 def reproduce(experiments: Sequence[Experiment], setting: Setting, progress: Progress | None = None) -> Reproduction:
-    """Run them."""
+    """Run the experiments."""
     parts: list[Reproduced] = []
     for experiment in experiments:
         if progress is not None:

@@ -1,5 +1,5 @@
-"""Conclusions from verdicts: excluded candidates, and the reasons. More instances never do worse: that is the only
-inference.
+"""Conclusions from verdicts: excluded candidates, and the reasons. The only inference is that more instances are never
+worse.
 
 whole-trace verdict of (p, d)            conclusion
 only TTFT is missed too often            no plan with p or fewer of these prefill instances
@@ -56,7 +56,7 @@ class Knowledge:
         """Verdicts that raised a shape's floor."""
 
     def learn(self, candidate: Candidate, verdict: PlanVerdict) -> None:
-        """Effects: records a whole-trace verdict, and its conclusions."""
+        """Record a whole-trace verdict and its conclusions."""
         self.tried[candidate] = verdict
         target = self.target
         if verdict.holds(target):
@@ -79,13 +79,13 @@ class Knowledge:
                 self._misses["decode", one.decode] += 1
 
     def learn_stretch(self, pool: str, shape: Shape, count: int, verdict: PlanVerdict) -> None:
-        """Effects: records whether this many instances met their pool's limit on the busiest stretch."""
+        """Record whether this many instances met their pool's limit on the busiest stretch."""
         kept = verdict.ttft_attainment if pool == "prefill" else verdict.tpot_attainment
         if kept < self.target.attainment:
             self._doubtful[pool, shape] = max(count, self._doubtful.get((pool, shape), 0))
 
     def missed_on_stretch(self, candidate: Candidate) -> bool:
-        """Whether a candidate's pools were seen to be too small for the busiest stretch."""
+        """Whether a candidate's pools were too small for the busiest stretch."""
         if candidate.aggregated:
             return False
         return candidate.prefills <= self._doubtful.get(("prefill", candidate.prefill), 0) or (
@@ -108,7 +108,7 @@ class Knowledge:
 
     @property
     def best(self) -> Candidate | None:
-        """The first that held, in the order of this question."""
+        """The first candidate that met the target, in the order of this question."""
         holding = [one for one, verdict in self.tried.items() if verdict.holds(self.target)]
         key = order_of("least", self.space, self.target)
         return min(holding, key=lambda one: key(one, self.tried[one]), default=None)

@@ -1,4 +1,4 @@
-"""Why a candidate misses what it misses: one sentence with figures, from its simulation."""
+"""Explanation of a candidate's missed SLO: one sentence with figures, from its simulation."""
 
 import math
 
@@ -50,7 +50,7 @@ def sentence(
 def _prefill_state(
     candidate: Candidate, config: ServeConfig, cost: CostModel, result: SimResult, target: PlanTarget
 ) -> str:
-    """How often more waits than can be computed in time."""
+    """Clause on how often the prefill queue holds more work than can be computed within the TTFT limit."""
     prompt, cached = ints(result.requests.prompt_tokens), ints(result.requests.cached_tokens)
     attended = attended_by_each(prompt - cached, cached)
     rate = (candidate.prefills or candidate.decodes) * prefill_tokens_per_s(cost, config, candidate.prefill, attended)
@@ -104,7 +104,7 @@ def _decode_state(candidate: Candidate, result: SimResult) -> str:
 
 
 def _short_answers(result: SimResult, times: Latencies, slow: Flags, count: int) -> str:
-    """Answers of few tokens have no room for the handoff."""
+    """Clause on slow requests with short responses, in which the handoff dominates TPOT; empty if they are few."""
     begun = slow & ~np.isnan(times.ttft_s)
     few = int(np.count_nonzero(begun & times.finished & (ints(result.requests.output_tokens) <= _FEW_TOKENS)))
     if 2 * few < count:

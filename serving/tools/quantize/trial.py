@@ -1,8 +1,9 @@
 """One variation of the recipe applied to the model, in parallel with the original.
 
-Layer by layer, on the *quantised prefix*: a layer is calibrated with what the quantised layers before it give, because
-that is what it will see, and so that compensation may also answer for errors made earlier. Inside a layer all products
-are calibrated in one pass through its original. Held-out windows take the same way; they are never used for fitting.
+Layer by layer, on the *quantised prefix*: a layer is calibrated with the outputs of the quantised layers before it,
+which are its inputs when served, so that compensation can also correct their errors. Inside a layer all products are
+calibrated in one pass through the original layer. Held-out windows pass through the same layers, but are never used for
+fitting.
 """
 
 from collections.abc import Mapping
@@ -26,14 +27,14 @@ LAST_NORM = "model.norm.weight"
 
 
 def layer_parts(config: Architecture, tensors: Tensors, recorder: InputRecorder | None = None) -> Assembly:
-    """Builds a layer in float32."""
+    """Build a layer in float32."""
     bank = CalibrationBank(recorder)
     return Assembly(config, TensorTable(tensors), bank, torch.float32, torch.device("cpu"))
 
 
 @dataclass(frozen=True, slots=True)
 class DraftLayer:
-    """A draft layer's place, and the model's embedding `[vocab, hidden]` for one that brings none."""
+    """Position of a draft layer, and the model's embedding `[vocab, hidden]` for a layer without its own."""
 
     layer: int
     embed: Tensor
@@ -51,15 +52,15 @@ class Original:
         self._norm: RmsNorm | None = None
 
     def block(self, layer: int, tensors: Mapping[str, Tensor]) -> None:
-        """Go through a block."""
+        """Compute a block."""
         self.hidden = self._runner.block(layer_parts(self._config, dict(tensors)).block(layer), self.hidden)
 
     def head(self, tensors: Tensors) -> None:
-        """Arrive at the head."""
+        """Build the last norm and the head, for `logits` and draft layers."""
         self._norm, self._head = _head_parts(self._config, tensors)
 
     def draft(self, draft: DraftLayer, tensors: Tensors) -> None:
-        """Go through a draft layer, from the model's last hidden state; keeps its logits."""
+        """Compute a draft layer from the model's last hidden state, and keep its logits."""
         assert self._head is not None
         self.drafted.append(_drafted(self._config, draft, tensors, self._head, self._runner, self.hidden))
 
@@ -94,7 +95,7 @@ class Trial(Original):
         self.expert_rows: dict[int, dict[int, int]] = {}
 
     def quantise_block(self, layer: int, tensors: Mapping[str, Tensor], structure: Structure) -> Tensors:
-        """Quantise a block and go through it.
+        """Quantise a block and compute it.
 
         Returns: its tensors.
         """
@@ -123,7 +124,7 @@ class Trial(Original):
         return result
 
     def quantise_draft(self, draft: DraftLayer, tensors: Mapping[str, Tensor], structure: Structure) -> Tensors:
-        """Quantise a draft layer and go through it.
+        """Quantise a draft layer and compute it.
 
         Returns: its tensors.
         """

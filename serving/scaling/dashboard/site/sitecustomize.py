@@ -1,8 +1,8 @@
 """Makes Ray's dashboard find the page `/pools`: put this folder on PYTHONPATH of the process that starts Ray.
 
-Python runs a module of this name at every start, so this does as little as possible: in the process of Ray's dashboard,
-and in no other, the package in which Ray looks for modules gets one folder more. Another sitecustomize further down the
-path runs as it would have without this one.
+Python imports a module of this name at every start, so it does as little as possible: only in the process of Ray's
+dashboard it adds a folder to the package in which Ray looks for modules. Then it runs the next sitecustomize on the
+path, if there is one.
 """
 
 import os.path
@@ -15,11 +15,11 @@ _MODULES = "ray.dashboard.modules"
 
 
 class ModulesFinder:
-    """Finds Ray's package of dashboard modules where it is, and adds ours to it."""
+    """Finds Ray's package of dashboard modules, and adds our folder to it."""
 
     @staticmethod
     def find_spec(name: str, path: list[str] | None, target: object = None) -> ModuleSpec | None:
-        """The package with one folder more; nothing for any other name."""
+        """Spec of Ray's package with our folder added; None for any other name."""
         if name != _MODULES:
             return None
         spec = PathFinder.find_spec(name, path)
@@ -29,7 +29,7 @@ class ModulesFinder:
 
 
 def _run_next() -> None:
-    """The sitecustomize that this one hides, if there is one."""
+    """Run the sitecustomize that this one hides, if there is one."""
     others = [entry for entry in sys.path if os.path.realpath(entry) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
