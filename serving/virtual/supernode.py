@@ -168,10 +168,7 @@ class Supernode:
                 gateway.learn(instance)
 
     def groups_of(self, npus: int) -> int:
-        """Number of groups of dies that share sequences, of a decode instance with so many NPUs.
-
-        Without attention TP each die is a group. Dies with experts only are in no group.
-        """
+        """Groups of dies that share sequences in a decode instance of so many NPUs; not those with experts only."""
         return self.cost.decode.parallelism.groups(npus * DIES_PER_NPU)
 
     def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
