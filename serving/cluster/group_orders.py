@@ -31,8 +31,7 @@ async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: floa
         answer: OrderAnswer = await within(told, limit_s + MARGIN_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
         raise UnavailableError(
-            f"the rank did not respond  ({type(error).__name__}); `cloudmatrix experts` "
-            "shows the result of the command",
+            f"the rank did not respond ({type(error).__name__}); `cloudmatrix experts` shows the result of the command",
             retry_after_s=LOOKUP_DEADLINE_S,
         ) from error
     return answer

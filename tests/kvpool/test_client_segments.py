@@ -51,7 +51,7 @@ def test_mapped_once_until_the_region_is_another(segment: UbSegment) -> None:
     first = segments.get(str(segment.path), region.generation)
     assert segments.get(str(segment.path), region.generation) is first
     segment.release(region)
-    with pytest.raises(PoolUnreachableError, match="is gone"):
+    with pytest.raises(PoolUnreachableError, match="no longer exists"):
         segments.get(str(segment.path), region.generation)
     assert len(segments) == 0
     with pytest.raises(PoolUnreachableError, match="no longer a region"):

@@ -207,7 +207,7 @@ async def test_an_operators_order_waits_for_a_shell() -> None:
     assert scene.rank.hold(FOUNDER).orders == ()
     refused = await scene.rank.mailbox.post(posted, 0.0)
     assert (refused.accepted, scene.rank.hold(FOUNDER).orders) == (False, ())
-    assert "has not answered" in refused.reason
+    assert "has not responded" in refused.reason
 
 
 @pytest.mark.asyncio

@@ -94,7 +94,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, value: float, n
     spoiled = load_file(folder / "model.safetensors")["model.layers.1.mlp.experts.5.up_proj.weight"]
     spoiled[3, 7] = value
     rewrite(folder, model__layers__1__mlp__experts__5__up_proj__weight=spoiled)
-    with pytest.raises(ModelError, match=r"experts\.5\.up_proj\.weight has values that are no numbers"):
+    with pytest.raises(ModelError, match=r"experts\.5\.up_proj\.weight has values that are not numbers"):
         load_model(folder, native=native)
 
 
@@ -120,7 +120,7 @@ def test_scales_that_are_no_numbers_and_weights_of_an_unknown_kind_are_refused(t
     scales = load_file(folder / "model.safetensors")[name]
     scales[0] = float("nan")
     rewrite(folder, **{name.replace(".", "__"): scales})
-    with pytest.raises(ModelError, match=r"down_proj\.weight_scale has values that are no numbers"):
+    with pytest.raises(ModelError, match=r"down_proj\.weight_scale has values that are not numbers"):
         load_model(folder)
 
     write_random_checkpoint(tmp_path)

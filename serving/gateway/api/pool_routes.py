@@ -67,7 +67,7 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
         told = await there.forget(name)
         if told.silent:
             names = ", ".join(told.silent)
-            raise UnavailableError(f"blocks may remain on {names}: no response, or files on its disk; try again")
+            raise UnavailableError(f"{names} did not delete all: no response, or files remain on disk; try again")
         if not told.by_server:
             raise UnavailableError("nothing was deleted: no memory server is available; try again")
         deleted = {key: sum(answer[key] for answer in told.by_server.values()) for key in ("bytes", "entries")}

@@ -41,7 +41,7 @@ class GroupGrowth:
     def given_up(self, group: str, size: int) -> str:
         """Words for an operator."""
         return (
-            f"{group} cannot have {size} ranks: the new ones cannot be built, see their logs. It keeps  "
+            f"{group} cannot have {size} ranks: the new ones cannot be built, see their logs. It keeps "
             f"{self.former}. Fix the cause, then run `cloudmatrix experts resize` again"
         )
 

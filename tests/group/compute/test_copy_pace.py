@@ -30,5 +30,5 @@ def test_the_rate_holds_over_every_stretch(pieces: list[tuple[int, float]], rate
 
 def test_a_copy_that_is_given_up_ends() -> None:
     pace = CopyPace(1e6, lambda seconds: True)
-    with pytest.raises(ExpertError, match="given up"):
+    with pytest.raises(ExpertError, match="abandoned"):
         pace(10)

@@ -92,7 +92,7 @@ def test_without_any_history_load_decides_and_ties_are_shared() -> None:
     assert route([view("a", 5), view("b")], empty).replica == B
     shares = Counter(route([view("a"), view("b"), view("c", 1)], empty, tie).replica for tie in range(10))
     assert shares == {A: 5, B: 5}
-    assert ", 2 alike" in route([view("a"), view("b")], empty).reason
+    assert ", 2 equal" in route([view("a"), view("b")], empty).reason
 
 
 def test_a_prompt_that_is_cached_whole_still_computes_a_token() -> None:

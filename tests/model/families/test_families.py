@@ -54,7 +54,7 @@ def test_what_is_left_out_is_refused_with_the_reason(model_type: str, tmp_path: 
         ("llama", {"num_key_value_heads": 4}, "6 heads cannot share 4 KV heads"),
         ("llama", {"mlp_bias": True}, "mlp_bias = True is not supported"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5.0}}, "malformed key 'low_freq_factor'"),
-        ("llama", {"rope_parameters": {"rope_theta": 5.0, "mscale": 2}}, "have the key mscale, which is not known"),
+        ("llama", {"rope_parameters": {"rope_theta": 5.0, "mscale": 2}}, "have the key mscale, which is not supported"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act = 'gelu' is not supported"),
         ("llama", {"num_hidden_layers": 10**9}, "exceeds the 4096 layers"),
         ("qwen3", {"layer_types": ["full_attention"]}, "layer_types has 1 entries for 4 layers"),

@@ -157,7 +157,7 @@ def test_what_cannot_be_told_apart_is_refused(in_mxfp4: tuple[Path, Any], case: 
         ({LAYER + "router.weight": torch.zeros(6, 60)}, r"mlp.gate.weight \[6, 60\] instead of \[6, 64\]"),
         (
             {LAYER + "experts.down_proj_scales": torch.full((6, 64, 3), 255, dtype=torch.uint8)},
-            "down_proj.weight has values that are no numbers",
+            "down_proj.weight has values that are not numbers",
         ),
     ],
 )

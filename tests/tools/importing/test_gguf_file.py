@@ -176,7 +176,7 @@ def test_names_that_stand_there_twice_and_numbers_that_are_none(good: Path, tmp_
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="t has values that are no numbers: fetch it again"):
+    with pytest.raises(ModelError, match="t has values that are not numbers: fetch it again"):
         GgufFile.open(tmp_path / "nan.gguf").tensors["t"].read()
 
 

@@ -29,7 +29,7 @@ def test_a_full_gateway_refuses_and_a_deadline_ends_the_wait() -> None:
     limits = {"max_running_sequences": 4, "max_queued_requests": 6}
     result = simulate(config(gateway=limits), workload([(0.0, 2000, 20)] * 30), check=True)
     assert outcomes(result) == {Outcome.FINISHED: 10, Outcome.REJECTED: 20}
-    assert "wait, 6 may" in next(one.reason for one in result.decisions if one.kind == "reject")
+    assert "are queued, the limit is 6" in next(one.reason for one in result.decisions if one.kind == "reject")
     hurry = {"max_running_sequences": 1, "request_timeout_s": 3.0}
     result = simulate(config(gateway=hurry), workload([(0.0, 2000, 100)] * 8), check=True)
     ended = outcomes(result)
