@@ -12,6 +12,8 @@ from typing import TextIO
 
 from rich.console import Console
 
+from serving.errors import ConfigError
+
 PLAIN_WIDTH = 120
 """Least number of columns without a terminal."""
 COMMAND = "cloudmatrix"
@@ -90,3 +92,28 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+# Files of a report: the folder is created first, so that a failure costs no minutes of computing.
+
+
+def make_folder(path: Path) -> None:
+    """Create a report's folder.
+
+    Raises: ConfigError if it cannot be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write into {path}: {error.strerror or error}; name another folder") from None
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a report's file.
+
+    Raises: ConfigError if the file cannot be written.
+    """
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

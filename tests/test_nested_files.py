@@ -16,8 +16,8 @@ from loadgen.run_folder import RESULT, SENT, read_bodies, read_result
 from loadgen.trace import TraceHeader, open_trace
 from loadgen.trace.lines import json_lines
 from loadgen.trace.recorded import header_line
-from loadgen.trace.servegen_files import Client
-from loadgen.workload.datasets.json_stream import entries
+from loadgen.trace.servegen import Client
+from loadgen.workload.datasets.sharegpt import entries
 from loadgen.workload.lengths import read_histogram
 from serving.config.load import load_config
 from serving.errors import ConfigError, ModelError, ScaleError
@@ -25,10 +25,10 @@ from serving.faults.scenario import load_scenario
 from serving.gateway.api.tokenizer import read_json
 from serving.model.checkpoint import Checkpoint
 from serving.model.config import read_architecture
-from serving.scaling.dashboard.commands import RayScale, from_json
-from serving.tools.evaluate.tasks.dataset import read_split
+from serving.scaling.dashboard.handlers import RayScale, from_json
+from serving.tools.evaluate.tasks.questions import read_split
 from serving.tools.evaluate.texts import read_documents
-from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.columns import TraceError
 from serving.virtual.workload.open import open_workload
 from tests.nested import arrays
 

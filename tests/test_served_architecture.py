@@ -10,8 +10,7 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
 from serving.model.config import read_architecture
-from serving.model.dense_form import without_indexers
-from serving.served_architecture import served_architecture
+from serving.model.dense_form import served_architecture, without_indexers
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import SHARED_CHOICE, SPARSE
 

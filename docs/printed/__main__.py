@@ -2,8 +2,7 @@
 
 import argparse
 
-from docs.printed.blocks import show
-from docs.printed.makers import ALONE, SERVED
+from docs.printed.makers import ALONE, SERVED, show
 from tests.pages import ROOT
 
 

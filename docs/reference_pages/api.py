@@ -7,7 +7,7 @@ from typing import Any
 
 from docs.reference_pages.markdown import made_by_a_script, table
 from serving.gateway.api.app import create_app
-from serving.gateway.api.pages.schema_text import type_text
+from serving.gateway.api.pages.api_page import type_text
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script

@@ -8,14 +8,18 @@ from prometheus_client.core import Metric
 from docs.reference_pages.markdown import literal, made_by_a_script, table
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
-from serving.telemetry.handoff_paths import HandoffPath
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.namespace_metrics import NamespaceBoard
-from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
-from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
-from serving.values.expert_facts import ExchangeFacts, ExpertFacts
-from serving.values.hosts import HostRow
-from serving.values.system_tally import StartTimes, SystemTally
+from serving.telemetry.stats import (
+    ITERATION_TOKEN_BUCKETS,
+    HandoffPath,
+    InstanceStats,
+    MemoryServerStats,
+    OperationLatencies,
+    PoolClientStats,
+)
+from serving.telemetry.system_metrics import NamespaceBoard
+from serving.values.expert_map import ExchangeFacts, ExpertFacts
+from serving.values.system_tally import HostRow, StartTimes, SystemTally
 
 HEAD = """`GET /metrics` of the endpoint, in Prometheus' text format; no key is needed. Names that start with `vllm:`
 have vLLM's meaning, so its dashboards work. A counter's name ends in `_total` on the page, a histogram

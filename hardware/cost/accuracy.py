@@ -3,7 +3,7 @@
 from typing import Any
 
 from hardware.cost.calibrate import GOAL, LEFT_OUT_GOAL, Calibrated, GroupResult
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import RowKind
 
 
 def percent(value: float | None) -> str:

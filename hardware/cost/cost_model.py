@@ -11,14 +11,12 @@ from hardware.cost.device_model import DeviceModel
 from hardware.cost.disaggregated import ApartDecodeStep
 from hardware.cost.engine_profile import EngineProfile
 from hardware.cost.engine_step import decode_step_with, prefill_step_with
-from hardware.cost.explain import decode_cost, prefill_cost
-from hardware.cost.explain_apart import apart_cost
+from hardware.cost.explain import apart_cost, decode_cost, prefill_cost
 from hardware.cost.loads import DecodeLoad, PredictedStep, PrefillLoad
 from hardware.cost.memory_plan import HbmPlan, Role, hbm_plan
-from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
+from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape, check_formats
 from hardware.cost.parallelism import WHOLE, Parallelism
 from hardware.cost.prefill_step import PrefillStep
-from hardware.cost.served_shape import check_formats
 from hardware.cost.step_tables import DecodeTable, PrefillTable
 from hardware.cost.transfers import WeightSource
 from hardware.errors import SpecError

@@ -12,9 +12,9 @@ Where groups of dies share their sequences, attention has the tokens of a group,
 
 from typing import NamedTuple
 
-from hardware.cost.collectives import Collectives, collectives
 from hardware.cost.decode_terms import DecodeTerms, GroupTerms, decode_terms, group_terms
 from hardware.cost.device_model import DeviceModel
+from hardware.cost.exchange import Collectives, collectives
 from hardware.cost.loads import DecodeLoad
 from hardware.cost.model_shape import ModelShape
 from hardware.cost.parallelism import WHOLE, Parallelism

@@ -12,9 +12,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
-from hardware.cost.constant import STATUSES, Constant, Status
 from hardware.cost.device_model import (
+    STATUSES,
     Calibration,
+    Constant,
     DecodeOverlap,
     DeviceModel,
     Die,
@@ -23,12 +24,12 @@ from hardware.cost.device_model import (
     Links,
     Loading,
     PrefillAttention,
+    Status,
 )
 from hardware.errors import SpecError
 from hardware.nesting import parse_toml
 from hardware.regular_file import read_regular_text
-from hardware.spec.catalog import figures
-from hardware.spec.figure import Confidence
+from hardware.spec.catalog import Confidence, figures
 
 FOLDER = Path(__file__).parent / "devices"
 _STATUS: dict[Confidence, Status] = {

@@ -8,9 +8,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hardware.cost.constant import Constant
 from hardware.cost.weight_format import Products
 from hardware.errors import SpecError
+
+# A number of a device file with where it comes from.
+
+Status = Literal["published", "derived", "assumed", "fitted"]
+STATUSES: tuple[Status, ...] = ("published", "derived", "assumed", "fitted")
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One number.
+
+    Attributes:
+        value: in the unit that its key names.
+        status: `published` = measured or stated in a source; `derived` = arithmetic on published numbers;
+            `assumed` = chosen, with the reason as the source; `fitted` = found by calibration.
+        source: place in the source, reason for the choice, or rows it was fitted to.
+    """
+
+    value: float
+    status: Status
+    source: str
+
+
+# A device in the cost model: peaks, links, layout and calibrated efficiencies of one die.
 
 DecodeOverlap = Literal["split-cores", "hidden-communication"]
 PrefillAttention = Literal["sp-tp-sp", "data-parallel", "context-parallel"]

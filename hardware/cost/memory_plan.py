@@ -6,7 +6,7 @@ from typing import Literal
 from hardware.cost.attention import BF16_BYTES, LatentAttentionSizes
 from hardware.cost.decode_terms import group_terms
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.expert_load import expert_copies
+from hardware.cost.exchange import expert_copies
 from hardware.cost.model_shape import ModelShape
 from hardware.cost.parallelism import WHOLE, Parallelism, die_attention_weights
 from hardware.errors import SpecError

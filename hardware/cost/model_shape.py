@@ -5,9 +5,10 @@ weights; norms and biases are too small to matter. `model_config` reads a shape 
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from hardware.cost.attention import BF16_BYTES, AttentionSizes, IndexerSizes, LatentAttentionSizes
+from hardware.cost.device_model import DeviceModel
 from hardware.cost.weight_format import AS_PUBLISHED, ModelFormats
 from hardware.errors import SpecError
 from hardware.units import Bytes, Flops
@@ -240,3 +241,32 @@ DEEPSEEK_R1 = ModelShape(
     mtp_layers=1,
 )
 """DeepSeek-V3 and R1. Source: the checkpoint's config, as quoted by the CloudMatrix384 paper 3.5.1."""
+
+
+# A model as one device serves it: its shape, with the formats that the device can multiply.
+
+
+def served_shape(shape: ModelShape, device: DeviceModel, *, asked: bool) -> ModelShape:
+    """The model on a device.
+
+    An FP8 checkpoint becomes W8A8 on a device without FP8 products, unless FP8 was requested explicitly.
+
+    Args:
+        asked: a person named the weights' format.
+    Raises: SpecError naming what cannot be priced.
+    """
+    if not asked and not device.die.fp8_flops_per_s:
+        shape = replace(shape, formats=shape.formats.on_device_without_fp8())
+    check_formats(shape, device)
+    return shape
+
+
+def check_formats(shape: ModelShape, device: DeviceModel) -> None:
+    """Refuse formats that cannot be priced on a device.
+
+    Raises: SpecError naming them.
+    """
+    if shape.formats.kv == "fp8":
+        raise SpecError(f"model {shape.name}: a KV cache in FP8 is not priced; name bf16 or int8")
+    for one in (shape.formats.attention, shape.formats.experts):
+        device.die.products_per_s(one.products, device.name)

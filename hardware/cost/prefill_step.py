@@ -19,10 +19,9 @@ import math
 from typing import NamedTuple
 
 from hardware.cost.attention import BF16_BYTES
-from hardware.cost.collectives import collectives
+from hardware.cost.decode_terms import indexer_terms
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.expert_load import NEVER, REDUNDANT_FROM, expert_copies, experts_read
-from hardware.cost.indexer_terms import indexer_terms
+from hardware.cost.exchange import NEVER, REDUNDANT_FROM, collectives, expert_copies, experts_read
 from hardware.cost.loads import PrefillLoad
 from hardware.cost.model_shape import ModelShape
 from hardware.cost.parallelism import WHOLE, Parallelism, die_attention_weights

@@ -14,8 +14,7 @@ from hardware.cost.calibrate import has_rows
 from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import device_names, load_device
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.engine_file import OWN_ENGINE, load_engine
-from hardware.cost.engine_profile import EnginePhase, EngineProfile, FittedRange
+from hardware.cost.engine_profile import OWN_ENGINE, EnginePhase, EngineProfile, FittedRange, load_engine
 from hardware.cost.model_shape import DEEPSEEK_R1, ModelShape
 from hardware.cost.parallelism import Parallelism
 from hardware.cost.published import published_halves

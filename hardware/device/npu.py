@@ -10,8 +10,8 @@ from typing import Any
 from hardware.clock import Clock
 from hardware.device.hbm import HbmLedger
 from hardware.errors import SpecError
-from hardware.spec.npu import NpuSpec
 from hardware.spec.plane import Plane
+from hardware.spec.supernode import NpuSpec
 from hardware.topology import DieId, NpuId
 from hardware.units import Bytes, Seconds
 

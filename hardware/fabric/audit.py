@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from hardware.fabric.flow import Flow, Pipe
-from hardware.fabric.link import TransferId
+from hardware.fabric.routes import TransferId
 
 _SLACK = 1e-9
 """Relative: rates are sums and differences of floating-point numbers."""

@@ -1,11 +1,18 @@
 """Hardware faults: kinds, rates, a seeded schedule, and recovery times."""
 
 from hardware.faults.fault import FACTORS, TARGETS, FactorMeaning, Fault, FaultKind
-from hardware.faults.file import NO_FAULTS, faults_from, rates_from
-from hardware.faults.rates import DURATIONS, PROCESS_KINDS, RATES, STRENGTHS, FaultRates
+from hardware.faults.rates import (
+    DURATIONS,
+    NO_FAULTS,
+    PROCESS_KINDS,
+    RATES,
+    STRENGTHS,
+    FaultRates,
+    faults_from,
+    rates_from,
+)
 from hardware.faults.recovery import DieRole, Recovery, recovery_figure, recovery_time
-from hardware.faults.schedule import fault_schedule
-from hardware.faults.units import FaultUnits
+from hardware.faults.schedule import FaultUnits, fault_schedule
 
 __all__ = [
     "DURATIONS",

@@ -8,7 +8,7 @@ Not measured there, and hence derived or assumed: a whole node, and colocated di
 from enum import StrEnum
 
 from hardware.faults.fault import FaultKind
-from hardware.spec.figure import Confidence, Figure
+from hardware.spec.catalog import Confidence, Figure
 from hardware.units import Seconds
 
 _SOURCE = "ReviveMoE (arXiv 2602.21140v1), recovery table"

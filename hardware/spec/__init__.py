@@ -1,10 +1,7 @@
 """Descriptions of hardware, and the published CloudMatrix384 one."""
 
-from hardware.spec.die import DieSpec
-from hardware.spec.node import NodeSpec
-from hardware.spec.npu import NpuSpec
 from hardware.spec.plane import PathMeasure, Plane, PlaneMember, PlaneSpec, Reach, UbMeasures
-from hardware.spec.supernode import SupernodeSpec
+from hardware.spec.supernode import DieSpec, NodeSpec, NpuSpec, SupernodeSpec
 
 __all__ = [
     "DieSpec",

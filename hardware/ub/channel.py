@@ -20,7 +20,7 @@ import numpy.typing as npt
 from hardware.errors import SpecError, UbChannelError, UbRangeError
 from hardware.ub.copy import as_bytes
 from hardware.ub.eight_step import ChannelEnding, LaneStep, LaneTransfer, LaneWord, ReceiveLane, SendLane
-from hardware.ub.layout import round_up
+from hardware.ub.region import round_up
 
 LINE = 64
 _LOOKS = 200

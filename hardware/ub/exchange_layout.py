@@ -6,7 +6,7 @@ A test compares this file with the C++ definitions.
 from dataclasses import dataclass
 
 from hardware.errors import SpecError
-from hardware.ub.layout import round_up
+from hardware.ub.region import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
 WINDOW_VERSION = 3

@@ -1,22 +1,25 @@
 """The file of a UB segment: opening it, its header, and the distinction between a live segment and a crash's leftover.
 
-Every function that reads or changes a segment requires the file's lock (`hardware.ub.lock`).
+Every function that reads or changes a segment requires the file's lock (`hardware.ub.file`).
 """
 
+import ctypes
+import fcntl
 import os
 import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from hardware.errors import SpecError, UbBusyError, UbCorruptError, UbExistsError, UbMissingError
-from hardware.ub.layout import ENTRY, HEADER, MAGIC, PAGE, VERSION, data_start
-from hardware.ub.leftover import free_leftovers
-from hardware.ub.lock import locked
 from hardware.ub.pages import reserve_file
 from hardware.ub.process import ProcessStamp
-from hardware.ub.region import RegionTable
+from hardware.ub.region import ENTRY, HEADER, MAGIC, PAGE, VERSION, RegionTable, data_start
 from hardware.units import Bytes
 
 
@@ -194,3 +197,102 @@ def _remove_if_stale(path: Path) -> bool:
         return False  # held right now, so alive; or not ours
     finally:
         os.close(fd)
+
+
+# Giving back the memory of a segment that has lost its name while others still map a part of it.
+#
+# A file that was unlinked keeps all of its memory as long as anybody maps any of it. For a memory server's segment
+# these are the weights used by replicas, for hours, plus all bytes that have become unreachable: its successor, which
+# needs as much memory again, would not find it. So a process locks the bytes it keeps, and the kernel drops the lock
+# when its descriptor is closed or the process ends; the rest can go.
+
+_LOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, process
+_PUNCH_HOLE = 0x02 | 0x01  # with FALLOC_FL_KEEP_SIZE, which it must have
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong]
+
+
+def keep(fd: int, offset: int, nbytes: int) -> None:
+    """Keeps these bytes until the open file is closed, even after it is unlinked.
+
+    Args:
+        fd: open to read; the lock belongs to this open file, not to the path.
+        nbytes: above zero.
+    Effects: sets a read lock on the bytes.
+    """
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, offset, nbytes, 0))
+
+
+def free_leftovers(fd: int) -> int:
+    """Gives back the memory of a file, save what others keep.
+
+    Args:
+        fd: of a file without a name, so that no process can open it; open to write.
+    Returns: bytes of the file that hold no memory any more.
+    Effects: those bytes are zero; processes that still map them detect it by checksum.
+    """
+    freed = 0
+    left = [(0, os.fstat(fd).st_size)]
+    while left:
+        start, end = left.pop()
+        kept = _kept_between(fd, start, end)
+        if kept is not None:
+            left += [piece for piece in ((start, kept[0]), (kept[1], end)) if piece[0] < piece[1]]
+        elif _libc.fallocate(fd, _PUNCH_HOLE, start, end - start) == 0:
+            freed += end - start
+    return freed
+
+
+def _kept_between(fd: int, start: int, end: int) -> tuple[int, int] | None:
+    """A locked range of bytes, as (first, behind the last), in no order; None if there is none."""
+    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, end - start, 0)
+    kind, _, first, nbytes, _ = _LOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else (first, first + nbytes if nbytes else end)
+
+
+# The lock of a UB segment: between processes and between threads, dropped by the kernel when its holder dies.
+
+LOCK_TIMEOUT_S = 30.0
+"""Long enough to wait for a creator that is touching tens of gigabytes."""
+
+_FIRST_PAUSE_S = 20e-6
+_LONGEST_PAUSE_S = 5e-3
+
+
+@contextmanager
+def locked(fd: int, name: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Holds the exclusive lock of an open file.
+
+    The file is reopened for each lock, because flock belongs to the open file: a descriptor shared by threads or
+    inherited by a fork would let both of them in. Opening through /proc also works once the file has been unlinked.
+
+    Args:
+        fd: any descriptor of the file.
+        name: what to call the file in a message.
+        timeout_s: how long to wait for the present holder; a stopped process holds its lock for ever.
+    Raises: UbBusyError if the lock was not given in time.
+    Effects: other processes and threads wait.
+    """
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _acquire(own, name, timeout_s)
+        yield
+    finally:
+        os.close(own)  # closing releases the lock
+
+
+def _acquire(fd: int, name: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause = _FIRST_PAUSE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise UbBusyError(
+                    f"the lock of {name} was held by others for {timeout_s:g} s; look for a stopped process"
+                ) from None
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from hardware.errors import UbFullError
-from hardware.ub.layout import PAGE, round_up
+from hardware.ub.region import PAGE, round_up
 from hardware.units import format_bytes
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; Python 3.11 has no name for it

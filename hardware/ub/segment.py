@@ -26,12 +26,10 @@ import numpy.typing as npt
 
 from hardware.errors import SpecError, UbBusyError, UbClosedError, UbCorruptError, UbRangeError
 from hardware.ub import file as segment_file
-from hardware.ub.file import SegmentHeader
-from hardware.ub.layout import ENTRY, HEADER, PAGE, round_up
-from hardware.ub.lock import locked
+from hardware.ub.file import SegmentHeader, locked
 from hardware.ub.pages import populate
 from hardware.ub.process import ProcessStamp
-from hardware.ub.region import RegionTable, UbRegion
+from hardware.ub.region import ENTRY, HEADER, PAGE, RegionTable, UbRegion, round_up
 from hardware.units import Bytes, format_bytes
 
 _T = TypeVar("_T")
@@ -325,3 +323,49 @@ def _new_header(size_bytes: int, owner_pid: int | None, max_regions: int) -> Seg
         raise SpecError(f"process {owner_pid} does not run, so it cannot own a segment; name a living process")
     session = int.from_bytes(os.urandom(8), "little")
     return SegmentHeader(max_regions, Bytes(round_up(size_bytes, PAGE)), owner, session)
+
+
+# The segments of others that one process has mapped, by path.
+
+
+class Attachments:
+    """Maps a segment at its first use and unmaps those of ended owners. For one thread.
+
+    A removed file keeps its memory while any process maps it, so segments of ended owners are searched: at each new
+    mapping, which is when processes come and go.
+    """
+
+    def __init__(self) -> None:
+        self._segments: dict[Path, UbSegment] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def get(self, path: str | os.PathLike[str]) -> UbSegment:
+        """The segment at `path`, mapped.
+
+        Raises: UbMissingError, UbCorruptError, UbBusyError, as `UbSegment.attach`.
+        Effects: may map it; may close others.
+        """
+        where = Path(path)
+        known = self._segments.get(where)
+        if known is None:
+            self._close_dead()
+            known = self._segments[where] = UbSegment.attach(where)
+        return known
+
+    def forget(self, path: str | os.PathLike[str]) -> None:
+        """Close one segment; the next `get` maps the file at its path by then. Unknown ones are ignored."""
+        segment = self._segments.pop(Path(path), None)
+        if segment is not None:
+            segment.close()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for path in list(self._segments):
+            self.forget(path)
+
+    def _close_dead(self) -> None:
+        for path, segment in list(self._segments.items()):
+            if not segment.owner.is_alive():
+                self.forget(path)

@@ -1,9 +1,6 @@
 """When requests are sent: seeded schedules drawn up front, without a notion of content."""
 
-from loadgen.arrivals.process import Arrivals, each
-from loadgen.arrivals.replay import ReplayedArrivals
-from loadgen.arrivals.steady import Steady
-from loadgen.arrivals.streams import stream
+from loadgen.arrivals.process import Arrivals, ReplayedArrivals, Steady, each, stream
 from loadgen.arrivals.varying import Ramp, RampShape, Steps
 
 __all__ = [

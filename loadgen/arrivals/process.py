@@ -9,6 +9,8 @@ Gaps are never rescaled to make a given number of requests end at a given time: 
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 
 import numpy as np
@@ -80,3 +82,91 @@ def checked_burstiness(burstiness: float) -> float:
     if not burstiness > 0:
         raise UsageError(f"burstiness must be above 0 (1 = Poisson, inf = equal gaps), not {burstiness}")
     return burstiness
+
+
+# Independent random streams from one seed, named by what they are for.
+#
+# Arrival times, contents and behaviours each have their own stream, so changing one (such as the share of clients that
+# disconnect) leaves the others unchanged. Names are hashed with BLAKE2, never with Python's `hash()`, which differs
+# from process to process.
+
+
+def stream(seed: int, *path: str | int) -> np.random.Generator:
+    """The generator for one purpose of a run.
+
+    Args:
+        seed: of the run, >= 0. path: names of the purpose, for instance ("times",) or ("client", 3).
+    Returns: equal for equal arguments, in every process; statistically independent of every other path's.
+    """
+    return np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=tuple(_key(part) for part in path)))
+
+
+def _key(part: str | int) -> int:
+    """64 bits that name one part; a number and its text are different names."""
+    text = f"{type(part).__name__}:{part}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+# Arrivals at one rate: constant, Poisson, gamma; and all at once.
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Requests at a rate that does not change.
+
+    Attributes:
+        rate_per_s: mean rate; infinite = every request at time 0, as `--request-rate inf` means.
+        burstiness: 1 = Poisson; below 1 = bursts; infinite = constant, the first at 0 (see `process.events`).
+    """
+
+    rate_per_s: float
+    burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for a rate or burstiness that is not above 0."""
+        checked_burstiness(self.burstiness)
+        if self.rate_per_s != math.inf:
+            checked_rate(self.rate_per_s, "the rate")
+
+    def blocks(self, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Endless; see `Arrivals`."""
+        while math.isinf(self.rate_per_s):
+            yield np.zeros(BLOCK)
+        for block in events(self.burstiness, rng):
+            yield block / self.rate_per_s
+
+
+# Arrivals as they were recorded, at their own pace or another, whole or cut out.
+
+
+@dataclass(frozen=True)
+class ReplayedArrivals:
+    """How recorded times become send times: t -> (t - from_s) / rate_scale for t in [from_s, to_s).
+
+    With the defaults a recorded time is its own send time, bit for bit.
+
+    Attributes:
+        rate_scale: 2 = twice as fast as recorded.
+        from_s, to_s: part of the recording that is replayed [s from its start].
+    """
+
+    rate_scale: float = 1.0
+    from_s: float = 0.0
+    to_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Raises: UsageError for a scale that is not above 0, or an empty or negative window."""
+        if not 0 < self.rate_scale < math.inf:
+            raise UsageError(f"the rate scale of a replay must be above 0, not {self.rate_scale}")
+        if not 0 <= self.from_s < self.to_s:
+            raise UsageError(f"a replay from {self.from_s} s to {self.to_s} s of the recording contains no requests")
+
+    def due_s(self, recorded_s: float) -> float | None:
+        """Send time of a recorded time; None outside the window."""
+        if not self.from_s <= recorded_s < self.to_s:
+            return None
+        return (recorded_s - self.from_s) / self.rate_scale
+
+    def is_over(self, recorded_s: float) -> bool:
+        """Whether no request at or after this time can be inside the window."""
+        return recorded_s >= self.to_s

@@ -10,13 +10,13 @@ from loadgen.cli.workload_flags import TRACES
 from loadgen.endpoint import Backend, Endpoint
 from loadgen.errors import UsageError
 from loadgen.trace import Reading, RecordedTrace, Trace, open_trace
-from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.calibrate import calibrate
-from loadgen.workload.cycle import Cycled
 from loadgen.workload.datasets.fit import Fit
 from loadgen.workload.datasets.traces import TraceWorkload
 from loadgen.workload.lengths import Lengths, lengths, parse, parse_times
+from loadgen.workload.plan_jobs import Behaviours
 from loadgen.workload.ports import TokenCounter, Workload
+from loadgen.workload.sessions import Cycled
 from loadgen.workload.words import PromptKind, Words
 
 SYNTHETIC = ("random", "shared-prefix", "text")
@@ -143,8 +143,7 @@ def _sessions(flags: argparse.Namespace, model: ModelFacts, words: Words, chat: 
     """Synthetic prompts as conversations."""
     from loadgen.workload.sessions import Sessions
     from loadgen.workload.shared_prefix import SharedPrefix
-    from loadgen.workload.source import Source
-    from loadgen.workload.synthetic import RandomPrompts
+    from loadgen.workload.source import RandomPrompts, Source
     from loadgen.workload.text_files import TextFiles
 
     input_tokens = lengths(flags.input_len, range_ratio=flags.random_range_ratio)
@@ -195,7 +194,7 @@ def _trace(flags: argparse.Namespace, seed: int) -> Trace:
 def _data_set(flags: argparse.Namespace, model: ModelFacts, fit: Fit) -> Workload:
     """A workload of texts that are read from files."""
     from loadgen.workload.datasets.custom import Custom
-    from loadgen.workload.datasets.measure import Measure
+    from loadgen.workload.datasets.fit import Measure
     from loadgen.workload.datasets.sharegpt import ShareGpt
 
     path, measure = Path(flags.dataset_path), Measure(model.counter)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadgen.compare.page import comparison_page
 from loadgen.compare.pairs import compare_paths
-from loadgen.compare.table import comparisons_json, print_comparisons
+from loadgen.compare.report import comparison_page, comparisons_json, print_comparisons
 from loadgen.run_report.report_file import write_page
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,15 +13,13 @@ from urllib.parse import urlsplit
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.build_workload import Content
-from loadgen.cli.schedule import Schedule
 from loadgen.driver.fleet import Fleet
-from loadgen.driver.interrupts import stop_on_signals
+from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.driver.progress import FleetReport, Progress
-from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.errors import INTERRUPTED, LoadgenError, UsageError
-from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.samples import SAMPLES, samples
 from loadgen.metrics.summary import summarize
+from loadgen.metrics.verdict import GeneratorFacts, Identity
 from loadgen.plan import LoadJob
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult, TextSample
@@ -29,6 +28,65 @@ from loadgen.run_report.live import LiveProgress
 from loadgen.server.scrape import Scraper, metrics_url
 from loadgen.server.series import ServerSeries, npus, write_series
 from loadgen.workload.plan_jobs import plan_jobs
+
+# A run's jobs on their way to the driver, and what is known of the whole plan while it is drawn.
+
+
+class Schedule:
+    """Passes jobs on; counts their requests and records their arrival rate.
+
+    Args:
+        count: conversations requested, including warm-ups; None = as many as there are.
+    """
+
+    def __init__(self, jobs: Iterator[LoadJob], count: int | None = None) -> None:
+        self._jobs = jobs
+        self._count = count
+        self._conversations = self._requests = 0
+        self._whole = False
+        self.measured = 0
+        """Conversations drawn that are no warm-ups."""
+        self._timed = 0
+        self._first_s = self._last_s = 0.0
+
+    def __iter__(self) -> Iterator[LoadJob]:
+        for job in self._jobs:
+            self._conversations += 1
+            self._requests += len(job.conversation.turns)
+            self.measured += not job.warmup
+            if job.due_s is not None and not job.warmup:
+                self._first_s = self._first_s if self._timed else job.due_s
+                self._last_s = job.due_s
+                self._timed += 1
+            yield job
+        self._whole = True
+
+    @property
+    def requests(self) -> int | None:
+        """Requests of the plan, warm-ups and later turns included; None if the total is unknown.
+
+        Exact once all jobs are drawn; until then the remaining ones are assumed to have as many turns as those drawn.
+        """
+        if self._whole:
+            return self._requests
+        if self._count is None:
+            return None
+        turns = self._requests / self._conversations if self._conversations else 1.0
+        return self._requests + round((self._count - self._conversations) * turns)
+
+    @property
+    def missing(self) -> int:
+        """Requested conversations that the workload did not provide, once it is exhausted."""
+        return 0 if self._count is None or not self._whole else self._count - self._conversations
+
+    @property
+    def offered_per_s(self) -> float | None:
+        """Rate of the measured part of the schedule as it was drawn; None if it has no extent."""
+        span_s = self._last_s - self._first_s
+        return (self._timed - 1) / span_s if self._timed > 1 and span_s > 0 else None
+
+
+# One run from the first job to the summary: the driver sends, records are kept, metrics are made.
 
 Watch = Callable[[Progress], str]
 """Receives the run's progress; a non-empty result ends the run early and is the reason."""
@@ -252,3 +310,29 @@ def _summary(
         identity=identity,
         warnings=warnings,
     )
+
+
+# Ctrl-C, in two steps: the first ends sending, the second ends waiting.
+
+
+@contextlib.contextmanager
+def stop_on_signals(stop: threading.Event, cut: threading.Event) -> Iterator[None]:
+    """While this lasts, the first SIGINT or SIGTERM sets `stop`, the second one `cut`.
+
+    Effects: changes the handlers of this process; only the main thread may do that, any other is left as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_number: int, _frame: object) -> None:
+        if stop.is_set():
+            cut.set()
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

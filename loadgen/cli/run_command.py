@@ -9,12 +9,10 @@ from rich.console import Console
 from loadgen.cli.bench import Bench, check_series, open_bench
 from loadgen.cli.build_endpoint import base_url, refuse_user
 from loadgen.cli.build_workload import check_workload_flags
-from loadgen.cli.load_flags import add_form_flags, add_load_flags, add_series_flags, add_target_flags
-from loadgen.cli.output_flags import add_output_flags
-from loadgen.cli.repeated import run_repeated
+from loadgen.cli.repeated import run_repeated, save_flat_file
+from loadgen.cli.run_flags import add_form_flags, add_load_flags, add_output_flags, add_series_flags, add_target_flags
 from loadgen.cli.search import run_search
 from loadgen.cli.series import run_sweep
-from loadgen.cli.vllm_file import save_flat_file
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
 from loadgen.output import explained
 from loadgen.record import FAILURES, NOT_COUNTED

@@ -14,7 +14,7 @@ from loadgen.metrics.verdict import kept_rate
 from loadgen.report import numbers
 from loadgen.result import SweepResult
 from loadgen.run_report.sweep_charts import load_text
-from loadgen.search import backlog, forecast, saturation
+from loadgen.search import backlog, saturation
 from loadgen.search.saturation import Probe, ProbeResult, SearchFound, SearchSettings, Verdict
 
 _LARGEST_CONCURRENCY = 4096
@@ -95,7 +95,7 @@ def forecast_words(bench: Bench, settings: SearchSettings, ends: Ends) -> str:
     """Starting point, expected duration and longest duration of the search."""
     seconds = functools.partial(probe_s, bench, ends=ends)
     likely = ends.full_per_s * (ends.idle_s if settings.whole else 0.8)
-    about, most = forecast.expected_s(settings, seconds, likely), forecast.longest_s(settings, seconds)
+    about, most = saturation.expected_s(settings, seconds, likely), saturation.longest_s(settings, seconds)
     return (
         f"The full server does about {numbers.significant(ends.full_per_s)} requests/s. The search begins at "
         f"{load_text(bench.flags.find_max, settings.first)} and takes about {_roughly(about)}, at most "

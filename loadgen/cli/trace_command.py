@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from loadgen.cli import values
-from loadgen.recording.record import DEFAULT_BLOCK_TOKENS, record_trace
+from loadgen.recording.run_to_trace import DEFAULT_BLOCK_TOKENS, record_trace
 from loadgen.trace import KEEPS_IDS, Reading, TraceForm, convert, describe, open_trace
 
 _FORMS = list(TraceForm)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.compare.comparison import RunComparison, compare
-from loadgen.compare.sides import Side, read_side, sweep_sides
+from loadgen.compare.comparison import RunComparison, Side, compare, read_side, sweep_sides
 from loadgen.errors import UsageError
 from loadgen.run_folder import read_sweep
 from loadgen.run_report.sweep_charts import load_text

@@ -15,7 +15,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.metrics.intervals import student_quantile
+from loadgen.metrics.definitions import BY_NAME
+from loadgen.metrics.distribution import student_quantile
+from loadgen.record import SUCCESSES, RequestRecord
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats], Floats | np.floating]
@@ -102,3 +104,30 @@ def _of_rows(statistic: Statistic, rows: Floats) -> Floats:
         return np.asarray(statistic(rows))
     known = (row[~gone] for row, gone in zip(rows, missing, strict=True))
     return np.array([statistic(values) if len(values) else np.nan for values in known])
+
+
+# Values of single requests for the bootstrap, and which requests two runs have in common.
+
+_COMMON_SHARE = 0.9
+"""Runs of which fewer requests are the same plan are not compared request by request."""
+
+
+def request_values(name: str, records: Sequence[RequestRecord]) -> Floats:
+    """One value per request; NaN where the metric does not exist or the request did not succeed."""
+    metric = BY_NAME[name]
+    values = [list(metric.values(record)) if record.outcome in SUCCESSES else [] for record in records]
+    return np.array([found[0] if found else np.nan for found in values], dtype=float)
+
+
+def common_requests(baseline: Sequence[RequestRecord], other: Sequence[RequestRecord]) -> list[tuple[int, int]]:
+    """Positions of requests that were planned equally in both runs; empty if those are not nearly all.
+
+    The same seed gives the same plan; its requests then differ by the servers only.
+    """
+    places = {_plan(record): position for position, record in enumerate(other)}
+    pairs = [(position, places[_plan(record)]) for position, record in enumerate(baseline) if _plan(record) in places]
+    return pairs if len(pairs) >= _COMMON_SHARE * max(len(baseline), len(other)) else []
+
+
+def _plan(record: RequestRecord) -> tuple[int, int, int | None, int | None]:
+    return (record.index, record.turn, record.planned_input_tokens, record.planned_output_tokens)

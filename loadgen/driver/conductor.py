@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from loadgen.client import Digester, Keep, LoadClient, PreparedRequest
 from loadgen.client.request import RequestWriter
-from loadgen.driver.closed_loop import ClosedLoop
 from loadgen.driver.health import Heartbeat, percentile
+from loadgen.driver.loops import ClosedLoop, OpenLoop
 from loadgen.driver.messages import (
     Credit,
     Cut,
     EndSending,
+    Mode,
     NoMoreJobs,
     Prepare,
     Setup,
@@ -27,13 +28,10 @@ from loadgen.driver.messages import (
     WorkerReady,
     frame,
 )
-from loadgen.driver.open_loop import OpenLoop
 from loadgen.driver.outbox import FLUSH_S, Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.progress import WorkerHealth
-from loadgen.driver.session import LoadSession, Phase, SessionDesk
-from loadgen.driver.settings import Mode
-from loadgen.driver.slots import Slots
+from loadgen.driver.session import LoadSession, Phase, SessionDesk, Slots
 from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.endpoint import History
 from loadgen.errors import LoadgenError

@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from loadgen.driver.core_wait import CoreWait
-from loadgen.driver.messages import NoMoreJobs, Prepare, Supply
-from loadgen.driver.settings import DriveSettings, Mode
+from loadgen.driver.health import CoreWait
+from loadgen.driver.messages import DriveSettings, Mode, NoMoreJobs, Prepare, Supply
 from loadgen.driver.worker_process import WorkerProcess
 from loadgen.plan import LoadJob
 

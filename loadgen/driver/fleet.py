@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loadgen.driver.clocks import ClockLog
-from loadgen.driver.closed_loop import first_depth
 from loadgen.driver.feeder import Feeder
-from loadgen.driver.machine import MachineLog
+from loadgen.driver.loops import OPEN_DEPTH, first_depth
+from loadgen.driver.machine import ClockLog, MachineLog
 from loadgen.driver.messages import (
     Credit,
     Cut,
+    DriveSettings,
     EndSending,
     FromWorker,
+    Mode,
     RequestEnded,
     Setup,
     StartRun,
@@ -32,9 +33,7 @@ from loadgen.driver.messages import (
     WorkerReady,
 )
 from loadgen.driver.meter import Meter
-from loadgen.driver.open_loop import OPEN_DEPTH
 from loadgen.driver.progress import FleetReport, Progress
-from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.driver.worker_process import BOOT, WorkerProcess
 from loadgen.errors import UsageError, WorkerLost
 from loadgen.plan import LoadJob

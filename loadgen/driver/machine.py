@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from loadgen.driver.progress import MachineUse
+from loadgen.driver.progress import ClockSample, MachineUse
 
 _STAT = Path("/proc/stat")
 _BUSY = (0, 1, 2, 5, 6)
@@ -61,3 +61,32 @@ def _counts(stat: Path, tick_s: float) -> tuple[float, float] | None:
         ticks = [int(word) for word in stat.read_text().split("\n", 1)[0].split()[1:]]
         return sum(ticks[place] for place in _BUSY) * tick_s, ticks[_STOLEN] * tick_s
     return None
+
+
+# Samples of the system's clocks: a machine that slept or a clock that jumped must not pass for a slow server.
+
+SAMPLE_EVERY_S = 1.0
+
+
+class ClockLog:
+    """Takes a sample each second; `clock_warnings` of the metrics judges them."""
+
+    def __init__(self) -> None:
+        """Takes the first one."""
+        self.samples: list[ClockSample] = [sample()]
+
+    def tick(self, now_s: float) -> None:
+        """Take a sample if it is time. `now_s`: of `time.monotonic()`."""
+        if now_s - self.samples[-1].monotonic_s >= SAMPLE_EVERY_S:
+            self.samples.append(sample())
+
+    def close(self) -> list[ClockSample]:
+        """Take the last one, and give all."""
+        self.samples.append(sample())
+        return self.samples
+
+
+def sample() -> ClockSample:
+    """The three clocks now."""
+    boottime_s = time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else None
+    return ClockSample(monotonic_s=time.monotonic(), realtime_s=time.time(), boottime_s=boottime_s)

@@ -8,7 +8,7 @@ import msgspec
 
 from loadgen.errors import UsageError
 from loadgen.metrics.definitions import BY_NAME
-from loadgen.metrics.intervals import wilson
+from loadgen.metrics.distribution import wilson
 from loadgen.plan import Conduct
 from loadgen.quantities import parse_duration
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from loadgen.metrics.intervals import mean_interval, wilson
+from loadgen.metrics.distribution import mean_interval, wilson
 from loadgen.metrics.lengths import lengths
 from loadgen.metrics.summary import distributions
 from loadgen.record import RequestRecord

@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loadgen.metrics.cautions import cautions
-from loadgen.metrics.concurrency import Concurrency, concurrency
-from loadgen.metrics.contradictions import contradictions
+from loadgen.metrics.cautions import cautions, contradictions
 from loadgen.metrics.definitions import BY_NAME, DEFINITIONS, Definition, tokens_of
 from loadgen.metrics.distribution import distribution
-from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.goodput import evaluate
 from loadgen.metrics.lengths import lengths
-from loadgen.metrics.timeline import timeline
-from loadgen.metrics.verdict import judge
+from loadgen.metrics.timeline import Concurrency, concurrency, timeline
+from loadgen.metrics.verdict import GeneratorFacts, Identity, judge
 from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
 from loadgen.result import CacheUse, ErrorCount, MetricDistribution, RunResult, SloResult, SteadyState, Throughput
 

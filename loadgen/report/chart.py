@@ -9,6 +9,7 @@ pages. Units are names too; the script formats numbers by them:
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -213,3 +214,45 @@ def percentile_position(percentile: float, count: int) -> float:
     """
     rest = max(1.0 - percentile / 100.0, 0.5 / max(count, 1))
     return round(-math.log10(rest), 6) + 0.0
+
+
+# Charts over the time of a run: one axis for all of them, with what happened marked in each.
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """From the run's start to `end_s`. Charts share the cursor: a moment has the same position in all of them."""
+
+    end_s: float
+    marks: Sequence[Marks] = ()
+    group: str = "time"
+
+    @property
+    def x(self) -> Axis:
+        """The axis itself."""
+        return Axis(unit="clock", low=0.0, high=self.end_s)
+
+    def chart(
+        self,
+        chart_id: str,
+        title: str,
+        xs: Sequence[float],
+        lines: Sequence[Line],
+        unit: str,
+        *,
+        limits: Sequence[Limit] = (),
+    ) -> LineChart:
+        """Curves over this axis, as small as a plot needs them."""
+        return tidy(
+            LineChart(
+                id=chart_id,
+                title=title,
+                x=self.x,
+                y=Axis(unit=unit),
+                xs=list(xs),
+                lines=list(lines),
+                limits=list(limits),
+                marks=[one for one in self.marks if one.xs],
+                group=self.group,
+            )
+        )

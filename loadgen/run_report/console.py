@@ -12,9 +12,22 @@ from rich.text import Text
 
 from loadgen.report import numbers
 from loadgen.result import MetricDistribution, RunResult, SweepResult
-from loadgen.run_report.generator_text import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
-from loadgen.run_report.latency_table import SECONDARY_METRICS, has_both_clocks, percentile_columns, present, title
-from loadgen.run_report.names import MAIN_METRICS, METRIC_TITLES, count_by_kind, outcome_kind, outcome_title
+from loadgen.run_report.names import (
+    BUSY_MACHINE,
+    KEPT_UP,
+    MAIN_METRICS,
+    METRIC_TITLES,
+    OWN_LIMIT,
+    SECONDARY_METRICS,
+    count_by_kind,
+    generator_figures,
+    has_both_clocks,
+    outcome_kind,
+    outcome_title,
+    percentile_columns,
+    present,
+    title,
+)
 from loadgen.run_report.sweep_charts import load_text, sweep_warnings
 
 WIDTH = 80

@@ -9,11 +9,10 @@ from loadgen.report.fragments import Html, details, element, folded_warnings, ht
 from loadgen.report.page import Page, facts
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, RunResult
-from loadgen.run_report.definitions_table import definitions_table
-from loadgen.run_report.generator_text import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
-from loadgen.run_report.length_charts import length_charts
-from loadgen.run_report.run_charts import percentile_charts, prompt_length_chart, time_charts
+from loadgen.run_report.names import BUSY_MACHINE, KEPT_UP, OWN_LIMIT, generator_figures
+from loadgen.run_report.run_charts import length_charts, percentile_charts, prompt_length_chart, time_charts
 from loadgen.run_report.run_tables import (
+    definitions_table,
     errors_table,
     latency_tables,
     lengths_table,
@@ -21,8 +20,8 @@ from loadgen.run_report.run_tables import (
     repetitions_table,
     samples_table,
     steady_state,
+    tiles,
 )
-from loadgen.run_report.run_tiles import tiles
 from loadgen.run_report.server_charts import main_server_charts, other_server_charts
 from loadgen.run_report.waterfall import waterfall_chart
 from loadgen.server.series import ServerSeries

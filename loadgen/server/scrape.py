@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 from loadgen.errors import ServerError, ServerUnreachable
 from loadgen.server.connection import QueryConnection, refuse
-from loadgen.server.exposition import parse
-from loadgen.server.series import MetricsLook, ServerSeries, series_of
+from loadgen.server.series import MetricsLook, ServerSeries, parse, series_of
 
 METRICS = "/metrics"
 

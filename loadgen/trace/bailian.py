@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen import json_text
-from loadgen.trace.lines import check_count, check_lengths, checked_ids, decoded, empty, numbered_lines
+from loadgen.trace.lines import TraceTimes, check_count, check_lengths, checked_ids, decoded, empty, numbered_lines
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import TraceTimes
 
 BAILIAN_BLOCK_TOKENS = 16
 """Of the published traces, which have it in their names."""

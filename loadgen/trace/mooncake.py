@@ -15,9 +15,17 @@ from pathlib import Path
 import msgspec
 
 from loadgen import json_text
-from loadgen.trace.lines import check_count, check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
+from loadgen.trace.lines import (
+    TraceTimes,
+    check_count,
+    check_lengths,
+    checked_ids,
+    decoded,
+    empty,
+    numbered_lines,
+    trace_error,
+)
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import TraceTimes
 
 MOONCAKE_BLOCK_TOKENS = 512
 """Of the published traces. Source: the trace's documentation, and every line of it."""

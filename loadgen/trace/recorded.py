@@ -37,6 +37,7 @@ reproduces a file read by `RecordedTrace` byte for byte.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,11 +47,10 @@ import msgspec
 
 from loadgen import json_text
 from loadgen.errors import TraceFormatError
-from loadgen.trace.lines import check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
+from loadgen.output import explained
+from loadgen.trace.lines import LONGEST_S, check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
 from loadgen.trace.mooncake import milliseconds, mooncake_fields
 from loadgen.trace.request import NORMAL, TraceRecord
-from loadgen.trace.times import LONGEST_S
-from loadgen.trace.whole_file import write_lines
 
 SCHEMA = "loadgen-trace/1"
 
@@ -222,3 +222,22 @@ def request_line(request: TraceRecord, turn: int) -> str:
 
 def _dumped(fields: dict[str, object]) -> str:
     return json.dumps(fields, ensure_ascii=False)
+
+
+# Files that are written whole or not at all.
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines under a temporary name, then rename it.
+
+    Raises: OutputError, and what making the lines raises; the temporary file is then removed.
+    """
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with explained(path):
+            with temporary.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{line}\n" for line in lines)
+            os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

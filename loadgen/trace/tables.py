@@ -25,9 +25,8 @@ from pathlib import Path
 
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.regular_file import check_regular
-from loadgen.trace.lines import check_lengths, empty, trace_error, unreadable
+from loadgen.trace.lines import LATEST_FIRST_S, TraceTimes, check_lengths, empty, trace_error, unreadable
 from loadgen.trace.request import TraceRecord
-from loadgen.trace.times import LATEST_FIRST_S, TraceTimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ import msgspec
 from loadgen.trace.bailian import bailian_lines
 from loadgen.trace.lines import LARGEST_ID
 from loadgen.trace.mooncake import MooncakeTrace, mooncake_line
-from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_recorded
+from loadgen.trace.recorded import RecordedTrace, TraceHeader, write_lines, write_recorded
 from loadgen.trace.request import Trace, TraceRecord, in_sessions
 from loadgen.trace.tables import AZURE, BURSTGPT, PLAIN, table_lines
-from loadgen.trace.whole_file import write_lines
 
 
 class TraceForm(StrEnum):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.quantities import Duration
-from serving.server_address import server_address
+from serving.client.http_client import server_address
 
 if TYPE_CHECKING:
     from hardware.faults import FaultUnits
     from serving.faults.scenario import Scenario
+    from serving.tools.chaos.chaos_result import ChaosRun
     from serving.tools.chaos.machines import Machines
-    from serving.tools.chaos.result import ChaosRun
 
 DESCRIPTION = """\
 Kill and freeze replicas, flip bits, slow links down, fill disks, disconnect clients and let another tenant flood the
@@ -81,12 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises: ConfigError, UnavailableError in one line.
     """
     from serving.faults.scenario import load_scenario
-    from serving.report_files import make_folder, write_file
-    from serving.terminal import table_console
-    from serving.tools.chaos.console import print_report
+    from serving.terminal import make_folder, table_console, write_file
+    from serving.tools.chaos.chaos_page import report_page
+    from serving.tools.chaos.chaos_tables import print_report, report_json
     from serving.tools.chaos.findings import find
-    from serving.tools.chaos.page import report_page
-    from serving.tools.chaos.report_json import report_json
 
     scenario = load_scenario(arguments.scenario)
     _check_faults(scenario, arguments)
@@ -118,7 +116,7 @@ def _check_faults(scenario: "Scenario", arguments: argparse.Namespace) -> None:
     """
     from serving.config.load import load_config
     from serving.errors import ConfigError
-    from serving.faults.reach import LIVE, check_reach
+    from serving.faults.scenario import LIVE, check_reach
     from serving.faults.schedule import units_of
 
     if not scenario.kinds:
@@ -167,10 +165,9 @@ def _carry_out(
 
     from serving.errors import UnavailableError
     from serving.terminal import endings_as_interrupt
+    from serving.tools.chaos.chaos_run import ChaosOrder, ChaosProgress, run_chaos
     from serving.tools.chaos.findings import find
     from serving.tools.chaos.own_system import OwnSystem, keep_logs, left_after
-    from serving.tools.chaos.progress import ChaosProgress
-    from serving.tools.chaos.run import ChaosOrder, run_chaos
 
     api_key, flood_api_key = keys
     made = (api_key, flood_api_key) if api_key and flood_api_key and not arguments.flood_api_key else None
@@ -222,7 +219,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
     """Print the schedule for the actual target system."""
     from loadgen.report.numbers import clock
     from serving.config.load import load_config
-    from serving.faults.reach import LIVE, check_reach
+    from serving.faults.scenario import LIVE, check_reach
     from serving.faults.schedule import plan_faults, units_of
 
     units = _units_at(arguments) if arguments.url else units_of(load_config(_config(scenario, arguments)))
@@ -234,7 +231,7 @@ def _print_plan(scenario: "Scenario", arguments: argparse.Namespace, duration_s:
 
 
 def _units_at(arguments: argparse.Namespace) -> "FaultUnits":
-    from serving.http_client import ask_gateway
+    from serving.client.http_client import ask_gateway
     from serving.tools.chaos.targets import units_at
 
     return units_at(ask_gateway(arguments.url, "/cluster", arguments.api_key))

@@ -32,12 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
-    from serving.report_files import make_folder, write_file
-    from serving.terminal import table_console
+    from serving.terminal import make_folder, table_console, write_file
     from serving.virtual.comparison.comparison import compare_runs
-    from serving.virtual.comparison.comparison_json import comparison_json
-    from serving.virtual.comparison.console import print_comparison
-    from serving.virtual.comparison.page import comparison_page
+    from serving.virtual.comparison.comparison_report import comparison_json, comparison_page, print_comparison
     from serving.virtual.comparison.run_file import read_run
 
     compared = compare_runs(read_run(arguments.baseline), read_run(arguments.other))

@@ -5,7 +5,7 @@ from typing import get_args
 
 from loadgen.quantities import Duration
 from serving.cli.cost_flags import DECODE_FLAGS, DIVISION_FLAGS, PREFILL_FLAGS
-from serving.cli.engine_option import add_engine
+from serving.cli.options import add_engine
 from serving.config.simulation import PrefillLayout
 
 DESCRIPTION = """\

@@ -30,18 +30,15 @@ from hardware.cost.calibrate import Calibrated, calibrate, has_rows
 from hardware.cost.cost_model import mtp_tokens_per_step
 from hardware.cost.device_file import device_names
 from hardware.cost.device_model import DeviceModel
-from hardware.cost.engine_file import engine_names, load_engine
-from hardware.cost.served_shape import served_shape
+from hardware.cost.engine_profile import engine_names, load_engine
+from hardware.cost.model_shape import served_shape
 from hardware.cost.trust import Trust, decode_trust, engine_text_of, model_trust, prefill_trust
 from hardware.cost.weight_format import formats_named
 from hardware.units import format_bytes
-from serving.cli.cost_apart import decode_division, dies_text, pace_text, stages_values
-from serving.cli.cost_fit import fit
+from serving.cli.cost_fit import fit, judge_file, plain_table
 from serving.cli.cost_flags import check_flags, check_no_flags
-from serving.cli.cost_judge import judge_file
-from serving.cli.cost_mixed import mixed_answer
-from serving.cli.cost_tables import plain_table
-from serving.cli.model_option import folder_of
+from serving.cli.cost_steps import decode_division, dies_text, mixed_answer, pace_text, stages_values
+from serving.cli.options import folder_of
 from serving.errors import ConfigError
 from serving.terminal import table_console
 

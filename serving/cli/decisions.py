@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import SilentError
-from serving.values.scaling import ReadDecisions, ReadEvents
+from serving.values.scaling_operations import ReadDecisions, ReadEvents
 from serving.values.system_tally import FIRST_STEP, PHASES, TOTAL
 
 if TYPE_CHECKING:

@@ -46,13 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises: ConfigError, UnavailableError in one line.
     """
-    from serving.report_files import make_folder, write_file
-    from serving.terminal import table_console
-    from serving.tools.demo.keys import Keys
-    from serving.tools.demo.narrator import Narrator
-    from serving.tools.demo.page import report_page
-    from serving.tools.demo.run import run_demo
-    from serving.tools.demo.steps import chosen_steps
+    from serving.terminal import make_folder, table_console, write_file
+    from serving.tools.demo.demo_page import report_page
+    from serving.tools.demo.demo_run import chosen_steps, run_demo
+    from serving.tools.demo.narrator import Keys, Narrator
 
     steps = chosen_steps(arguments.only, arguments.skip)
     folder = _free_folder(arguments.out)

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from serving.cli.ray_address import add_address, address_of
-from serving.cli.set_option import add_set
+from serving.cli.options import add_address, add_set, address_of
 
 DESCRIPTION = """\
 Check every host of a Ray before a deployment: version of this package, model folder, free space in /dev/shm,
@@ -28,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Examine and print the hosts. Raises: ConfigError if there is no such Ray, or the file cannot be read."""
+    from serving.config.cluster import ANY_PORT
     from serving.config.load import read_config
-    from serving.config.ports import ANY_PORT
     from serving.errors import ConfigError
 
     model, ports, pool = None, ANY_PORT, False

@@ -2,7 +2,7 @@
 
 import argparse
 
-from serving.cli.ray_address import add_address, address_of
+from serving.cli.options import add_address, address_of
 
 DESCRIPTION = """\
 Remove what `cloudmatrix serve --address` or `serve deploy` has deployed: the application, its named actors, and its

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from serving.cli.model_option import folder_of
+from serving.cli.options import folder_of
 
 DESCRIPTION = """\
 Measure a model on held-out text and on multiple-choice tasks, alone or against a reference (usually the unquantised
@@ -95,6 +95,6 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.model = folder_of(arguments.model)
     if arguments.reference is not None:
         arguments.reference = folder_of(arguments.reference)
-    from serving.tools.evaluate.run import evaluate
+    from serving.tools.evaluate.evaluation import evaluate
 
     return evaluate(arguments)

@@ -11,7 +11,7 @@ from loadgen.report import numbers
 from serving.cli.experts_table import fetch_experts, order_experts
 from serving.cli.status_table import plain_table
 from serving.errors import ConfigError, UnavailableError
-from serving.group.core.placement_trial import try_policies
+from serving.group.core.placement_policies import try_policies
 from serving.group.core.routing_trace import RoutingTrace, TraceHead, read_trace, slices_of, trace_lines
 from serving.terminal import table_console
 

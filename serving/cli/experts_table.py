@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from serving.cli.status_table import plain_table
-from serving.http_client import ask_again, ask_gateway
+from serving.client.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 SHADES = " .:-=+*#%@"

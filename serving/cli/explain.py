@@ -64,9 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     import msgspec
 
-    from serving.cli.explain_page import explain_page
-    from serving.cli.explain_text import print_times
-    from serving.report_files import write_file
+    from serving.cli.explain_page import explain_page, print_times
+    from serving.terminal import write_file
 
     choose_gateway(arguments)
     found = _found(arguments)
@@ -87,9 +86,9 @@ def _found(arguments: argparse.Namespace) -> list["RequestTimes"]:
     """Timelines of the requested requests. Raises: UnavailableError."""
     import msgspec
 
+    from serving.client.http_client import RefusedError
     from serving.errors import UnavailableError
     from serving.gateway.core.timeline import RequestTimes
-    from serving.http_client import RefusedError
 
     if arguments.request is not None:
         return [msgspec.convert(_ask(arguments, _path(arguments.request)), RequestTimes)]
@@ -113,6 +112,6 @@ def _path(request_id: str) -> str:
 
 
 def _ask(arguments: argparse.Namespace, path: str) -> dict[str, Any]:
-    from serving.http_client import ask_again, ask_gateway
+    from serving.client.http_client import ask_again, ask_gateway
 
     return ask_again(lambda: ask_gateway(arguments.url, path, arguments.api_key))

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if out is None:
         raise ConfigError(f"name the new folder: cloudmatrix import {arguments.source} --out DIR")
-    from serving.tools.importing.console import import_on_console
+    from serving.tools.importing.import_run import import_on_console
 
     import_on_console(Path(arguments.source), out, arguments.dtype, quiet=arguments.quiet)
     print(out)

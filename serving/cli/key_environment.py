@@ -5,7 +5,7 @@ Read once and removed, so that child processes do not inherit it.
 
 import os
 
-from serving.config.key_file import VARIABLE
+from serving.config.gateway import VARIABLE
 
 
 def take_keys() -> str | None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
-from serving.cli.engine_option import add_engine
-from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens, add_columns, add_concurrency
+from serving.cli.options import add_block_tokens, add_columns, add_concurrency, add_engine, add_set, configured
 from serving.errors import ConfigError
-from serving.tools.compilation.choose import prefer_compiled
+from serving.tools.compilation.build import prefer_compiled
 
 if TYPE_CHECKING:
     from serving.config.engine import ServingMode
@@ -173,13 +171,11 @@ def run(arguments: argparse.Namespace) -> int:
     prefer_compiled()
     from rich.console import Console
 
-    from serving.report_files import make_folder
-    from serving.terminal import table_console
+    from serving.terminal import make_folder, table_console
     from serving.tools.planning.comparison import compare
-    from serving.tools.planning.files import as_json, write_all
+    from serving.tools.planning.files import as_json, show, write_all
     from serving.tools.planning.planner import plan
-    from serving.tools.planning.show import show
-    from serving.virtual.report.console import print_notes
+    from serving.virtual.report.simulation_console import print_notes
 
     if arguments.processes < 1:
         raise ConfigError(f"--processes {arguments.processes}: at least 1")
@@ -212,10 +208,10 @@ def order_of(arguments: argparse.Namespace) -> "PlanQuestion":
 
     Raises: ConfigError.
     """
-    from serving.tools.planning.limits import SearchLimits
+    from serving.tools.planning.bounds import SearchLimits
+    from serving.tools.planning.costs import read_prices
     from serving.tools.planning.plan import Question
     from serving.tools.planning.planner import PlanQuestion
-    from serving.tools.planning.prices import read_prices
 
     config = configured(arguments, "plan")
     seed = config.simulation.seed if arguments.seed is None else arguments.seed
@@ -247,7 +243,7 @@ def comparison_of(arguments: argparse.Namespace) -> "ComparisonQuestion":
     Raises: ConfigError, also for flags of a search, which would have no effect.
     """
     from serving.tools.planning.comparison import ComparisonQuestion
-    from serving.tools.planning.prices import read_prices
+    from serving.tools.planning.costs import read_prices
 
     searching = ("npus", "least", "highest_rate", "quick", "sizes_prefill", "sizes_decode", "step_tokens", "batch")
     others = ("attention_tp", "expert_dies", "redundant", "cache_nodes", "modes", "sizes_aggregated")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hardware.units import MIB
 from serving.cli.status_table import plain_table, server_table
-from serving.http_client import ask_again, ask_gateway
+from serving.client.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
 
 AUDIT_DEADLINE_S = 330.0

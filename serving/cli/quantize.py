@@ -3,10 +3,17 @@
 import argparse
 from pathlib import Path
 
-from serving.cli.model_option import folder_of
+from serving.cli.options import folder_of
 from serving.errors import ConfigError
-from serving.tools.quantize.classes import INT8_CLASSES, class_table
-from serving.tools.quantize.settings import RANDOM_TOKENS, STEP_HELP, STEP_NAMES, TEXT_TOKENS, RecipeSteps, Settings
+from serving.tools.quantize.quantize_settings import (
+    RANDOM_TOKENS,
+    STEP_HELP,
+    STEP_NAMES,
+    TEXT_TOKENS,
+    RecipeSteps,
+    Settings,
+)
+from serving.tools.quantize.structure import INT8_CLASSES, class_table
 
 _STEPS = "\n".join(f"  {name:<15} {text}" for name, text in STEP_HELP.items())
 DESCRIPTION = f"""\
@@ -84,6 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = settings_of(arguments)
     model = folder_of(arguments.model)
-    from serving.tools.quantize.console import run_on_console
+    from serving.tools.quantize.quantize_console import run_on_console
 
     return run_on_console(model, arguments.out, arguments.text, settings, arguments.report, quiet=arguments.quiet)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from serving.tools.compilation.choose import prefer_compiled
+from serving.tools.compilation.build import prefer_compiled
 
 EXIT_UNEXPLAINED = 1
 
@@ -42,13 +42,16 @@ def run(arguments: argparse.Namespace) -> int:
     prefer_compiled()
     from rich.console import Console
 
-    from serving.report_files import make_folder
-    from serving.terminal import table_console
-    from serving.tools.paper.console import ExperimentProgress, print_list, print_reproduction
-    from serving.tools.paper.markdown import error_table_markdown
+    from serving.terminal import make_folder, table_console
+    from serving.tools.paper.experiment import Setting
+    from serving.tools.paper.paper_tables import (
+        ExperimentProgress,
+        error_table_markdown,
+        print_list,
+        print_reproduction,
+    )
     from serving.tools.paper.registry import choose
     from serving.tools.paper.reproduction import reproduce
-    from serving.tools.paper.setting import Setting
 
     chosen = choose([name.strip() for name in arguments.only.split(",") if name.strip()])
     console = table_console()
@@ -65,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_reproduction(done, console)
     if arguments.out is not None:
-        from serving.tools.paper.files import write_report
+        from serving.tools.paper.paper_page import write_report
 
         for path in write_report(arguments.out, done, setting):
             Console(stderr=True).print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from serving.cli.ray_address import add_address, address_of
+from serving.cli.options import add_address, address_of
 
 DESCRIPTION = """\
 Give a system that runs on a Ray (`cloudmatrix serve --address`, `serve deploy`) a new secret. Its processes take it
@@ -25,6 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Rotate the secret. Raises: ConfigError if there is no such Ray, or no system on it; SilentError."""
     address = address_of(arguments) or "auto"
-    from serving.launch.rotation import rotate_secret
+    from serving.launch.existing import rotate_secret
 
     return rotate_secret(address, forget_old=arguments.forget_old)

@@ -7,7 +7,7 @@ import time
 from loadgen.quantities import Duration
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import ScaleError
-from serving.values.scaling import ScalePool
+from serving.values.scaling_operations import ScalePool
 
 DESCRIPTION = """\
 Request a number of replicas of a pool. A number that does not fit is refused, with the largest one that does.

@@ -5,9 +5,7 @@ import logging
 from pathlib import Path
 
 from loadgen.quantities import Duration
-from serving.cli.engine_option import add_engine
-from serving.cli.ray_address import add_address, address_of
-from serving.cli.set_option import add_set, configured
+from serving.cli.options import add_address, add_engine, add_set, address_of, configured
 from serving.errors import ConfigError
 
 DESCRIPTION = """\
@@ -90,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         drain_s=arguments.drain,
     )
     _warn_of_shown_secrets(arguments)
-    from serving.launch.ports import GATEWAY_PORT, reserved_port
+    from serving.launch.machine import GATEWAY_PORT, reserved_port
     from serving.launch.preflight import preflight
     from serving.terminal import endings_as_interrupt
 
@@ -118,10 +116,9 @@ def _require_places(arguments: argparse.Namespace) -> None:
 
     Raises: ConfigError if they are not, or the file or a setting is invalid.
     """
-    from serving.cli.engine_option import engine_setting
+    from serving.cli.options import engine_setting
     from serving.config.load import read_config
-    from serving.launch.machine import warn_of_machine
-    from serving.launch.ports import GATEWAY_PORT, require_places
+    from serving.launch.machine import GATEWAY_PORT, require_places, warn_of_machine
 
     settings = [*arguments.set, *engine_setting(arguments)]
     config = read_config(arguments.config, model=arguments.model, settings=settings).config

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.quantities import Duration
-from serving.cli.engine_option import add_engine
-from serving.cli.set_option import add_set, configured
-from serving.cli.trace_flags import add_block_tokens, add_columns, add_concurrency
-from serving.tools.compilation.choose import prefer_compiled
+from serving.cli.options import add_block_tokens, add_columns, add_concurrency, add_engine, add_set, configured
+from serving.tools.compilation.build import prefer_compiled
 
 if TYPE_CHECKING:
     from hardware.cost import CostModel, PredictedStep
     from hardware.faults import Fault
     from serving.config.serve import ServeConfig
     from serving.virtual.result import SimResult
-    from serving.virtual.workload.request import RequestStream
+    from serving.virtual.workload.columns import RequestStream
 
 DESCRIPTION = """\
 Play a trace of requests on simulated supernodes: the live gateway's, scheduler's and KV-cache pool's decisions, with
@@ -111,15 +109,14 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from serving.cli.simulate_progress import SimulationProgress
-    from serving.report_files import make_folder
-    from serving.terminal import table_console
-    from serving.virtual.report.console import print_notes, print_speed, print_summary
-    from serving.virtual.report.goodput import Slo
-    from serving.virtual.report.page import write_page
+    from serving.terminal import make_folder, table_console
+    from serving.virtual.report.latencies import Slo
     from serving.virtual.report.result_json import result_json, write_json
+    from serving.virtual.report.simulation_console import print_notes, print_speed, print_summary
+    from serving.virtual.report.simulation_page import write_page
     from serving.virtual.report.summary import summarize
-    from serving.virtual.run import cost_model
     from serving.virtual.shards import Plan, simulate_supernodes
+    from serving.virtual.simulation import cost_model
 
     _check(arguments)
     if arguments.out:
@@ -232,8 +229,7 @@ def _faults(
     from hardware.errors import HardwareError
     from hardware.faults import FaultRates
     from serving.errors import ConfigError
-    from serving.faults.reach import VIRTUAL, check_reach
-    from serving.faults.scenario import Scenario, load_scenario
+    from serving.faults.scenario import VIRTUAL, Scenario, check_reach, load_scenario
     from serving.faults.schedule import plan_faults, units_of
     from serving.virtual.shards import seed_of
 

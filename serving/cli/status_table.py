@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from hardware.units import MIB
+from serving.client.http_client import ask_again, ask_gateway
 from serving.errors import ConfigError
-from serving.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
-from serving.values.replica_rows import whole_replicas
+from serving.values.instances import whole_replicas
 
 NAME_WIDTH = 14
 SILENT_S = 10.0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serving.server_address import server_address
+from serving.client.http_client import server_address
 
 if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient

@@ -6,9 +6,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.client.http_client import ask_again, ask_gateway, gateway_events
 from serving.errors import UnavailableError
 from serving.gateway.live.fingerprint import PLACEHOLDER
-from serving.http_client import ask_again, ask_gateway, gateway_events
 
 
 def served_model(url: str, api_key: str | None) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from hardware.regular_file import read_regular_text
+from serving.client.http_client import RefusedError, ask_again, ask_dashboard
 from serving.cluster.host_environment import DASHBOARD, TOKEN, TOKEN_FILE, value_here
 from serving.cluster.session import RunningStart, running_starts
 from serving.errors import ScaleError, SilentError, UnavailableError
-from serving.http_client import RefusedError, ask_again, ask_dashboard
-from serving.values.scaling import ReadDecisions, ReadEvents, ScalePool
+from serving.values.scaling_operations import ReadDecisions, ReadEvents, ScalePool
 
 POLL_S = 0.1
 RAY_DASHBOARD_HERE = "http://127.0.0.1:8265"

@@ -13,18 +13,21 @@ import contextlib
 import logging
 import secrets
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
 
 from serving.cluster.disk_watch import own_full_disk
-from serving.cluster.lookup import ActorLookup
-from serving.cluster.lost_nodes import LostNodeWatch
-from serving.cluster.nodes import ON_HEAD_NODE
+from serving.cluster.gcs_store import ActorLookup
+from serving.cluster.nodes import ON_HEAD_NODE, LostNodeWatch
 from serving.deadline import within
+from serving.errors import UnavailableError
 from serving.ids import NodeId, ReplicaId
+from serving.values.group import OperatorOrder, OrderAnswer, PostedOrder, SizeOrder
 
 logger = logging.getLogger(__name__)
 
@@ -230,3 +233,30 @@ class MemberReader:
             raise
         self._version = listing.version
         return listing.members
+
+
+# Operators' commands from gateways to the shell of a group, through one of its ranks, see `Mailbox` there.
+
+LOOKUP_DEADLINE_S = 3.0
+MARGIN_S = 3.0
+"""Margin beyond the deadline of the rank itself."""
+
+
+async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: float) -> OrderAnswer:
+    """Send a command to a group and wait for its shell's response.
+
+    Args:
+        actor: name of any of the group's ranks.
+        limit_s: response timeout of the shell [s].
+    Raises: UnavailableError if the rank has ended or does not respond.
+    """
+    try:
+        rank: Any = await ActorLookup(partial(ray.get_actor, actor, NAMESPACE)).answer(LOOKUP_DEADLINE_S)
+        told = rank.post_order.remote(PostedOrder(uuid.uuid4().hex, order), limit_s)
+        answer: OrderAnswer = await within(told, limit_s + MARGIN_S)
+    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+        raise UnavailableError(
+            f"the rank did not respond ({type(error).__name__}); `cloudmatrix experts` shows the result of the command",
+            retry_after_s=LOOKUP_DEADLINE_S,
+        ) from error
+    return answer

@@ -5,12 +5,11 @@ Every key is documented where it is declared; `python -m serving.config` prints 
 
 from serving.config.checks import check_model_folder
 from serving.config.cluster import ClusterConfig, HardwareConfig, NodeConfig
-from serving.config.engine import EngineConfig, ServingConfig, ServingMode
+from serving.config.engine import EngineConfig, PoolConfig, ServingConfig, ServingMode
 from serving.config.gateway import GatewayConfig, HttpServer
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.load import load_config, with_overrides
 from serving.config.model import Device, DType, ModelConfig
-from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 
 __all__ = [

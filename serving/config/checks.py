@@ -4,15 +4,13 @@ import re
 from urllib.parse import urlsplit
 
 from hardware.units import MIB
+from serving.config.access_checks import check_hosts, check_namespaces, check_origins, check_root_path
 from serving.config.cluster import NodeConfig
-from serving.config.division import check_acceptance, check_division
+from serving.config.engine import PoolConfig
 from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
-from serving.config.namespaces import check_namespaces
-from serving.config.origins import check_hosts, check_origins, check_root_path
-from serving.config.packing import Need, can_pack
-from serving.config.pool import PoolConfig
+from serving.config.packing import Need, can_pack, check_acceptance, check_division
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 

@@ -3,8 +3,7 @@
 The first matching rule is reported, so more specific rules precede general ones.
 """
 
-from serving.config.inert_rule import ALL, PLAN, SERVE, VIRTUAL, Rule
-from serving.config.inert_sizes import SIZE_RULES
+from serving.config.inert_rule import ALL, PLAN, SERVE, SIZE_RULES, VIRTUAL, Rule
 from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
 

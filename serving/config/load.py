@@ -16,13 +16,12 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from hardware.nesting import NestedTooDeeply, parse_json, parse_toml
 from hardware.regular_file import read_regular_text
+from serving.config.access_checks import check_namespaces
 from serving.config.checks import check_consistency, check_model_folder, check_ports, check_tokenizer_folder
 from serving.config.cluster import NodeConfig
-from serving.config.gateway import GatewayConfig
-from serving.config.hub_reference import hub_reference
+from serving.config.gateway import GatewayConfig, with_keys
 from serving.config.key import key_spec
-from serving.config.key_file import with_keys
-from serving.config.namespaces import check_namespaces
+from serving.config.model import hub_reference
 from serving.config.serve import ServeConfig
 from serving.config.value import convert, with_unit
 from serving.errors import ConfigError

@@ -3,15 +3,13 @@
 import math
 from dataclasses import dataclass, field
 
-from serving.config.chaos import ChaosConfig
 from serving.config.cluster import ClusterConfig, HardwareConfig
-from serving.config.engine import EngineConfig, ServingConfig
+from serving.config.engine import EngineConfig, PoolConfig, ServingConfig
 from serving.config.experts import ExpertsConfig
 from serving.config.gateway import GatewayConfig
-from serving.config.health import HealthConfig
+from serving.config.health import ChaosConfig, HealthConfig
 from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
-from serving.config.pool import PoolConfig
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.config.simulation import SimulationConfig
 

@@ -7,6 +7,7 @@ steps are a cache, which may be dropped at any time.
 
 from array import array
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -207,3 +208,33 @@ def _follows(output: Sequence[int], matcher: Matcher) -> bool:
     """Whether a matcher has seen the beginning of this output. A sequence's output only grows."""
     length = matcher.length
     return length <= len(output) and (length == 0 or output[length - 1] == matcher.last)
+
+
+# Tokens that a request allows or forbids by id: a mask that is combined with that of its grammar.
+
+
+def limits_tokens(sampling: SamplingParams) -> bool:
+    """Whether a request names tokens that it allows, or words that it forbids."""
+    return bool(sampling.allowed_token_ids or sampling.bad_words)
+
+
+def permitted(sampling: SamplingParams, output: Sequence[int], size: int) -> Allowed:
+    """Tokens that may follow an output: the allowed ones, except those that would complete a forbidden word.
+
+    Args:
+        size: tokens of the vocabulary.
+    """
+    found = _named(sampling.allowed_token_ids, size).copy() if sampling.allowed_token_ids else np.ones(size, np.bool_)
+    length = len(output)
+    for word in sampling.bad_words:
+        before = len(word) - 1
+        if before <= length and all(output[length - before + i] == word[i] for i in range(before)):
+            found[word[-1]] = False
+    return found
+
+
+@lru_cache(maxsize=64)
+def _named(tokens: tuple[int, ...], size: int) -> Allowed:
+    named = np.zeros(size, np.bool_)
+    named[list(tokens)] = True
+    return named

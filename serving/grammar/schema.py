@@ -4,14 +4,13 @@ An output that follows the rewritten schema follows the original one. The revers
 bound cannot be written, see `serving.grammar.numbers`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from serving.errors import GrammarError
-from serving.grammar.endless import endless_reference
 from serving.grammar.numbers import check_value, sound_numbers
-from serving.grammar.one_of import overlapping
-from serving.grammar.reference_depth import reference_depth
+from serving.grammar.one_of import overlapping, referred
 from serving.values.sequence import TOO_LARGE
 
 MOST_ITEMS = 10_000
@@ -220,3 +219,115 @@ def _joined_definitions(schema: Any) -> set[str]:  # noqa: ANN401
 
     search(schema, joined=False)
     return found
+
+
+# Schemas that no finite value follows, because what they demand leads back to themselves.
+
+_MOST_STEPS = 20_000
+"""Most schemas examined; larger inputs are not judged."""
+
+
+def endless_reference(root: Mapping[str, Any]) -> str | None:
+    """A reference of a schema that always leads back to itself; None where a finite value may follow it."""
+    search = _Search(root)
+    return search.reference if search.endless(root) else None
+
+
+class _Search:
+    """Search through the required parts of a value.
+
+    Args:
+        root: the schema that resolves references.
+    """
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._steps = _MOST_STEPS
+        self._under_way = {"#"}
+        self._finite: set[str] = set()
+        self.reference: str | None = None
+
+    def endless(self, schema: object) -> bool:
+        """Whether a schema demands what is under way already."""
+        self._steps -= 1
+        if schema is False or not isinstance(schema, Mapping) or self._steps < 0:
+            return False
+        if "const" in schema or "enum" in schema:
+            return False
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and self._leads_back(reference):
+            return True
+        if any(self.endless(one) for one in _demanded(schema)):
+            return True
+        unions = [schema[name] for name in ("anyOf", "oneOf") if isinstance(schema.get(name), list)]
+        return any(union and all(self.endless(one) for one in union) for union in unions)
+
+    def _leads_back(self, reference: str) -> bool:
+        if reference in self._finite:
+            return False
+        if reference in self._under_way:
+            self.reference = reference
+            return True
+        self._under_way.add(reference)
+        found = self.endless(referred(reference, self._root))
+        self._under_way.remove(reference)
+        if not found:
+            self._finite.add(reference)
+        return found
+
+
+def _demanded(schema: Mapping[str, Any]) -> Iterable[object]:
+    """Schemas that a value of this one always has a value of, but for references."""
+    if isinstance(schema.get("allOf"), list):
+        yield from schema["allOf"]
+    kind = schema.get("type")
+    required, properties, least = schema.get("required"), schema.get("properties"), schema.get("minItems")
+    if kind == "object" and isinstance(required, list) and isinstance(properties, Mapping):
+        yield from (properties[name] for name in required if isinstance(name, str) and name in properties)
+    if kind == "array" and isinstance(least, int | float) and least >= 1 and not schema.get("prefixItems"):
+        yield schema.get("items")
+
+
+# Nesting depth of a compiler that follows a schema's references recursively.
+
+_ROOT = "#"
+_SHELVES = ("$defs", "definitions")
+"""Keywords under which schemas only wait to be referred to."""
+
+
+def reference_depth(root: Mapping[str, Any]) -> int:
+    """Levels of JSON along the longest chain of references; where they form a circle, of all schemas together."""
+    levels: dict[str, int] = {}
+    named: dict[str, set[str]] = {}
+    waiting = [_ROOT]
+    while waiting:
+        name = waiting.pop()
+        if name in levels:
+            continue
+        schema = referred(name, root) if name != _ROOT else {k: v for k, v in root.items() if k not in _SHELVES}
+        levels[name], named[name] = _look(schema)
+        waiting += named[name]
+    try:
+        order = list(TopologicalSorter(named).static_order())  # referenced ones first
+    except CycleError:
+        return sum(levels.values())
+    deepest: dict[str, int] = {}
+    for name in order:
+        deepest[name] = levels[name] + max([deepest[one] for one in named[name]], default=0)
+    return deepest[_ROOT]
+
+
+def _look(schema: object) -> tuple[int, set[str]]:
+    """Levels of JSON in a schema, and the references in it."""
+    deepest, references = 0, set()
+    waiting = [(schema, 1)]
+    while waiting:
+        value, level = waiting.pop()
+        deepest = max(deepest, level)
+        if isinstance(value, Mapping):
+            if isinstance(reference := value.get("$ref"), str):
+                references.add(reference)
+            waiting += [(one, level + 1) for one in value.values() if isinstance(one, Mapping | list)]
+        elif isinstance(value, list):
+            waiting += [(one, level + 1) for one in value if isinstance(one, Mapping | list)]
+    return deepest, references

@@ -19,7 +19,7 @@ from serving.group.live.shell_replica import ShellDeployment
 from serving.instance.live.replica import InstanceDeployment
 from serving.kvpool.live.replica import LEAVE_S, KvCacheDeployment
 from serving.launch.rollout import Order
-from serving.scaling.live.autoscaler import AutoscalerDeployment
+from serving.scaling.live.autoscaler_replica import AutoscalerDeployment
 
 APP_NAME = "cloudmatrix"
 

@@ -1,11 +1,16 @@
 """Text for people at the start of a system: addresses, keys, commands to copy."""
 
+import logging
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import ray
+
+from serving.cluster.membership import CALL_DEADLINE_S, membership
 from serving.config.checks import replicas_at_start
 from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
@@ -88,7 +93,7 @@ def _placeholder_line(config: ServeConfig) -> str:
     if config.engine.executor != "simulated":
         return ""
     from hardware.cost.trust import engine_text_of, expected  # only simulated systems need it
-    from serving.simulated_cost import simulated_cost
+    from serving.config.simulated_cost import simulated_cost
 
     cost = simulated_cost(config)
     text = "  tokens           placeholders: simulated NPUs take the time of the model and compute no text\n"
@@ -108,3 +113,34 @@ def print_text(text: str, stream: TextIO | None = None) -> None:
         print(text, file=stream, flush=True)
     except OSError:
         silence(stream)
+
+
+# Names and speeds of the compute devices of a system's instances, for the text printed at a start.
+
+logger = logging.getLogger(__name__)
+
+
+def computing_line(facts: Iterable[Mapping[str, Any]]) -> str:
+    """Name of the compute device, with the speed of its slowest instance; empty if no instance announces it.
+
+    Args:
+        facts: announced by instances.
+    """
+    speeds: dict[str, list[float]] = {}
+    for one in facts:
+        if (name := one.get("computes")) is not None:
+            speeds.setdefault(name, []).extend(filter(None, [one.get("probe_tokens_per_s")]))
+    return "; ".join(
+        f"{name}{f', {min(rates):,.0f} tokens/s for one request' if rates else ''}"
+        for name, rates in sorted(speeds.items())
+    )
+
+
+def computing_here() -> str:
+    """`computing_line` of the system on the connected Ray; empty if no gateway responds."""
+    try:
+        members = ray.get(membership().members.remote(), timeout=CALL_DEADLINE_S)
+    except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+        logger.info("membership does not respond (%s)", type(error).__name__)
+        return ""
+    return computing_line(member.facts for member in members)

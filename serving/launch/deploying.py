@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from ray import serve
 from ray.serve import Application
 
+from serving.client.http_client import fetch
 from serving.cluster.disk_watch import full_disk
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.identity import found_identity
@@ -21,14 +22,13 @@ from serving.cluster.session import SystemSession
 from serving.config.serve import ServeConfig
 from serving.errors import ServingError
 from serving.gateway.live.sealing import salt_of, sealed
-from serving.http_client import fetch
 from serving.kvpool.live.pool_control import control_settings, start_pool_control
 from serving.launch.app import APP_NAME, build
 from serving.launch.deployment_lease import LEASE_S, DeploymentLease
 from serving.launch.patience import StartWait, load_and_cores, load_here, slowness
 from serving.launch.rollout import Rollout, configuration_digest
 from serving.scaling.live.scaling_board import note_deployment, start_board
-from serving.values.deployment import DeploymentNotice
+from serving.values.system_tally import DeploymentNotice
 
 logger = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ Ray itself keeps running. After starting Ray, the local start uses the same code
 
 import contextlib
 import logging
+import secrets
 import socket
 import time
 import urllib.parse
@@ -17,10 +18,9 @@ from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
 from hardware.ray_resources import silence_npu_probe
-from serving.cluster.gcs_store import GcsStore
+from serving.cluster.gcs_store import ActorLookup, GcsStore
 from serving.cluster.host_environment import AUTHENTICATION, TLS, TOKEN, TOKEN_FILE, storage_here, value_here
-from serving.cluster.identity import found_identity, read_session
-from serving.cluster.lookup import ActorLookup
+from serving.cluster.identity import KEEP_PERIOD_S, found_identity, read_secrets, read_session, write_secrets
 from serving.cluster.named_actor import end_actors
 from serving.cluster.serve_replicas import replicas_among
 from serving.cluster.session import SystemSession, deployed_session
@@ -29,8 +29,7 @@ from serving.config.packing import can_pack
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError, in_words
 from serving.launch.app import APP_NAME
-from serving.launch.banner import banner, print_text, say
-from serving.launch.computing import computing_here
+from serving.launch.banner import banner, computing_here, print_text, say
 from serving.launch.deploying import StartError, base_url, deploy_and_wait, is_ready, planned
 from serving.launch.deployment_lease import DeploymentLease
 from serving.launch.hosts import Answers, Host, ask_hosts, living_hosts, on_nodes, publish_if_needed
@@ -311,3 +310,41 @@ def _why_not(address: str, error: Exception) -> str:
     with contextlib.suppress(IndexError):
         reason = reason.split(". ")[0]
     return f"no Ray responds at {address}: {reason}"
+
+
+# Rotation of a running system's secret: the new one is written to Ray's control store, which its processes poll.
+
+_TAKEN_S = 2 * KEEP_PERIOD_S
+
+
+def rotate_secret(address: str, *, forget_old: bool = False) -> int:
+    """Rotate the secret of the system at an address, or drop the previous one. Returns: the exit code.
+
+    Raises: ConfigError if there is no such Ray, or no system on it; SilentError if its control store does not respond.
+    """
+    try:
+        count = rotated(ExistingCluster(address).store, forget_old=forget_old)
+    except StartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        leave_ray()
+    if count == 1:
+        say("only the current secret is accepted now")
+    else:
+        say(f"every process takes the new secret within {_TAKEN_S:.0f} s, and still accepts the one before")
+        say("then forget that one: the same command with --forget-old")
+    return 0
+
+
+def rotated(store: GcsStore, *, forget_old: bool = False) -> int:
+    """Write the new list: a new and the present secret, or the present one alone. Returns: number of accepted secrets.
+
+    Raises: ConfigError if no system was deployed; SilentError.
+    """
+    with DeploymentLease(store, "rotates the secret", say):  # two concurrent rotations would drop one new secret
+        kept = read_secrets(store)
+        if not kept:
+            raise ConfigError("no system runs on this Ray, so there is no secret to rotate: deploy one first")
+        fresh = kept[:1] if forget_old else (secrets.token_hex(32), kept[0])
+        write_secrets(store, fresh)
+    return len(fresh)

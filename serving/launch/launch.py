@@ -19,10 +19,9 @@ from serving.cluster.shutdown import FAREWELL_S, close_logs, farewell
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
-from serving.launch.banner import banner, print_text, say
-from serving.launch.cluster import LocalCluster
-from serving.launch.computing import computing_here
+from serving.launch.banner import banner, computing_here, print_text, say
 from serving.launch.deploying import StartError, deploy_and_wait, endpoint
+from serving.launch.local_cluster import LocalCluster
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
 from serving.terminal import ending_signals

@@ -9,20 +9,16 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from hardware.units import MIB
-from serving.accounted_kv import accounted_kv
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import accounted_kv, npu_of, simulated_cost
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
-from serving.instance.live.npu_of import npu_of
-from serving.launch.machine import warn_of_weights
-from serving.launch.ports import GATEWAY_PORT, require_places
-from serving.launch.room import require_room
+from serving.launch.machine import GATEWAY_PORT, require_places, require_room, warn_of_weights
 from serving.model.architecture import Architecture
+from serving.model.dense_form import served_architecture
 from serving.model.quantization import Quantization
 from serving.model.size import weight_bytes
-from serving.served_architecture import served_architecture
-from serving.simulated_cost import simulated_cost
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from serving.config.upgrade import WEIGHTS, UpgradePlan, live_values, other_weig
 from serving.config.upgrade_rules import AUTOSCALER, GATEWAY, KVCACHE
 from serving.errors import ModelError
 from serving.kvpool.core.messages import PROTOCOL as POOL_PROTOCOL
-from serving.model.model_version import model_version
+from serving.model.parcel import model_version
 from serving.wire.messages import PROTOCOL as LINK_PROTOCOL
 
 RECORD_KEY = "deployed"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY
 from serving.cluster.session import deployed_session
-from serving.injected_faults import faults_path
+from serving.faults.injected import faults_path
 from serving.launch.reaper import remove
 
 

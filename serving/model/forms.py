@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.heads import HeadLinear, PlainHeads
-from serving.model.linear import Linear, LinearWeight, PrepackedLinear, make_linear, pack, packs
+from serving.model.linear import HeadLinear, Linear, LinearWeight, PlainHeads, PrepackedLinear, make_linear, pack, packs
 from serving.model.shared_tensor import can_share_packed, packed_bytes, packed_layout, packed_over
 
 _PROBES = ((64, 64), (512, 384), (33, 2816))

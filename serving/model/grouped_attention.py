@@ -13,8 +13,8 @@ from torch import Tensor
 from serving.model.architecture import GroupedShape
 from serving.model.batch import ForwardBatch, PromptChunk, RowGroup
 from serving.model.kv_cache import KvCache
+from serving.model.layers import RmsNorm
 from serving.model.linear import Linear
-from serving.model.norm import RmsNorm
 from serving.model.rope import rotate
 
 

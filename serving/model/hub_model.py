@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from serving.config.hub_reference import hub_reference
+from serving.config.model import hub_reference
 from serving.config.serve import ServeConfig
 
 

@@ -14,7 +14,8 @@ import hashlib
 import math
 import struct
 import zlib
-from collections.abc import Container
+from collections.abc import Callable, Container
+from typing import Protocol
 
 import msgspec
 import torch
@@ -129,7 +130,7 @@ def image_key(config: Architecture, version: str, dtype: torch.dtype, device: to
     """Key of an image: processes with the same key can use the same bytes.
 
     Args:
-        version: of the weights, see `serving.model.model_version`.
+        version: of the weights, see `serving.model.parcel`.
         forms: the forms of its products.
     """
     parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]
@@ -168,3 +169,42 @@ def _check_entry(entry: ImageEntry, manifest: Manifest, names: Container[str]) -
     partners_there = all(name is None or name in names for name in (entry.bias, entry.scale))
     if not (inside and right_size and layout_there and partners_there) or entry.offset % ALIGNMENT:
         raise ModelError(f"the position of {entry.name} in a model image is not valid: {entry}")
+
+
+# Port between the loader and the KV-cache pool, which keeps model images.
+
+
+class MappedImage(Protocol):
+    """An image in this process's memory."""
+
+    @property
+    def data(self) -> memoryview:
+        """Bytes of the image, read-only; valid while this view or a part of it is referenced."""
+        ...
+
+    def release(self) -> None:
+        """Declare the image unused by this process, so that the store may evict it."""
+        ...
+
+    def distrust(self) -> None:
+        """Report that the image's bytes are wrong. Implies `release`."""
+        ...
+
+
+class ImageStore(Protocol):
+    """Stores images by key. Failures are not errors to the caller: an image that cannot be stored is skipped."""
+
+    def load(self, key: str) -> MappedImage | None:
+        """The image, with a verified checksum; None = currently unavailable."""
+        ...
+
+    def store(self, key: str, nbytes: int, fill: Callable[[memoryview], None]) -> bool:
+        """Store a new image, or wait for another process that is creating it.
+
+        Args:
+            nbytes: size of the image.
+            fill: writes the whole image into the given memory; not called if no write is needed.
+        Returns: whether the image now exists.
+        Raises: errors of `fill`; no image is stored in that case.
+        """
+        ...

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from serving.model.architecture import LatentShape
 from serving.model.batch import ForwardBatch, PromptChunk, RowGroup
-from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
-from serving.model.linear import Linear
-from serving.model.norm import RmsNorm
+from serving.model.layers import RmsNorm
+from serving.model.linear import HeadLinear, Linear
 from serving.model.rope import rotate
 
 

@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,17 +18,13 @@ from serving.model.checkpoint import Checkpoint, Progress
 from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
 from serving.model.forms import ProductForms, TorchForms
-from serving.model.image import image_key
-from serving.model.image_model import assemble_from, plan_image, write_image
-from serving.model.image_store import ImageStore, MappedImage
-from serving.model.last_level_cache import last_level_cache_bytes
+from serving.model.image import ImageStore, MappedImage, image_key
+from serving.model.image_bank import assemble_from, plan_image, write_image
 from serving.model.model import Model
-from serving.model.model_version import model_version
-from serving.model.native.absent import WithoutExperts
 from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
-from serving.model.native.panels import PanelForms
-from serving.model.parcel import lacks_weights, require_weights
+from serving.model.native.panels import PanelForms, WithoutExperts
+from serving.model.parcel import lacks_weights, model_version, require_weights
 from serving.model.size import weight_bytes
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
 from serving.model.weight_bank import FreshBank
@@ -70,7 +67,7 @@ def load_model(
         dtype: of weights, activations and KV cache; `auto` = the configuration's (float16 becomes float32).
         progress: called after each tensor that is read, with (tensors read, tensors to read).
         images: store to read the weights from, or to write them to.
-        version: identifies these weights among images; empty = from their content, see `model_version`.
+        version: identifies these weights among images; empty = from their content, see `parcel`.
         native: products as the native library's panels; CPU only.
         coarse_drafts: with `native`, draft layers in INT8: faster, with nearly the same acceptance.
         short: with `native`, bfloat16 weights in twelve bits per number if possible; None = if that is known to be
@@ -242,3 +239,23 @@ def _ignorable(config: Architecture, name: str, *, drafts: bool) -> bool:
 def _layer_of(name: str) -> int:
     match = _LAYER.match(name)
     return int(match.group(1)) if match else -1
+
+
+# Size of the processor's last-level cache.
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
+
+
+def last_level_cache_bytes(caches: Path = _CACHES) -> int:
+    """Size of the cache closest to memory [bytes]; 0 if unknown.
+
+    Args:
+        caches: Linux's description of the first core's caches.
+    """
+    found = []
+    for folder in caches.glob("index*"):
+        with suppress(OSError, ValueError, KeyError):
+            size = (folder / "size").read_text().strip()
+            found.append((int((folder / "level").read_text()), int(size[:-1]) * _UNITS[size[-1]]))
+    return max(found)[1] if found else 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from serving.errors import ModelError
-from serving.model.config_values import number, whole
+from serving.model.config_keys import number, whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,15 @@ that know the secret can always connect; these are refused only at the limit of 
 """
 
 import contextlib
+import errno
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 
-from serving.config.ports import ANY_PORT, PortRange
-from serving.sockets.listening import listen
+from serving.config.cluster import ANY_PORT, PORT_RANGE_KEY, PortRange
+from serving.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -174,3 +175,28 @@ class Acceptor:
         """Shut a connection down; its own thread then ends. The caller holds the lock."""
         with contextlib.suppress(OSError):
             self._used.get(sock, sock).shutdown(socket.SHUT_RDWR)
+
+
+# Listening sockets: at any free port, or within `[cluster] port_range`.
+
+
+def listen(host: str, ports: PortRange = ANY_PORT, backlog: int = 128, wish: int = 0) -> socket.socket:
+    """A socket listening on `host`.
+
+    Args:
+        wish: port to try first, if it is allowed; 0 = none.
+    Raises: ConfigError if every port of the range is in use; OSError if the host cannot be bound.
+    """
+    allowed = [0] if ports == ANY_PORT else [*range(ports.first, ports.last + 1)]
+    if wish and (wish in allowed or ports == ANY_PORT):
+        allowed.insert(0, wish)
+    for port in allowed:
+        try:
+            return socket.create_server((host, port), backlog=backlog)
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+    raise ConfigError(
+        f"every port of {PORT_RANGE_KEY} {ports.first}-{ports.last} on {host} is taken: widen it, or stop what "
+        "listens there"
+    )

@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from prometheus_client.samples import Exemplar
+
 SECONDS_TTFT = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -56,3 +58,33 @@ def cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
         running += count
         result.append(("+Inf" if bound == float("inf") else repr(float(bound)), float(running)))
     return result
+
+
+# Histogram exemplars: the latest traced observation of each bucket.
+
+Bucket = tuple[str, float, Exemplar | None]
+
+
+class Exemplars:
+    """At most one exemplar per bucket. Not thread-safe.
+
+    Args:
+        bounds: of the histogram.
+    """
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._newest: dict[int, Exemplar] = {}
+
+    def note(self, value: float, trace_id: str, at: float) -> None:
+        """Note a traced observation.
+
+        Args:
+            trace_id: hexadecimal.
+            at: time of the observation, in seconds since 1970.
+        """
+        self._newest[bisect_left(self._bounds, value)] = Exemplar({"trace_id": trace_id}, value, at)
+
+    def beside(self, buckets: Sequence[tuple[str, float]]) -> list[Bucket]:
+        """Buckets of the histogram with their exemplars."""
+        return [(*bucket, self._newest.get(index)) for index, bucket in enumerate(buckets)]

@@ -1,12 +1,11 @@
 """Instance metrics, from the latest snapshots; an instance's series end with it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serving.telemetry.expert_metrics import expert_series
-from serving.telemetry.handoff_metrics import path_series
+from serving.telemetry.group_metrics import expert_series
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_metrics import client_series
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
@@ -217,3 +216,43 @@ class InstanceBoard(Collector):
             own = (self._model_name, stats.replica, stats.pool)
             family.add_metric((*own, str(stats.block_tokens), str(stats.kv_blocks_total)), 1.0)
         return family
+
+
+# Metrics of KV transfer paths between nodes: handoffs by pair of nodes, and impaired paths.
+
+_PAIR = (*_LABELS, "source", "target")
+
+
+def path_series(rows: Sequence[tuple[tuple[str, ...], InstanceStats]]) -> Iterable[Metric]:
+    """Metrics by pair of nodes and by kind of impairment.
+
+    Args:
+        rows: label values of an instance (model_name, engine, pool) with its statistics.
+    """
+    seconds = HistogramMetricFamily(
+        "cloudmatrix:handoff_path_seconds",
+        "Duration of a handoff's pull, by source and target node, on the puller's clock [s]",
+        labels=_PAIR,
+    )
+    moved = CounterMetricFamily(
+        "cloudmatrix:handoff_path_bytes",
+        "KV pulled for handoffs, by source and target node [bytes]",
+        labels=_PAIR,
+    )
+    failures = CounterMetricFamily(
+        "cloudmatrix:handoff_path_failures", "Failed pulls, by source and target node", labels=_PAIR
+    )
+    trouble = GaugeMetricFamily(
+        "cloudmatrix:isolated_paths",
+        "Source instances whose KV does not arrive (lost), or arrives late (slow); handoffs avoid them",
+        labels=(*_LABELS, "trouble"),
+    )
+    for own, stats in rows:
+        for path in stats.paths:
+            pair = (*own, path.source, path.target)
+            seconds.add_metric(pair, cumulative(path.latencies.bounds_s, path.latencies.counts), path.latencies.sum_s)
+            moved.add_metric(pair, path.moved_bytes)
+            failures.add_metric(pair, path.failures)
+        trouble.add_metric((*own, "lost"), stats.lost_paths)
+        trouble.add_metric((*own, "slow"), stats.slow_paths)
+    yield from (seconds, moved, failures, trouble)

@@ -3,7 +3,7 @@
 Request-level series (tokens, latencies, outcomes) are from the gateway, which handles each request exactly once;
 instance-level series are from snapshots, see `instance_metrics`. No quantity is counted in both, so sums over `engine`
 are correct. `engine` is the gateway's id in this module and the replica's id in `instance_metrics`. Series that name
-tenants are in `namespace_metrics`, because not every scraper may see them. If several gateways share a port, each
+tenants are in `system_metrics`, because not every scraper may see them. If several gateways share a port, each
 exports the series of all, see `shared_metrics`.
 """
 
@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serving.telemetry.exemplars import Exemplars
 from serving.telemetry.exposition import exposed
 from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
@@ -27,14 +26,12 @@ from serving.telemetry.histogram import (
     SECONDS_REQUEST,
     SECONDS_TTFT,
     BucketHistogram,
+    Exemplars,
     cumulative,
     token_buckets,
 )
-from serving.telemetry.host_metrics import HostBoard
 from serving.telemetry.instance_metrics import InstanceBoard
-from serving.telemetry.namespace_metrics import NamespaceBoard
 from serving.telemetry.pool_metrics import MemoryServerBoard
-from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.request_timeline import RequestTimeline
 from serving.telemetry.shared_metrics import (
     GatewayNumbers,
@@ -47,8 +44,8 @@ from serving.telemetry.shared_metrics import (
     newest_servers,
     with_own_labels,
 )
-from serving.telemetry.stats import InstanceStats
-from serving.telemetry.system_metrics import SystemBoard
+from serving.telemetry.stats import InstanceStats, MemoryServerStats
+from serving.telemetry.system_metrics import HostBoard, NamespaceBoard, SystemBoard
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")

@@ -1,7 +1,7 @@
 """KV-cache pool metrics: the instances' use of the pool, and the state of its memory servers.
 
 Compute hit rates from the instances' series, which count wanted blocks; the servers' series show how capacity is used.
-Series that name tenants are in `namespace_metrics`.
+Series that name tenants are in `system_metrics`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from serving.telemetry.histogram import cumulative
-from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
+from serving.telemetry.stats import MemoryServerStats, OperationLatencies, PoolClientStats
 
 ClientRows = Sequence[tuple[tuple[str, ...], PoolClientStats]]
 """Label values of an instance (model_name, engine, pool) with its statistics."""

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from serving.telemetry.handoff_paths import BOUNDS_S
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.instance_metrics import InstanceBoard
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.stats import InstanceStats
+from serving.telemetry.stats import BOUNDS_S, InstanceStats
 
 AS_THEY_ARE = frozenset({
     "vllm:prompt_tokens", "vllm:generation_tokens", "vllm:request_success",

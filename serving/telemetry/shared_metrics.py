@@ -14,9 +14,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from serving.telemetry.group_metrics import GroupStats
-from serving.telemetry.pool_stats import MemoryServerStats
-from serving.telemetry.stats import InstanceStats
-from serving.values.hosts import HostRow
+from serving.telemetry.stats import InstanceStats, MemoryServerStats
+from serving.values.system_tally import HostRow
 
 Sample = tuple[str, dict[str, str], float]
 

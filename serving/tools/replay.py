@@ -13,10 +13,10 @@ import msgspec
 
 from serving.errors import UNREADABLE, DecisionLogError, ServingError
 from serving.gateway.core.gateway import Gateway
-from serving.gateway.core.record import GatewayCall
+from serving.gateway.core.gateway_record import GatewayCall
 from serving.gateway.core.settings import GatewaySettings
 from serving.instance.core.engine import InstanceEngine
-from serving.instance.core.record import EngineCall, EngineHeader
+from serving.instance.core.engine_record import EngineCall, EngineHeader
 from serving.regular_file import open_regular
 from serving.values.decision_log import CallRecord, End, Frames, outcome, perform
 

@@ -7,6 +7,7 @@ position p of rank r reads row r + p (mod 16). Maps are values. Ranks of a group
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Struct
 
 from serving.errors import LedgerError
 
@@ -122,3 +123,189 @@ def _column(homes: Sequence[ExpertHome]) -> list[ExpertSlot]:
         due[chosen] -= PARTS
         turns.append(homes[chosen].at)
     return turns
+
+
+# Facts of one rank about experts: destinations of its rows, and its own experts. Small enough to announce every
+# second.
+
+
+class ExpertRows(Struct, frozen=True, array_like=True):
+    """Rows that chose one expert."""
+
+    layer: int
+    expert: int
+    rows: int
+
+
+class ExpertWork(Struct, frozen=True, array_like=True):
+    """Work of one rank's experts for all ranks since it joined, without its attention and waits.
+
+    Args:
+        seconds: of computing. rows: received, each counted once per expert that it chose.
+        nets: experts whose weights were read, counted in each layer of each step.
+    """
+
+    seconds: float = 0.0
+    rows: int = 0
+    nets: int = 0
+
+
+class ExchangeFacts(Struct, frozen=True):
+    """One rank's exchange with its peers since it joined. Tuples are indexed by rank; its own entry is 0.
+
+    Args:
+        sent_bytes: rows of this rank read by each peer's experts.
+        returned_bytes: results for them, from each peer.
+        waited_s: time that it waited, by the peer that arrived last [s].
+        worked_s: time of its steps without these waits, including steps that only served peers [s].
+        work: of this rank's experts, a part of `worked_s`.
+    """
+
+    sent_bytes: tuple[int, ...]
+    returned_bytes: tuple[int, ...]
+    waited_s: tuple[float, ...]
+    worked_s: float
+    work: ExpertWork = ExpertWork()
+
+
+class ExpertFacts(Struct, frozen=True):
+    """One rank's view. A row that chooses several experts of a layer counts for each of them.
+
+    Args:
+        epoch: in which it computes. map_version: of the expert map in use.
+        members: ranks that compute together.
+        ranks, experts: of the group, of a layer.
+        to_ranks: [layer][rank] rows of this rank since it joined, by the rank that computes them in its latest map.
+        rows: [layer][expert] the same by expert; empty if the table would be large: then `busiest` has the top.
+        held: [layer] experts in its own slots; empty if the table would be large.
+        held_count, borrowed_count: experts over all layers, in its own slots and in reserve slots for lost ranks.
+        borrowed: [layer, expert] of the latter, the first ones.
+        exchange: None if it is not measured.
+        layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not report it.
+    """
+
+    epoch: int
+    map_version: int
+    members: tuple[int, ...]
+    ranks: int
+    experts: int
+    to_ranks: tuple[tuple[int, ...], ...]
+    rows: tuple[tuple[int, ...], ...] = ()
+    busiest: tuple[ExpertRows, ...] = ()
+    held: tuple[tuple[int, ...], ...] = ()
+    held_count: int = 0
+    borrowed: tuple[tuple[int, int], ...] = ()
+    borrowed_count: int = 0
+    exchange: ExchangeFacts | None = None
+    layer_names: tuple[str, ...] = ()
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Rows of this rank by layer."""
+        return tuple(map(sum, self.to_ranks))
+
+
+# Messages about expert moves: a shell's requests to its ranks, and their responses.
+
+Held = tuple[tuple[int | None, ...], ...]
+"""Experts in a rank's own slots, [layer][slot]; None = the slot is empty, or its content is undefined."""
+
+
+class ExpertMove(msgspec.Struct, frozen=True):
+    """Move of an expert's weights to another slot.
+
+    Args:
+        source: a slot that holds them; None = no rank has them, so they are read from the pool or the checkpoint.
+    """
+
+    layer: int
+    expert: int
+    to: ExpertSlot
+    source: ExpertSlot | None
+
+
+class FetchExpert(msgspec.Struct, frozen=True):
+    """Effect: copy an expert's weights to the staging memory of the target's rank."""
+
+    move: ExpertMove
+
+
+class SwitchMap(msgspec.Struct, frozen=True):
+    """Effect: let each rank use this map from its next step on."""
+
+    map: ExpertMap
+
+
+class LoadExpert(msgspec.Struct, frozen=True):
+    """Effect: write staged weights into the slot."""
+
+    move: ExpertMove
+
+
+class MovesEnded(msgspec.Struct, frozen=True):
+    """Effect: no move is in progress any more; staged weights that were not loaded can be dropped.
+
+    Args:
+        reason: None if all rounds were completed, otherwise why the others were not.
+    """
+
+    reason: str | None
+
+
+class MoveFetched(msgspec.Struct, frozen=True):
+    """Event: the weights are staged."""
+
+    move: ExpertMove
+
+
+class MoveLoaded(msgspec.Struct, frozen=True):
+    """Event: the slot holds the expert."""
+
+    move: ExpertMove
+
+
+class MoveFailed(msgspec.Struct, frozen=True):
+    """Event: a fetch or a load has failed permanently."""
+
+    move: ExpertMove
+    reason: str
+
+
+class MapSwitched(msgspec.Struct, frozen=True):
+    """Event: the map of this version is in use, at one rank or, as an event of the mover, at all ranks."""
+
+    version: int
+
+
+class MovesStopped(msgspec.Struct, frozen=True):
+    """Event: a rank acknowledges the end of moves. It loads no more weights, and its slots contain `held`."""
+
+    rank: int
+    held: Held
+
+
+class CountRows(msgspec.Struct, frozen=True):
+    """Command: report how many rows chose each expert."""
+
+
+class RowsCounted(msgspec.Struct, frozen=True):
+    """Event: rows of a rank since it joined.
+
+    Args:
+        rows: [layer][expert]
+        exchange: of the rank with its peers; None if it is not measured.
+    """
+
+    rank: int
+    rows: tuple[tuple[int, ...], ...]
+    exchange: ExchangeFacts | None = None
+
+
+MoveOrder = FetchExpert | SwitchMap | LoadExpert | MovesEnded
+"""Commands of a mover to ranks; each gets a response."""
+ExpertOrder = MoveOrder | CountRows
+"""Commands of a shell to a rank about experts."""
+MoveAnswer = MoveFetched | MoveLoaded | MoveFailed | MapSwitched | MovesStopped
+"""Responses to `MoveOrder`."""
+RankEvent = MoveAnswer | RowsCounted
+"""Responses of a rank."""

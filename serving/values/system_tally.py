@@ -2,6 +2,7 @@
 them."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -44,3 +45,56 @@ class SystemTally(Struct, frozen=True):
     nodes_lost: int = 0
     nodes_joined: int = 0
     replicas: dict[str, dict[str, int]] = {}
+
+
+# A host of the cluster in status pages and metrics.
+
+
+class HostRow(Struct, frozen=True):
+    """One Ray node, which may represent several hosts.
+
+    Args:
+        name: `n0` for the node whose first host has number 0; otherwise the beginning of Ray's id.
+        address: at which other hosts reach it.
+        npus, ub_memory_mib: offered, or once offered by a lost one.
+        npus_used, ub_used_mib: used by replicas.
+        lost_s: time since Ray declared it dead [s]; None = alive.
+        gateways: number of gateways on it.
+        disk_full: warning about the disk of its Ray session folder; empty = not full, or unknown.
+    """
+
+    name: str
+    address: str = ""
+    npus: int = 0
+    npus_used: int = 0
+    ub_memory_mib: int = 0
+    ub_used_mib: int = 0
+    lost_s: float | None = None
+    gateways: int = 0
+    disk_full: str = ""
+
+
+def npus_offered(hosts: Sequence[HostRow]) -> int:
+    """NPUs of all hosts that are alive."""
+    return sum(host.npus for host in hosts if host.lost_s is None)
+
+
+# Progress of a deployment, from its deployer to the scaling board.
+
+
+class DeploymentNotice(Struct, frozen=True):
+    """One stage of a deployment, or its end.
+
+    Args:
+        author: user, host and process of the deployer.
+        configuration: digest of configuration and code.
+        stage: the present change, or the result.
+        targets: replicas that the configuration newly requests, by deployment; all others keep theirs.
+        over: whether the deployment has ended.
+    """
+
+    author: str
+    configuration: str
+    stage: str
+    targets: dict[str, int] = {}
+    over: bool = False

@@ -12,9 +12,8 @@ from typing import Literal
 from msgspec import Struct
 
 from serving.ids import ReplicaId
-from serving.values.hosts import HostRow
 from serving.values.signals import Traffic
-from serving.values.system_tally import SystemTally
+from serving.values.system_tally import HostRow, SystemTally
 
 BUCKETS_PER_DECADE = 10
 SHORTEST_S = 1e-3

@@ -11,19 +11,17 @@ from dataclasses import replace
 from hardware.cost.cost_model import CostModel
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId, SequenceId
-from serving.instance.core.from_config import engine_settings
 from serving.instance.core.placeholder import rate_of
-from serving.instance.core.sequence_phase import SequencePhase
-from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.sequence import SequencePhase
+from serving.instance.core.settings import EngineRole, EngineSettings, engine_settings
 from serving.instance.executors.simulated_answers import SimulatedAnswer, SimulatedAnswers
-from serving.instance.executors.simulated_dies import DecodeDies
-from serving.instance.executors.simulated_executor import StepTimes
+from serving.instance.executors.simulated_executor import DecodeDies, StepTimes
 from serving.values.orders import Adopt, Order
 from serving.values.step_plan import SampleOrder, SequenceResult, SequenceStep, StepPlan
 from serving.virtual.instance_driver import DriverContext
-from serving.virtual.meter import WorkDone
+from serving.virtual.ports import WorkDone
 from serving.virtual.prefill import PrefillInstance
-from serving.virtual.slowdown import Slowdown
+from serving.virtual.times import Slowdown
 
 
 class AggregatedInstance(PrefillInstance):

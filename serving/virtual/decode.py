@@ -18,11 +18,10 @@ from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Adopt, Cancel, Order, Release
 from serving.values.sequence import SequenceSpec
-from serving.virtual.decode_group import DecodeGroup
-from serving.virtual.decode_groups import DecodeGroups
+from serving.virtual.decode_group import DecodeGroup, DecodeGroups
 from serving.virtual.instance import InstanceInVirtualTime
 from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeTimer
-from serving.virtual.meter import WorkDone
+from serving.virtual.ports import WorkDone
 
 REFRESH_STEPS = 64
 """Contexts grow by about a hundred tokens in this time; durations are computed for the middle of the growth."""

@@ -11,15 +11,18 @@ the model: an expert that moves in it moves in all of them. Loading staged weigh
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
 from hardware.faults import FaultKind, Recovery, recovery_time
-from serving.group.core.first_map import contents_of, opening_map
+from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.group.core.group_experts import ExpertRules, GroupExperts
-from serving.group.core.split import balancedness, rank_loads
-from serving.values.expert_moves import (
+from serving.group.core.group_map import contents_of, opening_map
+from serving.group.core.placement import balancedness, rank_loads
+from serving.values.expert_map import (
+    ExchangeFacts,
+    ExpertWork,
     FetchExpert,
     LoadExpert,
     MapSwitched,
@@ -32,14 +35,13 @@ from serving.values.expert_moves import (
 )
 from serving.values.group import RankOffer
 from serving.virtual.decode import DecodeInstance
-from serving.virtual.group_dies import GroupDies
 from serving.virtual.instance_driver import WakeTimer
 from serving.virtual.result import ExpertRecord
 from serving.virtual.routing import ExpertRouting, Rows
 
 if TYPE_CHECKING:
-    from serving.virtual.slowdown import Slowdown
     from serving.virtual.supernode import Supernode
+    from serving.virtual.times import Slowdown
 
 
 CALL_S = 0.85e-3
@@ -300,3 +302,61 @@ class ExpertGroup:
         name = self._instance.name
         self._records.append(ExpertRecord(at_s, name, kind, len(self._pids), moves, before, self.balancedness, reason))
         self._node.book.decided(self._node.queue.now, "experts", name, kind, reason)
+
+
+# Dies of an expert-parallel group in virtual time: step time of each, and the resulting waits.
+
+SequenceShare = Callable[[int], float]
+"""Share of its normal number of sequences that a die has, 0..1."""
+
+
+class GroupDies:
+    """Dies of one group, by index in the instance.
+
+    Attributes:
+        slow: slowdown factors of slow dies.
+        shares: rows of each die over those of the busiest one, mean over layers.
+    """
+
+    def __init__(self) -> None:
+        self.slow: dict[int, float] = {}
+        self.shares: list[float] = []
+        self._facts: dict[int, ExchangeFacts] = {}
+
+    def keep(self, dies: Collection[int]) -> None:
+        """Forget the counts of all dies but these."""
+        self._facts = {die: facts for die, facts in self._facts.items() if die in dies}
+
+    def slowest(self, sequences: SequenceShare) -> float:
+        """Step time relative to a group without slow dies."""
+        return max([1.0, *(self._need(die, sequences) for die in self.slow)])
+
+    def exchange(
+        self, dies: Collection[int], ranks: int, busy_s: float, sequences: SequenceShare
+    ) -> dict[int, ExchangeFacts]:
+        """Work and waits of each die since it joined; all dies wait for the slowest one.
+
+        Args:
+            dies: dies that compute. ranks: number of ranks of the group.
+            busy_s: duration of the steps since the last call [s].
+        """
+        needs = {die: self._need(die, sequences) for die in dies}
+        last = max(needs, key=needs.__getitem__)
+        for die, need in needs.items():
+            before = self._facts.get(die, ExchangeFacts((), (), (0.0,) * ranks, 0.0))
+            waited = [*before.waited_s[:ranks], *[0.0] * (ranks - len(before.waited_s))]
+            waited[last] += busy_s * (1 - need / needs[last]) if die != last else 0.0
+            rows = int(self._share(die) * 1e6)
+            seconds = busy_s * PRODUCTION_MOE_SHARE * self._share(die) * self.slow.get(die, 1.0) / needs[last]
+            work = ExpertWork(before.work.seconds + seconds, before.work.rows + rows, 0)
+            worked_s = before.worked_s + busy_s * need / needs[last]
+            self._facts[die] = ExchangeFacts((), (), tuple(waited), worked_s, work)
+        return self._facts
+
+    def _need(self, die: int, sequences: SequenceShare) -> float:
+        """Time that a die needs for a step, relative to a normal die with the most rows."""
+        experts = PRODUCTION_MOE_SHARE * self._share(die)
+        return self.slow.get(die, 1.0) * ((1 - PRODUCTION_MOE_SHARE) * sequences(die) + experts)
+
+    def _share(self, die: int) -> float:
+        return self.shares[die] if die < len(self.shares) else 1.0

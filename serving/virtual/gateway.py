@@ -34,10 +34,9 @@ from serving.values.jobs import GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, News, Refused, Tokens
 from serving.values.orders import Add, Adopt, Send
 from serving.values.sequence import SamplingParams, SequenceSpec
-from serving.virtual.directory import Directory
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.journal_book import Book
-from serving.virtual.ports import InstancePort
+from serving.virtual.ports import Directory, InstancePort
 from serving.virtual.result import Outcome
 
 _NO_NODE = NodeId("")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from serving.ids import ReplicaId
 from serving.instance.core.life import InstanceLife
-from serving.virtual.meter import InstanceMeter
+from serving.virtual.ports import InstanceMeter
 
 
 class InstanceInVirtualTime:

@@ -31,7 +31,7 @@ from serving.values.news import Adopted, FailKind, Leaving, Lost, News, Prefille
 from serving.values.orders import Add, Adopt, Cancel, Order
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import BlockExtent, HandoffTicket
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.ports import Movers, Owner, StepDurations
 
 _NO_HASH = BlockHash(b"")

@@ -7,8 +7,9 @@ After every change of the ring each server looks for entries that another one sh
 pool is not `steady`, and a block may be on any of its `readers`; otherwise only on its primary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from heapq import heappop, heappush
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError
@@ -16,12 +17,10 @@ from serving.kvpool.core.controller import ControlSettings, PoolController
 from serving.kvpool.core.memory_manager import ManagerSettings
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.ssd_restore import KeptFile, restore_files
-from serving.values.namespaces import server_quotas
-from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState
+from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, ServerState, server_quotas
 from serving.virtual.memory_migration import Migration
 from serving.virtual.memory_server import VirtualServer
 from serving.virtual.memory_silence import SilentServers
-from serving.virtual.memory_timers import ActionTimers
 from serving.virtual.memory_values import PoolCounters, ServerFacts
 
 _JUST_AFTER_S = 1e-6
@@ -358,3 +357,32 @@ class Members:
 
 def _no_work(server: VirtualServer, now: float) -> None:
     """Do nothing: a ledger without an SSD tier gives no orders."""
+
+
+# Future actions inside the pool, in total order: by time, then by when they were decided.
+
+NEVER = float("inf")
+
+
+class ActionTimers:
+    """Actions with their times. Each is called with the time for which it was scheduled."""
+
+    __slots__ = ("_heap", "_number", "due")
+
+    def __init__(self) -> None:
+        self.due = NEVER
+        """When the first action is to be done."""
+        self._heap: list[tuple[float, int, Callable[[float], None]]] = []
+        self._number = 0
+
+    def at(self, time: float, action: Callable[[float], None]) -> None:
+        """Schedule an action. It cannot be cancelled: the action itself checks whether it still applies."""
+        self._number += 1
+        heappush(self._heap, (time, self._number, action))
+        self.due = self._heap[0][0]
+
+    def pop(self) -> tuple[float, Callable[[float], None]]:
+        """Remove and return the first action with its time. There must be one."""
+        time, _number, action = heappop(self._heap)
+        self.due = self._heap[0][0] if self._heap else NEVER
+        return time, action

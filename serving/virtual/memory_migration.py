@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from serving.kvpool.core.batch_move import BatchMove
-from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.entry import EntryView
 from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
 from serving.kvpool.core.messages import Promote, Promoted
 from serving.kvpool.core.migration_plan import (

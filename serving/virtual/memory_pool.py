@@ -1,6 +1,6 @@
 """The KV-cache pool of one supernode in virtual time: the live pool's ring, roster and ledgers, without bytes and wire.
 
-A lookup has the effects of a live client's on the ledgers (`kvpool/core/shelf_steps.py`), in one moment:
+A lookup has the effects of a live client's on the ledgers (`kvpool/core/shelf.py`), in one moment:
 
     live                                             virtual time
     leases until the bytes have arrived or lease_s   a hold on the leading blocks, until `release` or `lease_s`
@@ -17,16 +17,14 @@ from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
 from serving.ids import BlockHash
 from serving.kvpool.core.batch_write import reserve_deadline
-from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Entry
 from serving.kvpool.core.migration_plan import BYTES_PER_S
 from serving.kvpool.core.prefix_find import lookup_deadline, servers_to_ask
-from serving.kvpool.core.shelf import Shelf
-from serving.kvpool.core.shelf_steps import FoundCopy, ShelfRoutes
+from serving.kvpool.core.shelf import FoundCopy, Shelf, ShelfRoutes
 from serving.values.pool_outcome import MissReason, StoreReport
 from serving.values.pool_view import ServerState
-from serving.virtual.memory_members import Members
+from serving.virtual.memory_members import NEVER, Members
 from serving.virtual.memory_server import manager_settings
-from serving.virtual.memory_timers import NEVER
 from serving.virtual.memory_values import BlockHold, LongestPrefix, PoolCounters, ServerFacts
 
 SSD_BYTES_PER_S = 400e9 / 8

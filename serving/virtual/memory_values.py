@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
-from serving.kvpool.core.shelf_steps import FoundCopy
+from serving.kvpool.core.shelf import FoundCopy
 
 
 class BlockHold:

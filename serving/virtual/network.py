@@ -13,7 +13,7 @@ from hardware.fabric.routes import Direction, link_id, rdma_links, route, source
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId, Topology
 from serving.ids import ReplicaId
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 
 RDMA_LATENCY_S = 5.5e-6
 """Source: Huawei's performance model (Ascend/msmodeling), between nodes; the paper gives no RDMA latency."""

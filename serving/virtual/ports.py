@@ -1,7 +1,7 @@
 """Ports of virtual instances: step durations, KV transfers, and the gateways that receive their events."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from serving.ids import ReplicaId
 from serving.instance.core.events import FetchOrder, PullOrder, StoreOrder
@@ -89,3 +89,81 @@ class InstancePort(Protocol):
     def tokens_per_s(self) -> float:
         """Tokens recently computed per second of step time; 0 = not known."""
         ...
+
+
+# Instances that are up, by name: delivers the commands of gateways.
+
+
+class Directory:
+    """Delivers commands to instances, and reports if the instance is no longer up."""
+
+    def __init__(self) -> None:
+        self._instances: dict[ReplicaId, InstancePort] = {}
+
+    def put(self, instance: InstancePort) -> None:
+        """Add an instance that is up."""
+        self._instances[instance.name] = instance
+
+    def drop(self, name: ReplicaId) -> None:
+        """Remove an instance that has stopped."""
+        self._instances.pop(name, None)
+
+    def give(self, name: ReplicaId, order: Order) -> bool:
+        """Pass a command to `InstancePort.take`. Returns: whether the instance is up."""
+        instance = self._instances.get(name)
+        if instance is None:
+            return False
+        instance.take(order)
+        return True
+
+
+# Counters of the work that one virtual instance did.
+
+
+class WorkDone(NamedTuple):
+    """Work of an instance up to a moment, including the finished part of the running step; see `InstanceMeter`."""
+
+    busy_s: float
+    prompt_tokens: int
+    forward_tokens: int
+    attended_tokens: float = 0.0
+
+
+class InstanceMeter:
+    """Counters of one instance; they only grow."""
+
+    __slots__ = (
+        "attended_tokens",
+        "busy_s",
+        "forward_tokens",
+        "output_tokens",
+        "peak_batch",
+        "peak_kv_share",
+        "prompt_tokens",
+        "steps",
+    )
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """A prefill step is counted at its start, decode iterations at the next change after their end."""
+        self.busy_s = 0.0
+        self.prompt_tokens = 0
+        self.attended_tokens = 0.0
+        """Sum over computed prompt tokens of the context that each attends to [tokens]."""
+        self.forward_tokens = 0
+        """Tokens fed through the layers, including draft tokens; they determine the expert traffic."""
+        self.output_tokens = 0
+        self.peak_batch = 0
+        self.peak_kv_share = 0.0
+
+    def step(self, duration_s: float, batch: int, prompt_tokens: int, attended_tokens: float, kv_share: float) -> None:
+        """Count a step at its start."""
+        self.steps += 1
+        self.busy_s += duration_s
+        self.prompt_tokens += prompt_tokens
+        self.attended_tokens += attended_tokens
+        self.forward_tokens += prompt_tokens
+        if batch > self.peak_batch:
+            self.peak_batch = batch
+        if kv_share > self.peak_kv_share:
+            self.peak_kv_share = kv_share

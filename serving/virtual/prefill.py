@@ -6,14 +6,14 @@ from collections.abc import Callable
 from serving.ids import ReplicaId, SequenceId
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.events import NextStep, Run, StepDone
-from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.sequence import SequencePhase
 from serving.instance.core.settings import EngineSettings
 from serving.values.orders import Add, Order, Release
 from serving.values.step_plan import SequenceResult, StepPlan, StepResult
 from serving.values.throughput import BusyThroughput
 from serving.virtual.instance import InstanceInVirtualTime
 from serving.virtual.instance_driver import DriverContext, InstanceDriver, WakeTimer
-from serving.virtual.meter import WorkDone
+from serving.virtual.ports import WorkDone
 
 _TOKEN = (0,)
 _UNHURT = (SequencePhase.HELD, SequencePhase.CLOSING)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from hardware.variation import StepVariation
 from serving.errors import ConfigError
-from serving.group.core.load import LayerLoad
+from serving.group.core.expert_load import LayerLoad
 from serving.group.core.routing_trace import read_trace
 
 SKEW = "skew"

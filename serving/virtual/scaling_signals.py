@@ -10,13 +10,11 @@ from msgspec import structs
 from hardware.cost.cost_model import mtp_tokens_per_step
 from serving.config.cluster import DIES_PER_NPU
 from serving.config.serve import ServeConfig
+from serving.scaling.core.capacity import TPOT_SPREAD, Abilities
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.scaling.core.decode_ability import TPOT_SPREAD
 from serving.scaling.core.decode_parts import in_parts
 from serving.scaling.core.fleet import ScalingFleet
-from serving.scaling.core.measure import Abilities
-from serving.scaling.core.policy_time import PolicyTime
-from serving.scaling.core.signals import CacheReading, scaling_signals
+from serving.scaling.core.signals import CacheReading, PolicyTime, scaling_signals
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.virtual.cluster_snapshot import ClusterReader, with_parts
 from serving.virtual.decode_sizes import DecodeSizes

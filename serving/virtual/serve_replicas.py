@@ -11,11 +11,14 @@ what Serve and Ray do about them live, and nothing of ours decides: of a surplus
 does so as `InstanceLife` says.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from hardware.cost.cost_model import CostModel
+from serving.config.simulation import SimulationConfig
 from serving.instance.core.life import (
     STORED_LOOK_S,
     BeginLeaving,
@@ -27,11 +30,85 @@ from serving.instance.core.life import (
     Wake,
 )
 from serving.virtual.decode import DecodeInstance
+from serving.virtual.event_queue import EventQueue
+from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.prefill import PrefillInstance
-from serving.virtual.start_phases import StartPhases, WarmProcesses
 
 if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
+
+
+# Phases of an instance start in virtual time, and the pre-warmed processes that save the first phase.
+#
+#     process 30 s | weights: pool 5 s, storage 320 s | compiled graphs | serves
+#     `---- skipped if processes are pre-warmed on enough NPUs; used processes are replaced after those 30 s
+#
+# A pre-warmed process has no model: it belongs to the platform, and its NPU is not allocated to an instance. Source:
+# pre-warmed TEs of xDeepServe's parent system (arXiv 2501.14417, section 6.1).
+
+PROCESS_S = 30.0
+"""Start of an engine process without weights [s]. Source: xDeepServe's parent system, 26-32 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPhases:
+    """Durations of the phases [s]."""
+
+    process: float
+    weights: float
+    graphs: float
+
+    def seconds(self, *, warm: bool) -> float:
+        """From the decision to serving [s].
+
+        Args:
+            warm: whether the processes are already running.
+        """
+        return (0.0 if warm else self.process) + self.weights + self.graphs
+
+
+def start_phases(cost: CostModel, config: SimulationConfig) -> StartPhases:
+    """The configured phases. Instances pre-warmed with their model have only the last phase; a measured total start
+    time is a single phase.
+    """
+    if config.start_s:
+        return StartPhases(0.0, config.start_s, 0.0)
+    source = config.model_load
+    process = 0.0 if source == "prewarmed" else PROCESS_S
+    return StartPhases(process, float(cost.model_load_s(source)), config.graphs_s)
+
+
+class WarmProcesses:
+    """Pre-warmed processes without a model.
+
+    Args:
+        npus: total NPUs of the processes.
+    """
+
+    def __init__(self, npus: int) -> None:
+        self._npus = npus
+        self._taken: deque[tuple[float, int]] = deque()
+        """Used processes of the last `PROCESS_S`: when they are replaced [s], and their NPUs."""
+
+    def npus(self, now: float) -> int:
+        """NPUs with a pre-warmed process."""
+        while self._taken and self._taken[0][0] <= now:
+            self._npus += self._taken.popleft()[1]
+        return self._npus
+
+    def take(self, npus: int, now: float) -> bool:
+        """Use the processes of so many NPUs; they are replaced after `PROCESS_S`.
+
+        Returns: False if there are too few; then none are used.
+        """
+        if npus > self.npus(now):
+            return False
+        self._npus -= npus
+        self._taken.append((now + PROCESS_S, npus))
+        return True
+
+
+# Model of Ray Serve's controller in virtual time: replicas of the engine pools that wait, start, serve and leave.
 
 _FIRST_SERVED = ("decode", "prefill", "aggregated")
 """Pools in the order in which they get NPUs that have become free: requests that already generate come first. An
@@ -172,3 +249,30 @@ class ServeReplicas:
             self._tell(instance, Stored())
         else:
             self._node.queue.at(self._node.queue.now + STORED_LOOK_S, self._look_at_stores, instance)
+
+
+# How many memory servers the KV-cache pool has in virtual time: those that come ramp up, those that go drain first.
+
+
+class MemorySizes:
+    """The size of one KV-cache pool. A server is up at once: what takes time is its ramp, `[kvcache] ramp_s`.
+
+    Args:
+        most: servers that the supernode's UB memory has room for.
+    """
+
+    def __init__(self, queue: EventQueue, pool: VirtualPool, target: int, most: int) -> None:
+        self.target = target
+        self.most = most
+        self._queue = queue
+        self._pool = pool
+
+    def set_target(self, target: int) -> None:
+        """Set the target number of servers: new servers join, or the latest ones start to drain."""
+        grows = min(target, self.most) - min(self.target, self.most)
+        self.target = target
+        now = self._queue.now
+        for _ in range(grows):
+            self._pool.add_server(now)
+        for name in self._pool.active()[grows:] if grows < 0 else []:
+            self._pool.remove_server(name, now)

@@ -15,30 +15,26 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.gateway.core.from_config import core_settings
 from serving.ids import BlockHash, GatewayId, ReplicaId, SequenceId
-from serving.instance.core.from_config import engine_settings
+from serving.instance.core.settings import engine_settings
 from serving.virtual.aggregated import AggregatedInstance, aggregated_instance
 from serving.virtual.decode import REFRESH_STEPS, DecodeInstance
 from serving.virtual.decode_sizes import DecodeSizes
-from serving.virtual.directory import Directory
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.gateway import VirtualGateway
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.journal_book import Book
 from serving.virtual.memory_pool import VirtualPool
-from serving.virtual.memory_sizes import MemorySizes
-from serving.virtual.meter import WorkDone
 from serving.virtual.movers import VirtualMovers
 from serving.virtual.network import Network
-from serving.virtual.placement import NpuPlacement
+from serving.virtual.npu_placement import NpuPlacement
+from serving.virtual.ports import Directory, WorkDone
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.result import InstanceTotals
-from serving.virtual.serve_replicas import ServeReplicas
-from serving.virtual.slowdown import JITTER_STEPS, Slowdown
-from serving.virtual.start_phases import start_phases
-from serving.virtual.times import TableTimes
+from serving.virtual.serve_replicas import MemorySizes, ServeReplicas, start_phases
+from serving.virtual.times import JITTER_STEPS, Slowdown, TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 
 MODEL_LEN = 131_072
 """Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""

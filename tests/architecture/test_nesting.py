@@ -13,12 +13,12 @@ BOUNDS = ("hardware.nesting", "loadgen.json_text")
 NEED_NONE = {
     "serving.gateway.api.tokenizer": "reads what `tokenizers` wrote a moment before",
     "serving.kvpool.live.redis_store": "its records are typed, and written by the control service alone",
-    "serving.gateway.api.responses_kept": "a gateway wrote it, of bodies that were read within a bound",
+    "serving.gateway.api.responses.kept": "a gateway wrote it, of bodies that were read within a bound",
     "serving.cluster.identity": "its values are typed, and written by the system alone",
     "serving.cluster.model_parcels": "its values are typed, and written by the system alone",
     "serving.cluster.node_numbers": "its values are typed, and written by the system alone",
     "serving.launch.rollout": "its record is typed, and written by the system alone",
-    "serving.injected_faults": "its rows are typed, and written by this user alone",
+    "serving.faults.injected": "its rows are typed, and written by this user alone",
 }
 
 

@@ -17,7 +17,7 @@ SCRIPTS = read_sources("docs", "deploy", "examples")
 
 BY_NAME = {
     "loadgen.driver.worker": ("loadgen.driver.worker_process", "from loadgen.driver.worker import main"),
-    "loadgen.selftest.blast_server": ("loadgen.selftest.process", '"-m", "loadgen.selftest.blast_server"'),
+    "loadgen.selftest.blast_server": ("loadgen.selftest.ceiling", '"-m", "loadgen.selftest.blast_server"'),
     "serving.scaling.dashboard.site.sitecustomize": ("serving.cluster.host_environment", '"dashboard" / "site"'),
     "serving.scaling.dashboard.site.modules.cloudmatrix_pools": (
         "serving.scaling.dashboard.site.sitecustomize", '"modules"',

@@ -8,11 +8,11 @@ from tests.architecture.source_tree import Source, read_sources
 READERS = frozenset({"read_text", "read_bytes"})
 LOOKS = ("hardware.regular_file", "serving.regular_file", "loadgen.regular_file")
 OUR_OWN = {
-    "loadgen.report.html": "the package's assets",
+    "loadgen.report.page": "the package's assets",
     "loadgen.driver.machine": "/proc",
     "serving.gateway.api.pages.document": "the package's assets",
     "serving.tools.chaos.own_system": "the log of the system that it started",
-    "serving.tools.chaos.parts": "/proc",
+    "serving.tools.chaos.machines": "/proc",
     "serving.tools.chaos.targets": "/proc",
     "serving.compiled": "the package's sources",
     "serving.scaling.dashboard.answers": "the package's assets",
@@ -22,11 +22,11 @@ OUR_OWN = {
     "serving.scaling.core.ledger": "the start's session folder",
     "serving.cluster.session": "the start's session folder",
     "serving.model.image": "the configuration, which was read before",
-    "serving.model.last_level_cache": "/sys",
+    "serving.model.loader": "/sys",
     "serving.launch.patience": "/proc",
     "serving.launch.machine": "/proc, /sys",
     "serving.model.native.build": "the package's sources",
-    "serving.injected_faults": "looks itself",
+    "serving.faults.injected": "looks itself",
     "serving.tools.compilation.build": "the log of the compiler that it started",
 }
 

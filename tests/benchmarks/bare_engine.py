@@ -28,9 +28,9 @@ from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
+from serving.instance.live.compute_torch import end_idle_workers
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
-from serving.instance.live.openmp import end_idle_workers
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from serving.tools.compilation.choose import prefer_compiled
+from serving.tools.compilation.build import prefer_compiled
 from tests.benchmarks.conditions import conditions, show_conditions
 
 

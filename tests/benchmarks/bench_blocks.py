@@ -32,7 +32,7 @@ from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import Data, Forget
 from serving.kvpool.live.block_copies import map_of
-from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.pool_client import PoolClient
 from serving.values.pool_view import PoolView, ViewServer
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 from tests.kvpool.client_case import chain

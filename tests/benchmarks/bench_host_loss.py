@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from serving.config.health import HealthConfig
-from serving.tools.chaos.answer import StreamedAnswer
+from serving.tools.chaos.asks import StreamedAnswer
+from serving.tools.chaos.chaos_result import ChaosRun
 from serving.tools.chaos.findings import FELT_S, ChaosFindings, Pauses, find, least_gap_s
-from serving.tools.chaos.result import ChaosRun
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 from tests.deploy.supervised import (
     HEAD,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
-from serving.virtual.run import cost_model, simulate
+from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.workload.open import open_workload
 from tests.benchmarks.conditions import Figure, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.live_agreement.live import live_setup, real_overhead_s, replay, warm_up

@@ -21,13 +21,12 @@ from pathlib import Path
 from loadgen.cli.main import main as loadgen
 from loadgen.driver.fleet import Fleet
 from loadgen.driver.health import percentile
-from loadgen.driver.settings import DriveSettings
+from loadgen.driver.messages import DriveSettings
 from loadgen.endpoint import Endpoint
 from loadgen.plan import Conversation, LoadJob, Turn
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.run_folder import read_result
-from loadgen.selftest.ceiling import BURST, Ceiling
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BURST, BlastServer, Ceiling, start_blast_server
 from tests.benchmarks.conditions import (
     ROOT,
     STORYTELLER,

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from serving.client.pools_client import PoolsClient
-from serving.values.scaling import ScalePool
+from serving.values.scaling_operations import ScalePool
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
 from tests.benchmarks.served import Served, Setup
 from tests.e2e.server import wait_for

@@ -17,14 +17,14 @@ from typing import Any, Self
 import torch
 
 from serving.allocator import keep_freed_memory
-from serving.group.compute.native_table import native_table
-from serving.group.compute.rank_window import RankWindow
-from serving.group.core.first_map import group_shape, opening_map
+from serving.group.compute.rank_parts import RankWindow
+from serving.group.compute.slot_mover import native_table
+from serving.group.core.group_map import group_shape, opening_map
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.instance.live.compute_torch import end_idle_workers
 from serving.instance.live.engine_news import LoopNews
-from serving.instance.live.openmp import end_idle_workers
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model, product_forms
 from serving.model.native.rank_group import GroupPlace

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from serving.gateway.api.parts import Part, ReasoningPart
+from serving.gateway.api.tools.reader import Part, ReasoningPart
 
 Parsed = tuple[str | None, str | None, tuple[tuple[str, str], ...]]
 """Content, reasoning, and each call's name and arguments."""

@@ -19,9 +19,9 @@ import pytest
 
 from serving.cli import main
 from serving.client.conversation import ChatConversation, ChatReply
+from serving.client.http_client import GATEWAY, RefusedError, ask_events
 from serving.errors import EngineError, SilentError, UnavailableError
 from serving.gateway.api.settings import ApiSettings, hash_api_key
-from serving.http_client import GATEWAY, RefusedError, ask_events
 from serving.values.sequence import PoolUse
 from tests.cli.gateway import answering, scripted_gateway
 from tests.gateway.api.support import Harness

@@ -10,7 +10,7 @@ import pytest
 
 from serving.cli.command_line import main
 from serving.cli.explain_page import GROUPS, explain_page
-from serving.gateway.core import causes
+from serving.gateway.core import timeline
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
 from tests.cli.gateway import answering
 
@@ -93,4 +93,4 @@ def test_a_page(url: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_part_has_a_colour_and_a_meaning() -> None:
-    assert sorted(kind for _, _, _, kinds in GROUPS for kind in kinds) == sorted(causes.MEANINGS)
+    assert sorted(kind for _, _, _, kinds in GROUPS for kind in kinds) == sorted(timeline.MEANINGS)

@@ -11,7 +11,7 @@ from serving.config.load import read_config
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.launch.room import require_room
+from serving.launch.machine import require_room
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from serving.cli import group_size
-from serving.cli.group_size import process_of, wait_for_replacement, wait_for_size
+from serving.cli import experts
+from serving.cli.experts import process_of, wait_for_replacement, wait_for_size
 from serving.errors import ScaleError
 
 URL = "http://127.0.0.1:1"
@@ -28,8 +28,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             yield answers[-1]
 
     following = told()
-    monkeypatch.setattr(group_size, "ask_gateway", lambda *_: next(following))
-    monkeypatch.setattr(group_size, "LOOK_S", 0.001)
+    monkeypatch.setattr(experts, "ask_gateway", lambda *_: next(following))
+    monkeypatch.setattr(experts, "LOOK_S", 0.001)
     return answers
 
 

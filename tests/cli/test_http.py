@@ -9,14 +9,13 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from serving import http_client
 from serving.cli import main
 from serving.cli.status_table import fetch_status
+from serving.client import http_client
+from serving.client.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway, server_address
 from serving.client.pools_client import PoolsClient
 from serving.errors import SilentError, UnavailableError
-from serving.http_client import RefusedError, ask_again, ask_dashboard, ask_gateway
 from serving.launch import deploying
-from serving.server_address import server_address
 
 
 class Answering(BaseHTTPRequestHandler):

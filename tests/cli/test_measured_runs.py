@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from hardware.cost import CostModel, load_device
-from hardware.cost.engine_file import load_engine
+from hardware.cost.engine_profile import load_engine
 from hardware.cost.trust import expected
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.run_folder import REQUESTS, RESULT, RunFolder
 from serving.cli import command_parser
-from serving.cli.measured_runs import rows_of_runs
+from serving.cli.cost_fit import rows_of_runs
 from serving.errors import ConfigError
 
 

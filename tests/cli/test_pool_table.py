@@ -11,8 +11,7 @@ from serving.cli import main
 from serving.cli.status_table import clip
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.ids import ReplicaId
-from serving.telemetry.pool_stats import PoolClientStats
-from serving.telemetry.stats import InstanceStats
+from serving.telemetry.stats import InstanceStats, PoolClientStats
 from serving.values.pool_view import EMPTY_VIEW
 from tests.fakes.pool_admin import two_servers
 from tests.gateway.api.support import Harness, running_server, write_model_folder

@@ -131,7 +131,7 @@ def number_keys(root: type[Any], above: str = "") -> Iterator[tuple[str, Any, Ke
     for field in fields(root):
         hint = get_args(hints[field.name])[0] if get_origin(hints[field.name]) is tuple else hints[field.name]
         if hint in (Fault, FaultRates):
-            continue  # not sections of keys: `hardware.faults.file` reads them
+            continue  # not sections of keys: `hardware.faults.rates` reads them
         if is_dataclass(hint) and isinstance(hint, type):
             yield from number_keys(hint, field.name)
         elif hint in (int, float):

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SERVE = """
 import sys
-from serving.cli import command_line, set_option
+from serving.cli import command_line, options as set_option
 code = command_line.main(["serve", *sys.argv[1:]])
 heavy = sorted({"torch", "ray", "transformers", "safetensors", "huggingface_hub"} & set(sys.modules))
 print(code, *heavy)

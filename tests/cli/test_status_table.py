@@ -8,8 +8,8 @@ from msgspec.structs import asdict
 from serving.cli import main
 from serving.cli.status_table import fetch_status, print_status, short_npus
 from serving.errors import UnavailableError
-from serving.gateway.api.pool_summary import server_rows
-from serving.values.hosts import HostRow
+from serving.gateway.api.admin.pool_summary import server_rows
+from serving.values.system_tally import HostRow
 from tests.cli.gateway import answering
 from tests.fakes.pool_admin import two_servers
 

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from serving.cluster.gcs_store import LARGEST_VALUE_BYTES, GcsStore
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import LARGEST_VALUE_BYTES, GcsStore, KeptValues
 from tests.cluster.gcs_fake import FakeGcs
 
 

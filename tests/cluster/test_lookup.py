@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 import ray
 
-from serving.cluster.lookup import ActorLookup
+from serving.cluster.gcs_store import ActorLookup
 from serving.errors import ScaleError
 from serving.kvpool.core.controller import ControlSettings
 from serving.kvpool.live import pool_control
@@ -18,7 +18,7 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.live import observe, scale_path
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
-from serving.values.scaling import ReadPools
+from serving.values.scaling_operations import ReadPools
 from tests.kvpool.pool_records import server_record
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from serving.cluster.lost_nodes import LostNodeWatch
+from serving.cluster.nodes import LostNodeWatch
 from serving.ids import NodeId
 from tests.cluster.node_case import listed
 

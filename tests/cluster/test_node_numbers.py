@@ -9,8 +9,15 @@ import pytest
 import ray
 
 from serving.cluster import node_numbers
-from serving.cluster.node_numbers import KEPT_VERSIONS, PREFIX, NodeNumbers, disk_marks, number_nodes, own_number
-from serving.cluster.node_table import NodeClaim
+from serving.cluster.node_numbers import (
+    KEPT_VERSIONS,
+    PREFIX,
+    NodeClaim,
+    NodeNumbers,
+    disk_marks,
+    number_nodes,
+    own_number,
+)
 from serving.errors import SilentError, UnavailableError
 from serving.ids import NodeId
 from tests.cluster.gcs_fake import FakeGcs

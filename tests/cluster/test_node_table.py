@@ -5,7 +5,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serving.cluster.node_table import MOST_GONE, MOST_HOSTS, NodeClaim, NodeTable, NumberedNode, equal_labels, numbered
+from serving.cluster.node_numbers import (
+    MOST_GONE,
+    MOST_HOSTS,
+    NodeClaim,
+    NodeTable,
+    NumberedNode,
+    equal_labels,
+    numbered,
+)
 from serving.errors import LedgerError
 from serving.ids import NodeId
 

@@ -7,7 +7,7 @@ import pytest
 from ray.serve._private.common import ReplicaState
 from ray.serve._private.constants import REPLICA_HEALTH_CHECK_UNHEALTHY_THRESHOLD
 
-from serving.cluster.serve_scale import scale_down
+from serving.cluster.serve_replicas import scale_down
 from serving.config.health import SHELL_MISSES
 
 

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from serving.cluster.gcs_store import GcsStore
-from serving.cluster.identity import SECRETS_KEY, found_identity, read_secrets
+from serving.cluster.identity import SECRETS_KEY, SocketKeeper, found_identity, read_secrets
 from serving.cluster.nodes import LOOPBACK
-from serving.cluster.socket_keeper import SocketKeeper
 from serving.errors import ConfigError, ProofError
-from serving.launch.rotation import rotated
+from serving.launch.existing import rotated
 from serving.sockets.proof import Channel, Prover, Verifier
 from serving.sockets.secrets import ClusterSecrets
 from tests.cluster.gcs_fake import FakeGcs

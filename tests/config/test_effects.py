@@ -244,7 +244,7 @@ def test_rules_name_keys_that_there_are() -> None:
 
 
 def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
-    apart = {"virtual", "tools", "cli", "inert_rules.py", "inert_sizes.py"}
+    apart = {"virtual", "tools", "cli", "inert_rules.py", "inert_rule.py"}
     paths = [path for path in (ROOT / "serving").rglob("*.py") if not apart & {*path.relative_to(ROOT).parts}]
     read = frozenset().union(*map(_names_read, paths))
     simulated = load_config(DEPLOY / "cloudmatrix384-live.toml")
@@ -264,7 +264,7 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
         ),
         (("short_weights", "workspace_share"), {"instance/live/compute_torch.py", "launch/room.py"}),
         (("least_step_s",), {"instance/live/faulty_ports.py"}),
-        (("kv_shrink", "output_tokens"), {"accounted_kv.py", "instance/live/compute_simulated.py"}),
+        (("kv_shrink", "output_tokens"), {"simulated_cost.py", "instance/live/compute_simulated.py"}),
     ],
 )
 def test_keys_of_a_part_are_read_by_that_part_alone(names: Sequence[str], files: set[str]) -> None:

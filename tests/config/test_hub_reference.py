@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from serving.config import load_config
-from serving.config.hub_reference import HubReference, folder_name, hub_reference
+from serving.config.model import HubReference, folder_name, hub_reference
 from tests.config.toml_file import checkpoint, load, write
 
 HUB = '[model]\npath = "org/name@v1"\n'

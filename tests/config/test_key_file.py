@@ -8,7 +8,7 @@ import pytest
 
 from serving.cli.key_environment import take_keys
 from serving.config import ServeConfig, with_overrides
-from serving.config.key_file import VARIABLE
+from serving.config.gateway import VARIABLE
 from serving.errors import ConfigError
 from tests.config.toml_file import checkpoint, load
 

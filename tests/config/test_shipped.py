@@ -7,7 +7,7 @@ import pytest
 
 from hardware.units import MIB
 from serving.config import load_config
-from serving.config.pool import PoolConfig
+from serving.config.engine import PoolConfig
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TOPOLOGIES = sorted(DEPLOY.glob("*.toml"))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.trace import TraceForm, TraceHeader, TraceRecord, open_trace, write_recorded, write_requests
+from serving.virtual.workload.columns import TraceRequest
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest
 
 BLOCK = 16
 

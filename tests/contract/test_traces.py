@@ -21,8 +21,7 @@ from serving.cli.command_line import command_parser
 from serving.cli.plan import order_of
 from serving.cli.simulate import open_shard
 from serving.errors import ConfigError
-from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.workload.columns import RequestStream, TraceError
 from tests.benchmarks.autoscaling.play import chosen_loads
 from tests.benchmarks.bench_autoscaler import command_line
 from tests.benchmarks.conditions import ROOT

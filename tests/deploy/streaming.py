@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
+from serving.client.http_client import ask_gateway
 from serving.faults.scenario import LoadConfig
-from serving.http_client import ask_gateway
 from serving.tools.chaos.asks import make_asks
-from serving.tools.chaos.client import GatewayEndpoint
-from serving.tools.chaos.load import ChaosLoad
-from serving.tools.chaos.result import ChaosRun
+from serving.tools.chaos.chaos_client import GatewayEndpoint
+from serving.tools.chaos.chaos_result import ChaosRun
+from serving.tools.chaos.steady_load import ChaosLoad
 
 PATIENCE_S = 120.0
 _LOOK_S = 0.1

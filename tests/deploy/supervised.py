@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from serving.tools.chaos.audit import busy
-from serving.tools.chaos.result import ChaosRun
+from serving.tools.chaos.chaos_result import ChaosRun
+from serving.tools.chaos.final_audit import busy
 from tests.deploy.hosts import Hosts, hosts
 from tests.deploy.starts import TOKEN, TOKEN_FILE, Start, service
 from tests.deploy.tools import BIN

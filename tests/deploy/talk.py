@@ -17,21 +17,20 @@ from pathlib import Path
 import msgspec
 
 from hardware.ub.segment import UbSegment
-from serving.gateway.live.instance_link import InstanceLink
+from serving.gateway.live.pool_links import InstanceLink
 from serving.ids import BlockHash, GatewayId, NodeId, ReplicaId, SequenceId
 from serving.instance.live.segment_reader import SegmentPlace, SegmentReader
 from serving.instance.live.segment_server import SegmentServer
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.server_settings import ServerSettings
-from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.server import MemoryServer
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.orders import Add
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.wire import messages as m
-from serving.wire.connection import Connection, verifier_of
-from serving.wire.listener import Listener
+from serving.wire.connection import Connection, Listener, verifier_of
 
 SECRET = "the secret of this cluster 0123456789"
 KV_BYTES = b"<bytes of a KV block>"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from serving.config.cluster import PortRange
 from serving.config.load import read_config
-from serving.config.ports import PortRange
 from tests.deploy.kubernetes import Manifest, groups, kustomized
 from tests.deploy.tools import DEPLOY
 

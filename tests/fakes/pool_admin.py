@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serving.gateway.api.pool_admin import ServerAnswers
+from serving.gateway.api.admin.pool_admin import ServerAnswers
 from serving.ids import NodeId
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
 

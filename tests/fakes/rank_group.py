@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.group.core.rank_life import RankLife
-from serving.group.core.rank_names import RankName
+from serving.group.core.rank_life import RankLife, RankName
 from serving.group.live.group_port import (
     AnswerOperator,
     Begin,
@@ -23,10 +22,10 @@ from serving.group.live.group_port import (
     RankSilentError,
     ShowFacts,
 )
-from serving.values.expert_facts import ExchangeFacts
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
     CountRows,
+    ExchangeFacts,
+    ExpertMap,
     ExpertOrder,
     FetchExpert,
     LoadExpert,
@@ -39,8 +38,7 @@ from serving.values.expert_moves import (
     RowsCounted,
     SwitchMap,
 )
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
-from serving.values.operator_order import OrderAnswer, PostedOrder
+from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
 
 EXPERTS = 4
 """Of the only layer; a rank holds two of them, and has an empty slot."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
-from serving.gateway.core.timeline_shelf import Choose, TimelineShelf
+from serving.gateway.core.timeline import ChoiceLine, Choose, RequestTimes, TimelineShelf, TimePart
 
 
 class KeptTimelines:

@@ -7,8 +7,17 @@ import pytest
 from hardware.faults import Fault, FaultKind, rates_from
 from hardware.units import Seconds
 from serving.errors import ConfigError
-from serving.faults.reach import LIVE, VIRTUAL, check_reach, reach_table
-from serving.faults.scenario import POOLS_OF, FaultConfig, PoolsConfig, Scenario, load_scenario
+from serving.faults.scenario import (
+    LIVE,
+    POOLS_OF,
+    VIRTUAL,
+    FaultConfig,
+    PoolsConfig,
+    Scenario,
+    check_reach,
+    load_scenario,
+    reach_table,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 POOLS = ("prefill", "decode", "kvcache")

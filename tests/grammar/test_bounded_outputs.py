@@ -10,8 +10,7 @@ import pytest
 
 from serving.errors import GrammarError
 from serving.grammar.matcher import Matcher
-from serving.grammar.text import complaint, is_limit
-from serving.grammar.whitespace import FREE_WHITESPACE, bounded_whitespace
+from serving.grammar.text import FREE_WHITESPACE, bounded_whitespace, complaint, is_limit
 from tests.grammar.outputs import matcher_of
 from tests.grammar.storyteller import STOP, tokenizer
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from serving.errors import GrammarError
-from serving.grammar import guidance_c
+from serving.grammar import guidance
 from serving.grammar.compile import Grammars
 from serving.grammar.guidance import PythonRoute
 from serving.grammar.matcher import Matcher
-from serving.instance.executors.native_grammar import route_for_steps
-from serving.model.native.text_tokens import TextTokens
+from serving.instance.executors.native_grammar import TextTokens, route_for_steps
 from serving.values.sequence import Grammar, GrammarKind
 from tests.grammar.storyteller import RECORD, STOP, YES, grammars, tokenizer
 from tests.model.native.native_libraries import own_library
@@ -98,9 +97,9 @@ def test_texts_are_asked_for_once() -> None:
 
 @pytest.fixture
 def nothing_known() -> Iterator[None]:
-    guidance_c.load.cache_clear()
+    guidance.load.cache_clear()
     yield
-    guidance_c.load.cache_clear()
+    guidance.load.cache_clear()
 
 
 @pytest.mark.usefixtures("nothing_known")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from serving.grammar.permitted import limits_tokens, permitted
+from serving.grammar.matcher import limits_tokens, permitted
 from serving.values.sequence import SamplingParams
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from serving.group.core.first_map import contents_of
-from serving.group.core.regroup import regroup_map
+from serving.group.core.group_map import contents_of, regroup_map
 from serving.values.expert_map import ExpertMap
 
 

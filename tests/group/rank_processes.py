@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.group.compute.rank_window import RankWindow
+from serving.group.compute.rank_parts import RankWindow
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor

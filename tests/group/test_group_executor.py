@@ -18,7 +18,7 @@ from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.loader import DtypeName
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
-from serving.values.expert_facts import ExpertWork
+from serving.values.expert_map import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.group.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
 from tests.instance.native_grammars import grammar_sampling

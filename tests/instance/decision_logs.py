@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from serving.instance.core.record import EngineHeader, recorded
+from serving.instance.core.engine_record import EngineHeader, recorded
 from serving.values.decision_log import End, Frames, LogEncoder
 from tests.fakes.engine_calls import EngineCalls
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from serving.instance.core.settings import EngineSettings
+from serving.model.kv_cache import split_layers
 from serving.model.loader import load_model
-from serving.model.split_layers import split_layers
 from tests.instance.family_sequences import MANY, SETTINGS, specs
 from tests.instance.torch_pair import run_alone, run_pair
 from tests.model.families.checkpoints import CASES, CHOOSING_CASES, write_family

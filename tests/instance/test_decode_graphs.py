@@ -12,10 +12,9 @@ from torch import Tensor
 from serving.ids import BlockId
 from serving.instance.executors.decode_graphs import MAX_GRAPHS, MAX_ROWS, CudaRecorder, DecodeGraphs, rounded
 from serving.instance.executors.step_batch import Feed, build_batch
-from serving.model.kv_cache import KvCache
+from serving.model.kv_cache import KvCache, split_layers
 from serving.model.loader import load_model
 from serving.model.model import Model
-from serving.model.split_layers import split_layers
 from serving.values.layer_split import GONE
 from tests.model.families.checkpoints import write_family
 from tests.model.random_checkpoint import write_random_checkpoint

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from serving.errors import ConfigError, LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.handoffs import HeldHandoffs
-from serving.instance.core.sequence import LiveSequence
-from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.settings import EngineSettings
 from serving.instance.core.timers import Timers
 from serving.values.sequence import SamplingParams, SequenceSpec

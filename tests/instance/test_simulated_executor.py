@@ -13,8 +13,13 @@ from hardware.cost.loads import DecodeLoad, PrefillLoad
 from serving.ids import BlockId, SequenceId
 from serving.instance.core.settings import EngineRole
 from serving.instance.executors.simulated_answers import SimulatedAnswers
-from serving.instance.executors.simulated_dies import DecodeDies
-from serving.instance.executors.simulated_executor import STAMP_BYTES, BlockStamps, SimulatedExecutor, StepTimes
+from serving.instance.executors.simulated_executor import (
+    STAMP_BYTES,
+    BlockStamps,
+    DecodeDies,
+    SimulatedExecutor,
+    StepTimes,
+)
 from serving.values.sequence import SamplingParams
 from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 

@@ -16,10 +16,9 @@ from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.config import read_architecture
-from serving.model.kv_cache import KvCache
+from serving.model.kv_cache import KvCache, split_layers
 from serving.model.loader import load_model
 from serving.model.model import Model
-from serving.model.split_layers import split_layers
 from serving.values.layer_split import GONE, LayerSplit
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.step_plan import SequenceStep, StepPlan

@@ -12,7 +12,7 @@ from hardware.ub.segment import UbSegment
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.core.messages import Data, List, Listed, ListedEntry, Stats
-from serving.kvpool.live.client import LeasedPrefix, PoolClient
+from serving.kvpool.live.pool_client import LeasedPrefix, PoolClient
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.kvpool.pool_cluster import PoolCluster
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from serving.ids import NodeId
-from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.pool_client import PoolClient
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerState, ViewServer
 from tests.kvpool.server_process import ServerProcess, start_server
 

@@ -32,7 +32,7 @@ from serving.errors import PoolError
 from serving.ids import BlockHash, NodeId
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import Audit, Data
-from serving.kvpool.live.client import PoolClient
+from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import PoolView
 from tests.kvpool.pool_cluster import PoolCluster

@@ -7,7 +7,7 @@ import pytest
 
 from serving.ids import NodeId
 from serving.kvpool.core.ring import ring_of
-from serving.kvpool.live.commit_worker import CommitWorker
+from serving.kvpool.live.migration import CommitWorker
 from tests.kvpool.client_case import chain, entries_of, get, put, soon
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.kvpool.waits import wait_for

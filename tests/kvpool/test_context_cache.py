@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from serving.ids import BlockHash, BlockId
-from serving.kvpool.live.client import LeasedPrefix, PoolClient
 from serving.kvpool.live.context_cache import PoolContextCache
+from serving.kvpool.live.pool_client import LeasedPrefix, PoolClient
 from serving.kvpool.live.segments import Segments
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 from tests.kvpool.client_case import BLOCK, chain, content

@@ -8,8 +8,8 @@ import pytest
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Kind
 from serving.kvpool.core.ring import HashRing, RingServer, ring_of
-from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.migration import Migrator, Settled
+from serving.kvpool.live.pool_client import PoolClient
 from tests.kvpool.client_case import BLOCK, KIB, MIB, chain, entries_of, filled, get, put, put_all, soon
 from tests.kvpool.pool_cluster import PoolCluster
 

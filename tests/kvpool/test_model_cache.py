@@ -15,10 +15,10 @@ from serving.ids import NodeId
 from serving.kvpool.core.entry import EntryTier
 from serving.kvpool.core.messages import Unhold
 from serving.kvpool.live import model_cache, model_peer
-from serving.kvpool.live.extent_map import ExtentMap
+from serving.kvpool.live.link_driver import Scope
 from serving.kvpool.live.model_cache import MappedModel, ModelCache
 from serving.kvpool.live.model_peer import ModelEntry, look
-from serving.kvpool.live.placement import Scope
+from serving.kvpool.live.segments import ExtentMap
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.values.pool_view import PoolView
 from tests.kvpool.model_images import MIB, SIZE, content, filling, loaded

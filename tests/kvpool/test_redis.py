@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError
-from serving.kvpool.core.control_store import ControlState
-from serving.kvpool.core.controller import ROUND_S, ControlSettings
+from serving.kvpool.core.controller import ROUND_S, ControlSettings, ControlState
 from serving.kvpool.live.controller_host import ControllerHost
 from serving.kvpool.live.redis_store import PREFIX, RedisStore
 from serving.values.pool_view import NamespaceRecord, ServerState

@@ -15,8 +15,7 @@ from serving.errors import PoolUnreachableError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Kind
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry
-from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.kvpool.live.ssd_files import SsdFiles, SsdSlot, StoredEntry
 from serving.values.pool_view import NamespaceRecord, ServerState
 from tests.kvpool.raw_client import RawClient, hash_of
 from tests.kvpool.server_process import MIB, settings_in

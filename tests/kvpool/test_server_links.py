@@ -11,8 +11,8 @@ import pytest
 
 from serving.errors import PoolUnreachableError, ProofError
 from serving.kvpool.core import messages as m
-from serving.kvpool.live.connections import HELLO_DEADLINE_S
 from serving.kvpool.live.frames import HEADER, POOL_CHANNEL, receive, send
+from serving.kvpool.live.server_connections import HELLO_DEADLINE_S
 from serving.sockets.acceptor import MOST_STRANGERS
 from serving.sockets.opening import open_proved
 from serving.sockets.secrets import ClusterSecrets

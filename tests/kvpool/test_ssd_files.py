@@ -15,8 +15,7 @@ from serving.errors import SsdError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Kind, Space
 from serving.kvpool.live import ssd_files
-from serving.kvpool.live.ssd_files import SsdFiles, StoredEntry, encode_header
-from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.kvpool.live.ssd_files import SsdFiles, SsdSlot, StoredEntry, encode_header
 
 SPACE = Space("tenant", "layout")
 

@@ -11,8 +11,7 @@ from serving.config import load_config
 from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.launch.banner import banner, one_more
-from serving.launch.computing import computing_line
+from serving.launch.banner import banner, computing_line, one_more
 from serving.launch.deploying import endpoint
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

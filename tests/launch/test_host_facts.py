@@ -8,15 +8,7 @@ import pytest
 
 from hardware.units import MIB
 from serving.cluster.host_environment import EVERY_HOST, MANY_HOSTS
-from serving.launch.host_facts import (
-    HostFacts,
-    digest_of,
-    facts_here,
-    problems,
-    rows,
-    segment_bytes,
-    supplied_lines,
-)
+from serving.launch.doctor import HostFacts, digest_of, facts_here, problems, rows, segment_bytes, supplied_lines
 from serving.launch.hosts import Host
 
 LEFT = Host("left", "10.0.0.1", "aa", 8, 1024, head=True)

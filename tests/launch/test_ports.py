@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from serving.errors import ConfigError
-from serving.launch.ports import any_free_port, require_free, reserved_port
+from serving.launch.machine import any_free_port, require_free, reserved_port
 from tests.e2e.server import free_port
 
 

@@ -15,7 +15,7 @@ from serving.config.cluster import ClusterConfig, HardwareConfig
 from serving.config.model import DType
 from serving.config.simulation import Executor
 from serving.errors import ConfigError, ModelError
-from serving.launch import room
+from serving.launch import machine
 from serving.launch.machine import FreeMemory, compiler_line, free_memory, tight_lines, warn_of_machine
 from serving.launch.preflight import check_before_fetch, preflight
 from serving.model.size import weight_bytes
@@ -78,7 +78,7 @@ def test_weights_larger_than_an_instance(config: ServeConfig) -> None:
 
 
 def test_weights_larger_than_the_machine(config: ServeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "machine_bytes", lambda: 1000)
+    monkeypatch.setattr(machine, "machine_bytes", lambda: 1000)
     with pytest.raises(
         ConfigError, match=r"of model take .* GiB, and this machine has .* GiB .* with dies of [\d.]+ GiB"
     ):
@@ -220,7 +220,7 @@ def test_a_machine_that_is_short_of_memory_is_told_before_anything_starts(config
     assert re.search(r"/dev/shm has [\d,]+ MiB free, and the pools start with [\d,]+ MiB .*--shm-size", small)
     (little,) = tight_lines(config, GIB, replace(enough, total=shared + 2 * GIB))
     assert "GiB of memory free, and this start takes about" in little
-    assert free_memory().total <= room.machine_bytes()
+    assert free_memory().total <= machine.machine_bytes()
 
 
 def test_a_start_without_a_compiler_is_told_what_computes(

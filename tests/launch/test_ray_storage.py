@@ -6,7 +6,7 @@ import pytest
 
 from serving.cluster.session import SystemSession
 from serving.errors import ConfigError
-from serving.launch.ray_storage import ray_storage
+from serving.launch.local_cluster import ray_storage
 
 SESSION = SystemSession("abc123", Path("/somewhere/cloudmatrix-abc123"), "token")
 

@@ -11,7 +11,7 @@ import pytest
 
 from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig
-from serving.launch.cluster import LocalCluster
+from serving.launch.local_cluster import LocalCluster
 from serving.launch.reaper import LAST_WORDS_S, Reaper
 
 LAUNCHER = """

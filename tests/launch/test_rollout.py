@@ -14,7 +14,7 @@ from serving.config.serve import ServeConfig
 from serving.launch.deploying import DeploymentTurn, StartError
 from serving.launch.deployment_lease import DeploymentLease
 from serving.launch.rollout import Order, Rollout, configuration_digest, read_record
-from serving.values.deployment import DeploymentNotice
+from serving.values.system_tally import DeploymentNotice
 from tests.cluster.gcs_fake import FakeGcs
 
 FIRST = ServeConfig(ModelConfig(Path("somewhere"), version="w1"), kvcache=KvCacheConfig(replicas=2))

@@ -6,7 +6,7 @@ from serving.cluster.gcs_store import GcsStore
 from serving.cluster.identity import found_identity, read_secrets
 from serving.errors import ConfigError
 from serving.launch.deployment_lease import PREFIX
-from serving.launch.rotation import rotated
+from serving.launch.existing import rotated
 from tests.cluster.gcs_fake import FakeGcs
 
 

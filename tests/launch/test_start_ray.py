@@ -10,8 +10,8 @@ from serving.cluster.session import SystemSession
 from serving.launch import launch, ray_parts
 from serving.launch.deploying import StartError
 from serving.launch.launch import Interrupt, Interrupted
+from serving.launch.local_cluster import ray_storage
 from serving.launch.ray_parts import end_started, too_slow
-from serving.launch.ray_storage import ray_storage
 
 SLOW = Exception(
     "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "

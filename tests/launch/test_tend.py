@@ -16,10 +16,10 @@ from hardware.ub import UbSegment
 from serving.cluster.nodes import SEGMENT_PREFIX
 from serving.cluster.session import SystemSession
 from serving.config.cluster import ClusterConfig
-from serving.injected_faults import faults_path
-from serving.launch import cluster as cluster_module
+from serving.faults.injected import faults_path
+from serving.launch import local_cluster as cluster_module
 from serving.launch import system_files
-from serving.launch.cluster import LocalCluster
+from serving.launch.local_cluster import LocalCluster
 from serving.launch.ray_parts import HELPERS
 
 

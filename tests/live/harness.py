@@ -18,10 +18,9 @@ from typing import Any, Self
 from hardware.topology import NpuId
 from hardware.ub.segment import UbSegment
 from serving.config.cluster import HardwareConfig
-from serving.config.engine import EngineConfig, ServingConfig
+from serving.config.engine import EngineConfig, PoolConfig, ServingConfig
 from serving.config.gateway import GatewayConfig
 from serving.config.model import ModelConfig
-from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.generation import LiveGeneration

@@ -1,6 +1,6 @@
 """Facts of a memory server, scaled up to the simulated system."""
 
-from serving.accounted_kv import AccountedKv
+from serving.config.simulated_cost import AccountedKv
 
 
 def test_everything_that_counts_bytes_is_scaled_and_nothing_else() -> None:

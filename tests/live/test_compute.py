@@ -11,20 +11,17 @@ from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.errors import SpecError
 from hardware.topology import NpuId
-from serving.accounted_kv import LEAST_BYTES, accounted_kv
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import LEAST_BYTES, accounted_kv, npu_of, simulated_cost
 from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.ids import NodeId, ReplicaId
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.instance.live.compute import blocks_in_ub
-from serving.instance.live.compute_simulated import plain_words
-from serving.instance.live.make_compute import make_compute
-from serving.instance.live.npu_of import npu_of
-from serving.instance.live.slowdown import slowdown_of
-from serving.simulated_cost import simulated_cost
-from serving.values.instance_place import InstancePlace
+from serving.instance.live.compute_simulated import plain_words, slowdown_of
+from serving.instance.live.instance import make_compute
+from serving.values.instances import InstancePlace
 from tests.live.harness import small_config
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import SPARSE

@@ -13,8 +13,8 @@ import pytest
 
 from serving.errors import ConfigError
 from serving.instance.core.engine import InstanceEngine
+from serving.instance.core.engine_record import EngineHeader, header_of, recorded
 from serving.instance.core.events import EngineOn, NextStep
-from serving.instance.core.record import EngineHeader, header_of, recorded
 from serving.telemetry.decision_writer import DecisionWriter, writer_in
 from serving.tools.replay import replay
 from serving.values.decision_log import LogEncoder
@@ -128,7 +128,7 @@ KILLED = """
 import sys, time
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.events import NextStep
-from serving.instance.core.record import header_of, recorded
+from serving.instance.core.engine_record import header_of, recorded
 from serving.instance.core.settings import EngineSettings
 from serving.telemetry.decision_writer import writer_in
 engine = InstanceEngine(EngineSettings(), 8)

@@ -3,7 +3,7 @@
 import torch
 
 from serving.ids import BlockId
-from serving.instance.live.device_mirror import DeviceMirror
+from serving.instance.live.compute_torch import DeviceMirror
 
 
 def test_only_the_named_blocks_travel() -> None:

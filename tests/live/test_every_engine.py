@@ -8,8 +8,8 @@ import pytest
 
 from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
-from serving.tools.quantize.run import quantise
-from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.quantize_run import quantise
+from serving.tools.quantize.quantize_settings import Settings
 from tests.cases.nightly import mostly_nightly
 from tests.live.harness import Start, small_config
 from tests.live.workload import Reference, grammar_asks, varied_asks

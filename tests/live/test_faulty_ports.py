@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from hardware.topology import NpuId
-from serving.config.chaos import ChaosConfig
+from serving.config.health import ChaosConfig
 from serving.errors import HandoffChecksumError
+from serving.faults.injected import LOOK_EVERY_S, FaultReader, FaultWriter, InjectedFault, faults_path
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
-from serving.injected_faults import LOOK_EVERY_S, FaultReader, FaultWriter, InjectedFault, faults_path
 from serving.instance.core.ports import GroupExecutor
 from serving.instance.live.faulty_ports import FaultyCache, FaultyPorts, FaultyTransport, LastingSteps
-from serving.values.instance_place import InstancePlace
+from serving.values.instances import InstancePlace
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.step_plan import StepPlan, StepResult

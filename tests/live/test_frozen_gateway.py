@@ -14,7 +14,7 @@ from serving.sockets.secrets import ClusterSecrets
 from serving.values.news import Lost
 from serving.wire import connection as c
 from serving.wire import messages as m
-from serving.wire.listener import Listener
+from serving.wire.connection import Listener
 from tests.live.harness import PATIENCE_S, SECRET, Member
 from tests.live.wire import WELCOME
 from tests.stopping import stop_process

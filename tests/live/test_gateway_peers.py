@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from serving.gateway.core.timeline import RequestTimes
-from serving.gateway.core.timeline_shelf import TimelineShelf
+from serving.gateway.core.timeline import RequestTimes, TimelineShelf
 from serving.gateway.live import gateway_peers
 from serving.gateway.live.gateway_peers import PEER_CHANNEL, GatewayPeers, Numbers
 from serving.gateway.live.timelines import SharedTimelines, wished

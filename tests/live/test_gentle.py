@@ -12,10 +12,9 @@ from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.compute import Compute
 from serving.instance.live.gentle import NICENESS, run_gently
-from serving.instance.live.instance import Instance
-from serving.instance.live.make_compute import make_compute
+from serving.instance.live.instance import Instance, make_compute
 from serving.instance.live.pool_access import PoolAccess
-from serving.values.instance_place import InstancePlace, RankPlace
+from serving.values.instances import InstancePlace, RankPlace
 from tests.live.harness import SECRET, small_config
 
 STORYTELLER = Path(__file__).parents[2] / "deploy" / "models" / "storyteller"

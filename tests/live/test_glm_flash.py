@@ -19,8 +19,8 @@ from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.gateway.live.generation import LiveGeneration
 from serving.instance.core.settings import EngineSettings
 from serving.telemetry.metrics import GatewayMetrics
-from serving.tools.quantize.run import quantise
-from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.quantize_run import quantise
+from serving.tools.quantize.quantize_settings import Settings
 from serving.values.jobs import GenerationJob
 from serving.values.sequence import SequenceSpec
 from tests.gateway.api.support import requested

@@ -8,16 +8,8 @@ import pytest
 
 from serving.group.core.group_experts import STUCK_S
 from serving.group.live.group_port import Follow
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import LoadExpert, MovesEnded, SwitchMap
-from serving.values.operator_order import (
-    MoveOneExpert,
-    OperatorOrder,
-    OrderAnswer,
-    PostedOrder,
-    ReadLoad,
-    RebalanceExperts,
-)
+from serving.values.expert_map import ExpertMap, LoadExpert, MovesEnded, SwitchMap
+from serving.values.group import MoveOneExpert, OperatorOrder, OrderAnswer, PostedOrder, ReadLoad, RebalanceExperts
 from tests.fakes.rank_group import FakeRank
 from tests.live.group_scene import Scene
 

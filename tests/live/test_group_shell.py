@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from serving.errors import GroupError
-from serving.group.core.regroup import regroup_map
+from serving.group.core.group_map import regroup_map
 from serving.group.live.group_port import (
     Begin,
     CloseLog,

@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.errors import ConfigError
-from serving.injected_faults import (
-    LOOK_EVERY_S,
-    FaultReader,
-    FaultWriter,
-    InjectedFault,
-    faults_path,
-    session_of,
-)
+from serving.faults.injected import LOOK_EVERY_S, FaultReader, FaultWriter, InjectedFault, faults_path, session_of
 
 
 class Time:

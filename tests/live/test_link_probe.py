@@ -11,7 +11,7 @@ from serving.errors import HandoffExpiredError, HandoffTimeoutError
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.link_probe import DUMMIES_AT_ONCE, LinkProbes, PeerMemory
 from serving.instance.live.segment_reader import SegmentPlace
-from serving.values.link_health import LinkLimits, PathFault
+from serving.values.health import LinkLimits, PathFault
 
 pytestmark = pytest.mark.real_time
 

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from serving.errors import LinkError, OverloadedError
-from serving.gateway.live.metered_backend import MeteredBackend
+from serving.gateway.live.traffic_report import MeteredBackend
 from serving.values.signals import Traffic
 from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
 from tests.live.harness import Pools, collect, small_config, until

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.instance.live.pace import CATCH_UP_S, Pace
+from serving.instance.live.timed_moves import CATCH_UP_S, Pace
 
 
 class Hands:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serving.gateway.api.pool_admin import ServerAnswers
-from serving.gateway.api.pool_summary import audit_summary, holdings
+from serving.gateway.api.admin.pool_admin import ServerAnswers
+from serving.gateway.api.admin.pool_summary import audit_summary, holdings
 from serving.gateway.live import pool_admin
 from serving.gateway.live.pool_admin import LivePoolAdmin, _finding
 from serving.ids import BlockHash, BlockId, NodeId
@@ -22,8 +22,8 @@ from serving.kvpool.core.pool_facts import (
     memory_server_stats,
     pool_client_stats,
 )
-from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.context_cache import PoolContextCache
+from serving.kvpool.live.pool_client import PoolClient
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.pool_view import EMPTY_VIEW, PoolView, ServerState, ViewServer
 from tests.fakes.pool_admin import FakePoolAdmin

@@ -8,9 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from serving.errors import LinkError
-from serving.gateway.live import instance_link
-from serving.gateway.live.instance_link import InstanceLink
-from serving.gateway.live.pool_links import LinkEvents, PoolLinks
+from serving.gateway.live import pool_links
+from serving.gateway.live.pool_links import InstanceLink, LinkEvents, PoolLinks
 from serving.ids import GatewayId, NodeId, ReplicaId, SequenceId
 from serving.values.instances import CRASHED_AGE_S, Status
 from serving.values.orders import Add, Release
@@ -261,7 +260,7 @@ async def test_no_link_to_an_instance_that_refuses() -> None:
 
 
 async def test_no_link_without_an_answer_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_link, "CONNECT_DEADLINE_S", 0.1)
+    monkeypatch.setattr(pool_links, "CONNECT_DEADLINE_S", 0.1)
     async with RawInstance(lambda writer: None) as instance:
         with pytest.raises(LinkError, match="no answer in time"):
             await connect(instance.port)

@@ -16,11 +16,9 @@ from serving.group.core.rank_life import LEASE_S, check_offers
 from serving.group.live.rank import Rank
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.instance import Instance
-from serving.values.expert_map import ExpertSlot
-from serving.values.expert_moves import ExpertMove, ExpertOrder, FetchExpert, MoveFetched, MovesEnded
-from serving.values.group import RankLease, RankOffer, RankPhase, RegroupOrder
-from serving.values.instance_place import InstancePlace, RankPlace
-from serving.values.operator_order import MoveOneExpert, OrderAnswer, PostedOrder
+from serving.values.expert_map import ExpertMove, ExpertOrder, ExpertSlot, FetchExpert, MoveFetched, MovesEnded
+from serving.values.group import MoveOneExpert, OrderAnswer, PostedOrder, RankLease, RankOffer, RankPhase, RegroupOrder
+from serving.values.instances import InstancePlace, RankPlace
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import ordered
 

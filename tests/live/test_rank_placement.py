@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import ray
 
-from serving.group.core.rank_names import placement_group_name
-from serving.group.live import placement as places
-from serving.group.live.placement import NoPlaceYetError, placement, remove_placement
+from serving.group.core.rank_life import placement_group_name
+from serving.group.live import group_places as places
+from serving.group.live.group_places import NoPlaceYetError, placement, remove_placement
 
 SESSION, GROUP = "5e55", "decode#abc"
 RESOURCES = {"NPU": 1.0}

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from serving.errors import UnavailableError
 from serving.gateway.live.backend import LiveBackend
-from serving.gateway.live.metered_backend import MeteredBackend
+from serving.gateway.live.traffic_report import MeteredBackend
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.values.traffic import BoardNews, TrafficMeter
 from serving.wire import messages as m

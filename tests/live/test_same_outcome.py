@@ -24,8 +24,8 @@ from serving.errors import ServingError
 from serving.gateway.live.generation import LiveGeneration
 from serving.instance.live.segment_reader import SegmentReader
 from serving.values.sequence import SamplingParams
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.kvpool.pool_cluster import PoolCluster
 from tests.live import harness
 from tests.live.harness import SECRET, Pools, Start, executor, small_config, until

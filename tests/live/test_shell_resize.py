@@ -7,11 +7,10 @@ from itertools import count
 import pytest
 
 from serving.group.core.group_growth import MOST_TRIES
-from serving.group.core.rank_names import RankName
+from serving.group.core.rank_life import RankName
 from serving.group.live.group_port import Begin, EndRank, QuitGroup
 from serving.group.live.shell import SWEEP_PERIOD_S
-from serving.values.group import RankPhase
-from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
+from serving.values.group import DrainRank, OrderAnswer, PostedOrder, RankPhase, ResizeGroup
 from tests.live.group_scene import Scene
 
 pytestmark = pytest.mark.asyncio

@@ -3,8 +3,7 @@
 import pytest
 
 from serving.group.live.group_port import Begin
-from serving.values.group import RankPhase
-from serving.values.operator_order import OrderAnswer, PostedOrder, ResizeGroup
+from serving.values.group import OrderAnswer, PostedOrder, RankPhase, ResizeGroup
 from tests.live.group_scene import Scene
 
 pytestmark = pytest.mark.asyncio

@@ -14,8 +14,8 @@ from hardware.cost.cost_model import CostModel
 from hardware.cost.device_file import load_device
 from hardware.cost.loads import DecodeLoad, PrefillLoad
 from hardware.cost.model_config import load_shape
-from serving.accounted_kv import accounted_kv
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import accounted_kv
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import FinishReason, SamplingParams
 from tests.hardware.cost.known import KNOWN

@@ -8,8 +8,7 @@ import pytest
 from serving.group.core.group_experts import ExpertRules
 from serving.group.core.group_pace import StragglerMode
 from serving.group.live.group_port import Leave
-from serving.values.expert_facts import ExchangeFacts, ExpertWork
-from serving.values.expert_map import PARTS
+from serving.values.expert_map import PARTS, ExchangeFacts, ExpertWork
 from tests.fakes.rank_group import FakeRank
 from tests.live.group_scene import Scene
 

@@ -10,7 +10,7 @@ import pytest
 
 from serving.group.core.group_pace import paces
 from serving.ids import SequenceId
-from serving.values.expert_facts import ExchangeFacts
+from serving.values.expert_map import ExchangeFacts
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.group.rank_processes import Order, RankProcesses, library_with_faults
 from tests.group.rank_threads import SETTINGS, prompts

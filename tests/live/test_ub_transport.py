@@ -17,7 +17,7 @@ from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.live.link_probe import PeerMemory
 from serving.instance.live.segment_reader import Extents, SegmentPlace
 from serving.instance.live.ub_transport import NO_PROBES, LinkFaults, RemoteReader, UbTransport
-from serving.values.link_health import LinkLimits, PathFault
+from serving.values.health import LinkLimits, PathFault
 from serving.values.sequence import HandoffTicket
 
 BLOCK_BYTES = 4096

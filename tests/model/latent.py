@@ -1,8 +1,8 @@
 """Shared helpers for models with latent attention."""
 
 from serving.model.architecture import Architecture, LatentShape
-from serving.model.block import Block
 from serving.model.latent_attention import LatentWeights
+from serving.model.model import Block
 
 
 def latent_shape(config: Architecture) -> LatentShape:

@@ -12,8 +12,7 @@ import torch
 
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
-from serving.grammar.matcher import Matcher
-from serving.grammar.permitted import limits_tokens, permitted
+from serving.grammar.matcher import Matcher, limits_tokens, permitted
 from serving.model.batch import ForwardBatch, PromptChunk, future_mask
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from serving.model.coarse_bank import coarse
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.linear import LinearWeight
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.model.native import library
 from serving.model.native.panels import PanelLinear
+from serving.model.weight_bank import coarse
 from tests.model.image_shelf import ImageShelf
 from tests.model.latent import latent_weights
 from tests.model.random_checkpoint import write_random_checkpoint

@@ -7,10 +7,9 @@ import torch
 
 from serving.model.architecture import Architecture, ClampedGate, GateShape
 from serving.model.config import read_architecture
-from serving.model.experts import GroupedExperts, LocalExperts, combine, dispatch
-from serving.model.gate import Gate, Routing
+from serving.model.experts import Gate, GroupedExperts, LocalExperts, Routing, combine, dispatch
+from serving.model.layers import swiglu
 from serving.model.linear import PlainLinear
-from serving.model.mlp import swiglu
 from tests.model.random_checkpoint import write_random_checkpoint
 
 

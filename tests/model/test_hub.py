@@ -11,7 +11,7 @@ import huggingface_hub.file_download
 import pytest
 from huggingface_hub import constants
 
-from serving.config.hub_reference import HubReference
+from serving.config.model import HubReference
 from serving.errors import ConfigError, ModelError
 from serving.model import hub as hub_module
 from serving.model.checkpoint import Checkpoint

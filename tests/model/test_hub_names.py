@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
-from serving.config.hub_reference import HubReference
+from serving.config.model import HubReference
 from serving.errors import ModelError
 from serving.model.hub import fetch
 from serving.model.hub_headers import names_checked

@@ -15,9 +15,9 @@ from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
 from serving.model.image import FORMAT, Image, ImageEntry, Manifest, encode_start, image_key
-from serving.model.model_version import model_version
 from serving.model.native.library import load
 from serving.model.native.panels import PanelForms
+from serving.model.parcel import model_version
 from serving.model.shared_tensor import address_of
 from tests.model.random_checkpoint import write_random_checkpoint
 

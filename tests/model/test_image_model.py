@@ -16,11 +16,9 @@ from serving.model import forms
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
-from serving.model.heads import PlainHeads
 from serving.model.image import Image
-from serving.model.image_model import ImagePlan, assemble_from, plan_image, write_image
-from serving.model.int8_linear import Int8Linear
-from serving.model.linear import PlainLinear, PrepackedLinear
+from serving.model.image_bank import ImagePlan, assemble_from, plan_image, write_image
+from serving.model.linear import Int8Linear, PlainHeads, PlainLinear, PrepackedLinear
 from serving.model.loader import DtypeName, load_model, open_checkpoint
 from serving.model.model import Model
 from serving.model.shared_tensor import address_of

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from serving.errors import ModelError
 from serving.model.config import read_architecture
-from serving.model.int8_linear import Int8Linear
+from serving.model.linear import Int8Linear
 from serving.model.loader import load_model
 from tests.model.int8_checkpoint import OUT, int8_checkpoint
 from tests.model.latent import latent_weights

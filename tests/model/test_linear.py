@@ -7,9 +7,18 @@ import sys
 import pytest
 import torch
 
-from serving.model import int8_linear
-from serving.model.int8_linear import Int8Linear, multiply_int8, quantise_rows
-from serving.model.linear import Linear, LinearWeight, PlainLinear, PrepackedLinear, fuse, make_linear
+from serving.model import linear as int8_linear
+from serving.model.linear import (
+    Int8Linear,
+    Linear,
+    LinearWeight,
+    PlainLinear,
+    PrepackedLinear,
+    fuse,
+    make_linear,
+    multiply_int8,
+    quantise_rows,
+)
 
 GENERATOR = torch.Generator().manual_seed(0)
 ROWS = torch.randn(70, 96, generator=GENERATOR)

@@ -13,13 +13,11 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.upgrade import WEIGHTS, other_weights, upgrade_plan, values_of, version_of
 from serving.gateway.live.fingerprint import system_fingerprint
-from serving.launch.host_facts import digest_of
+from serving.launch.doctor import digest_of
 from serving.launch.rollout import weights_of
-from serving.model import identity
-from serving.model.identity import content_digest
+from serving.model import parcel
 from serving.model.loader import load_model
-from serving.model.model_version import model_version
-from serving.model.parcel import pack, unpack
+from serving.model.parcel import content_digest, model_version, pack, unpack
 from tests.model.image_shelf import ImageShelf
 from tests.model.random_checkpoint import write_random_checkpoint
 
@@ -89,19 +87,19 @@ def test_of_large_files_every_tensor_counts(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensor: int
 ) -> None:
     other = trained_further(folder, tmp_path / "other", tensor)
-    monkeypatch.setattr(identity, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(identity, "PAGE", 64)
-    monkeypatch.setattr(identity, "_known", {})
+    monkeypatch.setattr(parcel, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(parcel, "PAGE", 64)
+    monkeypatch.setattr(parcel, "_known", {})
     assert content_digest(other) != content_digest(folder)
 
 
 def test_of_large_files_little_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = list(identity._pages(100, 100 + (1 << 30)))
+    places = list(parcel._pages(100, 100 + (1 << 30)))
     assert places[0] == 100
-    assert places[-1] == 100 + (1 << 30) - identity.PAGE
-    assert len(places) == (1 << 30) // identity.EVERY_BYTES + 1
-    assert list(identity._pages(7, 9)) == [7]
-    monkeypatch.setattr(identity, "WHOLE_BYTES", 0)
+    assert places[-1] == 100 + (1 << 30) - parcel.PAGE
+    assert len(places) == (1 << 30) // parcel.EVERY_BYTES + 1
+    assert list(parcel._pages(7, 9)) == [7]
+    monkeypatch.setattr(parcel, "WHOLE_BYTES", 0)
     for number, damaged in enumerate((b"", b"\xff" * 8, b"\x02" + bytes(7) + b"[]", b"\x04" + bytes(7) + b'{"a"')):
         (tmp_path / f"{number}.safetensors").write_bytes(damaged + b"weights")
     before = content_digest(tmp_path)
@@ -113,14 +111,14 @@ def test_a_process_reads_a_file_once_for_as_long_as_it_is_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    of_file = identity._read
+    of_file = parcel._read
 
     def counted(path: Path, size: int) -> bytes:
         read.append(path)
         return of_file(path, size)
 
-    monkeypatch.setattr(identity, "_known", {})
-    monkeypatch.setattr(identity, "_read", counted)
+    monkeypatch.setattr(parcel, "_known", {})
+    monkeypatch.setattr(parcel, "_read", counted)
     model_version(folder)
     model_version(folder)
     assert len(read) == 2

@@ -15,8 +15,7 @@ from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.model import loader, parcel
 from serving.model.loader import load_model
-from serving.model.model_version import model_version
-from serving.model.parcel import lacks_weights, name_of, pack, unpack
+from serving.model.parcel import lacks_weights, model_version, name_of, pack, unpack
 from serving.model.size import weight_bytes
 from tests.model.image_shelf import ImageShelf
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from serving.model.indexer import best
 from serving.model.loader import load_model
+from serving.model.sparse_attention import best
 from tests.model.paged import PagedRunner, pieces_of
 from tests.model.random_checkpoint import Dtype, write_random_checkpoint
 from tests.model.shapes import CHOOSING, SHARED_CHOICE

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from docs.printed.animation.__main__ import PICTURE, TIMELINE
-from docs.printed.animation.draw import draw
-from docs.printed.animation.motion import Motion
+from docs.printed.animation.draw import Motion, draw
 from docs.printed.animation.story import story_of, wrapped
 from docs.printed.animation.timeline import Timeline, npu_letters
 from tests.pages import ROOT

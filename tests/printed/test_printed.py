@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.printed.blocks import show, shown
-from docs.printed.load_test import COMMAND, SWEEP
-from docs.printed.makers import ALONE, EXPERTS, LOAD, SERVED, STORY
+from docs.printed.makers import ALONE, COMMAND, EXPERTS, LOAD, SERVED, STORY, SWEEP, show, shown
 from tests.cases.nightly import mostly_nightly
 from tests.pages import PAGES, ROOT
 

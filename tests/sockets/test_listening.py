@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from serving.config.ports import ANY_PORT, PortRange
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import ConfigError
-from serving.sockets.listening import listen
+from serving.sockets.acceptor import listen
 
 
 def free_ports(count: int) -> PortRange:

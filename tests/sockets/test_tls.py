@@ -11,7 +11,7 @@ import pytest
 from hardware.ub.copy import checksum
 from hardware.ub.segment import UbSegment
 from serving.errors import ConfigError, HandoffError, LinkError, PoolUnreachableError
-from serving.gateway.live.instance_link import InstanceLink
+from serving.gateway.live.pool_links import InstanceLink
 from serving.ids import GatewayId, NodeId, ReplicaId
 from serving.instance.live.segment_reader import SegmentPlace, SegmentReader
 from serving.instance.live.segment_server import SegmentServer
@@ -20,8 +20,7 @@ from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
 from serving.sockets.tls import tls_ends, tls_files
 from serving.wire import messages as m
-from serving.wire.connection import Connection, verifier_of
-from serving.wire.listener import Listener
+from serving.wire.connection import Connection, Listener, verifier_of
 from tests.kvpool.client_case import soon
 from tests.kvpool.server_process import running_server, segment_folder
 from tests.live.wire import STATUS, WELCOME

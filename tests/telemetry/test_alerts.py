@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from serving.group.core.expert_status import group_stats
 from serving.telemetry.group_metrics import GroupStats
 from serving.telemetry.metrics import GatewayMetrics
-from serving.values.expert_facts import ExchangeFacts, ExpertFacts
+from serving.values.expert_map import ExchangeFacts, ExpertFacts
 from tests.telemetry.samples import samples, stats
 
 HERE = Path(__file__).parent

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from serving.telemetry.expert_metrics import MOST_PEERS
-from serving.telemetry.group_metrics import MOST_LAYERS, GroupStats
+from serving.telemetry.group_metrics import MOST_LAYERS, MOST_PEERS, GroupStats
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.shared_metrics import newest_groups
-from serving.values.expert_facts import ExchangeFacts, ExpertFacts
+from serving.values.expert_map import ExchangeFacts, ExpertFacts
 from tests.telemetry.samples import samples, stats, value
 
 FACTS = ExpertFacts(epoch=3, map_version=5, members=(1,), ranks=2, experts=4, to_ranks=((1, 2), (0, 9)))

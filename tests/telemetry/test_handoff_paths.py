@@ -1,10 +1,9 @@
 """Handoffs are counted by source and target node."""
 
 from serving.ids import ReplicaId
-from serving.instance.live.handoff_counts import HandoffPathCounts
-from serving.telemetry.handoff_paths import BOUNDS_S, MOST_SOURCES, OTHER, between_hosts, handoff_paths
+from serving.instance.live.kv_moves import HandoffPathCounts
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.stats import InstanceStats
+from serving.telemetry.stats import BOUNDS_S, MOST_SOURCES, OTHER, InstanceStats, between_hosts, handoff_paths
 from tests.telemetry.samples import value
 
 

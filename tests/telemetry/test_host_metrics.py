@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from serving.telemetry.host_metrics import HostBoard
-from serving.values.hosts import HostRow
+from serving.telemetry.system_metrics import HostBoard
+from serving.values.system_tally import HostRow
 
 HOSTS = (HostRow("n0", "10.77.0.1", 8, 2, 1024, 192), HostRow("n1", "10.77.0.2", 8, 0, 1024, 0, lost_s=5.0))
 

@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
+from serving.telemetry.stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from tests.telemetry.samples import samples, stats, value
 
 USE = PoolClientStats(

@@ -7,11 +7,9 @@ from itertools import chain
 from prometheus_client.core import Metric
 
 from serving.ids import ReplicaId
-from serving.telemetry.handoff_paths import BOUNDS_S, HandoffPath
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.pool_stats import OperationLatencies, PoolClientStats
 from serving.telemetry.ray_board import ServePlace, gateway_series, instance_series
-from serving.telemetry.stats import InstanceStats
+from serving.telemetry.stats import BOUNDS_S, HandoffPath, InstanceStats, OperationLatencies, PoolClientStats
 from tests.pages import ROOT
 from tests.telemetry.ray_panels import WITHOUT_MEANING, series
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.telemetry.metrics import GatewayMetrics
-from serving.telemetry.pool_stats import MemoryServerStats
 from serving.telemetry.shared_metrics import GatewayNumbers
+from serving.telemetry.stats import MemoryServerStats
 from serving.values.system_tally import SystemTally
 from tests.telemetry.samples import Page, by_engine, samples, stats
 

@@ -10,7 +10,7 @@ from serving.errors import UnavailableError
 from serving.gateway.core import events as e
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.gateway_admission import AdmissionLimits
-from serving.gateway.core.record import GatewayCall, noted
+from serving.gateway.core.gateway_record import GatewayCall, noted
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
 from serving.tools.replay import ReplayResult, replay_log

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.ids import ReplicaId
-from serving.values.link_health import (
+from serving.values.health import (
     BETTER_AFTER,
     WORSE_AFTER,
     LinkHealth,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from serving.values.replica_rows import whole_replicas
+from serving.values.instances import whole_replicas
 
 
 def ranks(group: str, *numbers: int, of: int = 2) -> list[dict[str, Any]]:

@@ -7,9 +7,8 @@ import socket
 
 import pytest
 
-from serving.wire import listener as module
-from serving.wire.connection import Connection
-from serving.wire.listener import Listener
+from serving.wire import connection as module
+from serving.wire.connection import Connection, Listener
 from tests.live.harness import until
 
 pytestmark = pytest.mark.asyncio

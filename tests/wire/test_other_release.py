@@ -25,7 +25,7 @@ import asyncio
 from serving.sockets.secrets import ClusterSecrets
 from serving.wire import messages
 from serving.wire.connection import Connection, verifier_of
-from serving.wire.listener import Listener
+from serving.wire.connection import Listener
 
 def make():
     connection = Connection(lambda *_: None, lambda *_: None)

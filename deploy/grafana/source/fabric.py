@@ -1,7 +1,6 @@
 """Dashboard of KV transfers: handoffs between hosts, and the pool."""
 
-from deploy.grafana.source.panels import Panel, Row, board
-from deploy.grafana.source.queries import increase, quantile, rate
+from deploy.grafana.source.panels import Panel, Row, board, increase, quantile, rate
 
 USED, CAPACITY = "cloudmatrix:memory_server_used_bytes", "cloudmatrix:memory_server_capacity_bytes"
 PAIR, PATH = ("source", "target"), "cloudmatrix:handoff_path_seconds"

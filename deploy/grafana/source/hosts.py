@@ -1,7 +1,6 @@
 """Dashboard of hosts: the existing hosts and their state in Ray."""
 
-from deploy.grafana.source.panels import Panel, Row, board
-from deploy.grafana.source.queries import increase, value
+from deploy.grafana.source.panels import Panel, Row, board, increase, value
 
 SYSTEM = "model_name"
 """Label that all series of the system as a whole share."""

@@ -1,7 +1,6 @@
 """Dashboard for operators: whether each pool is busy, full or failing."""
 
-from deploy.grafana.source.panels import Panel, Row, board
-from deploy.grafana.source.queries import quantile, rate, value
+from deploy.grafana.source.panels import Panel, Row, board, quantile, rate, value
 
 STEPS = "cloudmatrix:steps_total"
 

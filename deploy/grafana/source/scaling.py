@@ -1,7 +1,6 @@
 """Dashboard of scaling decisions: why a pool grew or did not."""
 
-from deploy.grafana.source.panels import Panel, Row, board
-from deploy.grafana.source.queries import increase, mean, quantile, value
+from deploy.grafana.source.panels import Panel, Row, board, increase, mean, quantile, value
 
 SYSTEM = "model_name"
 """Label that all series of the system as a whole share."""

@@ -1,7 +1,6 @@
 """Dashboard of response latency and failures."""
 
-from deploy.grafana.source.panels import Panel, Row, board
-from deploy.grafana.source.queries import mean, quantile, rate, value
+from deploy.grafana.source.panels import Panel, Row, board, mean, quantile, rate, value
 
 TTFT, GAP = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
 LATE = "1 - " + rate(TTFT + '_bucket{le="2.5"}') + " / " + rate(TTFT + "_count")

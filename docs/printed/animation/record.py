@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from docs.printed.animation.timeline import Timeline, npu_letters
-from serving.http_client import ask_gateway
-from serving.tools.chaos.answer import StreamedAnswer, difference
-from serving.tools.chaos.asks import CHAT, Ask
-from serving.tools.chaos.client import GatewayEndpoint, fetch
+from serving.client.http_client import ask_gateway
+from serving.tools.chaos.asks import CHAT, Ask, StreamedAnswer, difference
+from serving.tools.chaos.chaos_client import GatewayEndpoint, fetch
 from serving.tools.chaos.own_system import OwnSystem
 from serving.tools.chaos.targets import send, target_of
 from serving.tools.demo.stage import DemoSystem, found_system
-from serving.values.scaling import ScalePool
+from serving.values.scaling_operations import ScalePool
 
 CONFIG = Path(__file__).with_name("system.toml")
 QUESTION = "Tell me a story about a clever rabbit and a garden."

@@ -14,8 +14,7 @@ import numpy as np
 from loadgen.errors import TraceFormatError
 from loadgen.plan import Conversation, Prompt, PromptMessage, Turn, if_changed
 from loadgen.trace.lines import json_lines
-from loadgen.workload.datasets.fit import Fit
-from loadgen.workload.datasets.measure import Measure
+from loadgen.workload.datasets.fit import Fit, Measure
 from loadgen.workload.lengths import Lengths
 
 

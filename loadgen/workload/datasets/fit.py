@@ -4,8 +4,67 @@ import math
 from dataclasses import dataclass, field
 
 from loadgen.errors import UsageError
-from loadgen.trace.scaling import scaled_lengths
-from loadgen.workload.datasets.tally import Tally
+from loadgen.trace.draws import scaled_lengths
+from loadgen.workload.ports import TokenCounter
+from loadgen.workload.words import TOKENS_PER_WORD
+
+# Lengths of texts that are given, not made.
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Counts tokens of a data set's texts.
+
+    Attributes:
+        counter: the model's tokenizer, called for every text; None = about 1.3 tokens a word, as an estimate.
+            The server's own tokenizer is called during the run, and so adds to its load.
+    """
+
+    counter: TokenCounter | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether lengths are certain."""
+        return self.counter is not None
+
+    def tokens(self, text: str) -> int:
+        """Tokens of a text, at least 1.
+
+        Raises: ServerError if a request to the server's tokenizer fails.
+        """
+        if self.counter is None:
+            return max(1, round(len(text.split()) * TOKENS_PER_WORD))
+        return max(1, self.counter.count(text)) if text else 1
+
+
+# Number of data set entries left out, for the run's report. Shortened ones are counted in their own records.
+
+
+@dataclass
+class Tally:
+    """Counts over all entries drawn so far (more than were sent, since prompts are drawn ahead).
+
+    Attributes:
+        taken: conversations drawn. left_out: entries without a prompt, or which do not fit and cannot be shortened.
+        notes: what a trace's reader had to make sense of.
+    """
+
+    taken: int = 0
+    left_out: int = 0
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def warnings(self) -> list[str]:
+        """Cautions for a reader of the result, one sentence each."""
+        found = [*self.notes.values()]
+        if self.left_out:
+            found.append(
+                f"{self.left_out} entries of the data set were left out (nothing to send, or too long for the model); "
+                f"{self.taken} were taken"
+            )
+        return found
+
+
+# Make the lengths of a data set fit another, usually smaller, model: scale all of them, then clip what is too long.
 
 
 @dataclass(frozen=True)

@@ -14,35 +14,28 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from serving.errors import ServingError
-from serving.gateway.api.access import AccessMiddleware
-from serving.gateway.api.auth import ApiKeyMiddleware
+from serving.gateway.api.admin.pool_admin import PoolAdmin, TenantWeights
+from serving.gateway.api.admin.pool_routes import pool_router
 from serving.gateway.api.backend import GenerationBackend
-from serving.gateway.api.body_room import BodyRoom
-from serving.gateway.api.cors import allow_origins
-from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
-from serving.gateway.api.error_dialects import reply_on
-from serving.gateway.api.errors import ErrorReply, RouteError, reply_for
+from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.generation_response import reply_logged
-from serving.gateway.api.host import HostMiddleware
-from serving.gateway.api.messages_routes import MESSAGES_EXCHANGES, messages_router
+from serving.gateway.api.http.access import AccessMiddleware, DrainMiddleware, GatewayDrain, RootPathMiddleware
+from serving.gateway.api.http.auth import ApiKeyMiddleware, HostMiddleware
+from serving.gateway.api.http.cors import allow_origins
+from serving.gateway.api.http.errors import ErrorReply, RouteError, reply_for, reply_on
+from serving.gateway.api.http.tenant import KeyRing
+from serving.gateway.api.messages.routes import MESSAGES_EXCHANGES, messages_router
 from serving.gateway.api.openapi import describe
 from serving.gateway.api.page_routes import page_router
-from serving.gateway.api.pages.start_page import StartFacts
-from serving.gateway.api.pool_admin import PoolAdmin
-from serving.gateway.api.pool_routes import pool_router
-from serving.gateway.api.response_store import MemoryResponseStore, ResponseStore
-from serving.gateway.api.responses_kept import ResponseShelf
-from serving.gateway.api.responses_kept_routes import kept_responses_router
-from serving.gateway.api.responses_routes import RESPONSES_EXCHANGES, responses_router
-from serving.gateway.api.root_path import RootPathMiddleware
+from serving.gateway.api.pages.document import StartFacts
+from serving.gateway.api.responses.kept import MemoryResponseStore, ResponseShelf, ResponseStore
+from serving.gateway.api.responses.routes import RESPONSES_EXCHANGES, kept_responses_router, responses_router
 from serving.gateway.api.routes import GENERATION_EXCHANGES, RouteServices, generation_router, info_router, probe_router
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.gateway.api.tenant import KeyRing
-from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
-from serving.gateway.api.tokens_routes import TOKENS_EXCHANGES, tokens_router
+from serving.gateway.api.tokens.routes import TOKENS_EXCHANGES, tokens_router
 from serving.telemetry.metrics import GatewayMetrics
-from serving.values.namespaces import DEFAULT_NAMESPACE
+from serving.values.pool_view import DEFAULT_NAMESPACE
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

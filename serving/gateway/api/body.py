@@ -1,18 +1,18 @@
 """Request bodies: read within a limit, declared as JSON, validated against a wire model."""
 
+from collections import Counter
 from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
-from serving.errors import InvalidRequestError, PayloadTooLargeError
-from serving.gateway.api.body_room import BodyRoom
-from serving.gateway.api.errors import UnsupportedMediaTypeError, from_validation
+from serving.errors import InvalidRequestError, OverloadedError, PayloadTooLargeError
 from serving.gateway.api.foreign_fields import KWARGS, MESSAGE
+from serving.gateway.api.http.errors import UnsupportedMediaTypeError, from_validation
+from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.schema import ChatMessage, ChatTemplateFields, GenerationRequest, WireModel
-from serving.gateway.api.tenant import tenant_of
-from serving.gateway.api.tokens_schema import GenerateTokensRequest
+from serving.gateway.api.tokens.schema import GenerateTokensRequest
 from serving.gateway.api.unknown_fields import ignored_fields, unsupported
 
 Body = TypeVar("Body", bound=WireModel)
@@ -142,3 +142,45 @@ def _ignored_in_message(message: ChatMessage, path: str) -> list[str]:
 
 def _too_large(limit: int) -> PayloadTooLargeError:
     return PayloadTooLargeError(f"the request body is larger than the limit of {limit} bytes; send a smaller one")
+
+
+# Limit on the bytes of all request bodies together while they arrive.
+#
+# Each body has a limit of its own, but thousands may arrive slowly at the same time. A body that arrives in one piece
+# is not counted, so ordinary requests pass however many others are in flight.
+
+BODIES = 64
+"""Bodies of the largest size that may be in flight; half of them for one key."""
+RETRY_S = 1.0
+
+
+class BodyRoom:
+    """Budget of one gateway.
+
+    Args:
+        largest: largest body allowed [bytes].
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._limit = BODIES * largest
+        self._held: Counter[str] = Counter()
+
+    @property
+    def held(self) -> int:
+        """Bytes of bodies in flight."""
+        return self._held.total()
+
+    def take(self, key: str, size: int) -> None:
+        """Reserve bytes of a body that have arrived.
+
+        Raises: OverloadedError; nothing is reserved then.
+        """
+        if self.held + size > self._limit or self._held[key] + size > self._limit // 2:
+            raise OverloadedError("too many large request bodies are in progress", retry_after_s=RETRY_S)
+        self._held[key] += size
+
+    def give(self, key: str, size: int) -> None:
+        """Release the bytes reserved for a body."""
+        self._held[key] -= size
+        if not self._held[key]:
+            del self._held[key]

@@ -15,13 +15,11 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from serving.gateway.api.backend import GenerationBackend
+from serving.gateway.api.backend import GenerationBackend, RequestRun
 from serving.gateway.api.choice import Visible
-from serving.gateway.api.error_dialects import named, reply_on
-from serving.gateway.api.errors import ErrorReply, reply_for
 from serving.gateway.api.forms.form import Answering, WireForm
-from serving.gateway.api.request_ids import trace_names
-from serving.gateway.api.run import RequestRun
+from serving.gateway.api.http.errors import ErrorReply, named, reply_for, reply_on
+from serving.gateway.api.http.request_ids import trace_names
 from serving.gateway.api.settings import ApiSettings
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.gateway.api.translate import GenerationOrder

@@ -4,20 +4,27 @@ Routes declare their own responses with `answers`; this module adds those of the
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from serving.gateway.api.answers import ChatCompletionChunk, CompletionChunk, ErrorAnswer
-from serving.gateway.api.auth import OPEN_PATHS
-from serving.gateway.api.error_dialects import is_messages
-from serving.gateway.api.field_notes import FIELD_NOTES
-from serving.gateway.api.messages_answers import MESSAGE_EVENTS, MessagesErrorAnswer
-from serving.gateway.api.openapi_bodies import BODIES
-from serving.gateway.api.responses_answers import RESPONSE_EVENTS
-from serving.gateway.api.tokens_answers import GeneratedTokensChunk
+from serving.gateway.api.http.auth import OPEN_PATHS
+from serving.gateway.api.http.errors import is_messages
+from serving.gateway.api.messages.schema import MESSAGE_EVENTS, CountTokensRequest, MessagesErrorAnswer, MessagesRequest
+from serving.gateway.api.responses.schema import RESPONSE_EVENTS, ResponsesRequest
+from serving.gateway.api.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    PoolAuditRequest,
+    PoolNamespaceRequest,
+    TokenizeRequest,
+    WireModel,
+)
+from serving.gateway.api.tokens.schema import GeneratedTokensChunk, GenerateTokensRequest
 from serving.gateway.api.unknown_fields import WARNING_HEADER
 
 BODY_ERRORS = (400, 408, 413, 415)
@@ -175,3 +182,132 @@ def _complete(operation: dict[str, Any], errors: list[int], error: type[BaseMode
     for status, response in responses.items():
         response["headers"] = {**common, **_HEADERS.get(int(status), {})}
     operation["responses"] = dict(sorted(responses.items()))
+
+
+# Meaning of each request field, for `/openapi.json` and the page made of it. A name has one meaning everywhere.
+
+FIELD_NOTES = {
+    "model": "Served name; without it the model that is served.",
+    "messages": "The conversation, oldest message first.",
+    "prompt": "Text or token ids to go on with, or a list of either.",
+    "max_tokens": "Longest answer in tokens.",
+    "max_completion_tokens": "The same as `max_tokens`, and wins over it.",
+    "min_tokens": "End tokens and stop strings count only after so many tokens.",
+    "temperature": "0 = always the likeliest token. Default: the model's generation_config.json, else 1.",
+    "top_p": "Draw from the likeliest tokens that have this share of probability together.",
+    "top_k": "Draw from so many of the likeliest tokens; 0 or -1 = from all.",
+    "min_p": "Draw from tokens that have at least this share of the likeliest one's probability.",
+    "repetition_penalty": "Above 1: tokens of prompt and answer come again less often.",
+    "presence_penalty": "Taken from the logit of each token that the answer has.",
+    "frequency_penalty": "Taken from a token's logit as often as the answer has it.",
+    "logit_bias": "Added to logits, by token id.",
+    "seed": "The same seed gives the same answer.",
+    "n": "Answers to each prompt.",
+    "stop": "Text, or list of texts, that ends the answer.",
+    "stop_token_ids": "Token ids that end the answer.",
+    "include_stop_str_in_output": "Include the stop string in the output.",
+    "ignore_eos": "Go on after the model's end token.",
+    "skip_special_tokens": "Leave special tokens out of the text; true by default.",
+    "spaces_between_special_tokens": "Accepted, without effect.",
+    "stream": "Send the answer as server-sent events while it is computed.",
+    "stream_options": "Additional content of a stream.",
+    "include_usage": "End with a chunk that has the usage.",
+    "continuous_usage_stats": "Every chunk has the usage so far.",
+    "truncate_prompt_tokens": "Keep so many tokens of the prompt; -1 = as many as leave room for the answer.",
+    "truncation_side": "Which end of a long prompt is cut off: `left` by default.",
+    "prompt_logprobs": "Log-probabilities of the prompt's tokens, each with so many alternatives; -1 = all there are.",
+    "return_token_ids": "Return token ids of prompt and response in addition to the text.",
+    "return_tokens_as_token_ids": "Tokens of log-probabilities are named by their ids.",
+    "return_replicas": "Name the replicas that computed it, next to the usage, if the caller's key may see the system.",
+    "add_special_tokens": "Let the tokenizer add special tokens of its own, such as the first one.",
+    "cache_salt": "Cached blocks of the prompt are shared among requests of the same salt only.",
+    "priority": "Lower runs earlier among one key's requests, at the gateway and in instances; never before another's.",
+    "request_id": "Part of the answer's id, and its x-request-id.",
+    "user": "Accepted, without effect.",
+    "response_format": "What the whole answer must be: text, json_object, json_schema or structural_tag.",
+    "structured_outputs": "One of json, regex, choice, grammar, json_object and structural_tag, with vLLM's options.",
+    "allowed_token_ids": "Only these tokens may be drawn; an empty list is none.",
+    "bad_words": "Words that the answer must not have, behind a blank or not; compared as tokens, as vLLM does.",
+    "guided_json": "A JSON schema that the answer follows; as `structured_outputs.json`.",
+    "guided_regex": "A regular expression that the whole answer matches.",
+    "guided_choice": "Texts of which the answer is one.",
+    "guided_grammar": "A grammar that the answer follows, in llguidance's Lark or in GBNF.",
+    "guided_json_object": "The answer is a JSON object.",
+    "guided_whitespace_pattern": 'Regular expression of the whitespace in JSON; by default it is `", "` and `": "`.',
+    "add_generation_prompt": "Start the assistant's turn; true by default.",
+    "continue_final_message": "Go on with the last message instead of beginning a turn.",
+    "chat_template_kwargs": "Further variables of the chat template.",
+    "logprobs": "Log-probabilities of the answer's tokens; in completions with so many alternatives each, -1 = all.",
+    "top_logprobs": "Alternatives to each token, -1 = all there are; needs `logprobs`.",
+    "reasoning_effort": "A variable of the chat template.",
+    "tools": "Functions with their arguments' JSON schemas, and custom tools, that the model may call.",
+    "tool_choice": "auto, none, required, a function or custom tool that must be called, or allowed_tools.",
+    "functions": "Old name of `tools`: the functions themselves.",
+    "function_call": "Old name of `tool_choice`: auto, none or a function's name.",
+    "include_reasoning": "Send the model's reasoning; true by default.",
+    "thinking_token_budget": "Most tokens of reasoning; its end is forced then.",
+    "echo": "Start the text with the prompt; in chat with the last message, if it is the assistant's.",
+    "best_of": "Must be equal to `n`.",
+    "suffix": "Refused: not supported.",
+    "tokens": "Token ids.",
+    "return_token_strs": "Return the vocabulary's spelling of each token, too.",
+    "repair": "Remove what is wrong; it will be computed again.",
+    "quota_mib": "Most that the namespace may hold in MiB; 0 = no limit.",
+    "weight": "Of each of the namespace's keys where requests wait for their turn.",
+    "system": "Instructions, as a text or a list of text blocks.",
+    "stop_sequences": "Texts that end the answer.",
+    "metadata": "Accepted, without effect.",
+    "thinking": "Whether the model thinks first.",
+    "output_config": "How the model answers.",
+    "type": "`disabled`, `adaptive` or `enabled`.",
+    "budget_tokens": "Most tokens of thinking, with `enabled`; its end is forced then.",
+    "display": "Accepted, without effect.",
+    "effort": "The chat template's variable `reasoning_effort`.",
+    "format": "Form of the text, such as a JSON schema.",
+    "input": "A text, or items of a conversation: messages, calls of tools, their outputs, earlier reasoning.",
+    "instructions": "A system message in front of the input; not kept for `previous_response_id`.",
+    "previous_response_id": "Go on with the conversation of a response that is kept.",
+    "store": "Store the response, so that it can be retrieved and continued; true by default.",
+    "max_output_tokens": "Longest output in tokens; it ends where the model's context does, too.",
+    "text": "Form of the text.",
+    "reasoning": "How much the model thinks first.",
+    "include": "More in the output: `message.output_text.logprobs`, `reasoning.encrypted_content`.",
+    "truncation": "`auto` = leave out the beginning of an input that is too long; `disabled` = refuse it.",
+    "parallel_tool_calls": "Whether several tools may be called at once.",
+    "prompt_cache_key": "Accepted, without effect: equal prefixes always share their cache.",
+    "summary": "Accepted, without effect: reasoning is returned unchanged.",
+    "token_ids": "The prompt's token ids.",
+    "sampling_params": "How tokens are chosen, by the names of vLLM's sampling parameters.",
+    "logprob_token_ids": "Report these tokens' log-probabilities at each position instead of the likeliest ones.",
+    "role": "system, user, assistant, or another role of the chat template.",
+    "content": "Text, or a list of parts with text.",
+}
+"""By name of the field, in whichever body it occurs."""
+
+
+# Every request body that `/openapi.json` describes, by name.
+
+OpenApiKind = Literal[
+    "ChatCompletionRequest",
+    "CompletionRequest",
+    "ResponsesRequest",
+    "MessagesRequest",
+    "CountTokensRequest",
+    "GenerateTokensRequest",
+    "TokenizeRequest",
+    "DetokenizeRequest",
+    "PoolAuditRequest",
+    "PoolNamespaceRequest",
+]
+BODIES: dict[OpenApiKind, type[WireModel]] = {
+    "ChatCompletionRequest": ChatCompletionRequest,
+    "CompletionRequest": CompletionRequest,
+    "ResponsesRequest": ResponsesRequest,
+    "MessagesRequest": MessagesRequest,
+    "CountTokensRequest": CountTokensRequest,
+    "GenerateTokensRequest": GenerateTokensRequest,
+    "TokenizeRequest": TokenizeRequest,
+    "DetokenizeRequest": DetokenizeRequest,
+    "PoolAuditRequest": PoolAuditRequest,
+    "PoolNamespaceRequest": PoolNamespaceRequest,
+}

@@ -7,17 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serving.errors import GrammarError, InvalidRequestError
-from serving.gateway.api.custom_tools import INPUT
 from serving.gateway.api.grammar import Wished, compiled, grammar_of, wished_grammar
 from serving.gateway.api.schema import ChatCompletionRequest, GenerationRequest
 from serving.gateway.api.settings import ServedModel
-from serving.gateway.api.tool_fields import Tool, ToolUse, tool_use
-from serving.gateway.api.tool_schemas import loosened
+from serving.gateway.api.tools.custom_tools import INPUT
 from serving.gateway.api.tools.family import Family, OutputParser
 from serving.gateway.api.tools.lark import CallRule
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.api.tools.output_rules import OutputForm, Thinking, output_grammar
 from serving.gateway.api.tools.reader import Schemas
+from serving.gateway.api.tools.tool_fields import Tool, ToolUse, loosened, tool_use
 from serving.grammar.schema import any_of_for_one_of, closed_schema
 from serving.values.sequence import Grammar, GrammarKind
 

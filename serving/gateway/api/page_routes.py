@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.gateway.api.pages.api_page import api_page
-from serving.gateway.api.pages.document import PageDocument
-from serving.gateway.api.pages.start_page import StartFacts, start_page
+from serving.gateway.api.pages.document import PageDocument, StartFacts, start_page
 
 _KEPT = 8
 """Cached pages; they differ by the host name in the request."""

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from serving.errors import ContextLengthError, InvalidRequestError, ModelNotFoundError, UnavailableError
+from serving.gateway.api.admin.pool_admin import TenantWeights
 from serving.gateway.api.answers import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -25,16 +26,15 @@ from serving.gateway.api.answers import (
 )
 from serving.gateway.api.backend import GenerationBackend
 from serving.gateway.api.body import parse_body
-from serving.gateway.api.forms.chat import CHAT
-from serving.gateway.api.forms.completions import COMPLETIONS
+from serving.gateway.api.forms.chat import CHAT, COMPLETIONS
 from serving.gateway.api.forms.form import WireForm
 from serving.gateway.api.generation_response import GenerationResponse
 from serving.gateway.api.grammar import wants_grammar
-from serving.gateway.api.messages_schema import CountTokensRequest
-from serving.gateway.api.openapi import BODY_ERRORS, answers, event_stream, text_content
-from serving.gateway.api.openapi_bodies import OpenApiKind
+from serving.gateway.api.http.tenant import tenant_of
+from serving.gateway.api.messages.schema import CountTokensRequest
+from serving.gateway.api.openapi import BODY_ERRORS, OpenApiKind, answers, event_stream, text_content
 from serving.gateway.api.prompts import Rendered, encode_prompt, encode_text, prepare_chat, render_chat, require_fit
-from serving.gateway.api.responses_schema import ResponsesRequest
+from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.schema import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -43,11 +43,9 @@ from serving.gateway.api.schema import (
     TokenizeRequest,
 )
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.gateway.api.tenant import tenant_of
-from serving.gateway.api.tenant_weights import TenantWeights
 from serving.gateway.api.text_desk import TextDesk
-from serving.gateway.api.tokens_schema import GenerateTokensRequest
-from serving.gateway.api.tool_fields import ignored_in_tools
+from serving.gateway.api.tokens.schema import GenerateTokensRequest
+from serving.gateway.api.tools.tool_fields import ignored_in_tools
 from serving.gateway.api.translate import GenerationOrder, chat_order, completion_order, prepare_chat_order
 from serving.telemetry.exposition import OPENMETRICS_TYPE, wants_openmetrics
 from serving.telemetry.metrics import GatewayMetrics

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, WithJsonS
 
 from serving.errors import InvalidRequestError
 from serving.gateway.api.foreign_fields import REFUSED, TOKENIZING, Foreign
-from serving.gateway.api.request_ids import MAX_REQUEST_ID, usable_request_id
+from serving.gateway.api.http.request_ids import MAX_REQUEST_ID, usable_request_id
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -293,3 +293,16 @@ class DrainRankRequest(WireModel):
     """POST /experts/drain."""
 
     rank: Annotated[str, Field(max_length=256)]
+
+
+# Placeholders for images and documents, which a text model cannot read.
+
+
+def unread(kind: str, name: object = None) -> str:
+    """Text that replaces the part.
+
+    Args:
+        name: of the file, if it has one.
+    """
+    shown = f"{kind} '{name[:80]}'" if isinstance(name, str) and name else kind
+    return f"[{shown}: not read by this model]"

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from serving.errors import ModelError
-from serving.gateway.api.chat_template import ChatTemplate, load_chat_template
-from serving.gateway.api.control_tokens import ControlTokens
-from serving.gateway.api.errors import from_validation
+from serving.gateway.api.http.errors import from_validation
 from serving.gateway.api.schema import GenerationRequest
+from serving.gateway.api.templates.chat_template import ChatTemplate, load_chat_template
+from serving.gateway.api.templates.control_tokens import ControlTokens
 from serving.gateway.api.tokenizer import Tokenizer, read_json
 from serving.gateway.api.tools.choose import FAMILIES, family_of
 from serving.gateway.api.tools.family import Family
@@ -20,7 +20,7 @@ from serving.gateway.api.tools.lark import Spelling
 from serving.gateway.api.tools.marks import ToolMarks
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.grammar.compile import Grammars
-from serving.host_names import AllowedHosts
+from serving.sockets.host_names import AllowedHosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from serving.allocator import return_freed_memory
 from serving.errors import OverloadedError
+from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.settings import ApiSettings
-from serving.gateway.api.tenant import Tenant
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 

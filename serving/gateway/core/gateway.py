@@ -40,13 +40,12 @@ from serving.gateway.core.events import (
     Waits,
 )
 from serving.gateway.core.instances import Instances
-from serving.gateway.core.jobs import Choice, Job
 from serving.gateway.core.journal_commands import LATER_S, AtSource, Need, NeedDecode, NeedPrefill, NeedTrial
 from serving.gateway.core.quarantine import Quarantine
 from serving.gateway.core.request_journal import Commands, SequenceJournal
-from serving.gateway.core.routes import Routes
+from serving.gateway.core.route_choice import Routes
 from serving.gateway.core.settings import GatewaySettings
-from serving.gateway.core.waiting_room import WaitingRoom
+from serving.gateway.core.waiting_room import Choice, Job, WaitingRoom
 from serving.ids import ReplicaId, SequenceId
 from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tokens

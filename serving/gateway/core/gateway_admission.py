@@ -1,7 +1,12 @@
 """Values of a gateway's admission: limits, queued requests and decisions."""
 
+from collections import deque
+from heapq import heappop, heappush
+
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
+
+from serving.errors import LedgerError
 
 
 class AdmissionLimits(Struct, frozen=True, gc=False):
@@ -54,3 +59,106 @@ class AdmissionDecision(Struct, frozen=True, gc=False):
     accepted: bool
     reason: str
     retry_after_s: float = 0.0
+
+
+# Capacity reserved for refused requests until their Retry-After is due.
+#
+# Without reservations, arbitrary new requests take the places that become free, and clients that honoured Retry-After
+# are refused again. A retry is recognized by its mark, a fingerprint of the request, since clients repeat it unchanged.
+# A reservation expires some time after it was due.
+
+EARLY_S = 0.1
+"""Tolerance for retries before the due time, as clocks differ."""
+GRACE_S = 3.0
+"""Time for which an overdue reservation is kept: its client may still be connecting, or may have given up."""
+ALIKE_SHARE = 4
+"""Divisor of all reservations for those with the same mark: a client that retries endlessly gets a Retry-After each
+time, but no further reservations."""
+
+
+class Promise(Struct, frozen=True, gc=False):
+    """Capacity for prompt tokens of a key, reserved from `due` on."""
+
+    due: float
+    tokens: int
+    key: str = ""
+
+
+class RetryPromises:
+    """All valid reservations."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._by_mark: dict[int, deque[Promise]] = {}
+        self._by_key: dict[str, tuple[int, int]] = {}
+        self._dues: list[tuple[float, int]] = []
+        self.requests = 0
+        self.tokens = 0
+
+    def bound(self, most: int) -> None:
+        """Set the limit of reservations."""
+        self._most = most
+
+    def book(self, mark: int, promise: Promise) -> bool:
+        """Reserve capacity. Returns: False if there are too many reservations, in total or of this mark."""
+        alike = self._by_mark.get(mark, ())
+        if self.requests >= self._most or len(alike) > self._most // ALIKE_SHARE:
+            return False
+        mine = self._by_mark.setdefault(mark, deque())
+        at = len(mine)
+        while at and mine[at - 1].due > promise.due:
+            at -= 1
+        mine.insert(at, promise)
+        heappush(self._dues, (promise.due, mark))
+        self._count(promise, 1)
+        return True
+
+    def of(self, key: str) -> tuple[int, int]:
+        """Reserved requests of a key, and their tokens."""
+        return self._by_key.get(key, (0, 0))
+
+    def claim(self, mark: int, now: float) -> bool:
+        """Check a request for a reservation. Returns: whether its Retry-After has passed; the reservation is then
+        released.
+        """
+        mine = self._by_mark.get(mark)
+        if mine is None or mine[0].due > now + EARLY_S:
+            return False
+        self._void(mark, mine)
+        return True
+
+    def expire(self, now: float) -> None:
+        """Drop reservations whose clients did not retry in time."""
+        while self._dues and self._dues[0][0] + GRACE_S < now:
+            due, mark = heappop(self._dues)
+            mine = self._by_mark.get(mark)
+            if mine is not None and mine[0].due <= due:  # otherwise it was claimed
+                self._void(mark, mine)
+
+    def _void(self, mark: int, mine: deque[Promise]) -> None:
+        self._count(mine.popleft(), -1)
+        if not mine:
+            del self._by_mark[mark]
+
+    def _count(self, promise: Promise, sign: int) -> None:
+        self.requests += sign
+        self.tokens += sign * promise.tokens
+        requests, tokens = self.of(promise.key)
+        if requests + sign:
+            self._by_key[promise.key] = requests + sign, tokens + sign * promise.tokens
+        else:
+            del self._by_key[promise.key]
+
+    def check(self) -> None:
+        """Check that the sums are those of the reservations.
+
+        Raises: LedgerError if they are not.
+        """
+        kept = [one for mine in self._by_mark.values() for one in mine]
+        by_key: dict[str, list[int]] = {}
+        for one in kept:
+            by_key.setdefault(one.key, []).append(one.tokens)
+        if (len(kept), sum(one.tokens for one in kept)) != (self.requests, self.tokens):
+            raise LedgerError("the reserved capacity does not match the promises")
+        if self._by_key != {key: (len(tokens), sum(tokens)) for key, tokens in by_key.items()}:
+            raise LedgerError("the reserved capacity of a key does not match its promises")

@@ -4,6 +4,8 @@ Each process measures its own parts on its own clock. The gateway's events delim
 them is divided into the durations that instances reported, and the remainder is `NETWORK`.
 """
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -114,3 +116,143 @@ class RequestTimes(Struct, frozen=True):
     def failed(self) -> bool:
         """Whether it got no complete response."""
         return self.outcome in ("abort", "error")
+
+
+# One sentence for a timeline: the largest part of the request's time, and its meaning.
+
+MEANINGS = {
+    TOKENIZING: "reading, rendering and tokenizing the prompt; long prompts queue for the tokenizing threads",
+    WAITING: "the gateway had no capacity for it: add instances, or raise [gateway] max_running_sequences",
+    ROUTING: "the gateway was choosing an instance",
+    RESUMING: "an instance was lost or refused it, and another had to take over",
+    INSTANCE_QUEUE: "it was queued at its instance, for a place in a step or for KV blocks",
+    STEP_WAIT: "it was ready, but steps of other sequences ran first",
+    POOL_GET: "the prefix of its prompt was looked up in the KV-cache pool, and blocks were fetched from there",
+    PREFILL: "its prompt was computed; a cached prefix would save most of that",
+    CHECKSUMS: "checksums of its prompt's blocks were computed before the handoff",
+    HANDOFF: "its KV blocks were transferred to the decode instance",
+    DECODE: "each token takes a step, so longer outputs take longer",
+    OTHER_STEPS: "its instance ran steps without it, such as prompts of others",
+    BETWEEN: "its instance did not compute between steps: planning, or nothing to do",
+    NETWORK: "outputs were in transit from the instance, or queued at the gateway",
+    NO_NEWS: "its instance reported nothing until the end",
+    OTHER_CHOICES: "it was done, but other choices of the request were not",
+    WRITING: "the response was written to the client, which reads at its own pace",
+}
+
+
+def seconds_by_kind(parts: Sequence[TimePart]) -> dict[str, float]:
+    """Seconds of a choice by kind of part, the largest first."""
+    sums: dict[str, float] = {}
+    for part in parts:
+        sums[part.kind] = sums.get(part.kind, 0.0) + part.seconds
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def largest_cause(choices: Sequence[ChoiceLine], total_s: float) -> str:
+    """The sentence about the choice that finished last."""
+    if not choices or total_s <= 0.0:
+        return ""
+    slowest = min(choices, key=waited_for_others)
+    kind, seconds = next(iter(seconds_by_kind(slowest.parts).items()), ("", 0.0))
+    if not kind:
+        return ""
+    parts = [part for part in slowest.parts if part.kind == kind]
+    predicted = sum(part.predicted_s for part in parts)
+    beside = f"; real NPUs would have taken {_time(predicted)}" if predicted > 0.0 else ""
+    where = " and ".join(sorted({part.host for part in parts if part.host})[:3])
+    place = f" on {where}" if where else ""
+    share = f"{100.0 * seconds / total_s:.0f} % of its {_time(total_s)}"
+    return f"{kind}{place} took {_time(seconds)}, {share}: {MEANINGS.get(kind, kind)}{beside}."
+
+
+def waited_for_others(choice: ChoiceLine) -> float:
+    """Time from a choice's end to the end of the last choice [s]."""
+    return sum(part.seconds for part in choice.parts if part.kind == OTHER_CHOICES)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1.0:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
+
+
+# Timelines of past requests: a bounded number, of which the slowest, failed and resumed are kept longest.
+#
+# The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is
+# kept on each shelf that it qualifies for, and is dropped when it is on none.
+
+Choose = Literal["newest", "slowest", "failed", "resumed"]
+
+
+class TimelineShelf:
+    """Keeps at most `room` timelines.
+
+    Args:
+        room: total capacity: a quarter each for the slowest, the failed and the resumed, the rest for the latest; 0 =
+            none.
+    """
+
+    def __init__(self, room: int) -> None:
+        part = room // 4
+        self.room = room
+        self._newest: deque[RequestTimes] = deque(maxlen=room - 3 * part)
+        self._failed: deque[RequestTimes] = deque(maxlen=part)
+        self._resumed: deque[RequestTimes] = deque(maxlen=part)
+        self._slowest: list[RequestTimes] = []
+        self._most_slow = part
+
+    def add(self, times: RequestTimes) -> None:
+        """Keep a timeline. Effects: may drop others."""
+        self._newest.append(times)
+        if times.failed:
+            self._failed.append(times)
+        if times.resumed:
+            self._resumed.append(times)
+        self._keep_slow(times)
+
+    def _keep_slow(self, times: RequestTimes) -> None:
+        slowest = self._slowest
+        if len(slowest) < self._most_slow:
+            slowest.append(times)
+        elif slowest and times.total_s > slowest[-1].total_s:
+            slowest[-1] = times
+        else:
+            return
+        slowest.sort(key=lambda one: -one.total_s)
+
+    def __iter__(self) -> Iterator[RequestTimes]:
+        seen: set[int] = set()
+        for shelf in (self._newest, self._slowest, self._failed, self._resumed):
+            for times in shelf:
+                if id(times) not in seen:
+                    seen.add(id(times))
+                    yield times
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def find(self, request_id: str, namespace: str | None) -> RequestTimes | None:
+        """The latest request of that id, or None.
+
+        Args:
+            namespace: of the requesting tenant; None = all tenants.
+        """
+        found = [times for times in self if request_id in times.names and namespace in (None, times.namespace)]
+        return max(found, key=lambda times: times.arrived, default=None)
+
+    def choose(self, which: Choose, limit: int, namespace: str | None) -> list[RequestTimes]:
+        """Requests by a criterion: latest or slowest first, or only the failed or the resumed, latest first."""
+        return chosen((times for times in self if namespace in (None, times.namespace)), which, limit)
+
+
+def chosen(found: Iterable[RequestTimes], which: Choose, limit: int) -> list[RequestTimes]:
+    """The first `limit` requests by a criterion, see `TimelineShelf.choose`."""
+    if which == "slowest":
+        return sorted(found, key=lambda times: -times.total_s)[:limit]
+    wanted = [
+        times
+        for times in found
+        if which == "newest" or (which == "failed" and times.failed) or (which == "resumed" and times.resumed)
+    ]
+    return sorted(wanted, key=lambda times: -times.arrived)[:limit]

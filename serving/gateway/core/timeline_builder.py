@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from serving.gateway.core import timeline as t
-from serving.gateway.core.causes import largest_cause, waited_for_others
+from serving.gateway.core.timeline import largest_cause, waited_for_others
 from serving.values import visit_times as c
 from serving.values.jobs import GenerationJob
 from serving.values.visit_times import Leg, StepTime, VisitTimes

@@ -15,11 +15,10 @@ from serving.errors import LinkError, OverloadedError, ServingError, Unavailable
 from serving.gateway.core import events as e
 from serving.gateway.core.from_config import configured, core_settings
 from serving.gateway.core.gateway import Gateway
+from serving.gateway.core.gateway_record import recorded
 from serving.gateway.core.losses import Losses
-from serving.gateway.core.record import recorded
 from serving.gateway.live.generation import LiveGeneration
-from serving.gateway.live.instance_link import InstanceLink
-from serving.gateway.live.pool_links import LinkEvents, PoolLinks
+from serving.gateway.live.pool_links import InstanceLink, LinkEvents, PoolLinks
 from serving.gateway.live.timelines import LiveTimelines
 from serving.ids import GatewayId, ReplicaId, SequenceId
 from serving.sockets.secrets import ClusterSecrets

@@ -18,7 +18,7 @@ def system_fingerprint(config: ServeConfig) -> str:
 
     Simulated NPUs compute no tokens, so theirs ends in `PLACEHOLDER`.
 
-    For weights, the content counts (see `serving.model.identity`), not file times: copies on several nodes are equal.
+    For weights, the content counts (see `serving.model.parcel`), not file times: copies on several nodes are equal.
 
     Raises: ModelError if a file cannot be read.
     """

@@ -19,16 +19,14 @@ from typing import TypeVar
 
 import msgspec
 
-from serving.config.ports import ANY_PORT, PortRange
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import UNREADABLE, LinkError, in_words
-from serving.gateway.core.timeline import RequestTimes
-from serving.gateway.core.timeline_shelf import Choose
+from serving.gateway.core.timeline import Choose, RequestTimes
 from serving.sockets.proof import Channel
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.shared_metrics import GatewayNumbers
 from serving.values.news import Value
-from serving.wire.connection import Connection, connect_proving, verifier_of
-from serving.wire.listener import Listener
+from serving.wire.connection import Connection, Listener, connect_proving, verifier_of
 
 logger = logging.getLogger(__name__)
 

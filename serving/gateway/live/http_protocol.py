@@ -19,16 +19,22 @@ from typing import Any, ClassVar, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from serving.gateway.api.auth import OPEN_PATHS
-from serving.gateway.api.errors import ErrorReply
+from serving.gateway.api.http.auth import OPEN_PATHS
+from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.live.connections import (
+    FULL,
+    GARBAGE,
     HELD_HEADS_BYTES,
+    LATE_BODY,
+    LATE_HEAD,
     ConnectionLimiter,
     ConnectionLimits,
     ConnectionSlot,
     address_of,
+    headers_in,
+    too_large,
+    wire,
 )
-from serving.gateway.live.door_replies import FULL, GARBAGE, LATE_BODY, LATE_HEAD, headers_in, too_large, wire
 
 PROBE_HEAD_S = 1.0
 """Time limit for the request on one of the few connections reserved for health checks."""

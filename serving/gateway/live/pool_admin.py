@@ -14,9 +14,9 @@ from dataclasses import replace
 from threading import Thread
 from typing import Protocol
 
-from serving.accounted_kv import AccountedKv
+from serving.config.simulated_cost import AccountedKv
 from serving.errors import PoolError
-from serving.gateway.api.pool_admin import ServerAnswers
+from serving.gateway.api.admin.pool_admin import ServerAnswers
 from serving.ids import NodeId
 from serving.kvpool.core.messages import AskUsage, Audit, Data, Forget, Message
 from serving.kvpool.live.server_link import ServerLink, hello_of

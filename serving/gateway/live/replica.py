@@ -12,52 +12,51 @@ import ray
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from serving.accounted_kv import accounted_kv
-from serving.cluster.group_orders import post_order
-from serving.cluster.instance_stats import instance_stats
+from serving.cluster.identity import SocketKeeper
 from serving.cluster.logs import log_beside_serve
-from serving.cluster.loopback import keep_on_loopback
-from serving.cluster.membership import Member, MemberReader
+from serving.cluster.membership import Member, MemberReader, post_order
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
-from serving.cluster.ray_metrics import RayMetrics, serve_place
+from serving.cluster.ray_metrics import RayMetrics, instance_stats, serve_place
+from serving.cluster.serve_replicas import keep_on_loopback
 from serving.cluster.shutdown import FAREWELL_S
-from serving.cluster.socket_keeper import SocketKeeper
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import accounted_kv
 from serving.config.upgrade import with_live
 from serving.deadline import within
-from serving.gateway.api.access import WithoutRequestId
+from serving.gateway.api.admin.cluster_routes import (
+    OrderedGroup,
+    choose_group,
+    cluster_router,
+    expert_router,
+    group_size_router,
+)
+from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.app import create_app
-from serving.gateway.api.cluster_route import cluster_router
-from serving.gateway.api.drain import GatewayDrain
-from serving.gateway.api.expert_routes import choose_group, expert_router
-from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
+from serving.gateway.api.http.access import GatewayDrain, WithoutRequestId
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, model_root
-from serving.gateway.api.timeline_routes import timeline_router
 from serving.gateway.core.kept_responses import KeepLimits
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.connections import ConnectionLimits
 from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
 from serving.gateway.live.gateway_peers import GatewayPeers
-from serving.gateway.live.metered_backend import MeteredBackend
 from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
-from serving.gateway.live.timelines import SharedTimelines, wished
-from serving.gateway.live.trace_export import TraceExporter
-from serving.gateway.live.traffic_report import TrafficReporter
+from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
+from serving.gateway.live.traffic_report import MeteredBackend, TrafficReporter
 from serving.group.core.expert_status import expert_status, group_stats
-from serving.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.ids import GatewayId, NodeId
 from serving.kvpool.core.pool_facts import memory_server_stats
 from serving.kvpool.live.pool_control import NamespaceChanges, PoolViewFollower
-from serving.served_architecture import served_architecture
+from serving.model.dense_form import served_architecture
+from serving.sockets.host_names import ANY, AllowedHosts, in_header, is_loopback
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.ray_board import gateway_series
-from serving.values.operator_order import OperatorOrder, OrderAnswer
+from serving.values.group import OperatorOrder, OrderAnswer
 from serving.values.traffic import TrafficMeter
 from serving.version import VERSION
 

@@ -1,7 +1,7 @@
 """The store of responses that a configuration names."""
 
 from serving.config.serve import ServeConfig
-from serving.gateway.api.response_store import ResponseStore
+from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.core.kept_responses import KeepLimits
 
 

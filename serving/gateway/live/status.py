@@ -7,11 +7,11 @@ from typing import Any
 from msgspec.structs import asdict
 
 from serving.config.serve import ServeConfig
-from serving.gateway.api.pool_summary import server_rows
+from serving.gateway.api.admin.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
-from serving.values.hosts import HostRow, npus_offered
 from serving.values.instances import Status
 from serving.values.pool_view import PoolView
+from serving.values.system_tally import HostRow, npus_offered
 from serving.values.traffic import NoticeKind
 
 _REPLICA_FIELDS = (

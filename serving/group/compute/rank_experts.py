@@ -6,15 +6,14 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from hardware.units import MIB
 from serving.config.experts import ExpertsConfig
 from serving.errors import ConfigError, GroupError
-from serving.group.compute.native_table import native_table
-from serving.group.compute.rank_facts import RankFacts
-from serving.group.compute.slot_mover import SlotMover
-from serving.group.core.first_map import contents_of, opening_map
+from serving.group.compute.slot_mover import SlotMover, native_table
+from serving.group.core.group_map import contents_of, opening_map
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.forms import ProductForms
 from serving.model.model import Model
@@ -22,11 +21,14 @@ from serving.model.native.layout import NativeLinear
 from serving.model.slots.expert_slots import ExpertSlots, SlotTable, fill_all, make_slots
 from serving.model.slots.expert_sources import expert_source, layer_names
 from serving.model.slots.slot_region import PeerSlots, SlotsOffer
-from serving.values.expert_facts import ExpertFacts
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
+    PARTS,
     CountRows,
+    ExchangeFacts,
+    ExpertFacts,
+    ExpertMap,
     ExpertOrder,
+    ExpertRows,
     FetchExpert,
     Held,
     LoadExpert,
@@ -40,7 +42,7 @@ from serving.values.expert_moves import (
     SwitchMap,
 )
 from serving.values.group import RankOffer
-from serving.values.instance_place import RankPlace
+from serving.values.instances import RankPlace
 
 Answered = Callable[[tuple[RankEvent, ...]], None]
 
@@ -312,3 +314,80 @@ def _answers(event: MoveAnswer, order: MoveOrder) -> bool:
 
 def _slots_of(offer: bytes) -> SlotsOffer:
     return msgspec.msgpack.decode(offer, type=SlotsOffer)
+
+
+# Makes a rank's `ExpertFacts`: whole tables of small models, the largest entries of large ones.
+
+MOST_CELLS = 1024
+"""Largest table [layer][expert] that is announced whole: about 5 KiB."""
+MOST_NAMED = 32
+"""Number of busiest and borrowed experts in the facts."""
+
+
+def rank_shares(map_: ExpertMap) -> npt.NDArray[np.float64]:
+    """Share of each expert's tokens by rank, `[layer, expert, rank]`: `split.rank_loads` as a product."""
+    shares = np.zeros((len(map_.layers), len(map_.layers[0].homes), len(map_.slots)))
+    for layer, one in enumerate(map_.layers):
+        for expert, homes in enumerate(one.homes):
+            for home in homes:
+                shares[layer, expert, home.at.rank] += home.weight / PARTS
+    return shares
+
+
+class RankFacts:
+    """Facts of a rank under one map.
+
+    Args:
+        map_: the latest one.
+        number: the rank's own. own_slots: of a layer; those behind them hold experts of lost ranks.
+        members: ranks that compute together.
+        layer_names: of the layers with experts, as the model numbers them.
+    """
+
+    def __init__(
+        self, map_: ExpertMap, number: int, own_slots: int, members: Sequence[int], layer_names: Sequence[str] = ()
+    ) -> None:
+        self._ranks, self._members, self._names = len(map_.slots), tuple(members), tuple(layer_names)
+        self._shares = rank_shares(map_)
+        contents = [map_.placement(layer)[number] for layer in range(len(map_.layers))]
+        self._held = [tuple(one for one in slots[:own_slots] if one is not None) for slots in contents]
+        self._borrowed = [
+            (layer, one) for layer, slots in enumerate(contents) for one in slots[own_slots:] if one is not None
+        ]
+
+    def of(
+        self, rows: npt.NDArray[np.uint64], epoch: int, map_version: int, exchange: ExchangeFacts | None = None
+    ) -> ExpertFacts:
+        """Facts now.
+
+        Args:
+            rows: `[layer, expert]` of this rank since it joined.
+        """
+        experts, whole = rows.shape[1], rows.size <= MOST_CELLS
+        to_ranks = np.rint(np.einsum("le,ler->lr", rows.astype(np.float64), self._shares)).astype(np.int64)
+        return ExpertFacts(
+            epoch=epoch,
+            map_version=map_version,
+            members=self._members,
+            ranks=self._ranks,
+            experts=experts,
+            to_ranks=_table(to_ranks),
+            rows=_table(rows) if whole else (),
+            busiest=() if whole else _busiest(rows),
+            held=tuple(self._held) if whole else (),
+            held_count=sum(map(len, self._held)),
+            borrowed=tuple(self._borrowed[:MOST_NAMED]),
+            borrowed_count=len(self._borrowed),
+            exchange=exchange,
+            layer_names=self._names,
+        )
+
+
+def _table(of: npt.NDArray[np.integer]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in of.tolist())
+
+
+def _busiest(rows: npt.NDArray[np.uint64]) -> tuple[ExpertRows, ...]:
+    flat, experts = rows.ravel(), rows.shape[1]
+    order = np.argsort(flat, kind="stable")[::-1][:MOST_NAMED].tolist()
+    return tuple(ExpertRows(at // experts, at % experts, int(flat[at])) for at in order if flat[at])

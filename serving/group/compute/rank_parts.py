@@ -1,26 +1,29 @@
 """Parts that make an instance a rank of a group: its window, its expert slots, its initial map."""
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from hardware.errors import HardwareError
+from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
+from hardware.ub.segment import UbSegment
 from serving.config.experts import ExpertsConfig
 from serving.errors import EngineError, ExpertError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
 from serving.group.compute.rank_experts import Answered, RankExperts
-from serving.group.compute.rank_window import RankWindow
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.forms import ProductForms
 from serving.model.kv_cache import KvCache
 from serving.model.model import Model
-from serving.model.native.library import instructions
-from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace
-from serving.values.expert_facts import ExpertFacts
-from serving.values.expert_moves import ExpertOrder
+from serving.model.native.library import instructions, load
+from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace, format_window, raise_epoch, window_bytes
+from serving.values.expert_map import ExpertFacts, ExpertOrder
 from serving.values.group import RankOffer, RegroupOrder
-from serving.values.instance_place import InstancePlace, RankPlace
+from serving.values.instances import InstancePlace, RankPlace
 
 LAST_EPOCH = (1 << 64) - 1
 """A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
@@ -206,3 +209,80 @@ class RankParts:
 
     def _beside(self, what: str) -> Path:
         return self._segment_path.with_name(f"{self._segment_path.name}-{what}")
+
+
+# Windows of a group's ranks in shared memory: each rank makes its own and maps those of its peers.
+
+
+class RankWindow:
+    """One window, made or mapped by this process; a context manager that closes it.
+
+    Attributes:
+        memory: the window, writable; valid until this is closed.
+    """
+
+    def __init__(self, segment: UbSegment, *, own: bool) -> None:
+        self._segment = segment
+        self._own = own
+        (region,) = segment.regions()
+        self.memory = segment.view(region)
+
+    @classmethod
+    def create(cls, path: Path, shape: WindowShape, rank: int) -> Self:
+        """Make the window of a rank of this process, in the first epoch of a group of all `shape.ranks`.
+
+        Raises: UbFullError, UbExistsError as `UbSegment.create`; ModelError if the sizes cannot be.
+        Effects: a UB segment, removed by `close`.
+        """
+        library = load()
+        if library is None:
+            raise ModelError("there is no native library here, and so no groups of ranks")
+        segment = UbSegment.create(path, window_bytes(shape), max_regions=1)
+        try:
+            region = segment.allocate(window_bytes(shape), owner=f"rank {rank}")
+            format_window(library, segment.view(region), shape, rank, (1 << shape.ranks) - 1)
+            return cls(segment, own=True)
+        except BaseException:
+            segment.remove()
+            raise
+
+    @classmethod
+    def attach(cls, path: str | Path) -> Self:
+        """Map the window of a peer.
+
+        Raises: UbError if there is none; GroupError if the segment is not such a window.
+        """
+        segment = UbSegment.attach(path)
+        if len(segment.regions()) != 1:
+            segment.close()
+            raise GroupError(f"{path} is not a window of a rank")
+        return cls(segment, own=False)
+
+    @property
+    def path(self) -> Path:
+        """Path of the segment, for peers."""
+        return self._segment.path
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that its owner has started."""
+        return int.from_bytes(self.memory[EPOCH_OFFSET : EPOCH_OFFSET + 8], sys.byteorder)
+
+    def raise_epoch(self, epoch: int, members: int) -> None:
+        """Implements `rank_group.raise_epoch` for this rank."""
+        library = load()
+        assert library is not None, "a window without a library"
+        raise_epoch(library, self.memory, epoch, members)
+
+    def close(self) -> None:
+        """Unmap it; the rank's own segment is removed."""
+        if self._own:
+            self._segment.remove()
+        else:
+            self._segment.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()

@@ -10,6 +10,7 @@ load, whose slot counts as unusable until then.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -18,13 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hardware.errors import HardwareError
-from serving.errors import ExpertError, ServingError
-from serving.group.compute.copy_pace import CopyPace
-from serving.group.compute.native_table import Table, native_table
+from serving.errors import ExpertError, PlacementError, ServingError
+from serving.model.native.layout import MAP_MASKED
 from serving.model.slots.expert_slots import ExpertSlots
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.model.slots.slot_region import MOST_SLOTS
+from serving.values.expert_map import (
+    PARTS,
+    ExpertMap,
     ExpertMove,
+    ExpertSlot,
     FetchExpert,
     Held,
     LoadExpert,
@@ -222,3 +225,67 @@ class SlotMover:
         row[move.to.slot] = move.expert
         if self._user is not None:
             self._user.wake()
+
+
+# Byte rate of copies that must not disturb concurrent steps.
+
+
+class CopyPace:
+    """Wait after each piece of a copy according to the rate. One thread at a time.
+
+    A pause is not compensated by a higher rate: the rate holds over every interval, up to one piece.
+
+    Args:
+        bytes_per_s: above 0.
+        wait: waits for a time [s]; returns True if the copy is to be given up.
+        clock: monotonic time [s].
+    """
+
+    def __init__(
+        self, bytes_per_s: float, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bytes_per_s, self._wait, self._clock = bytes_per_s, wait, clock
+        self._free_at = 0.0
+
+    def __call__(self, nbytes: int) -> None:
+        """Wait after a copied piece.
+
+        Raises: ExpertError if the copy is to be given up.
+        """
+        now = self._clock()
+        self._free_at = max(now, self._free_at) + nbytes / self._bytes_per_s
+        if self._wait(self._free_at - now):
+            raise ExpertError("the move was abandoned")
+
+
+# Expert map as the native step reads it.
+
+_RANK_SHIFT = 16
+
+Table = npt.NDArray[np.uint32]
+
+
+def native_table(map_: ExpertMap, rank: int, before: tuple[ExpertMap, Table] | None = None) -> Table:
+    """Slots that a rank sends its tokens to: `[expert layer][position mod 16][expert] uint32`.
+
+    An entry is `rank << 16 | slot`, the slot numbered over all layers of the rank that holds it; `MAP_MASKED` = none.
+
+    Args:
+        rank: whose table it is; each begins at its own place in the rotation.
+        before: another map with this rank's table of it: layers that are equal are taken from there.
+    Raises: PlacementError if a rank has more slots than an entry can name.
+    """
+    if max(map_.slots) * len(map_.layers) > MOST_SLOTS or len(map_.slots) > MAP_MASKED >> _RANK_SHIFT:
+        raise PlacementError(f"{len(map_.slots)} ranks, {max(map_.slots)} slots in {len(map_.layers)} layers: too many")
+    table = np.empty((len(map_.layers), PARTS, len(map_.layers[0].homes)), np.uint32)
+    for layer, one in enumerate(map_.layers):
+        if before is not None and before[0].slots == map_.slots and before[0].layers[layer] == one:
+            table[layer] = before[1][layer]
+        else:
+            rows = map_.rotation(layer, rank)
+            table[layer] = [[MAP_MASKED if at is None else _entry(map_, layer, at) for at in row] for row in rows]
+    return table
+
+
+def _entry(map_: ExpertMap, layer: int, at: ExpertSlot) -> int:
+    return at.rank << _RANK_SHIFT | (layer * map_.slots[at.rank] + at.slot)

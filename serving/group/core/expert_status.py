@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.group.core.move_journal import OUTCOMES, RUNNING
-from serving.group.core.split import balancedness
+from serving.group.core.placement import balancedness
 from serving.group.core.straggler import StragglerMeasure
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
-from serving.values.expert_facts import ExpertFacts
-from serving.values.rank_losses import LossKind
+from serving.values.expert_map import ExpertFacts
+from serving.values.group import LossKind
 
 MOST_BUSIEST = 10
 

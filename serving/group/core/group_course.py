@@ -25,9 +25,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from serving.values.group import RankOffer, RankPhase, RankReport, RankRole
+from serving.values.group import LossKind, RankOffer, RankPhase, RankReport, RankRole
 from serving.values.health import silent_too_long
-from serving.values.rank_losses import LossKind
 
 T = TypeVar("T")
 

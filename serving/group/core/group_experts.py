@@ -11,18 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serving.errors import PlacementError
+from serving.group.core.expert_load import CountedLoad
+from serving.group.core.group_map import regroup_map
 from serving.group.core.group_pace import GroupPace, StragglerMode
-from serving.group.core.load import CountedLoad
 from serving.group.core.move_journal import DONE, UNDONE, MoveJournal
 from serving.group.core.mover import MoverTick
 from serving.group.core.operator_plan import Refusal, move_plan, plan_shown, rebalance_plan, unknown_place
 from serving.group.core.placement import StaticPlacement
 from serving.group.core.placement_policies import NONE, policy_of
 from serving.group.core.rebalance import RebalancePlan, Rebalancer, RebalanceSettings
-from serving.group.core.regroup import regroup_map
 from serving.group.core.slot_ledger import SlotLedger
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
+    ExpertMap,
     Held,
     MapSwitched,
     MoveLoaded,
@@ -33,8 +33,7 @@ from serving.values.expert_moves import (
     RowsCounted,
     SwitchMap,
 )
-from serving.values.group import RankOffer
-from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, RebalanceExperts
+from serving.values.group import MoveOneExpert, OrderAnswer, PlannedOrder, RankOffer, RebalanceExperts
 
 LASTING_WINDOWS = 10.0
 """Expected lifetime of a placement, in windows of load."""

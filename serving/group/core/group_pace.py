@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from serving.group.core.straggler import MeasureChanged, RankPace, StragglerMeasure, StragglerRules, Stragglers
-from serving.values.expert_facts import ExchangeFacts
+from serving.values.expert_map import ExchangeFacts
 
 StragglerMode = Literal["off", "balance", "drain"]
 """`[experts] straggler`."""

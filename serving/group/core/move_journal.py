@@ -4,9 +4,9 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serving.group.core.moves import MoveRound
+from serving.group.core.slot_ledger import MoveRound
 from serving.group.core.straggler import MeasureChanged
-from serving.values.expert_moves import ExpertMove
+from serving.values.expert_map import ExpertMove
 
 MOST_MOVES = 40
 MOST_REBALANCES = 20

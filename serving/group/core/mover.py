@@ -16,12 +16,12 @@ from enum import StrEnum
 
 import msgspec
 
-from serving.group.core.moves import MoveRound
-from serving.group.core.slot_ledger import SlotLedger
-from serving.group.core.split import split
-from serving.values.expert_map import ExpertMap, ExpertSlot
-from serving.values.expert_moves import (
+from serving.group.core.placement import split
+from serving.group.core.slot_ledger import MoveRound, SlotLedger
+from serving.values.expert_map import (
+    ExpertMap,
     ExpertMove,
+    ExpertSlot,
     FetchExpert,
     LoadExpert,
     MapSwitched,

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serving.group.core.load import CountedLoad, LayerLoad, total
-from serving.group.core.moves import MoveRound
+from serving.group.core.expert_load import CountedLoad, LayerLoad, total
 from serving.group.core.placement_policies import NONE, policy_of
 from serving.group.core.rebalance import LayerPlan, RebalancePlan, RebalanceSettings, place_now, plan_rebalance
-from serving.group.core.slot_ledger import SlotLedger
-from serving.values.expert_map import ExpertSlot
-from serving.values.expert_moves import ExpertMove
-from serving.values.operator_order import MoveOneExpert, OrderAnswer, RebalanceExperts
+from serving.group.core.slot_ledger import MoveRound, SlotLedger
+from serving.values.expert_map import ExpertMove, ExpertSlot
+from serving.values.group import MoveOneExpert, OrderAnswer, RebalanceExperts
 
 
 @dataclass(frozen=True, slots=True)

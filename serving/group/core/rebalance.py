@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from serving.group.core.load import LayerLoad, total
+from serving.group.core.expert_load import LayerLoad, total
 from serving.group.core.mover import ExpertMover, MovePhase, MoverEffect, MoverEvent
-from serving.group.core.moves import MoveRound, Slots, align, move_rounds
-from serving.group.core.placement import GroupShape, PlacementPolicy
-from serving.group.core.slot_ledger import SlotLedger
-from serving.group.core.split import slowest, split
-from serving.values.expert_map import Placement
-from serving.values.expert_moves import MovesEnded
+from serving.group.core.placement import GroupShape, PlacementPolicy, slowest, split
+from serving.group.core.slot_ledger import MoveRound, SlotLedger, Slots, align, move_rounds
+from serving.values.expert_map import MovesEnded, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import msgspec
 
 from hardware.nesting import parse_json
 from serving.errors import UNREADABLE, RoutingTraceError
-from serving.group.core.load import LayerLoad
+from serving.group.core.expert_load import LayerLoad
 
 FORMAT: Literal["cloudmatrix-routing-trace"] = "cloudmatrix-routing-trace"
 VERSION: Literal[1] = 1

@@ -18,15 +18,15 @@ from serving.group.core.operator_plan import load_answer
 from serving.group.live.group_port import (
     AnswerOperator,
     GroupPort,
+    KnownRank,
     MoveExperts,
     RankDeadError,
     RankSilentError,
     ShowFacts,
 )
-from serving.group.live.known_rank import KnownRank
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
     CountRows,
+    ExpertMap,
     ExpertOrder,
     FetchExpert,
     LoadExpert,
@@ -34,8 +34,7 @@ from serving.values.expert_moves import (
     MovesEnded,
     SwitchMap,
 )
-from serving.values.group import RankLease
-from serving.values.operator_order import MoveOneExpert, OrderAnswer, PlannedOrder, ReadLoad, RebalanceExperts
+from serving.values.group import MoveOneExpert, OrderAnswer, PlannedOrder, RankLease, ReadLoad, RebalanceExperts
 
 logger = logging.getLogger(__name__)
 

@@ -7,9 +7,16 @@ from collections.abc import Awaitable, Callable
 
 from serving.deadline import within
 from serving.group.core.group_course import RankSnapshot
-from serving.group.core.rank_names import RankName
-from serving.group.live.group_port import EndRank, GroupPort, QuitGroup, RankCall, RankDeadError, RankSilentError
-from serving.group.live.known_rank import KnownRank
+from serving.group.core.rank_life import RankName
+from serving.group.live.group_port import (
+    EndRank,
+    GroupPort,
+    KnownRank,
+    QuitGroup,
+    RankCall,
+    RankDeadError,
+    RankSilentError,
+)
 from serving.values.group import RankLease, RankReport
 
 logger = logging.getLogger(__name__)

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from serving.deadline import within
 from serving.errors import ConfigError, GroupError, in_words
 from serving.group.core.group_course import LONGEST_AGE_S
 from serving.group.core.rank_life import RankLife, counted_size
-from serving.group.live.mailbox import Mailbox
 from serving.instance.live.collector import collector_off
 from serving.instance.live.instance import Instance
-from serving.values.expert_moves import ExpertOrder, RankEvent
-from serving.values.group import RankLease, RankPhase, RankReport, RegroupOrder
-from serving.values.instance_place import InstancePlace
+from serving.values.expert_map import ExpertOrder, RankEvent
+from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankPhase, RankReport, RegroupOrder
+from serving.values.instances import InstancePlace
 
 logger = logging.getLogger(__name__)
 
@@ -213,3 +213,42 @@ class Rank:
         assert self._instance is not None
         await self._instance.server.leave(drain_s)
         self._life.enter(RankPhase.LEFT)
+
+
+# Mailbox of a rank for operators' commands to the shell of its group.
+#
+# A gateway posts a command at any rank (`post_order` in `serving.cluster.membership`) and waits for the response until
+# a deadline. The shell, possibly a new one, reads the commands in the rank's report every half second and responds at
+# the same rank. If the rank dies, its commands are lost and the gateway gets an error.
+
+
+class Mailbox:
+    """Commands at one rank. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[PostedOrder, asyncio.Future[OrderAnswer]]] = {}
+
+    def waiting(self) -> tuple[PostedOrder, ...]:
+        """Commands without a response, oldest first."""
+        return tuple(posted for posted, _ in self._open.values())
+
+    async def post(self, posted: PostedOrder, limit_s: float) -> OrderAnswer:
+        """Post a command and wait for its response. Returns: a refusal if no shell has responded in time.
+
+        Effects: without a response the command is withdrawn at the deadline; a shell that has already read it may still
+            carry it out.
+        """
+        answer = asyncio.get_running_loop().create_future()
+        self._open[posted.id] = posted, answer
+        try:
+            return await within(answer, limit_s)
+        except TimeoutError:
+            return OrderAnswer(False, f"the group's shell has not responded for {limit_s:g} s; it may be starting")
+        finally:
+            self._open.pop(posted.id, None)
+
+    def answer(self, order: str, answer: OrderAnswer) -> None:
+        """Deliver a response. One that is too late is dropped."""
+        found = self._open.get(order)
+        if found is not None and not found[1].done():
+            found[1].set_result(answer)

@@ -12,26 +12,24 @@ from typing import Any
 import ray
 
 from hardware.ray_resources import allocated_npu_ids
+from serving.cluster.identity import SocketKeeper
 from serving.cluster.logs import log_to_stderr
-from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
-from serving.cluster.socket_keeper import SocketKeeper
+from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.serve import ServeConfig
 from serving.deadline import within
-from serving.group.core.rank_life import LEASE_S
-from serving.group.core.rank_names import RankName
-from serving.group.live.placement import remove_placement
+from serving.group.core.rank_life import LEASE_S, RankName
+from serving.group.live.group_places import remove_placement
 from serving.group.live.rank import Rank
 from serving.ids import NodeId
 from serving.instance.live.instance import Instance
 from serving.kvpool.live.pool_control import PoolViewFollower
-from serving.values.expert_moves import ExpertOrder, RankEvent
-from serving.values.group import RankLease, RankReport, RegroupOrder
-from serving.values.instance_place import InstancePlace, RankPlace
-from serving.values.operator_order import OrderAnswer, PostedOrder
+from serving.values.expert_map import ExpertOrder, RankEvent
+from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankReport, RegroupOrder
+from serving.values.instances import InstancePlace, RankPlace
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)

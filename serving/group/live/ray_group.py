@@ -15,12 +15,13 @@ import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hardware.ray_resources import replica_resources
-from serving.cluster.lookup import ActorLookup
+from serving.cluster.gcs_store import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.cluster.serve_replicas import replicas_among
 from serving.config.serve import ServeConfig
 from serving.deadline import within
-from serving.group.core.rank_names import RankName
+from serving.group.core.rank_life import RankName
+from serving.group.live.group_places import NoPlaceYetError, placed_groups, placement, remove_placement
 from serving.group.live.group_port import (
     AnswerOperator,
     Begin,
@@ -36,10 +37,9 @@ from serving.group.live.group_port import (
     RankSilentError,
     ShowFacts,
 )
-from serving.group.live.placement import NoPlaceYetError, placed_groups, placement, remove_placement
 from serving.group.live.rank_actor import RankActor, RankOrder
 from serving.group.live.shell import CALL_DEADLINE_S
-from serving.values.expert_moves import RankEvent
+from serving.values.expert_map import RankEvent
 from serving.values.group import RankLease, RankReport
 
 Answer = TypeVar("Answer")

@@ -28,8 +28,7 @@ from serving.group.core.group_course import (
 from serving.group.core.group_experts import ExpertRules
 from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, former_size, unbuildable
 from serving.group.core.group_takeover import orphan
-from serving.group.core.rank_life import outranks
-from serving.group.core.rank_names import RankName
+from serving.group.core.rank_life import RankName, outranks
 from serving.group.live.group_moves import GroupMoves
 from serving.group.live.group_port import (
     Begin,
@@ -37,12 +36,12 @@ from serving.group.live.group_port import (
     EndRank,
     Follow,
     GroupPort,
+    GroupSearch,
+    KnownRank,
     Leave,
     RankSilentError,
 )
 from serving.group.live.group_ranks import END_DEADLINE_S, GroupRanks
-from serving.group.live.group_search import GroupSearch
-from serving.group.live.known_rank import KnownRank
 from serving.group.live.size_orders import SizeOrders
 from serving.values.group import RankLease, RankPhase, RegroupOrder
 

@@ -11,7 +11,7 @@ from ray import serve
 
 from hardware.units import MIB
 from serving.cluster.logs import log_beside_serve
-from serving.cluster.loopback import keep_on_loopback
+from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.serve import ServeConfig
 from serving.group.core.group_course import GroupSizes
 from serving.group.core.group_experts import ExpertRules

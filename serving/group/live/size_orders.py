@@ -8,9 +8,8 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from serving.group.core.group_course import GroupSizes, RankSnapshot, drain_refusal, resize_refusal
-from serving.group.live.group_port import AnswerOperator, GroupPort, RankDeadError, RankSilentError
-from serving.group.live.known_rank import KnownRank
-from serving.values.operator_order import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
+from serving.group.live.group_port import AnswerOperator, GroupPort, KnownRank, RankDeadError, RankSilentError
+from serving.values.group import DrainRank, OrderAnswer, PostedOrder, ResizeGroup
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from serving.errors import LedgerError
 from serving.ids import BlockId
 from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.scheduler import PlannedStep, Scheduler
-from serving.instance.core.sequence import LiveSequence
-from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 
 _P = SequencePhase
 _BLOCKLESS = (_P.WAITING, _P.ADOPTING)

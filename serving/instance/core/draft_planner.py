@@ -13,9 +13,8 @@ budget that decodes leave, and never preempt a sequence. A preempted sequence lo
 from typing import NamedTuple
 
 from serving.instance.core.finish import Accepted
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks
-from serving.instance.core.sequence_phase import SequencePhase
 from serving.instance.core.speculation import Acceptance, Speculation, speculates, speculates_now
 from serving.values.sequence import DraftUse
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult

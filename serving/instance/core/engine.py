@@ -39,20 +39,25 @@ from serving.instance.core.events import (
 )
 from serving.instance.core.finish import Accepted
 from serving.instance.core.following import plan_following
-from serving.instance.core.handing_on import ask_to_leave, hand_on_event, ready_to_leave
-from serving.instance.core.handoffs import HeldHandoffs, pull_order, ticket_of
+from serving.instance.core.handoffs import (
+    HeldHandoffs,
+    ask_to_leave,
+    hand_on_event,
+    pull_order,
+    ready_to_leave,
+    ticket_of,
+)
 from serving.instance.core.intake import adoptable_hashes, check_adoption, check_room, check_spec, usable_drafts
 from serving.instance.core.outcome import accepted_from, answered, book_step, handoff_event, tokens_event
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import PlannedStep, Scheduler
-from serving.instance.core.sequence import LiveSequence, turn_of
-from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
+from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase, turn_of
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.core.snapshot import EngineCounters, take_snapshot
 from serving.instance.core.speculation import Speculation
 from serving.instance.core.timers import Timers
 from serving.instance.core.windowed_blocks import make_blocks
-from serving.values.engine_snapshot import EngineSnapshot
+from serving.values.instances import EngineSnapshot
 from serving.values.news import Adopted, Lost, Tokens, refusal
 from serving.values.orders import Add, Adopt, Cancel, Release
 from serving.values.sequence import FinishReason, HandoffTicket, SequenceSpec

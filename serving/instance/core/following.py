@@ -7,8 +7,8 @@ token is not; it takes part once more, and its result is dropped.
 """
 
 from serving.instance.core.scheduler import PlannedStep, Scheduler
+from serving.instance.core.sequence import SequencePhase
 from serving.instance.core.sequence_blocks import blocks_for
-from serving.instance.core.sequence_phase import SequencePhase
 from serving.values.step_plan import UNKNOWN, SequenceStep, StepPlan
 
 

@@ -13,21 +13,16 @@ while the current step computes. Only the fetched prompt itself waits for its fe
 step with capacity, even if earlier ones are still being fetched. A preempted sequence keeps its turn.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving.errors import LedgerError
-from serving.instance.core.admission import AdmissionRoom, admit_head
-from serving.instance.core.decode_scheduler import plan_decodes
 from serving.instance.core.draft_planner import DraftPlanner
-from serving.instance.core.prefill_scheduler import plan_chunks
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks
-from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
-from serving.instance.core.sequence_queue import SequenceQueue
-from serving.instance.core.step_budget import StepBudget
-from serving.instance.core.waiting_queue import WaitingQueue
+from serving.instance.core.waiting_queue import AdmissionRoom, SequenceQueue, WaitingQueue, admit_head
 from serving.values.sequence import PoolUse
-from serving.values.step_plan import StepPlan
+from serving.values.step_plan import SequenceStep, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +230,144 @@ class Scheduler:
         victim.advance(PhaseEvent.PREEMPT)
         self.waiting.add(victim)
         self.preemptions += 1
+
+
+# Temporary accumulator for one step: the remaining budget and what is planned so far.
+
+
+class StepBudget:
+    """Token budget of the step being formed."""
+
+    __slots__ = ("_planner", "_speculates", "_unserved", "sequences", "steps", "tokens_left")
+
+    def __init__(self, tokens: int, planner: DraftPlanner | None = None, running: int = 0) -> None:
+        """
+        Args:
+            tokens: maximum number of tokens that the step may feed, including draft tokens.
+            planner: puts draft tokens into the step; None = no speculation.
+            running: sequences in the batch: draft tokens leave a token and a free block for each that is still to be
+                fed.
+        """
+        self.tokens_left = tokens
+        self._planner = planner
+        self._speculates = planner is not None and planner.speculation is not None
+        self._unserved = running
+        self.sequences: list[LiveSequence] = []
+        self.steps: list[SequenceStep] = []
+
+    def feed(self, sequence: LiveSequence) -> None:
+        """Plan as many missing tokens of `sequence` as fit, and its sampling and draft tokens if they are the last.
+
+        Effects: takes from the budget, marks the sequence as in flight; as `DraftPlanner.share`.
+        """
+        tokens, start = sequence.tokens, sequence.num_computed
+        known, prompt_tokens = len(tokens), len(sequence.spec.prompt)
+        alone = start >= prompt_tokens
+        end = min(known if alone else prompt_tokens, start + self.tokens_left)
+        wanted, following = sequence.prompt_logprobs_wanted, None
+        if wanted is not None:
+            if alone:
+                wanted = None
+            elif end < prompt_tokens:
+                following = tokens[end]
+        sample = sequence.sample_order if end == known and sequence.samples else None
+        self.tokens_left -= end - start
+        name, fed, blocks = sequence.sequence_id, tokens.span(start, end), sequence.blocks
+        if self._planner is None or not (self._speculates or sequence.drafts):
+            self._unserved -= 1
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, alone=alone))
+        else:
+            self._unserved = spare = max(0, self._unserved - 1)
+            share = self._planner.share(
+                sequence, samples=sample is not None, spare_tokens=self.tokens_left - spare, spare_blocks=spare
+            )
+            if end < known and share.next_drafts is not None:
+                following = tokens[end]
+            self.tokens_left -= len(share.drafts)
+            self.steps.append(SequenceStep(name, fed, start, blocks, sample, wanted, following, *share, alone))
+        self.sequences.append(sequence)
+        sequence.in_flight = True
+
+
+# Continuous batching: every decoding sequence gets its next token in every step, as long as there are free blocks.
+#
+# Otherwise the last sequence in service order (possibly the requesting one) is preempted: it frees its blocks and
+# restarts later. Because the batch is processed in service order, a victim is never already part of this step.
+
+
+def plan_decodes(
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    budget: StepBudget,
+    preempt: Callable[[LiveSequence], None],
+    draft_tokens: int = 0,
+) -> None:
+    """Plan one step for each decoding sequence.
+
+    Args:
+        running: all sequences in the batch, in service order.
+        preempt: takes a sequence out of `running` and frees its blocks.
+        draft_tokens: tokens beyond the first that the step may add to a sequence; its blocks cover them, unless it
+            fills the whole arena.
+    Effects: fills `budget`; may shorten `running` from its end.
+    """
+    block_tokens, width, most = blocks.block_tokens, blocks.width, blocks.max_tokens
+    index = 0
+    while index < len(running) and budget.tokens_left > 0:
+        sequence = running[index]
+        index += 1
+        if sequence.phase is not SequencePhase.DECODING:
+            continue
+        upto = min(len(sequence.tokens) + draft_tokens, most)
+        if upto * width <= len(sequence.blocks) * block_tokens or make_room(sequence, upto, running, blocks, preempt):
+            budget.feed(sequence)
+
+
+def make_room(
+    sequence: LiveSequence,
+    tokens: int,
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    preempt: Callable[[LiveSequence], None],
+) -> bool:
+    """Grow the block table of a sequence that is not in the step yet, preempting from the end of the batch sequences
+    that are not in it either. Returns: False if the sequence itself was preempted.
+    """
+    while not blocks.grow(sequence, tokens):
+        victim = next(one for one in reversed(running) if not one.in_flight)
+        preempt(victim)
+        if victim is sequence:
+            return False
+    return True
+
+
+# Chunked prefill: prompts share the part of the step's token budget that decodes leave, in service order.
+#
+# A prompt longer than the rest of the budget is cut; its next chunk is in the next step. All blocks of a prompt are
+# reserved when it is admitted, so a started prompt never waits for blocks; but if a window frees some of them, each
+# chunk allocates its blocks, as decodes do.
+
+
+def plan_chunks(
+    running: list[LiveSequence],
+    blocks: SequenceBlocks,
+    budget: StepBudget,
+    preempt: Callable[[LiveSequence], None],
+) -> None:
+    """Plan the next chunk of each admitted prompt while budget is left.
+
+    Args:
+        running: all sequences in the batch, in service order.
+        preempt: as for `plan_decodes`.
+    Effects: fills `budget`; may shorten `running` from its end if a window frees blocks while sequences run.
+    """
+    for sequence in running:
+        if budget.tokens_left <= 0:
+            return
+        if sequence.phase is not SequencePhase.PREFILLING:
+            continue
+        if blocks.slides:
+            upto = sequence.num_computed + min(sequence.num_missing, budget.tokens_left)
+            if not make_room(sequence, upto, running, blocks, preempt):
+                continue
+        budget.feed(sequence)

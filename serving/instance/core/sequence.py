@@ -6,13 +6,165 @@ case with more tokens to catch up.
 """
 
 import math
+from collections.abc import Sequence
+from enum import Enum
+from typing import overload
 
+from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.instance.core.known_tokens import KnownTokens
-from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase, next_phase
 from serving.instance.core.speculation import Acceptance
 from serving.values.sequence import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.values.step_plan import SampleOrder
+
+# The tokens of one sequence, prompt and output, without a copy of the prompt.
+#
+# Prompts are long, never change and are in the command anyway; a virtual-time run has prompts that are only lengths. So
+# a sequence's tokens are a view: first the prompt, then the output, which grows.
+
+
+class KnownTokens(Sequence[int]):
+    """`prompt` followed by `output`, both by reference."""
+
+    __slots__ = ("_prompt", "_prompt_len", "output")
+
+    def __init__(self, prompt: Sequence[int], output: list[int]) -> None:
+        """
+        Args:
+            prompt: never changes.
+            output: its owner may append to it.
+        """
+        self._prompt = prompt
+        self._prompt_len = len(prompt)
+        self.output = output
+
+    def __len__(self) -> int:
+        return self._prompt_len + len(self.output)
+
+    def span(self, start: int, stop: int) -> Sequence[int]:
+        """Tokens at positions `start ... stop - 1`, all of which exist. Copies at most those tokens."""
+        prompt_len = self._prompt_len
+        if start >= prompt_len:
+            return self.output[start - prompt_len : stop - prompt_len]
+        if stop <= prompt_len:
+            return self._prompt[start:stop]
+        return [*self._prompt[start:], *self.output[: stop - prompt_len]]
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        prompt_len = self._prompt_len
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1 or stop < start:
+                return [*self._prompt, *self.output][index]
+            return self.span(start, stop)
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._prompt[index] if index < prompt_len else self.output[index - prompt_len]
+
+
+# The phases of a sequence inside one engine, as a table.
+#
+#     add ──► WAITING ──admit──► PREFILLING ──prompt done──► DECODING ──► FINISHED
+#                ▲                 │  │                       │
+#                └────preempt──────┘  └──prompt held──► HELD ◄┤hand on
+#                │                                       └────┼─────────► FINISHED
+#                └────preempt─────────────────────────────────┘
+#     adopt ─► ADOPTING ──pull start──► PULLING ──pull done──► DECODING
+#                                                  └─────────► PREFILLING (tokens beyond the handoff are recomputed)
+#     WAITING ──fetch start──► FETCHING ──fetch done──► PREFILLING
+#
+# FETCHING: blocks are reserved, and the leading ones are being filled from the KV-cache pool. HELD: prefill is done, or
+# the instance drains; the blocks wait to be pulled and acknowledged, or to be taken over by a sequence that continues
+# here. ADOPTING: another sequence holds the blocks, usually at another instance, and no capacity is free yet. CLOSING:
+# the sequence has ended for all other parties, but a step, a pull or a fetch may still write into its blocks, which
+# therefore cannot be reused yet. An event missing in the table is a bug: `LedgerError`.
+
+
+class SequencePhase(Enum):
+    """Phase of a sequence; the order of members has no meaning."""
+
+    __hash__ = object.__hash__  # members are singletons; Enum hashes their names, in Python
+
+    WAITING = "waiting"
+    FETCHING = "fetching"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    HELD = "held"
+    ADOPTING = "adopting"
+    PULLING = "pulling"
+    CLOSING = "closing"
+    FINISHED = "finished"
+
+
+class PhaseEvent(Enum):
+    """Events of a sequence."""
+
+    __hash__ = object.__hash__  # as above
+
+    ADMIT = "admit"
+    PREEMPT = "preempt"
+    PROMPT_DONE = "prompt done"
+    PROMPT_HELD = "prompt held"
+    HAND_ON = "hand on"
+    FETCH_START = "fetch start"
+    FETCH_DONE = "fetch done"
+    PULL_START = "pull start"
+    PULL_DONE = "pull done"
+    PULL_DONE_IN_PART = "pull done in part"
+    CLOSE = "close"
+    END = "end"
+
+
+_P, _E = SequencePhase, PhaseEvent
+
+TRANSITIONS: dict[SequencePhase, dict[PhaseEvent, SequencePhase]] = {
+    _P.WAITING: {_E.ADMIT: _P.PREFILLING, _E.FETCH_START: _P.FETCHING, _E.END: _P.FINISHED},
+    _P.FETCHING: {_E.FETCH_DONE: _P.PREFILLING, _E.CLOSE: _P.CLOSING, _E.END: _P.FINISHED},
+    _P.PREFILLING: {
+        _E.PREEMPT: _P.WAITING,
+        _E.PROMPT_DONE: _P.DECODING,
+        _E.PROMPT_HELD: _P.HELD,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
+    _P.DECODING: {
+        _E.PREEMPT: _P.WAITING,
+        _E.HAND_ON: _P.HELD,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
+    _P.HELD: {_E.END: _P.FINISHED},
+    _P.ADOPTING: {_E.PULL_START: _P.PULLING, _E.END: _P.FINISHED},
+    _P.PULLING: {
+        _E.PULL_DONE: _P.DECODING,
+        _E.PULL_DONE_IN_PART: _P.PREFILLING,
+        _E.CLOSE: _P.CLOSING,
+        _E.END: _P.FINISHED,
+    },
+    _P.CLOSING: {_E.END: _P.FINISHED},
+    _P.FINISHED: {},
+}
+
+
+def next_phase(phase: SequencePhase, event: PhaseEvent) -> SequencePhase:
+    """The phase after `event`.
+
+    Raises: LedgerError if the event is impossible in this phase.
+    """
+    following = TRANSITIONS[phase].get(event)
+    if following is None:
+        raise LedgerError(f"a {phase.value} sequence cannot take the event '{event.value}'")
+    return following
+
+
+# The scheduler's record of one sequence.
 
 Turn = tuple[float, int]
 """Order among sequences of equal priority, smallest first: engine time [s], then arrival number."""

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.instance.core.block_pool import BlockPool
-from serving.instance.core.sequence import LiveSequence
-from serving.instance.core.sequence_phase import SequencePhase
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.values.layer_split import FetchedRows
 from serving.values.prefix_hash import extend_hashes
 

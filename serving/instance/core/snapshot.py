@@ -8,7 +8,7 @@ from serving.instance.core.handoffs import HeldHandoffs
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import Scheduler
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS
-from serving.values.engine_snapshot import EngineSnapshot
+from serving.values.instances import EngineSnapshot
 from serving.values.throughput import BusyThroughput
 
 

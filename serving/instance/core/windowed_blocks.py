@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId
 from serving.instance.core.block_pool import BlockPool
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks, blocks_for
-from serving.instance.core.sequence_phase import SequencePhase
 from serving.instance.core.settings import EngineSettings
 from serving.values.layer_split import GONE, FetchedRows, LayerSplit
 

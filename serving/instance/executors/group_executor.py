@@ -14,7 +14,7 @@ from hardware.ub.exchange_layout import WindowShape
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
-from serving.values.expert_facts import ExchangeFacts, ExpertWork
+from serving.values.expert_map import ExchangeFacts, ExpertWork
 from serving.values.step_plan import StepPlan, StepResult
 
 

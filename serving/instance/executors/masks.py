@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from serving.errors import EngineError, GrammarError
-from serving.grammar.matcher import Allowed, Matchers, allowed_rows
-from serving.grammar.permitted import limits_tokens, permitted
+from serving.grammar.matcher import Allowed, Matchers, allowed_rows, limits_tokens, permitted
 from serving.ids import SequenceId
 from serving.model.sampler import Mask
 from serving.values.step_plan import SampleOrder, SequenceStep

@@ -1,15 +1,16 @@
 """Grammars in native steps: the step gets masks from matchers when it samples, and reports the sampled tokens."""
 
-from collections.abc import Sequence
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
 
-from serving.errors import GrammarError
-from serving.grammar.guidance import GuidanceRoute, PythonRoute
-from serving.grammar.guidance_c import CRoute, load
+from serving.errors import GrammarError, ModelError
+from serving.grammar.guidance import CRoute, GuidanceRoute, PythonRoute, load
 from serving.grammar.matcher import Matcher, Matchers
 from serving.ids import SequenceId
 from serving.instance.executors.native_batch import NativeBatch
 from serving.model.native import library
-from serving.model.native.text_tokens import TextTokens
+from serving.model.native.library import Library
 from serving.values.step_plan import SequenceStep
 
 
@@ -91,3 +92,38 @@ class StepMatchers:
         except GrammarError as error:
             self.failures[name] = str(error)
             return None
+
+
+# Token ids of texts for native code, which caches them and requests each text once.
+
+_Address, _Size = ctypes.c_void_p, ctypes.c_size_t
+_Ask = ctypes.CFUNCTYPE(_Size, _Address, _Address, _Size, _Address, _Size)
+
+
+class TextTokens:
+    """A cm_text_tokens with its `cm_tokenize` function.
+
+    Args:
+        encode: returns the tokens of a text; called from any thread.
+    Attributes:
+        function: address of cm_tokenize.
+        data: its first argument; valid while this object exists.
+    Raises: ModelError if there is no memory.
+    """
+
+    def __init__(self, library: Library, encode: Callable[[str], Sequence[int]]) -> None:
+        def ask(_data: int, text: int, size: int, tokens: int, most: int) -> int:
+            ids = encode(ctypes.string_at(text, size).decode(errors="replace"))
+            if kept := array("I", ids[:most]):
+                ctypes.memmove(tokens, kept.buffer_info()[0], len(kept) * kept.itemsize)
+            return len(ids)
+
+        self._functions = library.functions
+        self._ask = _Ask(ask)
+        self.function: int = ctypes.cast(self._functions.cm_tokenize, ctypes.c_void_p).value or 0
+        self.data: int = self._functions.cm_text_tokens_new(self._ask) or 0
+        if not self.data:
+            raise ModelError("no memory for the tokens of texts")
+
+    def __del__(self) -> None:
+        self._functions.cm_text_tokens_free(self.data)

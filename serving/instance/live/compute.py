@@ -15,7 +15,7 @@ from serving.grammar.compile import Grammars
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
-from serving.values.expert_moves import ExpertOrder, RankEvent
+from serving.values.expert_map import ExpertOrder, RankEvent
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.layer_split import LayerSplit
 

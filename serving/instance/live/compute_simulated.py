@@ -6,6 +6,7 @@ checks, the gateway with its timeouts, a request's deadline in every process, an
 measures simulated time divided by the time scale.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from hardware.clock import ScaledClock
@@ -13,28 +14,24 @@ from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
 from hardware.device.npu import VirtualNpu
 from hardware.spec.plane import Plane
 from hardware.units import MIB
-from serving.accounted_kv import AccountedKv, accounted_kv
+from hardware.variation import StepVariation
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import AccountedKv, accounted_kv, npu_of, simulated_cost
+from serving.config.simulation import SimulationConfig
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matchers
 from serving.instance.core.ports import KvTransport
 from serving.instance.core.settings import EngineRole
-from serving.instance.executors.simulated_answers import SimulatedAnswers
-from serving.instance.executors.simulated_dies import DecodeDies
-from serving.instance.executors.simulated_executor import BlockStamps, SimulatedExecutor, StepTimes
-from serving.instance.executors.simulated_grammar import GrammarAnswers
+from serving.instance.executors.simulated_answers import GrammarAnswers, SimulatedAnswers
+from serving.instance.executors.simulated_executor import BlockStamps, DecodeDies, SimulatedExecutor, StepTimes
 from serving.instance.live.compute import Attached, InstanceCache, KvBlocks, blocks_in_ub
-from serving.instance.live.npu_of import npu_of
-from serving.instance.live.pace import Pace
-from serving.instance.live.slowdown import slowdown_of
-from serving.instance.live.timed_moves import TimedCache, TimedTransport
+from serving.instance.live.timed_moves import Pace, TimedCache, TimedTransport
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
-from serving.served_architecture import served_architecture
-from serving.simulated_cost import simulated_cost
-from serving.values.instance_place import InstancePlace
+from serving.model.dense_form import served_architecture
+from serving.values.instances import InstancePlace
 
 BUFFERS = "buffers"
 PULLS_AT_ONCE = 64
@@ -171,3 +168,18 @@ def plain_words(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def _is_plain(text: str) -> bool:
     return text.strip() != "" and text.isprintable() and "\ufffd" not in text
+
+
+# Deviations of simulated steps from their prediction: jitter and spikes, by step, derived from the seed.
+
+
+def slowdown_of(simulation: SimulationConfig, name: str) -> Callable[[int], float] | None:
+    """The factor on the duration of each step of one instance.
+
+    Returns: None if steps take exactly the predicted time.
+    """
+    if not simulation.jitter and not simulation.spike_share:
+        return None
+    return StepVariation(
+        simulation.jitter, simulation.spike_share, simulation.spike_factor, simulation.seed, name
+    ).factor

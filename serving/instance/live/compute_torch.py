@@ -1,11 +1,15 @@
 """Real tokens: a model, native or in torch, its KV cache in the instance's shared memory or on an accelerator."""
 
+import ctypes
 import logging
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypedDict
 
 import msgspec
 import torch
+from torch import Tensor
 
 from hardware.clock import WallClock
 from hardware.device.instance import WEIGHTS, WORKSPACE, VirtualInstance
@@ -15,34 +19,32 @@ from hardware.spec.plane import Plane
 from hardware.units import MIB
 from serving.allocator import keep_freed_memory, return_freed_memory
 from serving.config.serve import ServeConfig
-from serving.errors import ConfigError, ModelError
+from serving.errors import ConfigError, EngineError, ModelError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.grammar.compile import Grammars
 from serving.grammar.matcher import Matchers
 from serving.grammar.vocabulary import Vocabulary
 from serving.group.compute.rank_parts import RankParts
-from serving.ids import BlockId
+from serving.ids import BlockId, SequenceId
 from serving.instance.core.ports import KvTransport, StepExecutor
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.instance.live.compute import Attached, InstanceCache, KvBlocks, blocks_in_ub
-from serving.instance.live.device_mirror import DeviceMirror
-from serving.instance.live.openmp import end_idle_workers
 from serving.instance.live.pool_access import PoolAccess
-from serving.instance.live.speed_probe import probed_tokens_per_s
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
-from serving.model.kv_cache import KvCache
+from serving.model.dense_form import served_architecture
+from serving.model.kv_cache import KvCache, split_layers
 from serving.model.kv_layout import KvLayout
 from serving.model.loader import load_model, product_forms
 from serving.model.model import Model
-from serving.model.model_version import model_version
 from serving.model.native import library
+from serving.model.parcel import model_version
 from serving.model.size import rank_weight_bytes, weight_bytes
-from serving.model.split_layers import split_layers
-from serving.served_architecture import served_architecture
-from serving.values.instance_place import InstancePlace
+from serving.values.instances import InstancePlace
+from serving.values.sequence import SamplingParams
+from serving.values.step_plan import SampleOrder, SequenceStep, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -277,3 +279,95 @@ def _device(config: ServeConfig) -> str:
     if config.model.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return config.model.device
+
+
+# KV blocks of an accelerator, mirrored in the UB segment during a handoff.
+#
+# On the CPU the KV cache itself is in shared memory, and no mirror is needed. An accelerator's memory cannot be mapped
+# by other processes, so blocks are saved to the same place of the host arena before they are registered, and loaded
+# from it after they were pulled.
+
+
+class DeviceMirror:
+    """Copies blocks between a device's KV cache and an arena of shared memory of the same layout.
+
+    Args:
+        blocks: `[num_blocks, ...]` on the device, contiguous and in order.
+        arena: at least as many bytes, writable, on the host.
+    """
+
+    def __init__(self, blocks: Tensor, arena: memoryview) -> None:
+        self._device = blocks
+        host = torch.frombuffer(arena, dtype=blocks.dtype, count=blocks.numel())
+        self._host = host.view(blocks.shape)
+
+    def save(self, blocks: Sequence[BlockId]) -> None:
+        """Copy from device to arena; complete on return."""
+        index = torch.tensor(blocks, dtype=torch.int64)
+        self._host[index] = self._device[index.to(self._device.device)].to("cpu")
+
+    def load(self, blocks: Sequence[BlockId]) -> None:
+        """Copy from arena to device; complete on return."""
+        index = torch.tensor(blocks, dtype=torch.int64)
+        self._device[index.to(self._device.device)] = self._host[index].to(self._device.device)
+        if self._device.is_cuda:
+            torch.cuda.synchronize(self._device.device)
+
+
+# Releases the OpenMP workers of a thread that ran a parallel region.
+#
+# libgomp counts the workers of all threads of a process. If there are more than CPUs, its workers sleep immediately
+# instead of spinning for the next piece of work, although most of them are idle: an engine of two threads on two CPUs,
+# whose model was loaded by another thread with two, took 1.6 times as long for a torch step, mostly for wake-ups.
+
+_PAUSE_HARD = 2
+
+
+def end_idle_workers() -> bool:
+    """End the OpenMP workers of the calling thread; new ones start on demand.
+
+    Returns: False, without effect, if OpenMP's library lacks the function.
+    Effects: ends threads of OpenMP.
+    Source: `omp_pause_resource_all` of OpenMP 5.0.
+    """
+    pause = getattr(ctypes.CDLL(None), "omp_pause_resource_all", None)
+    return pause is not None and pause(_PAUSE_HARD) == 0
+
+
+# Decoding speed of an instance, measured once at its start and shown to users.
+
+ENOUGH_S = 0.25
+"""No probe step starts later [s], so that models with slow steps do not delay the start."""
+_STEP = -2
+"""A step number that no engine uses."""
+
+
+def probed_tokens_per_s(
+    executor: StepExecutor,
+    blocks: Sequence[BlockId],
+    block_tokens: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """Decode a made-up sequence within its first KV block. Call it before the engine takes its first step.
+
+    Args:
+        blocks: those with the first `block_tokens` positions of a sequence.
+        clock: monotonic [s].
+    Returns: decode steps per second of one sequence; the first step, with cold memory, counts only if it is the
+        only one. None if the executor refuses it.
+    Effects: overwrites these blocks.
+    """
+    token, known, marks = 0, [0], [clock()]
+    try:
+        for start in range(block_tokens):
+            order = SampleOrder(SamplingParams(temperature=0.0), known[:1], known[1:])
+            step = SequenceStep(SequenceId("probe"), (token,), start, blocks, order, alone=True)
+            (token,) = executor.execute(StepPlan(_STEP, (step,))).results[0].tokens
+            known.append(token)
+            marks.append(clock())
+            if marks[-1] - marks[0] > ENOUGH_S:
+                break
+    except (EngineError, ValueError):
+        return None
+    first = 1 if len(marks) > 2 else 0
+    return (len(marks) - 1 - first) / max(marks[-1] - marks[first], 1e-9)

@@ -29,11 +29,10 @@ from serving.errors import GroupError, ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
-from serving.instance.live.duration_reporter import DurationReporter
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import DurationReporter, LoopNews
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
-from serving.instance.live.pool_worker import PoolWorker
+from serving.instance.live.pool_access import PoolWorker
 from serving.values.health import StepLimits, StepWatch
 from serving.values.news import ends
 from serving.values.orders import Add

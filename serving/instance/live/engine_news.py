@@ -2,10 +2,46 @@
 
 from collections.abc import Callable
 
+from serving.instance.core import events as e
 from serving.instance.core.events import EngineEvent, HandoffClosed
+from serving.instance.core.visit_timer import VisitTimer
 from serving.values.news import News
 from serving.values.visit_times import StepTime, VisitTimes
 
 LoopNews = News | HandoffClosed | VisitTimes | StepTime
 Post = Callable[[EngineEvent], None]
 """Passes an event to an engine; callable from any thread, returns immediately. See `EngineLoop.post`."""
+
+
+# Durations that an engine loop sends to gateways, before the events to which they belong.
+
+
+class DurationReporter:
+    """Measures durations from one engine's events for its loop; protected by the engine's lock.
+
+    Args:
+        predicted_s: time of real NPUs for all steps so far [s].
+    """
+
+    def __init__(self, predicted_s: Callable[[], float]) -> None:
+        self._predicted_s = predicted_s
+        self._so_far_s = 0.0
+        self._timer = VisitTimer()
+
+    def note(
+        self, event: e.EngineEvent, effects: list[e.EngineEffect], now: float, busy_s: float
+    ) -> list[VisitTimes | StepTime]:
+        """Observe an event and its effects.
+
+        Args:
+            busy_s: total time spent in steps, including one that the event ends [s].
+        Returns: events to send before the effects.
+        """
+        if not isinstance(event, e.StepDone | e.StepFollowed):
+            return [*self._timer.watch(event, effects, now)]
+        total_s = self._predicted_s()
+        predicted_s, self._so_far_s = total_s - self._so_far_s, total_s
+        visits = self._timer.watch(event, effects, now, predicted_s)
+        if not effects:
+            return [*visits]
+        return [StepTime(now, busy_s, event.result.elapsed_s, predicted_s), *visits]

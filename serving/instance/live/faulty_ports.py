@@ -11,13 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from serving.config.chaos import ChaosConfig
+from serving.config.health import ChaosConfig
+from serving.faults.injected import FaultReader, faults_path, session_of
 from serving.ids import BlockHash, BlockId, ReplicaId
-from serving.injected_faults import FaultReader, faults_path, session_of
 from serving.instance.core.ports import GroupExecutor, KvTransport, PreparingExecutor, StepExecutor
 from serving.instance.live.compute import InstanceCache
 from serving.instance.live.ub_transport import LinkFaults
-from serving.values.instance_place import InstancePlace
+from serving.values.instances import InstancePlace
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, StoreReport
 from serving.values.sequence import HandoffTicket

@@ -15,15 +15,13 @@ from serving.config.health import HealthConfig
 from serving.config.serve import ServeConfig
 from serving.group.core.rank_life import check_offers
 from serving.instance.core.engine import InstanceEngine
-from serving.instance.core.from_config import engine_settings
-from serving.instance.core.record import header_of, recorded
-from serving.instance.core.settings import EngineSettings
-from serving.instance.live.compute import Attached, GroupMember, InstanceCache
+from serving.instance.core.engine_record import header_of, recorded
+from serving.instance.core.settings import EngineSettings, engine_settings
+from serving.instance.live.compute import Attached, Compute, GroupMember, InstanceCache
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.faulty_ports import FaultyPorts
 from serving.instance.live.gentle import run_gently
 from serving.instance.live.instance_server import InstanceServer
-from serving.instance.live.make_compute import make_compute
 from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.segment_reader import SegmentReader
 from serving.instance.live.segment_server import SegmentServer
@@ -31,9 +29,8 @@ from serving.instance.live.ub_transport import LinkFaults, UbTransport
 from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
-from serving.values.health import StepLimits
-from serving.values.instance_place import InstancePlace
-from serving.values.link_health import LinkLimits
+from serving.values.health import LinkLimits, StepLimits
+from serving.values.instances import InstancePlace
 from serving.values.pool_view import PoolView
 from serving.wire.messages import InstanceWelcome
 
@@ -311,3 +308,23 @@ def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
     """How long a step may take, in the instance's time, where fast simulated time lengthens a short pause."""
     scale, health = max(1.0, time_scale), config.health
     return StepLimits(health.step_stall_s * scale, health.step_factor, config.engine.stall_timeout_s * scale)
+
+
+# Creates an instance's compute according to the configuration.
+#
+# Only the selected one is imported: a simulated replica never loads the tensor library.
+
+
+def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
+    """The compute for `[engine] executor`, with its model and its dies' memory booked; may be slow.
+
+    Raises: ModelError, ConfigError, HardwareError (too little HBM).
+    Effects: those of the implementation.
+    """
+    if config.engine.executor == "simulated":
+        from serving.instance.live.compute_simulated import SimulatedCompute
+
+        return SimulatedCompute(config, place)
+    from serving.instance.live.compute_torch import TorchCompute
+
+    return TorchCompute(config, place, access)

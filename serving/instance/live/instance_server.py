@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from serving.config.ports import ANY_PORT, PortRange
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.deadline import within
 from serving.errors import LinkError
 from serving.grammar.compile import Grammars
@@ -34,15 +34,14 @@ from serving.instance.core.life import (
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopNews
 from serving.sockets.secrets import ClusterSecrets
+from serving.values.health import PathFault
 from serving.values.instances import CRASHED_AGE_S, Status
-from serving.values.link_health import PathFault
 from serving.values.news import FailKind, News, Refused, ends, in_time_of
 from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.sequence import SequenceSpec
 from serving.values.visit_times import StepTime, VisitTimes, after, in_real_time
 from serving.wire import messages as m
-from serving.wire.connection import Connection, verifier_of
-from serving.wire.listener import Listener
+from serving.wire.connection import Connection, Listener, verifier_of
 
 logger = logging.getLogger(__name__)
 

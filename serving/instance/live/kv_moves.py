@@ -4,7 +4,11 @@ Steps never wait for moves; the engine receives their ends as events.
 """
 
 import logging
+import threading
+from bisect import bisect_left
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -14,8 +18,7 @@ from serving.ids import SequenceId
 from serving.instance.core.events import HandoffReady, PullDone, PullOrder, failure
 from serving.instance.core.ports import KvTransport
 from serving.instance.live.engine_news import LoopNews, Post
-from serving.instance.live.handoff_counts import HandoffPathCounts
-from serving.instance.live.work_threads import WorkThreads
+from serving.telemetry.stats import BOUNDS_S, MOST_SOURCES, OTHER
 from serving.values.news import Prefilled, refusal
 from serving.values.orders import Cancel
 from serving.values.visit_times import CHECKSUMS, Leg, VisitTimes
@@ -102,3 +105,63 @@ class KvMoves:
         self._pulls.pop(order.sequence_id, None)
         self.paths.add(order.ticket.node_id, elapsed, moved, failed=problem is not None)
         self._post(PullDone(order.sequence_id, moved, problem, elapsed))
+
+
+# Counts of one instance's pulls, by source node.
+
+
+class HandoffPathCounts:
+    """Counts of one instance. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def add(self, source: str, seconds: float, moved_bytes: int, *, failed: bool) -> None:
+        """Count one pull.
+
+        Args:
+            source: node that had the blocks.
+        """
+        with self._lock:
+            if source not in self._rows and len(self._rows) >= MOST_SOURCES:
+                source = OTHER
+            row = self._rows.setdefault(source, [0] * (len(BOUNDS_S) + 3))
+            if failed:
+                row[1] += 1
+                return
+            row[0] += moved_bytes
+            row[2 + bisect_left(BOUNDS_S, seconds)] += 1
+            self._sums[source] = self._sums.get(source, 0.0) + seconds
+
+    def facts(self) -> dict[str, list[float]]:
+        """The counts in the form to be reported: by source, bytes, failures, sum of durations [s], counts by bucket."""
+        with self._lock:
+            return {name: [row[0], row[1], self._sums.get(name, 0.0), *row[2:]] for name, row in self._rows.items()}
+
+
+# Threads for KV moves, which may hang as long as their sources do.
+
+
+class WorkThreads:
+    """Runs work concurrently, starting it in submission order; it need not be waited for at the end.
+
+    Args:
+        at_once: maximum number of concurrent calls.
+    """
+
+    def __init__(self, at_once: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix=name)
+        self._unfinished: set[Future[None]] = set()
+
+    def submit(self, work: Callable[[Any], None], order: object) -> None:
+        """Run `work(order)` as soon as a thread is free."""
+        future = self._threads.submit(work, order)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+
+    def stop(self, timeout_s: float) -> None:
+        """Drop queued work, and wait for the rest until the timeout [s]; hanging work is abandoned."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._unfinished), timeout_s)

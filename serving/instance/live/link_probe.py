@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from serving.errors import HandoffError, HandoffExpiredError
 from serving.ids import NodeId, ReplicaId
 from serving.instance.live.segment_reader import SegmentPlace
-from serving.values.link_health import LinkHealth, LinkLimits, LinkState, PathFault
+from serving.values.health import LinkHealth, LinkLimits, LinkState, PathFault
 
 logger = logging.getLogger(__name__)
 

@@ -1,16 +1,24 @@
 """Access of one instance to the KV-cache pool: created once, from the configuration and the view of the pool."""
 
+import logging
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving.config.kvcache import KvCacheConfig
 from serving.ids import NodeId, ReplicaId
-from serving.instance.live.pool_worker import FETCHES_AT_ONCE
-from serving.kvpool.live.client import PoolClient
+from serving.instance.core.events import FetchDone, FetchOrder, StoreDone, StoreOrder
+from serving.instance.core.ports import ContextCache
+from serving.instance.live.engine_news import Post
+from serving.instance.live.kv_moves import WorkThreads
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 from serving.kvpool.live.model_cache import ModelCache
+from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.segments import Segments
 from serving.sockets.secrets import ClusterSecrets
+from serving.values.pool_outcome import FetchReport, MissReason
 from serving.values.pool_view import PoolView
 
 
@@ -63,3 +71,87 @@ class PoolAccess:
         if not self.config.models:
             return None
         return ModelCache(f"{replica}/weights", node, self.secret, self.view, self.config.scope)
+
+
+# Executes an engine's commands to the KV-cache pool, on separate threads, so that no step waits for them.
+#
+# Fetches and stores have different threads, since a token may depend on a fetch but never on a store. Several fetches
+# run concurrently, so that one that waits for a slow disk delays no other prompt. Waiting stores are combined into one
+# batch; the engine, which pins their blocks, bounds their number.
+
+logger = logging.getLogger(__name__)
+
+BATCH_BLOCKS = 64
+"""Blocks per batch of stores: enough to make the two round trips cheap, few enough to unpin them soon."""
+FETCHES_AT_ONCE = 4
+"""More than prefill looks ahead in prompts of usual length; each has separate connections to every server."""
+
+
+class PoolWorker:
+    """The threads between one engine and its `ContextCache`.
+
+    Args:
+        post: passes an event to the engine's thread.
+    """
+
+    def __init__(self, cache: ContextCache, post: Post, name: str) -> None:
+        self._cache = cache
+        self._post = post
+        self._fetcher = WorkThreads(FETCHES_AT_ONCE, f"{name}-fetch")
+        self._waiting: deque[StoreOrder] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._storer = threading.Thread(target=self._store_forever, name=f"{name}-store", daemon=True)
+        self._storer.start()
+
+    def take(self, order: FetchOrder | StoreOrder) -> None:
+        """Start a fetch or queue a store; posts `FetchDone` or `StoreDone` to the engine with any outcome."""
+        if isinstance(order, FetchOrder):
+            self._fetcher.submit(self._fetch, order)
+            return
+        self._waiting.append(order)
+        self._wake.set()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the threads after their current work, waiting until the timeout [s]; queued stores are dropped."""
+        deadline = time.monotonic() + timeout_s
+        self._stopping = True
+        self._wake.set()
+        self._fetcher.stop(timeout_s)
+        self._storer.join(max(0.0, deadline - time.monotonic()))
+
+    def _fetch(self, order: FetchOrder) -> None:
+        try:
+            report = self._cache.fetch(order.namespace, order.hashes, order.blocks, order.rows)
+        except Exception:
+            logger.exception("fetch for %s failed unexpectedly; its prompt is computed", order.sequence_id)
+            report = FetchReport(0, lost_blocks=len(order.blocks), reason=MissReason.ERROR)
+        self._post(FetchDone(order.sequence_id, report))
+
+    def _store_forever(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting and not self._stopping:
+                self._store(self._next_batch())
+
+    def _next_batch(self) -> list[StoreOrder]:
+        """Waiting orders of one namespace, oldest first, up to `BATCH_BLOCKS` blocks (at least one order)."""
+        batch = [self._waiting.popleft()]
+        blocks = len(batch[0].blocks)
+        while self._waiting and self._waiting[0].namespace == batch[0].namespace:
+            blocks += len(self._waiting[0].blocks)
+            if blocks > BATCH_BLOCKS:
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _store(self, batch: list[StoreOrder]) -> None:
+        hashes = [prefix_hash for order in batch for prefix_hash in order.hashes]
+        blocks = [block for order in batch for block in order.blocks]
+        try:
+            self._cache.store(batch[0].namespace, hashes, blocks)
+        except Exception:
+            logger.exception("storing %d blocks failed unexpectedly; they are dropped", len(blocks))
+        for order in batch:
+            self._post(StoreDone(order.order_id))

@@ -15,13 +15,13 @@ from ray import serve
 
 from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.first_import import IMPORTING_SINCE
+from serving.cluster.identity import SocketKeeper
 from serving.cluster.logs import log_beside_serve
-from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.membership import Announcer, Member
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
-from serving.cluster.socket_keeper import SocketKeeper
+from serving.cluster.serve_replicas import keep_on_loopback
 from serving.cluster.start_clock import StartClock
 from serving.config.serve import ServeConfig
 from serving.deadline import within

@@ -18,7 +18,7 @@ import numpy as np
 
 from hardware.errors import HardwareError
 from hardware.ub.segment import UbSegment
-from serving.config.ports import ANY_PORT, PortRange
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import UNREADABLE, ConfigError, LinkError
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.bulk import receive_views, send_views, tune_bulk

@@ -14,15 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hardware.errors import HardwareError
-from hardware.ub.attachments import Attachments
 from hardware.ub.copy import checksum, copy_checked
-from hardware.ub.segment import UbSegment
+from hardware.ub.segment import Attachments, UbSegment
 from serving.errors import HandoffChecksumError, HandoffError, HandoffExpiredError, HandoffTimeoutError
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId
 from serving.instance.live.link_probe import LinkProbes, PeerMemory
 from serving.instance.live.segment_reader import SegmentPlace
 from serving.kvpool.live.context_cache import ArenaMirror
-from serving.values.link_health import LinkLimits
+from serving.values.health import LinkLimits
 from serving.values.sequence import BlockExtent, HandoffTicket
 
 RemoteReader = Callable[[SegmentPlace, Sequence[tuple[int, int]], Sequence[memoryview]], Sequence[int]]

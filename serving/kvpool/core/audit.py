@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.entry import EntryView
 
 MAX_PROBLEMS = 100
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable
 
-from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import Kind
+from serving.kvpool.core.entry import EntryView, Kind
 
 
 def drawn_bit(entries: Iterable[EntryView], draw: float) -> tuple[EntryView, int] | None:

@@ -1,6 +1,6 @@
 """Every entry of a memory server and its location; the only module in which an entry changes its tier.
 
-It decides no policy. It moves entries through their states (see `entries.py`) and updates all derived data: the map
+It decides no policy. It moves entries through their states (see `entry.py`) and updates all derived data: the map
 that lookups use, extents, the order of eviction, SSD bytes, accounts, counters.
 """
 
@@ -8,13 +8,12 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import Kind, Order, Space, Unlink
+from serving.kvpool.core.entry import Entry, Kind, Order, Space, Unlink
 from serving.kvpool.core.eviction import make_policy
 from serving.kvpool.core.leases import LeaseBook, ReservationBook
 from serving.kvpool.core.manager_stats import Counters
 from serving.kvpool.core.quotas import Account, AccountBook
-from serving.kvpool.core.settings import ManagerSettings
+from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.slab_allocator import SlabAllocator
 
 _NOTHING: dict[BlockHash, Entry] = {}

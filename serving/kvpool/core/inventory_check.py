@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from serving.errors import LedgerError
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import EntryTier, Kind
+from serving.kvpool.core.entry import Entry, EntryTier, Kind
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quotas import Account

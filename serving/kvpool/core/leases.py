@@ -7,7 +7,7 @@ queue of expiries.
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from serving.kvpool.core.entries import Entry
+from serving.kvpool.core.entry import Entry
 
 
 class LeaseBook:

@@ -14,15 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry, EntryView, view_of
-from serving.kvpool.core.entry import Found, Grant, Kind, Order, Space, Unlink
+from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, Unlink, view_of
 from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
 from serving.kvpool.core.promotions import Promotions
 from serving.kvpool.core.quotas import NamespaceUsage
-from serving.kvpool.core.settings import ManagerSettings
+from serving.kvpool.core.server_settings import ManagerSettings
 from serving.kvpool.core.shelf import Shelf
 from serving.kvpool.core.slab_allocator import Fragmentation
 from serving.kvpool.core.spills import Spills

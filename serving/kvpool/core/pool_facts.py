@@ -9,7 +9,7 @@ from typing import Any
 
 from serving.kvpool.core.batch_write import EXPIRED, NO_SERVER
 from serving.kvpool.core.entry import GrantStatus
-from serving.telemetry.pool_stats import MemoryServerStats, OperationLatencies, PoolClientStats
+from serving.telemetry.stats import MemoryServerStats, OperationLatencies, PoolClientStats
 from serving.values.pool_outcome import MissReason
 from serving.values.pool_view import PoolView, ViewServer
 

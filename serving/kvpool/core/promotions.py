@@ -1,8 +1,7 @@
 """Entries on their way from SSD back to DRAM, and those that still wait for room there."""
 
 from serving.errors import LedgerError
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import LoadFromSsd
+from serving.kvpool.core.entry import Entry, LoadFromSsd
 from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 

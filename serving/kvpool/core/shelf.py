@@ -13,13 +13,18 @@ hashes looked up and missed. The driver ends leases and writes itself and enforc
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import GrantStatus, Space
+from serving.kvpool.core.batch_write import NO_SERVER
+from serving.kvpool.core.entry import Entry, GrantStatus, Space
 from serving.kvpool.core.inventory import Inventory
+from serving.kvpool.core.prefix_find import is_better_copy
 from serving.kvpool.core.promotions import Promotions
+from serving.kvpool.core.ring import HashRing
 from serving.kvpool.core.writers import Writers
+from serving.values.pool_outcome import MissReason
 
 
 class Shelf:
@@ -98,3 +103,136 @@ class Shelf:
             self._writers.count_present()
             return GrantStatus.PRESENT
         return self._writers.admit(self.space, self._account, hash, nbytes, client, now)
+
+
+# Find and store over the shelves of many servers, for a driver that has the whole pool in its own process.
+#
+# `PrefixFind` and `BatchWrite` make the same decisions with messages in between; here a step is one call, fast enough
+# for the pool of a supernode. The same history results in the same ledgers
+# (`tests/virtual/core/test_memory_pool_machine.py`):
+#
+#   find     queries every reader of a block; all that is found counts as used, of a chain the first block last;
+#            of several copies `is_better_copy` chooses; a prefix ends at its first gap
+#   store    writes a block to its primary only; an existing entry counts as used; room is reserved from the first block
+#            on, and the last block is committed first
+
+
+class ShelfPlace(NamedTuple):
+    """A place where a block may be."""
+
+    entries: Mapping[BlockHash, Entry]
+    shelf: Shelf
+    server: str
+
+
+FoundCopy = tuple[Shelf, Entry, str]
+"""A block that was found, and its server. A plain tuple: one is made for each block of each lookup."""
+
+
+class StoredRun(NamedTuple):
+    """Result of a store.
+
+    Attributes:
+        stored: new entries. present: blocks that existed already.
+        dropped: blocks that were not stored, by reason, in the words of `BatchWrite`.
+        servers: those that received a request.
+    """
+
+    stored: int
+    present: int
+    dropped: dict[str, int]
+    servers: tuple[str, ...]
+
+
+class _Places(dict[str | None, tuple[ShelfPlace, ...]]):
+    """The place at each server that responds."""
+
+    def __missing__(self, name: str | None) -> tuple[ShelfPlace, ...]:
+        return ()
+
+
+class ShelfRoutes:
+    """Where the blocks of one space may be; valid until the ring or the set of responding servers changes.
+
+    Args:
+        shelves: of the servers that respond.
+        steady: every entry is with its primary, so that other readers need no query.
+        silent: why other servers do not respond; absent = they are unreachable.
+    """
+
+    def __init__(
+        self,
+        ring: HashRing,
+        shelves: Mapping[str, Shelf],
+        steady: bool,
+        silent: Mapping[str, MissReason] = MappingProxyType({}),
+    ) -> None:
+        self._ring = ring
+        self._silent = silent
+        self._steady = steady
+        self._at = _Places({name: (ShelfPlace(shelf.entries, shelf, name),) for name, shelf in shelves.items()})
+
+    def find(self, hashes: Sequence[BlockHash], now: float) -> list[FoundCopy]:
+        """The longest prefix of these blocks in the pool, the last block first.
+
+        All found blocks count as used, in the prefix or not. They are not lent.
+        """
+        run: list[FoundCopy] = []
+        for block, places in zip(reversed(hashes), reversed(self._readers(hashes)), strict=True):
+            best: Entry | None = None
+            for entries, shelf, server in places:  # the likeliest holder first
+                entry = entries.get(block)
+                if entry is not None and entry.shown:
+                    shelf.use(entry, now)
+                    if best is None or is_better_copy(entry.in_dram, best.in_dram, likelier=False):
+                        best, best_shelf, holder = entry, shelf, server
+            if best is not None:
+                run.append((best_shelf, best, holder))
+            elif run:
+                run.clear()
+        return run
+
+    def store(self, hashes: Sequence[BlockHash], nbytes: int, client: int, now: float) -> StoredRun:
+        """Publish the blocks of a chain, in its order. May evict other entries.
+
+        Args:
+            nbytes: of each block.
+            client: number under which the ledgers book the writer.
+        """
+        homes = self._primaries(hashes)
+        for block, places in zip(reversed(hashes), reversed(homes), strict=True):
+            if places and block in places[0].entries:  # mostly it is new
+                places[0].shelf.use_known(block, now)
+        written: list[tuple[Shelf, Entry]] = []
+        dropped: dict[str, int] = {}
+        present = 0
+        asked: dict[str, None] = {}
+        for block, places in zip(hashes, homes, strict=True):
+            if not places:
+                name = self._ring.primary(block)
+                why = NO_SERVER if name is None else self._silent.get(name, MissReason.UNREACHABLE).value
+                dropped[why] = dropped.get(why, 0) + 1
+                continue
+            _entries, shelf, server = places[0]
+            asked[server] = None
+            entry = shelf.admit(block, nbytes, client, now)
+            if isinstance(entry, Entry):
+                written.append((shelf, entry))
+            elif entry is GrantStatus.PRESENT:
+                present += 1
+            else:
+                dropped[entry.value] = dropped.get(entry.value, 0) + 1
+        # The last block first: the beginning of a chain is then the younger one, and stays longer than its end.
+        for shelf, entry in reversed(written):
+            shelf.finish(entry, now)
+        return StoredRun(len(written), present, dropped, tuple(asked))
+
+    def _readers(self, blocks: Sequence[BlockHash]) -> list[tuple[ShelfPlace, ...]]:
+        if self._steady:
+            return self._primaries(blocks)
+        at, readers = self._at, self._ring.readers
+        return [tuple([place for name in readers(block) for place in at[name]]) for block in blocks]
+
+    def _primaries(self, blocks: Sequence[BlockHash]) -> list[tuple[ShelfPlace, ...]]:
+        # Asked anew each time: the ring answers as fast as a table of some ten thousand blocks, which no cache holds.
+        return [*map(self._at.__getitem__, self._ring.primaries(blocks))]

@@ -9,8 +9,7 @@ from enum import Enum
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import Space, Spill
+from serving.kvpool.core.entry import Entry, Space, Spill
 from serving.kvpool.core.inventory import Inventory
 
 _SEARCH = 64

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import Grant, GrantStatus, Kind, Space
+from serving.kvpool.core.entry import Entry, Grant, GrantStatus, Kind, Space
 from serving.kvpool.core.evictor import Evictor
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.quotas import Account

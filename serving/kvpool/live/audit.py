@@ -11,7 +11,7 @@ from typing import Any
 from hardware.errors import UbError
 from serving.errors import LedgerError, PoolError, SsdError
 from serving.kvpool.core.audit import AuditFindings, stray_files
-from serving.kvpool.core.entries import EntryView
+from serving.kvpool.core.entry import EntryView
 from serving.kvpool.live.server_core import ServerCore
 from serving.kvpool.live.ssd_files import StoredEntry
 from serving.kvpool.live.ssd_worker import SsdWorker

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from serving.ids import BlockHash, BlockId
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.prefix_find import lookup_deadline
-from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.meters import Meters
+from serving.kvpool.live.pool_client import PoolClient
 from serving.values.layer_split import FetchedRows
 from serving.values.pool_outcome import FetchReport, MissReason, StoreReport
 

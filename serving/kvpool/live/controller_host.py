@@ -11,8 +11,13 @@ from collections.abc import Iterable
 
 from serving.errors import PoolError
 from serving.ids import NodeId
-from serving.kvpool.core.control_store import ControlStore, EmbeddedStore
-from serving.kvpool.core.controller import ControllerAnswer, ControlSettings, PoolController
+from serving.kvpool.core.controller import (
+    ControllerAnswer,
+    ControlSettings,
+    ControlStore,
+    EmbeddedStore,
+    PoolController,
+)
 from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from typing import Any
 from serving.errors import PoolError
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.entry import EntryTier, Found, GrantStatus, Kind
-from serving.kvpool.core.holds import Holds
-from serving.kvpool.core.session import Session, Writing
+from serving.kvpool.core.session import Holds, Session, Writing
 from serving.kvpool.live.audit import audit, finish_removal
 from serving.kvpool.live.frames import REST_S, PayloadRoom
 from serving.kvpool.live.server_core import ServerCore

@@ -23,10 +23,9 @@ from serving.errors import PoolError
 from serving.ids import NodeId
 from serving.kvpool.core.entry import Found, Grant, GrantStatus, Kind
 from serving.kvpool.core.messages import Abort, Commit, Committed, Done, Hold, Report, Reserve, Reserved, Unhold
-from serving.kvpool.live.extent_map import ExtentMap
+from serving.kvpool.live.link_driver import Placement, Scope
 from serving.kvpool.live.model_peer import ModelEntry, fetch, in_memory, look, look_all, release, soon
-from serving.kvpool.live.placement import Placement, Scope
-from serving.kvpool.live.segments import Segments
+from serving.kvpool.live.segments import ExtentMap, Segments
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import PoolView

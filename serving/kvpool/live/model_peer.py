@@ -11,7 +11,7 @@ from serving.errors import PoolError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import EntryTier, Found, Space
 from serving.kvpool.core.messages import Looked, Lookup, Promote, Promoted, ReleaseLeases, Report
-from serving.kvpool.live.remote_copies import pieces_of
+from serving.kvpool.live.block_copies import pieces_of
 from serving.kvpool.live.server_link import ServerLink
 
 REPLY_S = 2.0

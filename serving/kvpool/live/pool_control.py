@@ -18,11 +18,10 @@ from typing import Any
 import ray
 
 from hardware.units import MIB
-from serving.cluster.lookup import ActorLookup
-from serving.cluster.lost_nodes import LostNodeWatch
+from serving.cluster.gcs_store import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.cluster.named_actor import renew_actor
-from serving.cluster.nodes import ON_HEAD_NODE
+from serving.cluster.nodes import ON_HEAD_NODE, LostNodeWatch
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.errors import UnavailableError

@@ -20,7 +20,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from serving.errors import ConfigError, PoolError, PoolTimeoutError, PoolUnreachableError, in_words
-from serving.kvpool.core.control_store import ControlState
+from serving.kvpool.core.controller import ControlState
 from serving.values.pool_view import NamespaceRecord, ServerRecord
 
 TIMEOUT_S = 1.0

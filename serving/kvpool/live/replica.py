@@ -20,26 +20,25 @@ import ray
 
 from hardware.ray_resources import UB_MEMORY
 from hardware.units import MIB
-from serving.accounted_kv import LEAST_BYTES, AccountedKv, accounted_kv
+from serving.cluster.identity import SocketKeeper
 from serving.cluster.logs import log_beside_serve
-from serving.cluster.loopback import keep_on_loopback
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import SERVER_NAME, disk_marks, own_number
 from serving.cluster.nodes import SEGMENT_PREFIX, SHARED_MEMORY, link_host, sweep_forever
-from serving.cluster.socket_keeper import SocketKeeper
+from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.kvcache import KvCacheConfig
 from serving.config.serve import ServeConfig
+from serving.config.simulated_cost import LEAST_BYTES, AccountedKv, accounted_kv
 from serving.errors import ConfigError
+from serving.faults.injected import FaultReader, faults_path
 from serving.ids import NodeId
-from serving.injected_faults import FaultReader, faults_path
 from serving.kvpool.core.server_settings import ServerSettings
-from serving.kvpool.live.client import PoolClient
-from serving.kvpool.live.commit_worker import CommitWorker
+from serving.kvpool.live.migration import CommitWorker
+from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.pool_control import CALL_DEADLINE_S, VIEW_PERIOD_S, PoolAnnouncer, control_settings
 from serving.kvpool.live.server import MemoryServer
-from serving.kvpool.live.ssd_slot import SsdSlot
-from serving.values.namespaces import server_quotas
-from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState
+from serving.kvpool.live.ssd_files import SsdSlot
+from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord, ServerState, server_quotas
 
 logger = logging.getLogger(__name__)
 

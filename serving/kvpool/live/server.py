@@ -20,16 +20,15 @@ from hardware.ub.file import remove_stale
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.errors import SsdError
-from serving.kvpool.core.holds import Holds
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
-from serving.kvpool.live.connections import Connections
+from serving.kvpool.core.session import Holds
 from serving.kvpool.live.handlers import Desk
 from serving.kvpool.live.meters import Meters
+from serving.kvpool.live.server_connections import Connections
 from serving.kvpool.live.server_core import ServerCore
-from serving.kvpool.live.ssd_files import SsdFiles
-from serving.kvpool.live.ssd_slot import SsdSlot
+from serving.kvpool.live.ssd_files import SsdFiles, SsdSlot
 from serving.kvpool.live.ssd_worker import SsdWorker, restore
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState

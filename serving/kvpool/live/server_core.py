@@ -15,8 +15,7 @@ from hardware.ub.copy import checksum
 from hardware.ub.region import UbRegion
 from hardware.ub.segment import UbSegment
 from serving.kvpool.core.bit_flip import drawn_bit
-from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import Found, Order
+from serving.kvpool.core.entry import EntryView, Found, Order
 from serving.kvpool.core.ledger_answers import found_in_dram
 from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.server_settings import ServerSettings

@@ -5,37 +5,27 @@ from collections.abc import Callable, Mapping
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.config_keys import ConfigKeys
-from serving.model.families import (
-    deepseek,
-    deepseek_sparse,
-    glm4_moe,
-    glm4_moe_lite,
-    gpt_oss,
-    llama,
-    qwen,
-    smollm3,
-    youtu,
-)
+from serving.model.families import grouped, latent
 
 Family = Callable[[ConfigKeys], Architecture]
 
 FAMILIES: Mapping[str, Family] = {
-    "deepseek_v3": deepseek.read_v3,
-    "deepseek_v2": deepseek.read_v2,
-    "kimi_k2": deepseek.read_v3,
-    "glm4_moe_lite": glm4_moe_lite.read,
-    "youtu": youtu.read,
-    "deepseek_v32": deepseek_sparse.read_v32,
-    "glm_moe_dsa": deepseek_sparse.read_glm5,
-    "llama": llama.read,
-    "mistral": llama.read_mistral,
-    "ministral3": llama.read,
-    "smollm3": smollm3.read,
-    "qwen2": qwen.read_2,
-    "qwen3": qwen.read_3,
-    "qwen3_moe": qwen.read_3_moe,
-    "glm4_moe": glm4_moe.read,
-    "gpt_oss": gpt_oss.read,
+    "deepseek_v3": latent.read_v3,
+    "deepseek_v2": latent.read_v2,
+    "kimi_k2": latent.read_v3,
+    "glm4_moe_lite": latent.read_glm4_moe_lite,
+    "youtu": latent.read_youtu,
+    "deepseek_v32": latent.read_v32,
+    "glm_moe_dsa": latent.read_glm5,
+    "llama": grouped.read_llama,
+    "mistral": grouped.read_mistral,
+    "ministral3": grouped.read_llama,
+    "smollm3": grouped.read_smollm3,
+    "qwen2": grouped.read_qwen2,
+    "qwen3": grouped.read_qwen3,
+    "qwen3_moe": grouped.read_qwen3_moe,
+    "glm4_moe": grouped.read_glm4_moe,
+    "gpt_oss": grouped.read_gpt_oss,
 }
 """The reader of each `model_type`."""
 

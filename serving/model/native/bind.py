@@ -9,20 +9,15 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.architecture import AttentionShape, ExpertShape, LatentShape
-from serving.model.block import Block
-from serving.model.experts import ExpertLayer, LocalExperts
-from serving.model.gate import Gate
+from serving.model.experts import ExpertLayer, Gate, LocalExperts
 from serving.model.grouped_attention import GroupedAttention
-from serving.model.heads import HeadLinear
 from serving.model.kv_cache import KvCache
 from serving.model.latent_attention import LatentAttention
-from serving.model.linear import Linear
-from serving.model.mlp import Mlp
-from serving.model.model import Model
-from serving.model.mtp import MtpLayer
+from serving.model.layers import Mlp, RmsNorm
+from serving.model.linear import HeadLinear, Linear
+from serving.model.model import Block, Model, MtpLayer
 from serving.model.native import layout
 from serving.model.native.panels import PanelHeads, PanelLinear
-from serving.model.norm import RmsNorm
 
 _Struct = TypeVar("_Struct", bound=ctypes.Structure)
 

@@ -1,4 +1,4 @@
-// Routing of a row to experts with weights: the rules of gate.py, with the lowest id first on ties.
+// Routing of a row to experts with weights: the rules of experts.py, with the lowest id first on ties.
 #pragma once
 #include <cmath>
 #include <cstdint>

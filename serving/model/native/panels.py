@@ -12,10 +12,11 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, StoredProduct
-from serving.model.linear import LinearWeight
+from serving.model.linear import HeadLinear, Linear, LinearWeight
 from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, NativeLinear
 from serving.model.native.library import Library
 from serving.model.shared_tensor import ALIGNMENT, address_of
+from serving.model.weight_bank import BuildLinear, BuildTensor, FreshBank
 
 LAYOUT = b"panels-2"
 """Name of the layout in pack.h; raise it with every change, because images outlive releases."""
@@ -87,7 +88,7 @@ class PanelForms:
 
     Args:
         library: packs and computes.
-        coarse_drafts: products of draft layers in INT8, see `coarse_bank.py`.
+        coarse_drafts: products of draft layers in INT8, see `weight_bank.py`.
         short: bfloat16 weights in twelve bits per number if their exponents permit, see short_bf16.h. Same results.
     """
 
@@ -235,3 +236,54 @@ def _scales(scale: Tensor, linear: NativeLinear) -> Tensor:
     else:
         inputs *= scale[:, :, 0]
     return torch.cat((outputs.flatten(), inputs.flatten()))
+
+
+# Routed experts that are not in this process's model: their weights are in slots, or on other ranks.
+
+_EXPERT = ".mlp.experts."
+
+
+class AbsentPanels(PanelLinear):
+    """Placeholder for a product without weights: its struct has no outputs, and it cannot be called."""
+
+    def __init__(self) -> None:
+        self.packed = memoryview(b"")
+        self.bias = None
+        self.linear = NativeLinear()
+        self.out_features = self.in_features = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise AssertionError("an expert without weights was to compute")
+
+
+class WithoutExperts:
+    """Weight bank of a model without its routed experts, which are neither built nor read.
+
+    Args:
+        bank: builds everything else.
+    """
+
+    def __init__(self, bank: FreshBank) -> None:
+        self._bank = bank
+
+    @property
+    def coarse_drafts(self) -> bool:
+        """The other bank's setting."""
+        return self._bank.coarse_drafts
+
+    @property
+    def w8a16_inputs(self) -> int:
+        """The other bank's limit."""
+        return self._bank.w8a16_inputs
+
+    def tensor(self, name: str, build: BuildTensor) -> Tensor:
+        """Returns the other bank's tensor."""
+        return self._bank.tensor(name, build)
+
+    def linear(self, name: str, build: BuildLinear) -> Linear:
+        """The other bank's product, or a placeholder for a routed expert."""
+        return AbsentPanels() if _EXPERT in name else self._bank.linear(name, build)
+
+    def heads(self, name: str, build: BuildLinear) -> HeadLinear:
+        """Returns the other bank's heads."""
+        return self._bank.heads(name, build)

@@ -23,8 +23,7 @@ from serving.model.image_bank import PlanningBank
 from serving.model.linear import Linear
 from serving.model.loader import open_checkpoint
 from serving.model.model import Model
-from serving.model.native.absent import AbsentPanels
-from serving.model.native.panels import LAYOUT, PanelLinear
+from serving.model.native.panels import LAYOUT, AbsentPanels, PanelLinear
 from serving.model.slots.expert_record import PackedExpert, PackedProduct, record_bytes
 from serving.model.weight_bank import FreshBank
 

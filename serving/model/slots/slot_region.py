@@ -15,7 +15,7 @@ import msgspec
 
 from hardware.errors import HardwareError
 from hardware.ub.file import open_file, read_header
-from hardware.ub.layout import round_up
+from hardware.ub.region import round_up
 from hardware.ub.segment import UbSegment
 from serving.errors import ExpertError, PlacementError
 from serving.model.slots.expert_record import ALIGNMENT, clear_record

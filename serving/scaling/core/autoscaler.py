@@ -15,18 +15,17 @@ from typing import Literal
 from msgspec import structs
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
-from serving.scaling.core.budget import Wish, share_out
+from serving.scaling.core.budget import Room, RoomWatch, Wish, share_out
 from serving.scaling.core.cache_plan import CachePlan
 from serving.scaling.core.decision import PoolTarget, ScaleKind, Scaler, ScalingDecision
 from serving.scaling.core.decode_work import DecodeWork
 from serving.scaling.core.demand import Demand, Outlook, together
-from serving.scaling.core.gains import traffic_gains
 from serving.scaling.core.idle import IdleClock
 from serving.scaling.core.pool_planner import PoolPlanner, Wanted
 from serving.scaling.core.prompt_work import PromptWork
 from serving.scaling.core.request_count import RequestCountScaler
-from serving.scaling.core.room import Room, RoomWatch
 from serving.scaling.core.slo_attribution import SloAttribution
+from serving.scaling.core.totals import traffic_gains
 from serving.values.signals import PoolSignals, ScalingSignals
 
 

@@ -3,13 +3,82 @@
 from typing import Any
 
 from serving.config.serve import ServeConfig
-from serving.scaling.core.experts_state import experts_of
+from serving.scaling.core.capacity import Abilities
+from serving.scaling.core.cluster_snapshot import ClusterSnapshot
+from serving.scaling.core.event_log import EventLog
 from serving.scaling.core.fleet import ScalingFleet
-from serving.scaling.core.observations import Observations
+from serving.scaling.core.gateways import Gateways
+from serving.scaling.core.group_orders import experts_of
+from serving.scaling.core.history import BusyShares, History
+from serving.scaling.core.ledger import KeyedValues
 from serving.scaling.core.page_state import SHOWN, hardware, host_rows, pool_rows
-from serving.scaling.core.policy_time import autoscaler_row
-from serving.values.scaling import ReadDecisions, ReadEvents, ReadExperts, ReadHistory, ReadPools
-from serving.values.traffic import BoardNews
+from serving.scaling.core.signals import CacheTotals, PolicyTime, autoscaler_row, scaling_signals
+from serving.scaling.core.start_keeper import TallyKeeper
+from serving.values.scaling_operations import ReadDecisions, ReadEvents, ReadExperts, ReadHistory, ReadPools
+from serving.values.signals import ScalingSignals
+from serving.values.traffic import BoardNews, GatewayReport
+
+# Measurements from looks at the cluster and reports of gateways: traffic, capacities, events, samples.
+
+
+class Observations:
+    """Everything that is learned from looks and reports. Time is passed in [s since 1970].
+
+    Args:
+        now: at the start.
+        kept: where events are kept; None = nowhere.
+    Attributes:
+        policy_looked: when a scaler asked for signals last; 0 = never.
+    """
+
+    def __init__(self, config: ServeConfig, now: float, kept: KeyedValues | None = None) -> None:
+        self.gateways = Gateways()
+        self.cache = CacheTotals()
+        self.events = EventLog(round(now), kept)
+        self.busy = BusyShares()
+        self.history = History()
+        self.tally = TallyKeeper()
+        self.policy_looked = 0.0
+        self._config = config
+        self._time = PolicyTime(config.time_scale)
+        self._abilities = Abilities()
+        self._starved: set[str] = set()
+
+    def look(self, before: ClusterSnapshot, sight: ClusterSnapshot, now: float) -> None:
+        """Learn from a look and the one before it."""
+        self.events.observe(before, sight)
+        self._abilities.observe(sight)
+        self.cache.observe(sight)
+        self.busy.observe(sight)
+        for start in self.tally.observe(before, sight):
+            self.events.started(start.pool, start.replica, start.text, sight.at)
+        self.gateways.mark(now)
+        if self.history.due(sight.at):
+            last_minute = self.gateways.last_minute(self._config.slo, now)
+            self.history.add(sight, self.gateways.traffic(now), self.cache.hit_tokens, last_minute)
+
+    def report(self, report: GatewayReport, now: float) -> bool:
+        """Learn from a gateway's report.
+
+        Returns: whether its requests begin to wait for a pool without instances, which a scaler should know at once.
+        """
+        self.gateways.report(report, now)
+        for notice in report.notices:
+            self.events.hear(notice, now)
+        begins = report.starved and report.gateway not in self._starved
+        self._starved = self._starved & self.gateways.names - {report.gateway}
+        self._starved |= {report.gateway} if report.starved else set()
+        return begins
+
+    def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
+        """Signals for a scaler. Effects: it counts as alive from now on."""
+        self.policy_looked = now
+        held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
+        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)
+        return told if fleet.parts is None else fleet.parts.signals(told, fleet.sight)
+
+
+# Read-only answers of the scaling board, for pages, the command line, scripts and gateways.
 
 QUESTIONS = (ReadPools, ReadExperts, ReadDecisions, ReadEvents, ReadHistory)
 Question = ReadPools | ReadExperts | ReadDecisions | ReadEvents | ReadHistory

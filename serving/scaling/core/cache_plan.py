@@ -7,11 +7,10 @@ by itself: it shrinks when the rest would still hold everything, or when nobody 
 
 from dataclasses import dataclass, field
 
-from serving.scaling.core.averages import ShareAverage
 from serving.scaling.core.decision import PoolTarget, ScaleKind
-from serving.scaling.core.gains import CacheGains, cache_gains
 from serving.scaling.core.idle import IdleClock
-from serving.scaling.core.recent import Recent
+from serving.scaling.core.load_forecast import ShareAverage
+from serving.scaling.core.totals import CacheGains, Recent, cache_gains
 from serving.values.signals import CacheSignals
 
 FULL = 0.85

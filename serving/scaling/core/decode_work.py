@@ -6,15 +6,13 @@ burst of prompts makes decode instances start before its sequences come.
 """
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from serving.scaling.core.averages import ShareAverage, StockAverage
 from serving.scaling.core.demand import Demand, Outlook, unknown
-from serving.scaling.core.fast_rate import FastRate
-from serving.scaling.core.gains import Gains
-from serving.scaling.core.growth_rate import GrowthRate
-from serving.scaling.core.load_forecast import LoadForecast
-from serving.scaling.core.unit_ability import parts_for
+from serving.scaling.core.load_forecast import FastRate, GrowthRate, LoadForecast, ShareAverage, StockAverage
+from serving.scaling.core.totals import Gains
 from serving.values.signals import PoolSignals
 
 RESIDENCE_S = 200.0
@@ -181,3 +179,23 @@ class DecodeWork:
         if pool.kv_blocks_total <= 0 or pool.running <= 0:
             return 0.0
         return blocks / (pool.kv_blocks_total / pool.running * KV_AIM)
+
+
+# How many parts of an instance a load takes, where an instance grows and shrinks by parts.
+#
+# sequences                   . abilities[n]: what n parts decode in time; more parts hold fewer experts each,
+#    |                  . '     so that twice as many do more than twice as much
+#    |          . ' '
+#    +--------------------- parts
+
+
+def parts_for(sequences: float, abilities: Sequence[float]) -> float:
+    """Parts that so many sequences take, fractions of one included; beyond the table as its end goes on.
+
+    Args:
+        abilities: of 0, 1, 2, ... parts; rising from 0, at least two.
+    """
+    last = len(abilities) - 1
+    above = min(bisect_left(abilities, sequences, 1), last)
+    low, high = abilities[above - 1], abilities[above]
+    return above - 1 + (sequences - low) / (high - low)

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Any
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment
-from serving.scaling.core.kept_rows import KeptRows, KeyedValues
-from serving.values.deployment import DeploymentNotice
+from serving.scaling.core.ledger import KeptRows, KeyedValues
+from serving.values.system_tally import DeploymentNotice
 from serving.values.traffic import InstanceNotice
 
 KEPT_EVENTS = 500

@@ -21,8 +21,6 @@ from serving.config.scaling import AutoscalerConfig
 from serving.errors import LedgerError
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
-from serving.scaling.core.deployment_watch import DeploymentWatch
-from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
@@ -35,14 +33,13 @@ from serving.scaling.core.fleet_values import (
     TargetUnanswered,
 )
 from serving.scaling.core.group_parts import DECODE, GroupParts
-from serving.scaling.core.holds import ScalingHolds, refusal_of
-from serving.scaling.core.kept_rows import KeyedValues
-from serving.scaling.core.ledger import Ledger
-from serving.scaling.core.node_room import NodeRoom
+from serving.scaling.core.holds import DeploymentWatch, ScalingHolds, refusal_of
+from serving.scaling.core.ledger import KeyedValues, Ledger
+from serving.scaling.core.node_room import NodeRoom, duration_text
 from serving.scaling.core.pool_spread import PoolSpread
 from serving.scaling.core.replica_room import ReplicaSize
-from serving.values.deployment import DeploymentNotice
-from serving.values.scaling import MOST_REPLICAS, HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling_operations import MOST_REPLICAS, HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.system_tally import DeploymentNotice
 
 REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
 LOOK_PERIOD_S = 1.0

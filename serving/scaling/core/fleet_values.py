@@ -10,8 +10,15 @@ from dataclasses import dataclass
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.decision import LedgerEntry, PoolTarget
-from serving.values.deployment import DeploymentNotice
-from serving.values.scaling import HoldPool, ReleasePool, ResizeRankGroup, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling_operations import (
+    HoldPool,
+    ReleasePool,
+    ResizeRankGroup,
+    ScaleAnswer,
+    ScalePool,
+    ScaleRefusal,
+)
+from serving.values.system_tally import DeploymentNotice
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ from typing import Any
 
 from serving.config.scaling import SloConfig
 from serving.scaling.core.totals import SourceTotals
-from serving.values.hosts import HostRow
 from serving.values.signals import Traffic
-from serving.values.system_tally import SystemTally
+from serving.values.system_tally import HostRow, SystemTally
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
 
 SILENCE_S = 5.0

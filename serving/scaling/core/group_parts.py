@@ -21,7 +21,7 @@ from serving.scaling.core.decode_parts import DecodeParts, SizedInstance, as_rep
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.replica_room import ReplicaSize, room_by_node
 from serving.scaling.core.signals import sizes_of
-from serving.values.scaling import ResizeRankGroup
+from serving.values.scaling_operations import ResizeRankGroup
 from serving.values.signals import ScalingSignals
 
 DECODE = "decode"

@@ -1,16 +1,17 @@
 """Room for a pool's replicas: on the nodes there are, on those that Ray may add; and the waits for these."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
 
 from msgspec import structs
 
 from serving.config.scaling import AutoscalerConfig
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
-from serving.scaling.core.duration_text import duration_text
 from serving.scaling.core.leavers import Placed, emptied, leavers, leavers_of_the_fullest
-from serving.scaling.core.node_wait import NodeWaits
 from serving.scaling.core.replica_room import ReplicaSize, as_one_node, fits, shortage, used
 
 WAITS = "waits for a node"
@@ -160,3 +161,78 @@ class NodeRoom:
         if self._anywhere:
             return as_one_node(sight.deployments, sight.nodes)
         return sight.deployments, sight.nodes
+
+
+# Targets that wait for a node which Ray may add: for how long, and when the wait is over or in vain. Pure.
+
+KEPT = 8
+"""Waits of which `usual_s` is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWait:
+    """A wait that has ended: `came` after so many seconds, or `vain`."""
+
+    how: Literal["came", "vain"]
+    after_s: float
+
+
+class NodeWaits:
+    """Waits by pool. Time is passed in.
+
+    Args:
+        limit_s: a wait that is longer is in vain.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since: dict[str, float] = {}
+        self._came: deque[float] = deque(maxlen=KEPT)
+
+    @property
+    def usual_s(self) -> float:
+        """How long a node takes to come, from the target that needs it on; 0 = none has come yet."""
+        return median(self._came) if self._came else 0.0
+
+    def waited_s(self, pool: str, now: float) -> float | None:
+        """How long a pool has waited; None = it does not."""
+        since = self._since.get(pool)
+        return now - since if since is not None else None
+
+    def observe(self, pool: str, target: int, room: int, now: float) -> NodeWait | None:
+        """A look at a pool: its target, and how many replicas have room. Returns: the end of a wait, once.
+
+        Effects: begins, or ends, the pool's wait.
+        """
+        since = self._since.get(pool)
+        if target > room:
+            waited = now - self._since.setdefault(pool, now)
+            if waited < self._limit_s:
+                return None
+            del self._since[pool]
+            return NodeWait("vain", waited)
+        if since is None:
+            return None
+        del self._since[pool]
+        self._came.append(now - since)
+        return NodeWait("came", now - since)
+
+    def begin(self, pool: str, now: float) -> None:
+        """A pool was given a target without room: it waits from now on, unless it does already."""
+        self._since.setdefault(pool, now)
+
+    def forget(self, pool: str) -> None:
+        """The pool's target was made smaller on purpose: nothing is waited for, and nothing came."""
+        self._since.pop(pool, None)
+
+
+# Durations as people read them in reasons.
+
+
+def duration_text(seconds: float) -> str:
+    """A time in the unit that a person would use: `90 s`, `10 min`, `2 h`."""
+    if seconds >= 7200 and seconds % 3600 == 0:
+        return f"{seconds / 3600:.0f} h"
+    if seconds >= 120 and seconds % 60 == 0:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s"

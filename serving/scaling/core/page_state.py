@@ -7,7 +7,6 @@ from typing import Any
 from hardware.topology import npu_ids
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
-from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import (
     ClusterSnapshot,
     ReplicaPhase,
@@ -17,9 +16,10 @@ from serving.scaling.core.cluster_snapshot import (
     SeenReplica,
 )
 from serving.scaling.core.event_log import EventKind
+from serving.scaling.core.history import BusyShares
 from serving.scaling.core.replica_room import ReplicaSize, offered, used
 from serving.scaling.core.signals import INSIDE, KVCACHE, NOT_THERE, members_of, memory_fill, sizes_of, total
-from serving.values.hosts import HostRow
+from serving.values.system_tally import HostRow
 
 SHOWN = 50
 """Decisions on the page, and events."""

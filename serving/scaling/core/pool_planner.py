@@ -1,16 +1,123 @@
 """The autoscaler's memory of one engine pool, and its plan for that pool if there were NPUs for everything."""
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from serving.scaling.core.decision import ScaleKind
 from serving.scaling.core.demand import Demand, Outlook
-from serving.scaling.core.load_target import LoadTarget
 from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
-from serving.scaling.core.stabilization_window import StabilizationWindow
 from serving.values.signals import PoolSignals
+
+# Down with patience: a pool shrinks only to what was enough all the time lately.
+
+
+@dataclass(slots=True)
+class StabilizationWindow:
+    """Remembers what was needed for `hold_s`."""
+
+    hold_s: float
+    _since: float | None = None
+    _needs: deque[tuple[float, int]] = field(default_factory=deque)
+    """Falling needs, each higher than all later ones."""
+
+    def add(self, now: float, need: int) -> None:
+        """Add the number needed from now on."""
+        if self._since is None:
+            self._since = now
+        while self._needs and self._needs[-1][1] <= need:
+            self._needs.pop()
+        self._needs.append((now, need))
+        while self._needs[0][0] < now - self.hold_s:
+            self._needs.popleft()
+
+    @property
+    def highest(self) -> int:
+        """The most that was needed within `hold_s`; 0 before the first."""
+        return self._needs[0][1] if self._needs else 0
+
+    def over(self, now: float) -> bool:
+        """Whether `hold_s` was seen at all: nobody knows what was before the first look."""
+        return self._since is not None and now - self._since >= self.hold_s
+
+
+# Utilisation target learnt from SLOs: missed ones lower it at once and are forgotten slowly; ones that are kept with
+# room to spare raise it slowly.
+#
+# What an instance can take is an estimate with a margin, and a margin that nobody ever uses is hardware that stands
+# idle.
+
+TARGET_STEP = 0.95
+"""From then on the pool stays below this part of the load at which a promise broke."""
+LEAST = 0.6
+"""Of the load that was aimed at: if promises break even below that, instances are not what is missing. Answers of a few
+tokens, for one, miss a strict time per token at any load: their handoff counts in it."""
+FORGET_S = 1800.0
+"""Time constant of forgetting: a lesson costs at most one change to unlearn in half an hour."""
+RISE_PER_S = 0.1 / 3600
+"""By how much of the configured aim it rises while nothing is missed: a tenth in an hour."""
+FALL = 3.0
+"""It falls by no more than this many times as fast; for worse there is `learn`."""
+MOST = 1.3
+"""Times the configured aim: beyond it the estimate is wrong, and to be mended."""
+NEAR = 0.8
+"""Of the load that is aimed at: promises that are kept at less say nothing about it."""
+
+
+@dataclass(slots=True)
+class LoadTarget:
+    """Load of an instance that one pool aims at.
+
+    Args:
+        aim: as configured.
+    """
+
+    aim: float
+    _more: float = 0.0
+    """By how much promises that were kept have raised the aim."""
+    _missing: float = 0.0
+    """By how much the aim is lower now."""
+
+    @property
+    def utilisation(self) -> float:
+        """Utilisation to plan with."""
+        return self.aim + self._more - self._missing
+
+    def new(self, load: float) -> bool:
+        """Whether broken promises at this load of an instance say something that the plan does not know.
+
+        Beyond the load that is aimed at the plan asks for more anyway; far below it, more is not what is missing.
+        """
+        return self.aim * LEAST < load <= self.utilisation
+
+    def learn(self, load: float) -> None:
+        """Promises broke at this load of an instance.
+
+        Effects: aims lower, but never below `LEAST` of what was configured.
+        """
+        lower = max(self.aim * LEAST, min(load, self.utilisation) * TARGET_STEP)
+        self._missing = max(self._missing, self.aim + self._more - lower)
+
+    def kept(self, load: float, missed: float, seconds: float) -> None:
+        """A pool worked at this load of an instance for so long.
+
+        Args:
+            missed: promises broken lately, of those that may be: 1 = just as many.
+        Effects: aims higher while fewer are broken than may be, and lower again while more are.
+        """
+        if load < NEAR * self.utilisation:
+            return
+        change = self.aim * RISE_PER_S * seconds * max(-FALL, 1.0 - missed)
+        self._more = min(max(0.0, self._more + change), self.aim * (MOST - 1.0))
+
+    def forget(self, seconds: float) -> None:
+        """Time passed without broken promises."""
+        self._missing *= math.exp(-seconds / FORGET_S)
+
+
+# The autoscaler's memory of one engine pool, and its plan for that pool if there were NPUs for everything.
 
 CALM_SIGMAS = 2.5
 """A pool shrinks only if it would still be large enough at a load so many standard deviations higher."""

@@ -1,8 +1,10 @@
 """Pools and gateways that a lost host has crowded, as the board sees them: when each is spread again, see
-`spreading.py`."""
+`pool_spread.py`."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from serving.config.scaling import AutoscalerConfig
 from serving.config.upgrade_rules import GATEWAY
@@ -11,7 +13,6 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase,
 from serving.scaling.core.decision import LedgerEntry, PoolTarget, ScaleKind
 from serving.scaling.core.leavers import Placed, leavers_of_the_fullest
 from serving.scaling.core.replica_room import ReplicaSize, fits, hosts_with_room
-from serving.scaling.core.spreading import PoolPlaces, Spreading
 
 REASONS = {"more": "one more, so that one can leave the fullest host", "less": "one leaves the fullest host"}
 
@@ -91,3 +92,122 @@ class PoolSpread:
         """A decision was written down. Effects: one of somebody else ends a move of its pool."""
         if entry.kind is not ScaleKind.SPREAD:
             self._spreading.end(entry.pool)
+
+
+# Spreads a pool over hosts again: one replica more, then one less, which leaves the host that has most. Pure.
+#
+#      a: decode, decode    b (is back): -          uneven for long enough: 2 -> 3, and Ray may put the new one on b
+#      a: decode, decode    b: decode               all three serve: 3 -> 2, one of a leaves (`leavers_of_the_fullest`)
+#      a: decode            b: decode
+#
+# Nobody can tell Ray on which host one replica shall start: it takes hosts in turns. So a move may bring nothing; after
+# three of those in a row the pool is left as it is, until hosts come or go.
+
+MOVES = 3
+"""As many moves that bring nothing, and a pool is left alone."""
+MOVE_S = 300.0
+"""A replica that does not serve by then is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlaces:
+    """A pool at one look.
+
+    Args:
+        target: replicas that are wanted.
+        serving: replicas that serve, by host; hosts without any that have room for one are there, with 0.
+        steady: nothing of the pool starts or leaves.
+        room: one more than the target fits.
+    """
+
+    target: int
+    serving: Mapping[NodeId, int]
+    steady: bool
+    room: bool
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a host has two more than another that could take one."""
+        counts = self.serving.values()
+        return bool(counts) and max(counts) - min(counts) >= 2
+
+    @property
+    def crowding(self) -> int:
+        """The smaller, the more even."""
+        return sum(count * count for count in self.serving.values())
+
+
+@dataclass(slots=True)
+class _State:
+    """Memory of a pool: its move, and those before.
+
+    Args:
+        hosts: that were there when moves began to be counted.
+        moves: that have brought nothing since.
+        crowding: before the newest move.
+        uneven_since: None = it is even, or not steady.
+        base: target to go back to; None = no move goes on.
+    """
+
+    hosts: frozenset[NodeId] = frozenset()
+    moves: int = 0
+    crowding: int = 0
+    uneven_since: float | None = None
+    base: int | None = None
+    began: float = 0.0
+
+
+@dataclass(slots=True)
+class Spreading:
+    """Decides for all pools. Time is passed in [s].
+
+    Args:
+        after_s: how long a pool must have been uneven; 0 = nothing is ever moved.
+    """
+
+    after_s: float
+    _pools: dict[str, _State] = field(default_factory=dict)
+
+    def look(self, pool: str, places: PoolPlaces, now: float) -> tuple[int, Literal["more", "less"]] | None:
+        """The target that a pool should get now, and which half of a move that is; None = it stays.
+
+        Effects: whoever else changes the target meanwhile has ended the move.
+        """
+        if not self.after_s:
+            return None
+        state = self._pools.setdefault(pool, _State())
+        if state.base is not None:
+            return self._go_on(state, places, now)
+        hosts = frozenset(places.serving)
+        if hosts != state.hosts or not places.uneven or (places.steady and places.crowding < state.crowding):
+            state.hosts, state.moves, state.crowding = hosts, 0, 0
+        if not places.uneven or not places.steady:
+            state.uneven_since = None
+            return None
+        if state.uneven_since is None:
+            state.uneven_since = now
+        if state.moves >= MOVES or not places.room or now - state.uneven_since < self.after_s:
+            return None
+        state.base, state.began, state.uneven_since = places.target, now, None
+        state.moves, state.crowding = state.moves + 1, places.crowding
+        return places.target + 1, "more"
+
+    def resume(self, pool: str, base: int, now: float) -> None:
+        """A move goes on that somebody before us began."""
+        self._pools[pool] = _State(base=base, began=now)
+
+    def end(self, pool: str) -> None:
+        """Ends the pool's move where it is: somebody else has decided about the pool."""
+        if (state := self._pools.get(pool)) is not None:
+            state.base = state.uneven_since = None
+
+    def _go_on(self, state: _State, places: PoolPlaces, now: float) -> tuple[int, Literal["less"]] | None:
+        base = state.base
+        if base is None or places.target != base + 1:
+            state.base = None
+            return None
+        serves = places.steady and sum(places.serving.values()) > base
+        if not serves and now - state.began < MOVE_S:
+            return None
+        state.base = None
+        return base, "less"

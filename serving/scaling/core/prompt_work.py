@@ -7,12 +7,9 @@ starting is not answered twice.
 
 from dataclasses import dataclass, field
 
-from serving.scaling.core.averages import ShareAverage
 from serving.scaling.core.demand import Demand, Outlook, unknown
-from serving.scaling.core.fast_rate import FastRate
-from serving.scaling.core.gains import Gains
-from serving.scaling.core.load_forecast import LoadForecast
-from serving.scaling.core.recent import Recent
+from serving.scaling.core.load_forecast import FastRate, LoadForecast, ShareAverage
+from serving.scaling.core.totals import Gains, Recent
 from serving.values.signals import PoolSignals, Traffic
 
 UNCACHED_S = 300.0

@@ -12,7 +12,7 @@ from serving.config.cluster import NodeConfig
 from serving.config.packing import Need, can_pack, place
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
-from serving.values.scaling import MOST_REPLICAS
+from serving.values.scaling_operations import MOST_REPLICAS
 
 
 @dataclass(frozen=True, slots=True)

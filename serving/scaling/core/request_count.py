@@ -9,10 +9,9 @@ Source: Ray Serve 2.60, `autoscaling_policy.py`: ceil(requests / target), 30 s o
 import math
 from dataclasses import dataclass, field
 
-from serving.scaling.core.budget import Wish, share_out
+from serving.scaling.core.budget import RoomWatch, Wish, share_out
 from serving.scaling.core.decision import PoolTarget, ScaleKind, ScalingDecision
 from serving.scaling.core.idle import IdleClock, under_way
-from serving.scaling.core.room import RoomWatch
 from serving.values.signals import PoolSignals, ScalingSignals
 
 UP_DELAY_S = 30.0

@@ -1,6 +1,12 @@
 """Totals over sources that come and go: what a source counted stays when it is gone, and restarts do not subtract."""
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from serving.values.signals import CacheSignals, Traffic
 
 FORGET_S = 3600.0
 """A source silent for this long will not come back under its name."""
@@ -38,3 +44,89 @@ class SourceTotals:
         self._last[source] = (now, tuple(counters))
         if len(self._last) > 1:
             self._last = {name: one for name, one in self._last.items() if now - one[0] < FORGET_S}
+
+
+# Differences between two ticks: totals come in, differences go out.
+
+
+class Gains(Struct, frozen=True, gc=False):
+    """Gains of the traffic in `seconds` > 0; the names are those of `Traffic`."""
+
+    seconds: float
+    arrived: int
+    arrived_tokens: int
+    uncached_tokens: int
+    finished: int
+    ttft_met: int
+    ttft_missed: int
+    tpot_met: int
+    tpot_missed: int
+    rejected: int
+
+
+def traffic_gains(before: Traffic, after: Traffic, seconds: float) -> Gains:
+    """Differences, none below 0: a gateway that began anew must not look like negative traffic."""
+    return Gains(
+        seconds=seconds,
+        arrived=max(0, after.arrived - before.arrived),
+        arrived_tokens=max(0, after.arrived_tokens - before.arrived_tokens),
+        uncached_tokens=max(0, after.uncached_tokens - before.uncached_tokens),
+        finished=max(0, after.finished - before.finished),
+        ttft_met=max(0, after.ttft_met - before.ttft_met),
+        ttft_missed=max(0, after.ttft_missed - before.ttft_missed),
+        tpot_met=max(0, after.tpot_met - before.tpot_met),
+        tpot_missed=max(0, after.tpot_missed - before.tpot_missed),
+        rejected=max(0, after.rejected - before.rejected),
+    )
+
+
+class CacheGains(Struct, frozen=True, gc=False):
+    """Gains of the KV-cache pool in `seconds` > 0; the names are those of `CacheSignals`."""
+
+    seconds: float
+    looked_up_tokens: int
+    hit_tokens: int
+    evicted_bytes: int
+
+
+def cache_gains(before: CacheSignals, after: CacheSignals, seconds: float) -> CacheGains:
+    """Differences, none below 0: a server that left takes its counters with it."""
+    return CacheGains(
+        seconds=seconds,
+        looked_up_tokens=max(0, after.looked_up_tokens - before.looked_up_tokens),
+        hit_tokens=max(0, after.hit_tokens - before.hit_tokens),
+        evicted_bytes=max(0, after.evicted_bytes - before.evicted_bytes),
+    )
+
+
+# Totals over the recent past: what a counter gained within a window of looks.
+
+
+@dataclass(slots=True)
+class Recent:
+    """Sum of what was added within the last `window_s`, and how long that is."""
+
+    window_s: float
+    total: float = 0.0
+    seconds: float = 0.0
+    _parts: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def add(self, amount: float, seconds: float) -> None:
+        """Add the gain of the last `seconds`. Effects: forgets whole ticks beyond the window, never the last."""
+        self._parts.append((amount, seconds))
+        self.total += amount
+        self.seconds += seconds
+        while len(self._parts) > 1 and self.seconds - self._parts[0][1] >= self.window_s:
+            gone, gone_s = self._parts.popleft()
+            self.total -= gone
+            self.seconds -= gone_s
+
+    @property
+    def rate(self) -> float:
+        """Per second; 0 before anything was added."""
+        return max(0.0, self.total) / self.seconds if self.seconds > 0 else 0.0
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._parts.clear()
+        self.total = self.seconds = 0.0

@@ -3,13 +3,14 @@
 import mimetypes
 from functools import cache
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import msgspec
 from aiohttp import web
 
 from loadgen.report.palette import with_colors
 from serving.errors import ScaleError
-from serving.scaling.dashboard.port import JsonObject
+from serving.values.scaling_operations import Answer, PoolOperation
 
 _PAGE = Path(__file__).resolve().parent / "page"
 _STATUS = {
@@ -84,3 +85,19 @@ def page_files() -> dict[str, bytes]:
     """The page's files by name, read once, so that a process serves one version of the page."""
     files = {path.name: path.read_bytes() for path in _PAGE.iterdir() if path.is_file()}
     return files | {"page.css": with_colors(files["page.css"].decode()).encode()}
+
+
+# The page's port to the running system.
+
+JsonObject: TypeAlias = dict[str, object]
+
+
+class PoolsPort(Protocol):
+    """Operations on the running system."""
+
+    async def ask(self, operation: PoolOperation[Answer]) -> Answer:
+        """Run an operation, within a deadline of the port.
+
+        Raises: ScaleError with the reason of a refusal; `unavailable` if the system does not respond in time.
+        """
+        ...

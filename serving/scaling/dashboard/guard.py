@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from serving.host_names import AllowedHosts
+from serving.sockets.host_names import AllowedHosts
 
 NONCE_HEADER = "X-Pools-Nonce"
 

@@ -13,13 +13,12 @@ from ray._private.authentication.http_token_authentication import get_auth_heade
 from ray.dashboard.subprocesses.module import SubprocessModule, SubprocessModuleConfig
 from ray.dashboard.subprocesses.routes import SubprocessRouteTable as routes
 
+from serving.scaling.dashboard.answers import PoolsPort
 from serving.scaling.dashboard.guard import Guard
 from serving.scaling.dashboard.handlers import PoolsApi
-from serving.scaling.dashboard.login import LOGIN_PATH, PageLogin
-from serving.scaling.dashboard.port import PoolsPort
-from serving.scaling.dashboard.public_paths import EXPERTS_PATH
+from serving.scaling.dashboard.login import EXPERTS_PATH, LOGIN_PATH, PageLogin
 from serving.scaling.dashboard.ray_port import RayPools, connect
-from serving.values.scaling import (
+from serving.values.scaling_operations import (
     DrainGroupRank,
     HoldPool,
     ReadDecisions,

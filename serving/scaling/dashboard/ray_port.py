@@ -14,7 +14,7 @@ import ray
 
 from serving.deadline import within
 from serving.errors import ScaleError
-from serving.values.scaling import Answer, PoolOperation
+from serving.values.scaling_operations import Answer, PoolOperation
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.errors import UnavailableError
-from serving.scaling.core.board_views import QUESTIONS, BoardViews, Question
+from serving.scaling.core.board_views import QUESTIONS, BoardViews, Observations, Question
 from serving.scaling.core.decision import LedgerEntry, PoolTarget
 from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.fleet_values import (
@@ -29,13 +29,10 @@ from serving.scaling.core.fleet_values import (
 )
 from serving.scaling.core.group_orders import GROUP_OPERATIONS, GroupOperation, group_answer, rank_order
 from serving.scaling.core.group_parts import group_parts
-from serving.scaling.core.kept_rows import KeyedValues
-from serving.scaling.core.observations import Observations
+from serving.scaling.core.ledger import KeyedValues
 from serving.scaling.core.signals import sizes_of
-from serving.scaling.live.clock import steady_s
-from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError
-from serving.values.deployment import DeploymentNotice
-from serving.values.scaling import (
+from serving.scaling.live.cluster_port import ClusterPort, ClusterSilentError, steady_s
+from serving.values.scaling_operations import (
     Answer,
     GroupAnswer,
     HoldPool,
@@ -49,6 +46,7 @@ from serving.values.scaling import (
     ScaleRefusal,
 )
 from serving.values.signals import ScalingSignals
+from serving.values.system_tally import DeploymentNotice
 from serving.values.traffic import BoardNews, GatewayReport
 
 logger = logging.getLogger(__name__)

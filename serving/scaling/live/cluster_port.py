@@ -1,10 +1,11 @@
 """The cluster, as the scaling board needs it."""
 
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
-from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
+from serving.values.group import OperatorOrder, OrderAnswer, SizeOrder
 
 
 class ClusterPort(Protocol):
@@ -37,3 +38,13 @@ class ClusterPort(Protocol):
 
 class ClusterSilentError(Exception):
     """Serve's controller or Ray itself does not answer."""
+
+
+# Seconds since 1970 that never jump: time as this process began with it, however the machine's clock is set later.
+
+_BEGAN = time.time() - time.monotonic()
+
+
+def steady_s() -> float:
+    """Now [s since 1970]. A machine that sleeps, or whose clock is set, makes it differ from `time.time()`."""
+    return _BEGAN + time.monotonic()

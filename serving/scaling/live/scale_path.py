@@ -12,11 +12,11 @@ from typing import Any
 
 import ray
 
-from serving.cluster.lookup import ActorLookup
+from serving.cluster.gcs_store import ActorLookup
 from serving.cluster.membership import NAME as MEMBERSHIP
 from serving.deadline import within
 from serving.errors import ScaleError, SilentError
-from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
+from serving.values.scaling_operations import Answer, PoolOperation, ScaleRefusal
 
 BOARD = "cloudmatrix-scaling"
 NAMESPACE = "cloudmatrix"

@@ -13,9 +13,7 @@ from typing import Any
 
 import ray
 
-from serving.cluster.gcs_store import GcsStore
-from serving.cluster.kept_values import KeptValues
-from serving.cluster.lookup import ActorLookup
+from serving.cluster.gcs_store import ActorLookup, GcsStore, KeptValues
 from serving.cluster.named_actor import renew_actor
 from serving.config.serve import ServeConfig
 from serving.deadline import within
@@ -26,9 +24,9 @@ from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.observe import RayCluster
 from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
-from serving.values.deployment import DeploymentNotice
-from serving.values.scaling import Answer, PoolOperation, ScaleRefusal
+from serving.values.scaling_operations import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals
+from serving.values.system_tally import DeploymentNotice
 from serving.values.traffic import BoardNews, GatewayReport
 
 logger = logging.getLogger(__name__)

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardware.faults import FaultKind
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Line, LineChart, Marks
-from serving.tools.chaos.answer import StreamedAnswer
+from serving.faults.scenario import FROM_INSIDE
+from serving.faults.schedule import GRAVE
+from serving.tools.chaos.asks import StreamedAnswer
+from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.findings import end_of_gap, least_gap_s, stops_streams
-from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.signals import signal_of
 
 _COLORS = ("blue", "violet", "green", "orange")
 
@@ -165,3 +167,17 @@ def as_value(stream: HitStream) -> dict[str, Any]:
         "replicas": [list(span) for span in stream.spans],
         "tokens": [[round(at, 3), total] for at, total in stream.points],
     }
+
+
+# Signal, or other means, of each kind of fault.
+
+_SIGNALS = {
+    **dict.fromkeys(GRAVE, "SIGKILL"),
+    FaultKind.FREEZE: "SIGSTOP",
+    FaultKind.FLOOD: "another tenant",
+}
+
+
+def signal_of(event: Event) -> str:
+    """Signal that a process received, or its replacement for kinds without one."""
+    return _SIGNALS.get(event.kind) or ("in the replica" if event.kind in FROM_INSIDE else "clients leave")

@@ -15,7 +15,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serving.errors import ConfigError
-from serving.injected_faults import InjectedFault
+from serving.faults.injected import InjectedFault
 from serving.launch.deploying import StartError
 from serving.launch.existing import ExistingCluster
 from serving.launch.hosts import Host, living_hosts

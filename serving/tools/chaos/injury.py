@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 from hardware.faults import Fault, FaultKind
+from serving.faults.injected import InjectedFault, InjectedKind
 from serving.faults.schedule import GRAVE, choose
-from serving.injected_faults import InjectedFault, InjectedKind
-from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.machines import Machines
-from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.steady_load import ChaosLoad
 from serving.tools.chaos.targets import Target
 from serving.tools.chaos.watch import Watch
 

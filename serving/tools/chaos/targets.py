@@ -15,9 +15,9 @@ from hardware.errors import HardwareError
 from hardware.faults import FaultUnits
 from hardware.ub.file import read_header
 from serving.errors import UnavailableError
+from serving.faults.injected import session_of
 from serving.faults.schedule import units_with
-from serving.injected_faults import session_of
-from serving.values.replica_rows import whole_replicas
+from serving.values.instances import whole_replicas
 
 SHARED_MEMORY = Path("/dev/shm")
 PROC = Path("/proc")

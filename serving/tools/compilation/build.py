@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from serving import compiled
 from serving.compiled import PACKAGES, ROOT, SUFFIX, build_name
 from serving.errors import ConfigError
 from serving.model.native.build import BuildError, forget_old, lock, writable_folder
@@ -135,3 +136,19 @@ def _collect(scratch: Path, made: Path) -> None:
             target = made / path.relative_to(scratch)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)
+
+
+# Whether a simulation runs compiled.
+
+
+def prefer_compiled() -> bool:
+    """Use the build of these sources, if one exists; to be called before the simulator is imported.
+
+    Returns: whether it is used.
+    Effects: see `compiled.use`.
+    """
+    try:
+        folder = current()
+    except ConfigError:
+        return False  # no build can exist
+    return folder.is_dir() and compiled.use(folder)

@@ -3,5 +3,5 @@
     run ──► stage: the system, the terminal, the folder ──► each step in its turn ──► page
 
 A step is one file here: it does its thing and returns what it has found as a `StepReport`, which terminal and page show
-without knowing the step. `steps.py` lists them.
+without knowing the step. `demo_run.py` lists them.
 """

@@ -6,9 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from serving.tools.demo.narrator import Narrator
-from serving.tools.demo.step import StepError
+from serving.tools.demo.stage import StepError
 
 STOP_S = 5.0
 """For a command to end after SIGINT, before it is killed."""
@@ -42,3 +46,17 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+# Results that other commands have left in the demo's folder.
+
+
+def read_result_file(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises: StepError if the file is none."""
+    try:
+        found = parse_json(read_regular_text(path))
+    except (OSError, ValueError) as error:
+        raise StepError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise StepError(f"{path} holds no JSON object")
+    return found

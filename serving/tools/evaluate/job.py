@@ -12,8 +12,7 @@ from serving.model.config import read_architecture
 from serving.tools.evaluate.loglikelihood import Continuation, encode_pair
 from serving.tools.evaluate.tasks.questions import TaskQuestion, read_questions
 from serving.tools.evaluate.tasks.task_file import TaskFile, find_task_files, read_task_file
-from serving.tools.evaluate.texts import Text, check_same_tokens, read_documents, read_text
-from serving.tools.evaluate.windows import TextWindow, cut_windows
+from serving.tools.evaluate.texts import Text, TextWindow, check_same_tokens, cut_windows, read_documents, read_text
 
 _DEFAULT_CONTEXT = 2048
 _SAMPLE_CHARACTERS = 20_000

@@ -21,7 +21,7 @@ from loadgen.progress_bar import ProgressConsole
 from serving.errors import ModelError
 from serving.model.checkpoint_writer import refuse_used
 from serving.terminal import endings_as_interrupt
-from serving.tools.importing.console import import_on_console
+from serving.tools.importing.import_run import import_on_console
 
 NAME = "smollm2"
 """Replaces a file in `cloudmatrix import`."""

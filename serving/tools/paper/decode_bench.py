@@ -19,7 +19,7 @@ from serving.values.news import Adopted, News, Tokens
 from serving.values.orders import Adopt
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 from serving.virtual.decode import DecodeInstance
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.ports import Done
 

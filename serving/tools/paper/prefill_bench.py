@@ -22,7 +22,7 @@ from serving.values.news import News, Prefilled
 from serving.values.orders import Add, Release
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_values import LongestPrefix

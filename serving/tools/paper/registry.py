@@ -4,48 +4,27 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from serving.errors import ConfigError
-from serving.tools.paper import (
-    figure_20_decode_microbatch,
-    figure_21_prefill_microbatch,
-    figure_22_mtp,
-    figure_23_context_cache,
-    figure_24_allocation,
-    table_1_ub_paths,
-    table_2_model_caching,
-    table_3_prefill,
-    table_4_decode,
-    table_5_decode_slo,
-    table_7_exchange,
-    table_8_mla,
-    table_10_gemm,
-    table_11_switches,
-    xdeepserve_peak,
-    xdeepserve_production,
-    xdeepserve_split,
-)
+from serving.tools.paper import caching, decode_results, operators, prefill_results, ub_fabric, xdeepserve
 from serving.tools.paper.experiment import Experiment
 
-EXPERIMENTS: tuple[Experiment, ...] = tuple(
-    module.EXPERIMENT
-    for module in (
-        table_1_ub_paths,
-        table_2_model_caching,
-        table_3_prefill,
-        table_4_decode,
-        table_5_decode_slo,
-        table_7_exchange,
-        table_8_mla,
-        table_10_gemm,
-        table_11_switches,
-        figure_20_decode_microbatch,
-        figure_21_prefill_microbatch,
-        figure_22_mtp,
-        figure_23_context_cache,
-        figure_24_allocation,
-        xdeepserve_peak,
-        xdeepserve_split,
-        xdeepserve_production,
-    )
+EXPERIMENTS: tuple[Experiment, ...] = (
+    ub_fabric.TABLE_1,
+    caching.TABLE_2,
+    prefill_results.TABLE_3,
+    decode_results.TABLE_4,
+    decode_results.TABLE_5,
+    operators.TABLE_7,
+    operators.TABLE_8,
+    operators.TABLE_10,
+    ub_fabric.TABLE_11,
+    decode_results.FIGURE_20,
+    prefill_results.FIGURE_21,
+    decode_results.FIGURE_22,
+    caching.FIGURE_23,
+    ub_fabric.FIGURE_24,
+    xdeepserve.PEAK,
+    xdeepserve.SPLIT,
+    xdeepserve.PRODUCTION,
 )
 
 

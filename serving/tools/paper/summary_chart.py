@@ -7,13 +7,12 @@ import math
 import re
 from collections.abc import Sequence
 
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import RowKind
 from loadgen.report.fragments import Html, html
-from loadgen.report.html import stylesheet
-from serving.tools.paper import texts
-from serving.tools.paper.known_misses import UNEXPLAINED
-from serving.tools.paper.reproduction import Reproduced, Reproduction
-from serving.tools.paper.rows import CLOSE, Row
+from loadgen.report.page import stylesheet
+from serving.tools.paper import paper_tables
+from serving.tools.paper.experiment import CLOSE, Row
+from serving.tools.paper.reproduction import UNEXPLAINED, Reproduced, Reproduction
 
 WIDTH = 960
 _LEFT, _RIGHT, _TOP, _LANE, _BOTTOM = 330, 90, 84, 22, 34
@@ -139,8 +138,8 @@ def _point(part: Reproduced, row: Row, y: float, place: _Place) -> str:
     color = "red" if reason == UNEXPLAINED else "orange" if reason else "blue" if predicted else "grey"
     fill = f"var(--{color})" if predicted else "var(--card)"
     said = (
-        f"{row.label}: published {texts.published_text(row)}, ours {texts.ours_text(row)} {row.unit} "
-        f"({texts.error_text(row)}, {row.how_text})"
+        f"{row.label}: published {paper_tables.published_text(row)}, ours {paper_tables.ours_text(row)} {row.unit} "
+        f"({paper_tables.error_text(row)}, {row.how_text})"
     )
     return (
         f'<circle cx="{place.x(row.error)}" cy="{y}" r="4" fill="{fill}" fill-opacity="0.8" stroke="var(--{color})" '

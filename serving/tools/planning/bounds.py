@@ -18,10 +18,11 @@ from hardware.cost.memory_plan import Role
 from hardware.cost.mixed_step import MixedStep
 from hardware.cost.parallelism import domains_of
 from hardware.errors import SpecError
+from serving.config.engine import ServingMode
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning.candidate import DIES_PER_NPU, Both, Shape
-from serving.tools.planning.demand import PlanDemand
+from serving.tools.planning.trace import PlanDemand
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual import work_done
 
@@ -221,3 +222,44 @@ def batch_of(cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int
         drafts=simulation.drafts, acceptance=simulation.acceptance,
     )  # fmt: skip
     return max(1, found // DIES_PER_NPU)
+
+
+# Choices that a user leaves to the search, and the batch limits that it tries by default.
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """Choices that the user leaves to the search. Limits: none = chosen from the configuration and the SLOs.
+
+    Attributes:
+        attention_tp: dies of a decode instance that share their sequences; none = as configured.
+        expert_dies: dies of a decode instance that hold experts only; none = as configured.
+        redundant: copies of experts beyond one of each, of both pools; none = as configured.
+        modes: what is offered: two pools, instances that prefill and decode, or both.
+        aggregated_sizes: NPUs of instances that do both.
+    """
+
+    prefill_sizes: tuple[int, ...]
+    decode_sizes: tuple[int, ...]
+    budget: int
+    prefill_limits: tuple[int, ...] = ()
+    decode_limits: tuple[int, ...] = ()
+    attention_tp: tuple[int, ...] = ()
+    expert_dies: tuple[int, ...] = ()
+    redundant: tuple[int, ...] = ()
+    modes: tuple[ServingMode, ...] = ("disaggregated",)
+    aggregated_sizes: tuple[int, ...] = ()
+
+
+def prefill_limits(config: ServeConfig, wanted: SearchLimits) -> tuple[int, ...]:
+    """Chunk sizes of prefill: as configured first, then a quarter: shorter steps let short prompts pass sooner."""
+    configured = max(1, config.prefill.max_step_tokens // config.prefill.npus_per_instance)
+    return wanted.prefill_limits or tuple(dict.fromkeys((configured, max(1, configured // 4))))
+
+
+def decode_limits(
+    cost: CostModel, config: ServeConfig, demand: PlanDemand, npus: int, target: PlanTarget
+) -> tuple[int, ...]:
+    """Batch sizes of decode: as configured first, then what the mean request's TPOT allows by the cost model."""
+    configured = max(1, config.decode.max_sequences // config.decode.dies_per_instance)
+    return tuple(dict.fromkeys((configured, min(configured, batch_of(cost, config, demand, npus, target)))))

@@ -7,19 +7,14 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning import margins
 from serving.tools.planning.candidate import DIES_PER_NPU, Candidate, Shape
-from serving.tools.planning.costs import plan_cost
-from serving.tools.planning.demand import demand
+from serving.tools.planning.candidate_run import PlanSetting
+from serving.tools.planning.costs import PlanPrices, plan_cost
 from serving.tools.planning.load_figures import demand_figures
-from serving.tools.planning.measure import PlanSetting
-from serving.tools.planning.order import need_key
-from serving.tools.planning.plan import CapacityPlan, Option
-from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target
-from serving.tools.planning.prices import PlanPrices
-from serving.tools.planning.trace import TraceChoice
-from serving.tools.planning.trusted import plan_accuracy
+from serving.tools.planning.plan import CapacityPlan, Option, need_key
+from serving.tools.planning.planner import PlanTally, Progress, check_loop, check_target, evaluator, plan_accuracy
+from serving.tools.planning.trace import TraceChoice, demand
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
-from serving.tools.planning.workers import evaluator
-from serving.virtual.run import cost_model
+from serving.virtual.simulation import cost_model
 from serving.virtual.work_done import answers_pool, prompts_pool
 
 

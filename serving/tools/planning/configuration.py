@@ -5,7 +5,7 @@ from dataclasses import replace
 from serving.config.serve import ServeConfig
 from serving.config.write import config_text
 from serving.tools.planning import words
-from serving.tools.planning.measure import PlanSetting, configured
+from serving.tools.planning.candidate_run import PlanSetting, configured
 from serving.tools.planning.plan import CapacityPlan, Option
 
 _SECRETS = "# API keys and other secrets are left out."

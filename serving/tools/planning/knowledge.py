@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from serving.tools.planning.candidate import Both, Candidate, SearchSpace, Shape
-from serving.tools.planning.order import order_of
+from serving.tools.planning.plan import order_of
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 Kind = TypeVar("Kind", Shape, Both)

@@ -5,9 +5,9 @@ import numpy as np
 from hardware.cost import CostModel
 from serving.config.serve import ServeConfig
 from serving.tools.planning import bounds
-from serving.tools.planning.demand import PlanDemand
 from serving.tools.planning.feasible import SearchStart
 from serving.tools.planning.plan import DemandFigures, ShapeBound
+from serving.tools.planning.trace import PlanDemand
 from serving.tools.planning.verdict import PlanTarget
 
 

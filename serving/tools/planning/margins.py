@@ -1,11 +1,18 @@
 """Margins of a plan: the factor on the load at which each SLO breaks, and its performance after a loss."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from serving.tools.planning.candidate import Candidate
-from serving.tools.planning.edge import highest_that_holds
-from serving.tools.planning.loss import LOSSES, LOSSES_TOGETHER, loss_text
-from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
+from serving.tools.planning.verdict import (
+    LOSSES,
+    LOSSES_TOGETHER,
+    Evaluate,
+    PlanProbe,
+    PlanTarget,
+    PlanVerdict,
+    loss_text,
+)
 
 MOST = 8.0
 """Largest factor on the load that is tried; and its inverse the smallest."""
@@ -76,3 +83,31 @@ def losses(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Eval
         )
         for probe, verdict in zip(probes, evaluate(probes), strict=True)
     ]  # fmt: skip
+
+
+# The highest rate at which a predicate holds: doubled or halved until it changes, then the interval is bisected.
+
+HIGHEST = 1024.0
+
+
+def highest_that_holds(
+    holds: Callable[[float], bool], rate: float, step: float, fine: float, highest: float = HIGHEST
+) -> float:
+    """The highest rate that holds, near an initial estimate.
+
+    Args:
+        step: factor between rates until one holds and the next does not. fine: final ratio between them.
+        highest: no higher rate is tried, and none below its inverse.
+    Returns: 0 if none holds; a rate within a step of `highest` if no failure was seen.
+    """
+    low, high = (rate, rate * step) if holds(rate) else (0.0, rate)
+    while low and high <= highest and holds(high):
+        low, high = high, high * step
+    if low and high > highest:
+        return low
+    while not low and high > 1 / highest:
+        low, high = (high / step, high) if holds(high / step) else (0.0, high / step)
+    while low and high / low > fine:
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -1,14 +1,14 @@
 """Answer of a planner. Plain values: console, Markdown, page and JSON show them without further computation."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from serving.config.serve import ServeConfig
 from serving.tools.planning.bounds import Dropped
-from serving.tools.planning.candidate import Candidate
-from serving.tools.planning.costs import PlanCost
+from serving.tools.planning.candidate import Candidate, SearchSpace
+from serving.tools.planning.costs import PlanCost, PlanPrices
 from serving.tools.planning.margins import Headroom, LossOutcome
-from serving.tools.planning.prices import PlanPrices
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 
 Question = Literal["least", "goodput", "rate", "compare"]
@@ -119,3 +119,39 @@ class CapacityPlan:
     prices: PlanPrices | None = None
     config: ServeConfig | None = None
     closed: bool = False
+
+
+# Comparison of plans: one order for each question, stated in the result. Pure.
+
+_LATENCY = "latency (TTFT p99 or TPOT p99, whichever is nearer to its limit, in whole percents of it)"
+ORDERS: dict[Question, str] = {
+    "least": f"those that hold first, by NPUs, then by attainment, then by {_LATENCY}",
+    "goodput": f"by goodput, then by {_LATENCY}, then by NPUs",
+    "compare": f"those that hold first, by NPUs, then by attainment, then by {_LATENCY}",
+    "rate": f"by attainment at the highest rate, then by {_LATENCY}, then by NPUs",
+}
+"""For people: what makes one plan better than another, and what decides between equal ones."""
+
+PlanKey = Callable[[Candidate, PlanVerdict], tuple[object, ...]]
+"""Sorts plans, the best first. No two plans have the same key."""
+
+
+def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> PlanKey:
+    """The order that `ORDERS` names; what is still equal follows the preference of shapes."""
+    if question == "least":
+        return lambda one, verdict: (*need_key(one, verdict, target), space.rank(one))
+    if question == "goodput":
+        return lambda one, verdict: (
+            -verdict.goodput_per_s, verdict.latency_percent(target), one.npus, space.rank(one)
+        )  # fmt: skip
+    return lambda one, verdict: (
+        not verdict.holds(target), -verdict.attainment, verdict.latency_percent(target), one.npus, space.rank(one)
+    )  # fmt: skip
+
+
+def need_key(candidate: Candidate, verdict: PlanVerdict, target: PlanTarget) -> tuple[object, ...]:
+    """Sorts those that hold by the NPUs that they need, and behind them the others, the closest first."""
+    holds = verdict.holds(target)
+    return (
+        not holds, candidate.npus if holds else 0, -verdict.attainment, verdict.latency_percent(target), candidate.npus
+    )  # fmt: skip

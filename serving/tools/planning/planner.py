@@ -1,30 +1,34 @@
 """From a trace and limits to a plan: feasible sizes, plans that hold, their costs, and why the others lose."""
 
 import math
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
+from hardware.cost import CostModel
+from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefill_trust
 from loadgen.report import numbers
+from serving import compiled
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.tools.planning import configuration, feasible, least, margins, split
-from serving.tools.planning.bounds import Dropped
-from serving.tools.planning.candidate import Candidate
-from serving.tools.planning.costs import plan_cost
-from serving.tools.planning.demand import PlanDemand, demand
+from serving.tools.planning import configuration, feasible, margins
+from serving.tools.planning import npu_search as least
+from serving.tools.planning import npu_search as split
+from serving.tools.planning.bounds import Dropped, SearchLimits, shape_cost
+from serving.tools.planning.candidate import DIES_PER_NPU, Candidate
+from serving.tools.planning.candidate_run import PlanSetting, measure
+from serving.tools.planning.costs import PlanPrices, plan_cost
 from serving.tools.planning.feasible import SearchStart
 from serving.tools.planning.knowledge import Knowledge, costs_more
-from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import demand_figures, shape_bounds
-from serving.tools.planning.measure import PlanSetting
-from serving.tools.planning.order import order_of
-from serving.tools.planning.plan import CapacityPlan, Option, Question
-from serving.tools.planning.prices import PlanPrices
-from serving.tools.planning.trace import TraceChoice
-from serving.tools.planning.trusted import plan_accuracy
+from serving.tools.planning.plan import CapacityPlan, DemandFigures, Option, Question, order_of
+from serving.tools.planning.trace import PlanDemand, TraceChoice, demand
 from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, PlanVerdict
-from serving.tools.planning.workers import evaluator
-from serving.virtual.run import cost_model
+from serving.virtual.simulation import cost_model
+from serving.virtual.work_done import MIXED
 
 _QUICK_PARTS = 3
 _CLOSEST = 4
@@ -253,3 +257,64 @@ def _loses(
     if slower > quicker:
         return f"as good as {best.label}, but latency is at {slower:.0f} % of its limit, not at {quicker:.0f} %"
     return costs_more(one, best) if one.npus > best.npus else f"no better than {best.label}"
+
+
+# Accuracy of a plan's times, with batches and prefill steps as full as it allows.
+
+
+def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, demand: DemandFigures) -> str:
+    """Device and engine for which a plan holds, and the possible error of its times.
+
+    Effects: reads files of the device and of the engine.
+    """
+    whose = f"{cost.device.name}, engine {engine_text_of(cost)}"
+    if best is None:
+        return whose
+    one = best.candidate
+    cost = shape_cost(cost, one.decode)
+    decode = decode_trust(
+        cost, one.decode.limit * DIES_PER_NPU, round(demand.mean_prompt + demand.mean_output / 2),
+        config.simulation.drafts, dies=one.decode.npus * DIES_PER_NPU,
+    )  # fmt: skip
+    prefill = prefill_trust(
+        cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
+    )
+    mixed = MIXED if one.aggregated else ""
+    return f"{whose}; in full steps {both_trusts(decode, prefill)}{mixed}"
+
+
+# Concurrent simulations in processes; results do not depend on their number.
+
+Tell = Callable[[PlanProbe, PlanVerdict], None]
+"""Called with each finished simulation, in the order of the requests."""
+
+
+@contextmanager
+def evaluator(setting: PlanSetting, processes: int, tell: Tell) -> Iterator[Evaluate]:
+    """Evaluator for a search. Each probe is simulated once: the same question gets the same result.
+
+    Args:
+        processes: 1 = none but this one.
+    Effects: processes while it is open; they are started fresh, so that no thread or lock is inherited.
+    """
+    answers: dict[PlanProbe, PlanVerdict] = {}
+    if processes == 1:
+        yield partial(_evaluate, answers, tell, lambda probes: (measure(setting, one) for one in probes))
+        return
+    context = multiprocessing.get_context("spawn")
+    begin, folder = compiled.begin_worker, compiled.in_use()
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=begin, initargs=(folder,)) as pool:
+        yield partial(_evaluate, answers, tell, lambda probes: pool.map(partial(measure, setting), probes))
+
+
+def _evaluate(
+    answers: dict[PlanProbe, PlanVerdict],
+    tell: Tell,
+    run: Callable[[Sequence[PlanProbe]], Iterator[PlanVerdict]],
+    probes: Sequence[PlanProbe],
+) -> list[PlanVerdict]:
+    new = [one for one in dict.fromkeys(probes) if one not in answers]
+    for probe, verdict in zip(new, run(new), strict=True):
+        answers[probe] = verdict
+        tell(probe, verdict)
+    return [answers[one] for one in probes]

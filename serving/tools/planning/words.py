@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from loadgen.report import numbers
 from loadgen.report.table import Table, TableRow, Tone, columns, table_of
 from serving.tools.planning.margins import MOST
-from serving.tools.planning.order import ORDERS
-from serving.tools.planning.plan import CapacityPlan, Option, ShapeBound
+from serving.tools.planning.plan import ORDERS, CapacityPlan, Option, ShapeBound
 
 HEADS = (
     "prefill + decode", "tokens/NPU", "batch/die", "NPUs", "servers", "TTFT p99", "TPOT p99", "attained", "goodput/s",

@@ -11,15 +11,12 @@ from torch import Tensor
 
 from serving.model.architecture import ClampedGate
 from serving.model.checkpoint import Int8Weight
-from serving.model.mlp import swiglu
-from serving.tools.quantize.clipping import clipped_range
-from serving.tools.quantize.compensation import compensated_best
-from serving.tools.quantize.folding import Folded, fold_layer
-from serving.tools.quantize.rounding import channel_range, dequantised, round_weight, rounded_tokens
-from serving.tools.quantize.settings import RecipeSteps
-from serving.tools.quantize.smoothing import spread
+from serving.model.layers import swiglu
+from serving.tools.quantize.folding import Folded, clipped_range, fold_layer, spread
+from serving.tools.quantize.quantize_settings import RecipeSteps
+from serving.tools.quantize.rounding import channel_range, compensated_best, dequantised, round_weight, rounded_tokens
 from serving.tools.quantize.structure import Product, Structure
-from serving.tools.quantize.table import Inputs, product_weight, rows_of
+from serving.tools.quantize.tensors_in_memory import Inputs, product_weight, rows_of
 
 ERROR_ROWS = 2048
 """Held-out rows that a product's error is measured on, at most."""

@@ -12,7 +12,7 @@ from serving.model.checkpoint import Int8Weight
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
 from serving.model.weight_files import INDEX
 from serving.regular_file import check_regular
-from serving.tools.quantize.classes import ignore_patterns
+from serving.tools.quantize.structure import ignore_patterns
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from serving.report_files import write_file
+from serving.terminal import write_file
 from serving.virtual.report.latencies import latencies
 from serving.virtual.report.summary import Summary
 from serving.virtual.result import RequestColumns, SimResult, SimulatedPoint

@@ -4,8 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serving.virtual.report.goodput import Goodput, Slo, goodput
-from serving.virtual.report.latencies import Latencies, LatencyFigures, distribution, ints, latencies
+from serving.virtual.report.latencies import (
+    Goodput,
+    Latencies,
+    LatencyFigures,
+    Slo,
+    distribution,
+    goodput,
+    ints,
+    latencies,
+)
 from serving.virtual.report.pools import (
     SECONDS_PER_HOUR,
     FaultSummary,

@@ -4,15 +4,72 @@ One NumPy operation processes thousands of requests; only the simulation convert
 ids of all requests are concatenated in one array.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from serving.virtual.workload.request import TraceRequest
+from loadgen.errors import TraceFormatError, UsageError
+from serving.errors import ConfigError
+
+# Input of a simulation: requests with lengths, arrival times and, where a trace has them, prefix names.
+
+
+class TraceRequest(NamedTuple):
+    """One request of a trace.
+
+    Attributes:
+        arrival_s: from the start of the trace [s]; requests are in order of arrival.
+        prompt_tokens: at least 1.
+        output_tokens: at least 1.
+        blocks: prefix identity of each of the prompt's leading blocks of `RequestStream.block_tokens` tokens (the last
+            may be partly filled): equal numbers at equal positions mean equal prompts up to that block. Empty = not
+            known, hence no shared prefix.
+        key: API key of the request; several configured keys take turns.
+    """
+
+    arrival_s: float
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStream:
+    """Stream of requests, read once from start to end.
+
+    Attributes:
+        name: for reports: file name and how it was scaled.
+        requests: in order of arrival. May be lazy; one run consumes it unless it is a sequence.
+        count: number of requests, for progress; None = not known.
+        duration_s: last arrival [s], for progress; None = not known.
+        block_tokens: tokens per entry of `blocks`.
+        concurrency: open requests of a closed loop, which sends a request as soon as another has ended and ignores
+            arrival times. None = an open loop.
+        notes: how the reader interpreted unusual records, one sentence each; filled as requests are read.
+    """
+
+    name: str
+    requests: Iterable[TraceRequest]
+    count: int | None = None
+    duration_s: float | None = None
+    block_tokens: int = 512
+    concurrency: int | None = None
+    notes: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def closed(self, concurrency: int) -> "RequestStream":
+        """The same requests in a closed loop, whose duration is not known in advance."""
+        name = f"{self.name}, {concurrency:,} at a time"
+        return replace(self, name=name, duration_s=None, concurrency=concurrency)
+
+
+# Requests as columns, the form in which traces are read, scaled, repeated and sharded.
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -116,3 +173,24 @@ def batches_of(rows: Iterable[Row]) -> Iterator[Columns]:
     remaining = iter(rows)
     while taken := list(islice(remaining, BATCH)):
         yield columns_of(taken)
+
+
+# Errors of traces.
+
+
+class TraceError(ConfigError):
+    """A trace cannot be read or has an invalid request. The message names file and line, and what to do."""
+
+
+@contextmanager
+def refused_in_our_terms() -> Iterator[None]:
+    """Convert the errors of the trace reader to `TraceError` and `ConfigError`, with the same message.
+
+    Raises: TraceError, ConfigError.
+    """
+    try:
+        yield
+    except TraceFormatError as error:
+        raise TraceError(str(error)) from None
+    except UsageError as error:
+        raise ConfigError(str(error)) from None

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from serving.errors import ConfigError
-from serving.virtual.workload.columns import LARGEST_ID, Columns, IntArray
-from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import TraceRequest
-from serving.virtual.workload.scaling import Scaling
+from serving.virtual.workload.columns import LARGEST_ID, Columns, IntArray, TraceError, TraceRequest
+from serving.virtual.workload.reshaping import Scaling
 
 _SPREAD = 0x9E37_79B9_7F4A_7C15
 """Odd, so that multiples of it differ modulo 2^63. Source: the golden ratio, after Knuth."""

@@ -8,8 +8,7 @@ import numpy as np
 
 from loadgen.trace.draws import Gaps, LengthHistogram, histogram, random_stream
 from serving.errors import ConfigError
-from serving.virtual.workload.columns import BATCH, FloatArray, IntArray
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.columns import BATCH, FloatArray, IntArray, RequestStream, TraceRequest
 
 
 @dataclass(frozen=True, slots=True)

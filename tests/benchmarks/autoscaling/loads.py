@@ -8,8 +8,8 @@ from pathlib import Path
 from loadgen.trace import Reading, open_trace
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
+from serving.virtual.workload.columns import RequestStream
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.benchmarks.conditions import ROOT
 

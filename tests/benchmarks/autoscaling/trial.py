@@ -9,7 +9,7 @@ from serving.scaling.core.decision import PoolTarget, ScaleKind, ScalingDecision
 from serving.values.signals import ScalingSignals
 from serving.virtual.report.latencies import latencies
 from serving.virtual.result import SimResult
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.benchmarks.autoscaling.loads import Load
 
 _HOUR_S = 3600.0

@@ -19,8 +19,8 @@ from serving.instance.live.segment_reader import SegmentReader
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.core.entry import Space
 from serving.kvpool.core.messages import Data, Forget
-from serving.kvpool.live.client import PoolClient
 from serving.kvpool.live.model_peer import ModelEntry, fetch, look, release
+from serving.kvpool.live.pool_client import PoolClient
 from serving.kvpool.live.server_link import ServerLink, hello_of
 from serving.sockets.opening import connected
 from serving.sockets.secrets import ClusterSecrets

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from serving.tools.importing.run import import_gguf
+from serving.tools.importing.import_run import import_gguf
 from serving.tools.importing.smollm2 import fetched
 from tests.benchmarks.conditions import ROOT, progress
 from tests.benchmarks.engine_figures.peers import Peers

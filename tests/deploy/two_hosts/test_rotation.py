@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.socket_keeper import KEEP_PERIOD_S
+from serving.cluster.identity import KEEP_PERIOD_S
 from tests.deploy.ray_hosts import RayHosts
 
 SAME = "tests/cluster/test_socket_keeper.py::test_a_secret_is_rotated_while_connections_go_on"

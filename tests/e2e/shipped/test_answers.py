@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.printed.blocks import shown
-from docs.printed.makers import SERVED
+from docs.printed.makers import SERVED, shown
 from serving.values.sequence import SamplingParams
 from tests.e2e.server import Server, wait_for
 from tests.e2e.streams import order

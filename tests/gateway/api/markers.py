@@ -8,8 +8,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as RawTokenizer
 from transformers import PreTrainedTokenizerFast
 
-from serving.gateway.api.chat_template import ChatTemplate
-from serving.gateway.api.control_tokens import ControlTokens
+from serving.gateway.api.templates.chat_template import ChatTemplate
+from serving.gateway.api.templates.control_tokens import ControlTokens
 from serving.gateway.api.tokenizer import Tokenizer
 from tests.gateway.api.rendering import render
 from tests.gateway.api.support import train_tokenizer

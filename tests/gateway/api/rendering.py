@@ -4,10 +4,10 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serving.gateway.api.chat_template import ChatTemplate
-from serving.gateway.api.control_tokens import unmarked
-from serving.gateway.api.template_pool import refusal
-from serving.gateway.api.template_text import TextTemplate
+from serving.gateway.api.templates.chat_template import ChatTemplate
+from serving.gateway.api.templates.control_tokens import unmarked
+from serving.gateway.api.templates.template_pool import refusal
+from serving.gateway.api.templates.template_process import TextTemplate
 
 
 def render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:

@@ -15,9 +15,9 @@ from fastapi import FastAPI
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from serving.gateway.api.admin.pool_admin import PoolAdmin
 from serving.gateway.api.app import create_app
-from serving.gateway.api.pool_admin import PoolAdmin
-from serving.gateway.api.response_store import ResponseStore
+from serving.gateway.api.responses.kept import ResponseStore
 from serving.gateway.api.settings import ApiSettings, ServedModel
 from serving.telemetry.metrics import GatewayMetrics
 from tests.fakes.backend import FakeBackend, Script, ScriptOf

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.gateway.api.auth import OPEN_PATHS
-from serving.gateway.api.request_ids import usable_request_id
+from serving.gateway.api.http.auth import OPEN_PATHS
+from serving.gateway.api.http.request_ids import usable_request_id
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from tests.gateway.api.support import Harness, bearer, chat, check, post, request
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serving.errors import OverloadedError
-from serving.gateway.api.body_room import BodyRoom
+from serving.gateway.api.body import BodyRoom
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from tests.gateway.api.client import start, until
 from tests.gateway.api.support import Harness
@@ -15,7 +15,7 @@ BODY = json.dumps({"model": "tiny", "prompt": "The dog " * 20}).encode()
 
 
 def test_one_key_gets_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.gateway.api.body_room.BODIES", 4)
+    monkeypatch.setattr("serving.gateway.api.body.BODIES", 4)
     room = BodyRoom(100)
     room.take("a", 200)
     for key, size in (("a", 1), ("b", 201)):
@@ -31,7 +31,7 @@ def test_one_key_gets_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.asyncio
 async def test_slow_bodies_leave_room_for_others(served: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.gateway.api.body_room.BODIES", 2)
+    monkeypatch.setattr("serving.gateway.api.body.BODIES", 2)
     keys = tuple(NamespaceKeys(name, (hash_api_key(name),)) for name in "abc")
     harness = Harness(served, ApiSettings(max_body_bytes=len(BODY), namespaces=keys))
     room: BodyRoom = harness.app.state.body_room

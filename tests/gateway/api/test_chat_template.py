@@ -9,7 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from serving.errors import InvalidRequestError, ModelError
-from serving.gateway.api.chat_template import ChatTemplate, load_chat_template
+from serving.gateway.api.templates.chat_template import ChatTemplate, load_chat_template
 from tests.gateway.api.rendering import render
 from tests.gateway.api.support import TEMPLATE
 

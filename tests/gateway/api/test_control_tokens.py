@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
-from serving.gateway.api.chat_template import ChatTemplate
-from serving.gateway.api.control_tokens import ControlTokens, unmarked
 from serving.gateway.api.settings import ServedModel
+from serving.gateway.api.templates.chat_template import ChatTemplate
+from serving.gateway.api.templates.control_tokens import ControlTokens, unmarked
 from serving.gateway.api.tokenizer import Tokenizer
 from tests.gateway.api.markers import CONTROL, ID_OF, PIECES, WRAPPED, control_in, ids_of, ids_of_transformers, turns
 from tests.gateway.api.rendering import render

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from serving.gateway.api.drain import DrainMiddleware, GatewayDrain
+from serving.gateway.api.http.access import DrainMiddleware, GatewayDrain
 
 pytestmark = pytest.mark.asyncio
 

@@ -4,10 +4,10 @@ import pytest
 from httpx import Response
 
 from serving.errors import UnavailableError
-from serving.gateway.api.errors import RouteError
-from serving.gateway.api.expert_routes import choose_group, expert_router
+from serving.gateway.api.admin.cluster_routes import choose_group, expert_router
+from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
-from serving.values.operator_order import MoveOneExpert, OperatorOrder, OrderAnswer, ReadLoad, RebalanceExperts
+from serving.values.group import MoveOneExpert, OperatorOrder, OrderAnswer, ReadLoad, RebalanceExperts
 from tests.gateway.api.support import Harness, post
 
 SETTINGS = ApiSettings(

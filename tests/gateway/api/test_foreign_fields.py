@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidRequestError
-from serving.gateway.api.access import MOST_LOGGED
 from serving.gateway.api.foreign_fields import HARMLESS, REFUSED
+from serving.gateway.api.http.access import MOST_LOGGED
 from serving.gateway.api.prompts import plain_message
 from serving.gateway.api.schema import ChatCompletionRequest, ChatMessage, CompletionRequest
 from serving.gateway.api.unknown_fields import MOST_NAMED, WARNING_HEADER, ignored_fields

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.gateway.api.foreign_fields import HARMLESS, KWARGS, MESSAGE, REFUSED, TOKENIZING
-from serving.gateway.api.openapi_bodies import BODIES
+from serving.gateway.api.openapi import BODIES
 from tests.gateway.api.support import Harness, check, post
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(-1e9, 1e9) | st.text(max_size=8)

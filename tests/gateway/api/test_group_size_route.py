@@ -2,9 +2,9 @@
 
 import pytest
 
-from serving.gateway.api.group_size_route import OrderedGroup, group_size_router
+from serving.gateway.api.admin.cluster_routes import OrderedGroup, group_size_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from serving.values.operator_order import DrainRank, OrderAnswer, ResizeGroup, SizeOrder
+from serving.values.group import DrainRank, OrderAnswer, ResizeGroup, SizeOrder
 from tests.gateway.api.support import Harness, post
 
 SETTINGS = ApiSettings(api_key_hashes=(hash_api_key("plain"),), admin_key_hashes=(hash_api_key("root"),))

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.host_names import AllowedHosts, in_header, is_loopback
+from serving.sockets.host_names import AllowedHosts, in_header, is_loopback
 from tests.gateway.api.support import Harness, request
 
 LOOPBACK = AllowedHosts(("127.0.0.1",), any_address=False)

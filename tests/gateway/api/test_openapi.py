@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import BaseSchema, GenerationMode, checks
 
 from serving.errors import EngineError, OverloadedError, UnavailableError
+from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from serving.gateway.api.timeline_routes import timeline_router
 from serving.values.sequence import PoolUse
 from tests.fakes.backend import Script
 from tests.fakes.pool_admin import two_servers

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.api.field_notes import FIELD_NOTES
-from serving.gateway.api.openapi import BODY_PARTS
-from serving.gateway.api.openapi_bodies import BODIES
-from serving.gateway.api.pages.api_page import EXAMPLES
-from serving.gateway.api.pages.schema_text import type_text
+from serving.gateway.api.admin.timeline_routes import timeline_router
+from serving.gateway.api.openapi import BODIES, BODY_PARTS, FIELD_NOTES
+from serving.gateway.api.pages.api_page import EXAMPLES, type_text
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from serving.gateway.api.timeline_routes import timeline_router
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, check, post, request

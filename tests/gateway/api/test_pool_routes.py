@@ -7,8 +7,7 @@ from httpx import Response
 
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
 from serving.ids import ReplicaId
-from serving.telemetry.pool_stats import PoolClientStats
-from serving.telemetry.stats import InstanceStats
+from serving.telemetry.stats import InstanceStats, PoolClientStats
 from serving.values.pool_view import EMPTY_VIEW, PoolView
 from tests.fakes.pool_admin import MIB, FakePoolAdmin, server, two_servers
 from tests.gateway.api.support import Harness, bearer, check, post, request

@@ -11,16 +11,15 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from serving.gateway.api.choice import Visible
-from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.form import Answering
-from serving.gateway.api.forms.response_object import ResponseFrame
-from serving.gateway.api.forms.responses import responses_form
-from serving.gateway.api.parts import CallPart, Part, ReasoningPart
-from serving.gateway.api.responses_frame import repeated_fields
-from serving.gateway.api.responses_schema import ResponsesRequest
+from serving.gateway.api.http.errors import ErrorReply
+from serving.gateway.api.http.tenant import KeyRing
+from serving.gateway.api.responses.form import ResponseFrame, responses_form
+from serving.gateway.api.responses.routes import repeated_fields
+from serving.gateway.api.responses.schema import ResponsesRequest
 from serving.gateway.api.schema import CompletionRequest
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.gateway.api.tenant import KeyRing
+from serving.gateway.api.tools.reader import CallPart, Part, ReasoningPart
 from serving.gateway.api.translate import completion_order
 from tests.gateway.api.support import named_events
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.chat_template import ChatTemplate
-from serving.gateway.api.control_tokens import ControlTokens
+from serving.gateway.api.templates.chat_template import ChatTemplate
+from serving.gateway.api.templates.control_tokens import ControlTokens
 from tests.gateway.api.markers import PIECES, WRAPPED, control_in, ids_of, ids_of_transformers, turns
 from tests.gateway.api.rendering import render
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from serving.gateway.api.stop_strings import StopSet, StopStrings
+from serving.gateway.api.detokenizer import StopSet, StopStrings
 
 TEXT = st.text(alphabet="abc", max_size=30)
 STOPS = st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=3).map(tuple)

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from serving.errors import InvalidRequestError, ModelError, OverloadedError
-from serving.gateway.api import template_pool, template_turns
-from serving.gateway.api.chat_template import SHORT_BYTES, ChatTemplate
 from serving.gateway.api.settings import ServedModel
-from serving.gateway.api.template_pool import LONG_BYTES, TemplatePool
+from serving.gateway.api.templates import template_pool
+from serving.gateway.api.templates.chat_template import SHORT_BYTES, ChatTemplate
+from serving.gateway.api.templates.template_pool import LONG_BYTES, TemplatePool
 from tests.gateway.api.client import until
 from tests.gateway.api.rendering import render
 from tests.gateway.api.support import Harness, request
@@ -238,7 +238,7 @@ def test_a_process_ends_when_its_server_is_killed(busy: bool) -> None:
     body = LOOPS.replace("BODY", "") if busy else "x"
     program = (
         "import asyncio\n"
-        "from serving.gateway.api.template_pool import TemplatePool\n"
+        "from serving.gateway.api.templates.template_pool import TemplatePool\n"
         "async def scene():\n"
         f"    pool = TemplatePool({body!r}, cpu_s=0.15)\n"
         "    await pool.warm()\n"
@@ -264,7 +264,7 @@ def test_a_process_ends_with_what_it_was_for() -> None:
 
 @pytest.mark.asyncio
 async def test_a_few_at_a_time_and_a_bounded_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_turns, "MOST_WAITING", 3)
+    monkeypatch.setattr(template_pool, "MOST_WAITING", 3)
     most = template_pool.ORDINARY_PROCESSES
     before = children()
     pool = TemplatePool(LOOPS.replace("BODY", ""), cpu_s=0.2)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from serving.errors import AuthenticationError
-from serving.gateway.api.cluster_route import cluster_router
+from serving.gateway.api.admin.cluster_routes import cluster_router
+from serving.gateway.api.http.tenant import KeyRing
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
-from serving.gateway.api.tenant import KeyRing
-from serving.values.namespaces import DEFAULT_NAMESPACE
+from serving.values.pool_view import DEFAULT_NAMESPACE
 from serving.values.prefix_hash import prefix_hashes
 from serving.values.sequence import SequenceSpec
 from tests.gateway.api.support import Harness, bearer, chat, complete, events, post, request

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from serving.errors import InvalidRequestError, OverloadedError
+from serving.gateway.api.http.tenant import Tenant
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
-from serving.gateway.api.tenant import Tenant
 from serving.gateway.api.text_desk import MOST_WAITING, UNIT_BYTES, UNITS, TextDesk
 from tests.gateway.api.client import start, until
 from tests.gateway.api.support import MAX_MODEL_LEN, Harness, complete, post

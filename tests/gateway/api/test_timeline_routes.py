@@ -3,8 +3,8 @@
 import pytest
 from fastapi import FastAPI
 
+from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.settings import ApiSettings, NamespaceKeys, ServedModel, hash_api_key
-from serving.gateway.api.timeline_routes import timeline_router
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, bearer, request
 

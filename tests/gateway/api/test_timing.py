@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from serving.gateway.api.app import create_app
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.gateway.api.timing import Timing
+from serving.gateway.api.usage import Timing
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.jobs import SequenceUpdate
 from serving.values.sequence import FinishReason

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.gateway.api.settings import ApiSettings, ServedModel
-from serving.values.namespaces import namespace_salt, request_salt
+from serving.values.pool_view import namespace_salt, request_salt
 from serving.values.sequence import SamplingParams
 from tests.gateway.api.support import EOS, MAX_MODEL_LEN, Harness, chat, complete
 

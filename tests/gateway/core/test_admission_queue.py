@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from serving.errors import LedgerError
 from serving.gateway.core.admission_queue import AdmissionQueue
 from serving.gateway.core.fair_lines import OLDEST_EVERY, FairLines
-from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
-from serving.gateway.core.retry_promises import GRACE_S, Promise, RetryPromises
+from serving.gateway.core.gateway_admission import (
+    GRACE_S,
+    AdmissionDecision,
+    AdmissionLimits,
+    Promise,
+    QueuedRequest,
+    RetryPromises,
+)
 from serving.values.throughput import MAX_RETRY_S
 
 LIMITS = AdmissionLimits(max_queued_requests=4, max_queued_tokens=1000, max_running_sequences=2)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.core.deaths import REMEMBERED_S, TOGETHER_S, Deaths
 from serving.gateway.core.journal_commands import NeedPrefill, NeedTrial
+from serving.gateway.core.quarantine import REMEMBERED_S, TOGETHER_S, Deaths
 from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.ids import ReplicaId, SequenceId
 from serving.values.jobs import Fail

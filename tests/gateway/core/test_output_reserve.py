@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import LedgerError
-from serving.gateway.core.output_reserve import OutputReserve
+from serving.gateway.core.instances import OutputReserve
 from serving.ids import ReplicaId
 
 A, B = ReplicaId("a"), ReplicaId("b")

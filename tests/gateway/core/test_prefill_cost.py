@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.gateway.core.counter_draw import draw, two_of
-from serving.gateway.core.prefill_cost import PrefillCost
+from serving.gateway.core.route_decision import PrefillCost
+from serving.gateway.core.router import draw, two_of
 
 R1 = PrefillCost(14_616.0)
 

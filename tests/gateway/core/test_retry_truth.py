@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from serving.gateway.core.admission_queue import AdmissionQueue
-from serving.gateway.core.drain_rate import DrainRate
+from serving.gateway.core.admission_queue import AdmissionQueue, DrainRate
 from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 
 LIMITS = AdmissionLimits(max_queued_requests=64, max_queued_tokens=64_000, max_running_sequences=16)

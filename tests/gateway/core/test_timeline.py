@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.gateway.core import timeline as t
-from serving.gateway.core.causes import largest_cause, seconds_by_kind
+from serving.gateway.core.timeline import TimelineShelf, largest_cause, seconds_by_kind
 from serving.gateway.core.timeline_builder import MOST_PARTS, MOST_RUNS, RequestBuilder
-from serving.gateway.core.timeline_shelf import TimelineShelf
 from serving.ids import RequestId, SequenceId
 from serving.values.jobs import GenerationJob
 from serving.values.sequence import SamplingParams, SequenceSpec

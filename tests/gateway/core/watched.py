@@ -4,10 +4,10 @@ import math
 from collections import deque
 
 from serving.gateway.core import events as e
-from serving.gateway.core.deaths import TOGETHER_S
 from serving.gateway.core.gateway import LOOK_PERIOD_S, Gateway
+from serving.gateway.core.gateway_record import noted
 from serving.gateway.core.journal_commands import LATER_S
-from serving.gateway.core.record import noted
+from serving.gateway.core.quarantine import TOGETHER_S
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import SequenceId
 from serving.values.decision_log import plain

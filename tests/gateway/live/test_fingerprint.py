@@ -13,7 +13,7 @@ from ray.serve._private.http_util import RequestIdMiddleware
 from serving.config.engine import EngineConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
-from serving.gateway.api.access import WithoutRequestId
+from serving.gateway.api.http.access import WithoutRequestId
 from serving.gateway.api.settings import ServedModel
 from serving.gateway.live.fingerprint import system_fingerprint
 from tests.gateway.api.support import Harness, chat, events, request, write_model_folder

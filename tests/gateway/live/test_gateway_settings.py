@@ -13,10 +13,10 @@ from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.simulation import Executor
 from serving.errors import AuthenticationError
-from serving.gateway.api.tenant import KeyRing
+from serving.gateway.api.http.tenant import KeyRing
 from serving.gateway.live.replica import _api_settings, _served_model
 from serving.gateway.live.sealing import salt_of, sealed
-from serving.values.namespaces import namespace_salt
+from serving.values.pool_view import namespace_salt
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.random_tokenizer import write_tokenizer
 

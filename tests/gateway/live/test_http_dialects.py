@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from serving.gateway.live.connections import PROBES, ConnectionLimits
-from serving.gateway.live.door_replies import FULL, headers_in, wire
+from serving.gateway.live.connections import FULL, PROBES, ConnectionLimits, headers_in, wire
 from tests.e2e.server import PATIENCE_S
 from tests.gateway.live.door import FINISHED, GET, LATE, POST, answer_to, behind, error
 

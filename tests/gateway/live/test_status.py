@@ -6,7 +6,7 @@ import pytest
 
 from hardware.topology import NpuId
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
-from serving.values.hosts import HostRow
+from serving.values.system_tally import HostRow
 from serving.values.traffic import NoticeKind
 from tests.scaling.live.case import config
 

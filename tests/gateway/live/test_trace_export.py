@@ -11,9 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from serving.gateway.core.timeline import Answered, ChoiceLine, RequestTimes, TimePart
 from serving.gateway.core.trace_spans import trace_id_of
-from serving.gateway.live import trace_export
-from serving.gateway.live.timelines import LiveTimelines
-from serving.gateway.live.trace_export import MOST_QUEUED, TraceExporter
+from serving.gateway.live import timelines
+from serving.gateway.live.timelines import MOST_QUEUED, LiveTimelines, TraceExporter
 from serving.ids import RequestId, SequenceId
 from serving.values.jobs import GenerationJob
 from serving.values.sequence import SamplingParams, SequenceSpec
@@ -67,7 +66,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_export, "GATHER_S", 0.0)
+    monkeypatch.setattr(timelines, "GATHER_S", 0.0)
 
 
 def test_a_receiver_gets_the_spans(receiver: Receiver) -> None:

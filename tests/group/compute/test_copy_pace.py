@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ExpertError
-from serving.group.compute.copy_pace import CopyPace
+from serving.group.compute.slot_mover import CopyPace
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 3)), min_size=1, max_size=30), st.floats(1, 1000))

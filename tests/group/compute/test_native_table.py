@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import PlacementError
-from serving.group.compute.native_table import native_table
-from serving.group.core.deepseek import GlobalPlacement
-from serving.group.core.first_map import first_map, group_shape
-from serving.group.core.split import split
+from serving.group.compute.slot_mover import native_table
+from serving.group.core.group_map import first_map, group_shape
+from serving.group.core.placement import split
+from serving.group.core.placement_policies import GlobalPlacement
 from serving.model.native.layout import MAP_MASKED
 from serving.values.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from tests.group.core.strategies import layers

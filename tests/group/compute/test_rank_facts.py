@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.group.compute.rank_facts import RankFacts, rank_shares
-from serving.group.core.deepseek import GlobalPlacement
-from serving.group.core.first_map import first_map, group_shape, opening_map
-from serving.group.core.split import rank_loads, split
-from serving.values.expert_facts import ExpertFacts, ExpertRows
-from serving.values.expert_map import ExpertMap
+from serving.group.compute.rank_experts import RankFacts, rank_shares
+from serving.group.core.group_map import first_map, group_shape, opening_map
+from serving.group.core.placement import rank_loads, split
+from serving.group.core.placement_policies import GlobalPlacement
+from serving.values.expert_map import ExpertFacts, ExpertMap, ExpertRows
 from tests.group.core.strategies import layers
 from tests.group.maps import map_of
 

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 from serving.errors import ExpertError
 from serving.group.compute.slot_mover import SlotMover
-from serving.group.core.first_map import first_map, group_shape
+from serving.group.core.group_map import first_map, group_shape
 from serving.group.core.mover import ExpertMover, MoverEvent
-from serving.group.core.moves import MoveRound, move_rounds, slots_of
-from serving.group.core.slot_ledger import SlotLedger
+from serving.group.core.slot_ledger import MoveRound, SlotLedger, move_rounds, slots_of
 from serving.model.slots.expert_slots import CopiedSlots, fill_all, make_slots
 from serving.model.slots.slot_region import PeerSlots, SlotsOffer
-from serving.values.expert_map import ExpertMap, ExpertSlot
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
+    ExpertMap,
     ExpertMove,
+    ExpertSlot,
     FetchExpert,
     LoadExpert,
     MoveFailed,

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from serving.group.core.group_experts import ExpertRules, GroupExperts
 from serving.group.core.operator_plan import Refusal
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
+    ExpertMap,
     FetchExpert,
     LoadExpert,
     MapSwitched,
@@ -20,8 +20,7 @@ from serving.values.expert_moves import (
     MovesStopped,
     SwitchMap,
 )
-from serving.values.group import RankOffer
-from serving.values.operator_order import MoveOneExpert, PlannedOrder, RebalanceExperts
+from serving.values.group import MoveOneExpert, PlannedOrder, RankOffer, RebalanceExperts
 
 EXPERTS, LAYERS = 4, 2
 RULES = ExpertRules(policy="none", bytes_per_s=1e12)

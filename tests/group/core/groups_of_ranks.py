@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from serving.group.core.mover import MoverEffect, MoverEvent
 from serving.group.core.slot_ledger import SlotLedger
-from serving.values.expert_map import ExpertSlot
-from serving.values.expert_moves import (
+from serving.values.expert_map import (
     ExpertMove,
+    ExpertSlot,
     FetchExpert,
     LoadExpert,
     MapSwitched,

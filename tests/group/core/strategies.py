@@ -2,9 +2,8 @@
 
 from hypothesis import strategies as st
 
-from serving.group.core.deepseek import GlobalPlacement, HierarchicalPlacement
 from serving.group.core.placement import GroupShape, PlacementPolicy, StaticPlacement
-from serving.group.core.time_sliced import TimeSlicedPlacement
+from serving.group.core.placement_policies import GlobalPlacement, HierarchicalPlacement, TimeSlicedPlacement
 
 POLICIES: dict[str, PlacementPolicy] = {
     "static": StaticPlacement(),

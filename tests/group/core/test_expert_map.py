@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 
 from serving.errors import LedgerError
-from serving.group.core.deepseek import GlobalPlacement
-from serving.group.core.split import split
+from serving.group.core.placement import split
+from serving.group.core.placement_policies import GlobalPlacement
 from serving.values.expert_map import PARTS, ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from tests.group.core.strategies import layers
 

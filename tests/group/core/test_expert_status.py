@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from serving.cli.experts_table import MOST_MOVES, heat, print_experts, print_order
-from serving.cluster.instance_stats import instance_stats
 from serving.cluster.membership import Member
-from serving.group.compute.rank_facts import RankFacts
+from serving.cluster.ray_metrics import instance_stats
+from serving.group.compute.rank_experts import RankFacts
 from serving.group.core.expert_status import expert_status, group_stats
-from serving.group.core.first_map import opening_map
-from serving.group.core.split import balancedness, rank_loads
+from serving.group.core.group_map import opening_map
+from serving.group.core.placement import balancedness, rank_loads
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
-from serving.values.expert_facts import ExchangeFacts
+from serving.values.expert_map import ExchangeFacts
 from tests.group.maps import map_of
 
 ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)

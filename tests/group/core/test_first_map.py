@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import PlacementError
-from serving.group.core.deepseek import GlobalPlacement
-from serving.group.core.first_map import contents_of, first_map, group_shape, opening_map
+from serving.group.core.group_map import contents_of, first_map, group_shape, opening_map
+from serving.group.core.placement_policies import GlobalPlacement
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 3), st.integers(1, 3))

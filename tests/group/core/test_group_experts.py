@@ -9,7 +9,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from serving.group.core import group_experts
-from serving.group.core.regroup import regroup_map
+from serving.group.core.group_map import regroup_map
 from serving.group.core.slot_ledger import SlotLedger
 from serving.values.expert_map import ExpertHome, ExpertMap, ExpertSlot, LayerMap
 from tests.group.core.group_life import EXPERTS, GroupLife

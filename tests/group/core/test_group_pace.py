@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from serving.group.core.group_pace import LEAST_WORK_S, NET_ROWS, GroupPace, StragglerMode, paces
-from serving.values.expert_facts import ExchangeFacts, ExpertWork
+from serving.values.expert_map import ExchangeFacts, ExpertWork
 
 SLICE_S = 2.0
 RANKS = 4

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.group.core.load import LoadReport, LoadWindow, total
+from serving.group.core.expert_load import LoadReport, LoadWindow, total
 
 
 def window(slices: int = 3) -> LoadWindow:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.group.core.moves import Slots, align, move_rounds, slots_of
+from serving.group.core.slot_ledger import Slots, align, move_rounds, slots_of
 from serving.values.expert_map import ExpertSlot, Placement
 from tests.group.core.strategies import POLICIES, layers
 

@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import PlacementError
-from serving.group.core.deepseek import GlobalPlacement, HierarchicalPlacement
-from serving.group.core.placement import GroupShape, StaticPlacement
-from serving.group.core.split import balancedness, rank_loads, split
-from serving.group.core.time_sliced import TimeSlicedPlacement, choose_copies, first_homes
+from serving.group.core.placement import GroupShape, StaticPlacement, balancedness, rank_loads, split
+from serving.group.core.placement_policies import (
+    GlobalPlacement,
+    HierarchicalPlacement,
+    TimeSlicedPlacement,
+    choose_copies,
+    first_homes,
+)
 from serving.values.expert_map import ExpertMap, Placement
 from tests.group.core.strategies import POLICIES, layers
 

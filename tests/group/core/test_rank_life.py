@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import GroupError, LedgerError
-from serving.group.core.rank_life import LEASE_S, RankLife, check_offers, counted_size
-from serving.group.core.rank_names import RankName
+from serving.group.core.rank_life import LEASE_S, RankLife, RankName, check_offers, counted_size
 from serving.values.group import RankLease, RankOffer, RankPhase
 
 FIRST = RankLease("abc", 1, 1)

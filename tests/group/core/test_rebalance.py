@@ -6,16 +6,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from serving.errors import LedgerError
-from serving.group.core.deepseek import GlobalPlacement
-from serving.group.core.first_map import first_map
+from serving.group.core.group_map import first_map
 from serving.group.core.mover import MoverTick
-from serving.group.core.placement import GroupShape
+from serving.group.core.placement import GroupShape, split
+from serving.group.core.placement_policies import GlobalPlacement, TimeSlicedPlacement
 from serving.group.core.rebalance import RebalanceOutcome, Rebalancer, RebalanceSettings, plan_rebalance
 from serving.group.core.slot_ledger import SlotLedger
-from serving.group.core.split import split
-from serving.group.core.time_sliced import TimeSlicedPlacement
-from serving.values.expert_map import ExpertMap, ExpertSlot
-from serving.values.expert_moves import LoadExpert, MapSwitched, MoveFailed, SwitchMap
+from serving.values.expert_map import ExpertMap, ExpertSlot, LoadExpert, MapSwitched, MoveFailed, SwitchMap
 from tests.group.core.groups_of_ranks import RankGroup, check_rate
 from tests.group.core.strategies import POLICIES
 

@@ -5,12 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import LedgerError, PlacementError
-from serving.group.core.first_map import contents_of, opening_map
-from serving.group.core.regroup import regroup_map
+from serving.group.core.group_map import contents_of, opening_map, regroup_map
+from serving.group.core.placement import split
 from serving.group.core.slot_ledger import SlotLedger
-from serving.group.core.split import split
-from serving.values.expert_map import ExpertMap, ExpertSlot
-from serving.values.expert_moves import Held
+from serving.values.expert_map import ExpertMap, ExpertSlot, Held
 
 
 @st.composite

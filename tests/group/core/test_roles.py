@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from serving.errors import GroupError, PlacementError
-from serving.group.core.first_map import contents_of, opening_map
 from serving.group.core.group_course import (
     BeginDrain,
     GroupOrder,
@@ -19,8 +18,9 @@ from serving.group.core.group_course import (
     whole_sides,
 )
 from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.core.group_map import contents_of, opening_map
 from serving.group.core.rank_life import check_offers
-from serving.values.expert_moves import FetchExpert, RowsCounted
+from serving.values.expert_map import FetchExpert, RowsCounted
 from serving.values.group import RankOffer, RankPhase, RankRole
 from tests.fakes.rank_group import ordered
 from tests.group.core.group_sights import SILENCE_S, report

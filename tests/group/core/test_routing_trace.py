@@ -3,7 +3,7 @@
 import pytest
 
 from serving.errors import PlacementError, RoutingTraceError
-from serving.group.core.placement_trial import try_policies
+from serving.group.core.placement_policies import try_policies
 from serving.group.core.routing_trace import TraceHead, TraceSlice, read_trace, trace_lines
 
 HEAD = TraceHead("decode#a", 2, 3, 2.0)

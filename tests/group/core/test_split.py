@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.group.core.split import balancedness, rank_loads, split
+from serving.group.core.placement import balancedness, rank_loads, split
 from serving.values.expert_map import PARTS
 
 

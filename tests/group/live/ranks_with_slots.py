@@ -11,15 +11,13 @@ import numpy as np
 
 from hardware.ub.copy import checksum
 from serving.errors import EngineError
-from serving.group.compute.native_table import Table, native_table
-from serving.group.compute.slot_mover import SlotMover
-from serving.group.core.first_map import contents_of
+from serving.group.compute.slot_mover import SlotMover, Table, native_table
+from serving.group.core.group_map import contents_of
 from serving.group.core.mover import ExpertMover, MoverEffect, MoverEvent, MoverTick
 from serving.model.native.layout import MAP_MASKED, NativeLinear
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all
 from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import Held, MapSwitched, MovesEnded
+from serving.values.expert_map import ExpertMap, Held, MapSwitched, MovesEnded
 from tests.model.slots.experts import MadeExperts
 
 PATIENCE_S = 60.0

@@ -15,10 +15,9 @@ from serving.ids import SequenceId
 from serving.model.forms import ProductForms
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
-from serving.values.expert_moves import CountRows, ExpertOrder, FetchExpert, LoadExpert, MoveOrder, RankEvent
-from serving.values.group import RankOffer
-from serving.values.instance_place import RankPlace
-from serving.values.operator_order import MoveOneExpert, PlannedOrder, RebalanceExperts
+from serving.values.expert_map import CountRows, ExpertOrder, FetchExpert, LoadExpert, MoveOrder, RankEvent
+from serving.values.group import MoveOneExpert, PlannedOrder, RankOffer, RebalanceExperts
+from serving.values.instances import RankPlace
 from serving.values.sequence import SequenceSpec
 from tests.group.rank_threads import IDLE_S, Answer, RankThreads, drive
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cost.engine_file import ENGINE_FOLDER, engine_names, engine_text, load_engine, parse_engine
+from hardware.cost.engine_profile import ENGINE_FOLDER, engine_names, engine_text, load_engine, parse_engine
 from hardware.errors import SpecError
 
 TEXT = (ENGINE_FOLDER / "vllm-ascend.toml").read_text(encoding="utf-8")

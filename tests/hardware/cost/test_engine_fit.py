@@ -6,9 +6,8 @@ from dataclasses import fields, replace
 import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
-from hardware.cost.engine_file import ENGINE_FOLDER, engine_names, load_engine
 from hardware.cost.engine_fit import EngineFit, fit_engine
-from hardware.cost.engine_profile import EnginePhase
+from hardware.cost.engine_profile import ENGINE_FOLDER, EnginePhase, engine_names, load_engine
 from hardware.cost.measured_file import COLUMNS, MeasuredRow, parse_measured, read_measured
 from hardware.errors import SpecError
 

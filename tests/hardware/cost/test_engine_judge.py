@@ -3,8 +3,8 @@
 import pytest
 
 from hardware.cost import CostModel, load_device
-from hardware.cost.engine_file import ENGINE_FOLDER, load_engine
-from hardware.cost.engine_judge import judge
+from hardware.cost.engine_fit import judge
+from hardware.cost.engine_profile import ENGINE_FOLDER, load_engine
 from hardware.cost.measured_file import parse_measured, read_measured
 
 DEVICE = load_device("ascend-910c")

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
-from hardware.cost.engine_file import load_engine
-from hardware.cost.engine_profile import EnginePhase
+from hardware.cost.engine_profile import EnginePhase, load_engine
 from hardware.cost.trust import decode_trust, engine_text_of, prefill_trust
 
 ASCEND = load_device("ascend-910c")

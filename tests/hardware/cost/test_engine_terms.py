@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
-from hardware.cost.engine_file import engine_text, load_engine, parse_engine
 from hardware.cost.engine_fit import fit_engine
+from hardware.cost.engine_profile import engine_text, load_engine, parse_engine
 from hardware.cost.measured_file import MeasuredRow
 from hardware.cost.trust import decode_trust
 from hardware.errors import SpecError

@@ -7,7 +7,7 @@ import pytest
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.decode_terms import group_terms
-from hardware.cost.expert_load import busiest_tokens, experts_read, largest_draw
+from hardware.cost.exchange import busiest_tokens, experts_read, largest_draw
 from hardware.cost.memory_plan import Role
 from hardware.cost.parallelism import Parallelism
 from hardware.cost.trust import decode_trust

@@ -4,10 +4,8 @@ import pytest
 
 from hardware.cost import CostModel, DecodeLoad, disaggregated, load_device, published_other
 from hardware.cost.calibrate import Calibrated, RowResult
-from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
-from hardware.cost.published_gpu import H100_ROWS, H800_ROWS
-from hardware.cost.published_other import GEMM_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow, RowKind
+from hardware.cost.published_other import GEMM_ROWS, H100_ROWS, H800_ROWS, LOADING_ROWS, XDEEPSERVE_ROWS, exchange_rows
 
 ASCEND_ROWS = (*DECODE_ROWS, *PREFILL_ROWS, *CACHE_ROWS, *GEMM_ROWS, *LOADING_ROWS, *XDEEPSERVE_ROWS)
 ALLOWED_MISSES = {"throughput, 50 % over 12.5 %", "throughput, 90 % over none"}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hardware.cost.fit import Free, least_squares
+from hardware.cost.calibrate import Free, least_squares
 
 WIDE = (Free("a", 1.0, 3.0, ""), Free("b", 1.0, 3.0, ""))
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, ModelShape, PrefillLoad, load_device
-from hardware.cost.attention import GroupedAttentionSizes, LatentAttentionSizes
-from hardware.cost.context_reach import ContextReach
+from hardware.cost.attention import ContextReach, GroupedAttentionSizes, LatentAttentionSizes
 from tests.hardware.cost.known import known
 
 ASCEND = load_device("ascend-910c")

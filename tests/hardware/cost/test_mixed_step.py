@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
-from hardware.cost.engine_file import load_engine
+from hardware.cost.engine_profile import load_engine
 from hardware.cost.mixed_step import MixedStep
 from hardware.cost.parallelism import Parallelism
 from hardware.errors import SpecError

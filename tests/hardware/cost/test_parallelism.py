@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.decode_step import HalfBatch
-from hardware.cost.engine_file import load_engine
+from hardware.cost.engine_profile import load_engine
 from hardware.cost.memory_plan import Role
 from hardware.cost.parallelism import Parallelism
 from hardware.cost.trust import decode_trust, expected, prefill_trust

@@ -8,11 +8,9 @@ import pytest
 from hardware.cost import CostModel, DecodeLoad, PrefillLoad, load_device
 from hardware.cost.decode_step import DecodeStep, HalfBatch
 from hardware.cost.device_file import FOLDER
-from hardware.cost.engine_file import load_engine
-from hardware.cost.engine_profile import EnginePhase
+from hardware.cost.engine_profile import EnginePhase, load_engine
 from hardware.cost.prefill_step import PrefillLayer, PrefillStep
-from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import CACHE_ROWS, DECODE_ROWS, PREFILL_ROWS, PublishedRow, RowKind
 from hardware.cost.trust import decode_trust, prefill_trust
 
 ASCEND = load_device("ascend-910c")

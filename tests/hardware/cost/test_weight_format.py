@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from hardware.cost import DEEPSEEK_R1, CostModel, DecodeLoad, PrefillLoad, load_device, shape_from_config
-from hardware.cost.checkpoint_format import checkpoint_formats
-from hardware.cost.served_shape import served_shape
+from hardware.cost.model_config import checkpoint_formats
+from hardware.cost.model_shape import served_shape
 from hardware.cost.trust import model_trust
 from hardware.cost.weight_format import (
     BF16,

@@ -4,8 +4,7 @@ import pytest
 
 from hardware.errors import TopologyError
 from hardware.fabric import Fabric, FabricError, TransferId
-from hardware.fabric.link import LinkId
-from hardware.fabric.routes import Direction, link_id, rdma_links, route, source_rank, ub_links, ub_measure
+from hardware.fabric.routes import Direction, LinkId, link_id, rdma_links, route, source_rank, ub_links, ub_measure
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.spec.plane import Plane
 from hardware.topology import CpuId, DieId, NodeId, NpuId, Topology

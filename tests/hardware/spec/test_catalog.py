@@ -6,8 +6,15 @@ import pytest
 
 from hardware.errors import SpecError
 from hardware.spec import Plane, PlaneMember, Reach, catalog
-from hardware.spec.catalog import ASCEND_910C, ASCEND_910C_DIE, CLOUDMATRIX384, CLOUDMATRIX_NODE, UB_MEASURES
-from hardware.spec.figure import Confidence, Figure
+from hardware.spec.catalog import (
+    ASCEND_910C,
+    ASCEND_910C_DIE,
+    CLOUDMATRIX384,
+    CLOUDMATRIX_NODE,
+    UB_MEASURES,
+    Confidence,
+    Figure,
+)
 from hardware.units import GIB
 
 

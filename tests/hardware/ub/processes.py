@@ -21,8 +21,7 @@ from typing import Any, Self
 from hardware.errors import HardwareError
 from hardware.ub import UbSegment
 from hardware.ub.channel import ChannelSender, ChannelShape
-from hardware.ub.leftover import keep
-from hardware.ub.lock import locked
+from hardware.ub.file import keep, locked
 
 Outcome = dict[str, Any]
 

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from hardware.ub.layout import PAGE
+from hardware.ub.region import PAGE
 
 _PRESENT = np.uint64(1 << 63)
 

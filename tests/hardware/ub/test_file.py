@@ -9,7 +9,7 @@ import pytest
 from hardware.errors import SpecError, UbCorruptError, UbExistsError, UbFullError, UbMissingError
 from hardware.ub import UbSegment, remove_stale
 from hardware.ub.file import open_file, read_header
-from hardware.ub.layout import HEADER, PAGE, VERSION
+from hardware.ub.region import HEADER, PAGE, VERSION
 from hardware.units import MIB
 from tests.hardware.ub.processes import Processes
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware.ub.layout import PAGE
-from hardware.ub.leftover import free_leftovers, keep
+from hardware.ub.file import free_leftovers, keep
+from hardware.ub.region import PAGE
 from tests.hardware.ub.processes import Processes
 
 PAGES = 64

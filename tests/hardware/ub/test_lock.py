@@ -9,7 +9,7 @@ import pytest
 
 from hardware.errors import UbBusyError
 from hardware.ub import UbSegment
-from hardware.ub.lock import locked
+from hardware.ub.file import locked
 from tests.hardware.ub.processes import Processes
 
 

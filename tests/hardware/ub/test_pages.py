@@ -13,8 +13,8 @@ import pytest
 
 from hardware.errors import UbFullError
 from hardware.ub import pages
-from hardware.ub.layout import PAGE
 from hardware.ub.pages import let_go, populate, read_every_page, reserve_file
+from hardware.ub.region import PAGE
 from hardware.units import MIB
 from tests.hardware.ub.resident import resident_bytes
 

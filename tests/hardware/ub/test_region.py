@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from hardware.errors import UbCorruptError, UbFullError, UbRangeError, UbStaleError
-from hardware.ub.layout import ENTRY, round_up
 from hardware.ub.process import ProcessStamp
-from hardware.ub.region import RegionTable, UbRegion
+from hardware.ub.region import ENTRY, RegionTable, UbRegion, round_up
 
 START, END, ENTRIES = 4096, 4096 + 1000, 6
 HOLDERS = tuple(ProcessStamp(pid, 10 * pid, 1) for pid in (1, 2, 3))

@@ -22,8 +22,8 @@ from hardware.ub import UbSegment, checksum
 from hardware.ub import file as segment_file
 from hardware.ub import segment as segment_module
 from hardware.ub.file import open_file, remove_stale
-from hardware.ub.layout import PAGE
 from hardware.ub.process import ProcessStamp
+from hardware.ub.region import PAGE
 from hardware.units import MIB
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hardware.errors import UbFullError, UbStaleError
 from hardware.ub import UbRegion, UbSegment
-from hardware.ub.layout import PAGE, data_start
+from hardware.ub.region import PAGE, data_start
 from hardware.ub.segment import MAX_REGIONS
 from hardware.units import MIB
 from tests.hardware.ub.processes import Processes

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.ids import BlockId
-from serving.instance.core.cold_blocks import ColdBlocks
+from serving.instance.core.block_pool import ColdBlocks
 
 
 def blocks(*numbers: int) -> list[BlockId]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.instance.core.known_tokens import KnownTokens
 from serving.instance.core.placeholder import PlaceholderPrompt
+from serving.instance.core.sequence import KnownTokens
 
 
 def test_any_span_and_slice_is_that_of_the_list_it_stands_for() -> None:

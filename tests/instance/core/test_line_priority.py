@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from serving.ids import SequenceId
 from serving.instance.core.sequence import LiveSequence, Order
-from serving.instance.core.sequence_queue import SequenceQueue
-from serving.instance.core.waiting_queue import WaitingQueue
+from serving.instance.core.waiting_queue import SequenceQueue, WaitingQueue
 from serving.values.sequence import SamplingParams, SequenceSpec
 
 

@@ -7,9 +7,8 @@ import pytest
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.block_pool import BlockPool
 from serving.instance.core.scheduler import PlannedStep, Scheduler, SchedulerLimits
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks
-from serving.instance.core.sequence_phase import PhaseEvent, SequencePhase
 from serving.values.sequence import BlockExtent, HandoffTicket, SamplingParams, SequenceSpec
 
 TICKET = HandoffTicket(

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from serving.errors import LedgerError
-from serving.instance.core.sequence_phase import TRANSITIONS, PhaseEvent, SequencePhase, next_phase
+from serving.instance.core.sequence import TRANSITIONS, PhaseEvent, SequencePhase, next_phase
 
 
 def test_every_pair_is_either_listed_or_refused() -> None:

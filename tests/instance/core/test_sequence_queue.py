@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from serving.errors import LedgerError
 from serving.ids import SequenceId
 from serving.instance.core.sequence import LiveSequence, turn_of
-from serving.instance.core.sequence_queue import SequenceQueue
+from serving.instance.core.waiting_queue import SequenceQueue
 from serving.values.sequence import SamplingParams, SequenceSpec
 
 

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from serving.instance.core.step_cost import StepCost
+from serving.instance.core.speculation import StepCost
 
 
 def told(cost: StepCost, sequences: int, share: float, base_s: float = 0.01, rounds: int = 8) -> StepCost:

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from serving.ids import BlockHash, BlockId, NodeId, ReplicaId, SequenceId
 from serving.instance.core.block_pool import BlockPool
-from serving.instance.core.sequence import LiveSequence
+from serving.instance.core.sequence import LiveSequence, PhaseEvent
 from serving.instance.core.sequence_blocks import SequenceBlocks, blocks_for
-from serving.instance.core.sequence_phase import PhaseEvent
 from serving.instance.core.settings import EngineSettings
 from serving.instance.core.windowed_blocks import WindowedBlocks, make_blocks
 from serving.values.layer_split import GONE, FetchedRows, LayerSplit

@@ -19,8 +19,7 @@ from serving.kvpool.core.migration_plan import MoveTargets, planned_batches
 from serving.kvpool.core.operation import PoolAnswer, PoolAsk, PoolEffect, PoolPost, PoolRead, PoolWrite, PoolWritten
 from serving.kvpool.core.ring import HashRing, ring_of
 from serving.kvpool.core.roster import SEAT_S, PoolRoster
-from serving.values.namespaces import server_quotas
-from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord, ServerState
+from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord, ServerState, server_quotas
 from tests.kvpool.core.ledger_driver import PAGE, LedgerDriver, Name
 
 SLOTS = ("a", "b", "c", "d")

@@ -10,8 +10,7 @@ from typing import Any
 from serving.ids import BlockHash
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.batch_move import BatchMove
-from serving.kvpool.core.entries import EntryView
-from serving.kvpool.core.entry import Found, GrantStatus
+from serving.kvpool.core.entry import EntryView, Found, GrantStatus
 from serving.kvpool.core.ledger_answers import found_in_dram, ledger_answer
 from serving.kvpool.core.operation import (
     ClientOperation,

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from serving.errors import PoolError, PoolUnreachableError
-from serving.kvpool.core.control_store import ControlState, EmbeddedStore
-from serving.kvpool.core.controller import ROUND_S, ControlSettings, PoolController
+from serving.kvpool.core.controller import ROUND_S, ControlSettings, ControlState, EmbeddedStore, PoolController
 from serving.kvpool.core.roster import EXPIRY_S
 from serving.kvpool.live.controller_host import ControllerHost, open_store
 from serving.kvpool.live.redis_store import RedisStore

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import LedgerError, UnavailableError
-from serving.gateway.core.locality import PrefixHistory, route_prefill_by_locality
+from serving.gateway.core.gateway_router import PrefixHistory, route_prefill_by_locality
 from serving.gateway.core.route_decision import InstanceView, RouteDecision
 from serving.ids import BlockHash, NodeId, ReplicaId
 

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.ids import NodeId
-from serving.values.namespaces import is_namespace_name, namespace_salt, request_salt, server_quotas
-from serving.values.pool_view import EMPTY_VIEW, NamespaceRecord, PoolView, ServerRecord, ServerState, ViewServer
+from serving.values.pool_view import (
+    EMPTY_VIEW,
+    NamespaceRecord,
+    PoolView,
+    ServerRecord,
+    ServerState,
+    ViewServer,
+    is_namespace_name,
+    namespace_salt,
+    request_salt,
+    server_quotas,
+)
 from serving.values.prefix_hash import prefix_hashes
 
 

@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from serving.kvpool.core.entries import Entry
-from serving.kvpool.core.entry import GrantStatus, LoadFromSsd, Spill
+from serving.kvpool.core.entry import Entry, GrantStatus, LoadFromSsd, Spill
 from serving.kvpool.core.memory_manager import MemoryManager
 from tests.kvpool.core.ledger_driver import PAGE, SPACE, named, small_manager
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BlastServer, start_blast_server
 
 Run = Callable[..., int]
 

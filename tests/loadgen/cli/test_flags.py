@@ -9,8 +9,8 @@ import pytest
 from loadgen.cli import values
 from loadgen.cli.bench import without_keys
 from loadgen.cli.build_endpoint import base_url
+from loadgen.cli.one_run import Schedule
 from loadgen.cli.run_command import add_flags
-from loadgen.cli.schedule import Schedule
 from loadgen.plan import Conversation, LoadJob, Turn
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.idle_flags import USED_BY
+from loadgen.cli.bench import USED_BY
 from tests.loadgen.cli.conftest import Run
 from tests.loadgen.workload.counters import raw_byte_level
 

@@ -14,7 +14,7 @@ import pytest
 from loadgen import run_folder
 from loadgen.cli.main import main
 from loadgen.result import RunResult
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BlastServer, start_blast_server
 from tests.loadgen.cli.conftest import Run
 
 

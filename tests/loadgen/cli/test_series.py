@@ -21,7 +21,7 @@ from loadgen.cli.search import _Backlog
 from loadgen.driver.progress import Progress
 from loadgen.errors import INTERRUPTED, WorkerLost
 from loadgen.run_folder import read_sweep
-from loadgen.selftest.process import BlastServer
+from loadgen.selftest.ceiling import BlastServer
 from tests.loadgen.cli.conftest import Run
 
 

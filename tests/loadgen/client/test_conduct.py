@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.client import Exchange, Failure, LoadClient
-from loadgen.client.conduct import limit_of
+from loadgen.client.connection import limit_of
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome
 from tests.loadgen.client.ended import digest

@@ -4,8 +4,7 @@ from array import array
 
 import pytest
 
-from loadgen.client.digest import Digest, fill_record, read_ahead, read_some
-from loadgen.client.digester import BATCH_BYTES, Digester
+from loadgen.client.digest import BATCH_BYTES, Digest, Digester, fill_record, read_ahead, read_some
 from loadgen.client.exchange import Exchange, Failure, Keep
 from loadgen.plan import Behaviour, Conduct
 from loadgen.record import RequestOutcome, RequestRecord
@@ -213,7 +212,7 @@ async def test_a_bug_reaches_the_one_who_waits(monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("loadgen.client.digester.conclude", broken)
+    monkeypatch.setattr("loadgen.client.digest.conclude", broken)
     with pytest.raises(ZeroDivisionError):
         await digester.digest(exchange(*CHAT))
     monkeypatch.undo()

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.client.reader import AnswerReader
-from loadgen.client.sse import SseSplitter
+from loadgen.client.reader import AnswerReader, SseSplitter
 from tests.loadgen.client.events import CHAT, DONE, delta, event, text, usage
 
 

@@ -1,8 +1,7 @@
 import pytest
 
-from loadgen.client.address import ServerAddress, parse_address, tls_context
 from loadgen.client.reply import ERROR_CHARS, body_error, error_text
-from loadgen.client.request import RequestWriter
+from loadgen.client.request import RequestWriter, ServerAddress, parse_address, tls_context
 from loadgen.endpoint import Endpoint
 from loadgen.errors import UsageError
 from tests.loadgen.client.events import read_request

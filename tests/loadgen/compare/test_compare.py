@@ -10,15 +10,14 @@ import pytest
 from rich.console import Console
 
 from loadgen.cli.main import main
-from loadgen.compare.change_chart import change_chart
+from loadgen.compare.charts import change_chart
 from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, Method, RunComparison, verdict_of
-from loadgen.compare.page import comparison_page
 from loadgen.compare.pairs import compare_paths
-from loadgen.compare.table import WIDTH, comparisons_json, print_comparisons
+from loadgen.compare.report import WIDTH, comparison_page, comparisons_json, print_comparisons
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.report.chart import BarChart, LineChart
-from loadgen.report.html import render
+from loadgen.report.page import render
 from loadgen.result import CacheUse, Generator, Repetition, RunResult
 from loadgen.run_folder import SWEEP, RunFolder, write_json
 from tests.loadgen.report.browser import inspect

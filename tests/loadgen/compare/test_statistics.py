@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadgen.compare.statistics import block_indices, bootstrap_ratio, welch_ratio
-from loadgen.metrics.intervals import student_quantile
+from loadgen.metrics.distribution import student_quantile
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen.driver.fleet import Fleet, FleetLimits
+from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.driver.progress import FleetReport, Progress
-from loadgen.driver.settings import DriveSettings, Mode
 from loadgen.driver.worker_process import BOOT
 from loadgen.endpoint import Endpoint
 from loadgen.plan import Behaviour, Conversation, LoadJob, Turn
 from loadgen.record import RequestRecord
-from loadgen.selftest.process import BlastServer
+from loadgen.selftest.ceiling import BlastServer
 
 
 @dataclass

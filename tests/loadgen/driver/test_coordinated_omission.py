@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.driver.health import percentile
 from loadgen.record import RequestOutcome
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, drive_settings, scheduled
 
 pytestmark = pytest.mark.real_time

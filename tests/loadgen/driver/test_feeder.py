@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 
 from loadgen.driver.feeder import FIRST_JOBS, Feeder, _turns
-from loadgen.driver.messages import NoMoreJobs, Prepare, Supply, ToWorker
-from loadgen.driver.settings import Mode
+from loadgen.driver.messages import Mode, NoMoreJobs, Prepare, Supply, ToWorker
 from loadgen.driver.worker_process import WorkerProcess
 from loadgen.plan import LoadJob
 from tests.loadgen.driver.driving import scheduled, settings, unscheduled

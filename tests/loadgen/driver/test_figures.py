@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.driver import health
-from loadgen.driver.clocks import SAMPLE_EVERY_S, ClockLog
-from loadgen.driver.core_wait import CoreWait
-from loadgen.driver.health import BEAT_S, Heartbeat, denied_s, percentile
-from loadgen.driver.machine import MachineLog
+from loadgen.driver.health import BEAT_S, CoreWait, Heartbeat, denied_s, percentile
+from loadgen.driver.machine import SAMPLE_EVERY_S, ClockLog, MachineLog
 from loadgen.driver.messages import Credit, FrameSplitter, RequestEnded, Tick, from_worker
 from loadgen.driver.meter import Meter
 from loadgen.driver.outbox import Outbox

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from loadgen.driver.fleet import Fleet
-from loadgen.driver.settings import DriveSettings, Mode
+from loadgen.driver.messages import DriveSettings, Mode
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, LoadJob, Turn
 from loadgen.record import RequestOutcome
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, dialogue, drive_settings, endpoint, scheduled, unscheduled
 
 pytestmark = pytest.mark.real_time

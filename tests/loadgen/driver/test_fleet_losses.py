@@ -16,13 +16,13 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 import loadgen
-from loadgen.driver.interrupts import stop_on_signals
+from loadgen.cli.one_run import stop_on_signals
+from loadgen.driver.messages import Mode
 from loadgen.driver.progress import Progress
-from loadgen.driver.settings import Mode
 from loadgen.driver.worker_process import BOOT
 from loadgen.errors import WorkerLost
 from loadgen.record import RequestOutcome
-from loadgen.selftest.process import BlastServer, start_blast_server
+from loadgen.selftest.ceiling import BlastServer, start_blast_server
 from tests.loadgen.driver.driving import Run, drive_settings, scheduled, unscheduled
 
 
@@ -114,7 +114,7 @@ def test_a_worker_that_is_not_ready_in_time_is_an_error(server: BlastServer) -> 
     ],
 )
 def test_a_mistake_of_ours_ends_the_run_instead_of_hanging(server: BlastServer, patch: str, words: str) -> None:
-    imports = "import loadgen.client.digester as d, loadgen.driver.conductor as c"
+    imports = "import loadgen.client.digest as d, loadgen.driver.conductor as c"
     lines = [imports, patch, "c.EVALUATION_DEADLINE_S = 0.2", "main("]
     boot = BOOT.replace("main(", "\n".join(lines))
     report = Run().go(drive_settings(server, drain_s=0.2), scheduled([0.0]), boot=boot)
@@ -126,10 +126,10 @@ def _program(server: BlastServer) -> str:
     """A main program that runs a long closed loop and prints its result."""
     return textwrap.dedent(f"""
         import threading
-        from loadgen.driver.interrupts import stop_on_signals
-        from loadgen.selftest.process import BlastServer
+        from loadgen.cli.one_run import stop_on_signals
+        from loadgen.selftest.ceiling import BlastServer
         from tests.loadgen.driver.driving import Run, drive_settings, unscheduled
-        from loadgen.driver.settings import Mode
+        from loadgen.driver.messages import Mode
         run = Run()
         run.at_progress = lambda progress: print("tick", progress.finished, flush=True)
         with stop_on_signals(run.stop, run.cut):

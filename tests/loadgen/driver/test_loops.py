@@ -9,12 +9,10 @@ import pytest
 import uvloop
 
 from loadgen.client.request import PreparedRequest
-from loadgen.driver.closed_loop import ClosedLoop, first_depth
-from loadgen.driver.open_loop import OpenLoop
-from loadgen.driver.pacer import Pacer
-from loadgen.driver.slots import Slots
+from loadgen.driver.loops import ClosedLoop, OpenLoop, first_depth
+from loadgen.driver.pacer import Pacer, TimerFd
+from loadgen.driver.session import Slots
 from loadgen.driver.supply import RenderedTurn, Stock
-from loadgen.driver.timerfd import TimerFd
 from loadgen.errors import UsageError
 from loadgen.plan import LoadJob
 from tests.loadgen.driver.driving import scheduled, unscheduled

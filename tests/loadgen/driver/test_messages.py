@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.driver import messages
-from loadgen.driver.messages import FrameSplitter, Supply, frame, from_worker, to_worker
+from loadgen.driver.messages import FrameSplitter, Mode, Supply, frame, from_worker, to_worker
 from loadgen.driver.progress import WorkerHealth
-from loadgen.driver.settings import Mode
 from loadgen.errors import UsageError
 from loadgen.plan import Behaviour, Conduct, Conversation, LoadJob, PromptMessage, Role, Turn
 from loadgen.record import RequestOutcome, RequestRecord

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.contradictions import contradiction
-from loadgen.metrics.facts import GeneratorFacts, Identity
+from loadgen.metrics.cautions import contradiction
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.summary import summarize
+from loadgen.metrics.verdict import GeneratorFacts, Identity
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
 from tests.loadgen.metrics.stamps import failed, record

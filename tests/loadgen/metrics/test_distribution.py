@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.metrics.distribution import distribution, name_of
-from loadgen.metrics.facts import GeneratorFacts, Identity
-from loadgen.metrics.intervals import grouped_mean_interval, mean_interval, t95, wilson
+from loadgen.metrics.distribution import distribution, grouped_mean_interval, mean_interval, name_of, t95, wilson
 from loadgen.metrics.summary import summarize
+from loadgen.metrics.verdict import GeneratorFacts, Identity
 from loadgen.metrics.vllm_keys import flat
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.metrics.concurrency import concurrency
-from loadgen.metrics.facts import GeneratorFacts, Identity
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.summary import summarize
-from loadgen.metrics.verdict import kept_rate
+from loadgen.metrics.timeline import concurrency
+from loadgen.metrics.verdict import GeneratorFacts, Identity, kept_rate
 from loadgen.metrics.vllm_keys import flat
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.result import RunResult

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.arrivals import ReplayedArrivals, Steady
 from loadgen.driver.fleet import Fleet
-from loadgen.driver.settings import DriveSettings
+from loadgen.driver.messages import DriveSettings
 from loadgen.endpoint import Endpoint
 from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.plan import Conversation, LoadJob
@@ -18,7 +18,7 @@ from loadgen.recording import record_trace
 from loadgen.recording.hashing import BlockHasher, prompt_of
 from loadgen.result import Generator, RunResult, Throughput
 from loadgen.run_folder import RunFolder
-from loadgen.selftest.process import start_blast_server
+from loadgen.selftest.ceiling import start_blast_server
 from loadgen.trace import Reading, RecordedTrace, TraceForm, open_trace
 from loadgen.workload.datasets import Fit, TraceWorkload
 from loadgen.workload.distributions import Fixed, Uniform
@@ -27,7 +27,7 @@ from loadgen.workload.plan_jobs import plan_jobs
 from loadgen.workload.ports import Workload
 from loadgen.workload.sessions import Sessions
 from loadgen.workload.shared_prefix import SharedPrefix
-from loadgen.workload.synthetic import RandomPrompts
+from loadgen.workload.source import RandomPrompts
 from loadgen.workload.words import PromptKind, Words, ordinary_ids
 from tests.loadgen.recording.runs import CHAT, COMPLETIONS, edit, run
 

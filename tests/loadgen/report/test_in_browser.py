@@ -25,8 +25,7 @@ from loadgen.report.chart import (
     ScatterTrace,
 )
 from loadgen.report.fragments import element
-from loadgen.report.html import render
-from loadgen.report.page import Page
+from loadgen.report.page import Page, render
 from loadgen.report.table import Table, TableRow, columns, filtered_table
 from tests.loadgen.report.browser import FLAGS, chromium, inspect
 

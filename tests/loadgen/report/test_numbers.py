@@ -25,7 +25,7 @@ from loadgen.report.table import (
     terminal_table,
 )
 from loadgen.result import Generator
-from loadgen.run_report.generator_text import generator_figures
+from loadgen.run_report.names import generator_figures
 
 
 @pytest.mark.parametrize(

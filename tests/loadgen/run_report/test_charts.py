@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from loadgen.record import RequestOutcome, RequestRecord
 from loadgen.report.chart import ScatterChart, compact, percentile_position
 from loadgen.result import MetricDistribution, SweepResult, TimelinePoint
-from loadgen.run_report.length_charts import MOST_BINS, bin_edges, length_charts
-from loadgen.run_report.run_charts import bin_width, percentile_charts, prompt_length_chart, time_charts
+from loadgen.run_report.run_charts import (
+    MOST_BINS,
+    bin_edges,
+    bin_width,
+    length_charts,
+    percentile_charts,
+    prompt_length_chart,
+    time_charts,
+)
 from loadgen.run_report.server_charts import main_server_charts, other_server_charts
 from loadgen.run_report.sweep_charts import sweep_charts, sweep_warnings
 from loadgen.run_report.waterfall import thin, waterfall_chart

@@ -11,7 +11,7 @@ from loadgen.errors import OutputError
 from loadgen.report.fragments import Html, html
 from loadgen.report.table import columns, html_table, table_of
 from loadgen.result import Generator, Repetition, SweepResult, TextSample
-from loadgen.run_report.latency_table import all_metrics, has_both_clocks
+from loadgen.run_report.names import all_metrics, has_both_clocks
 from loadgen.run_report.report_file import write_report
 from tests.loadgen.run_report.samples import make_records, make_result, make_sweep
 

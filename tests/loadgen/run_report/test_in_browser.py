@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadgen.report.chart import BarChart, Chart, ScatterChart
-from loadgen.run_report.report_file import write_report
+from loadgen.run_report.report_file import sweep_page, write_report
 from loadgen.run_report.run_page import run_page
-from loadgen.run_report.sweep_page import sweep_page
 from loadgen.server.series import ServerSeries
 from tests.loadgen.report.browser import inspect, inspect_all
 from tests.loadgen.run_report.samples import make_records, make_result, make_series, make_sweep

@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.metrics.intervals import wilson
-from loadgen.search.estimate import least_requests
-from loadgen.search.forecast import expected_s, longest_s
-from loadgen.search.saturation import Probe, SearchSettings
+from loadgen.metrics.distribution import wilson
+from loadgen.search.saturation import Probe, SearchSettings, expected_s, least_requests, longest_s
 from loadgen.search.sweep import concurrencies, explicit, geometric, rates
 
 

@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import OutputError, TraceFormatError, UsageError
-from loadgen.server.exposition import MOST_NAMES, MetricsPage, parse
-from loadgen.server.series import HIT_SHARE, MetricsLook, ServerSeries, npus, read_series, series_of, write_series
+from loadgen.server.series import (
+    HIT_SHARE,
+    MOST_NAMES,
+    MetricsLook,
+    MetricsPage,
+    ServerSeries,
+    npus,
+    parse,
+    read_series,
+    series_of,
+    write_series,
+)
 
 PAGE = """\
 # HELP vllm:num_requests_running Sequences in the running batch

@@ -24,8 +24,7 @@ from loadgen.trace import (
     write_requests,
 )
 from loadgen.trace.mooncake import mooncake_line
-from loadgen.trace.recorded import request_line
-from loadgen.trace.whole_file import write_lines
+from loadgen.trace.recorded import request_line, write_lines
 from tests.cases.traces import GOOD, servegen, written
 
 _HEADER = {"schema": "loadgen-trace/1", "block_tokens": 16, "hash_ids": "given", "endpoint": "/v1", "requests": 1}

@@ -11,8 +11,8 @@ import pytest
 from loadgen.errors import TraceFormatError
 from loadgen.trace import ServeGenTrace, TraceRecord, in_sessions, open_trace
 from loadgen.trace.draws import Gaps, stationary_events
-from loadgen.trace.servegen_files import read_clients
-from loadgen.trace.times import TraceTimes
+from loadgen.trace.lines import TraceTimes
+from loadgen.trace.servegen import read_clients
 from tests.cases.traces import line, mooncake, recorded, written
 
 _RNG = np.random.default_rng

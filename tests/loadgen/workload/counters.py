@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from loadgen.workload.english_words import ENGLISH_WORDS
+from loadgen.workload.calibrate import ENGLISH_WORDS
 from loadgen.workload.local_tokenizer import LocalTokenizer
 
 _CORPUS = [" ".join(ENGLISH_WORDS[start:] + ENGLISH_WORDS[:start]) for start in range(0, 800, 40)]

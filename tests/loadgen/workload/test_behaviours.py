@@ -9,8 +9,8 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.plan import Behaviour, Conduct, Conversation, Turn
-from loadgen.workload.behaviours import Behaviours
-from loadgen.workload.cycle import Cycled
+from loadgen.workload.plan_jobs import Behaviours
+from loadgen.workload.sessions import Cycled
 from tests.loadgen.workload.listed import Listed, at, prompt
 
 MIX = Behaviours(

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.workload.calibrate import ENOUGH_WORDS, FEWEST_WORDS, calibrate
-from loadgen.workload.english_words import ENGLISH_WORDS
+from loadgen.workload.calibrate import ENGLISH_WORDS, ENOUGH_WORDS, FEWEST_WORDS, calibrate
 from loadgen.workload.local_tokenizer import LocalTokenizer, open_tokenizer
 from loadgen.workload.ports import TokenCounter
 from loadgen.workload.words import TOKENS_PER_WORD, PromptKind, Words, ordinary_ids

@@ -9,9 +9,9 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.trace.lines import numbered_lines
-from loadgen.trace.servegen_files import Client
+from loadgen.trace.servegen import Client
 from loadgen.trace.tables import AZURE, TableTrace
-from loadgen.workload.datasets.json_stream import entries
+from loadgen.workload.datasets.sharegpt import entries
 from loadgen.workload.lengths import lengths, read_histogram
 from loadgen.workload.text_files import TextFiles
 from loadgen.workload.words import Words

@@ -14,9 +14,8 @@ import pytest
 from loadgen.arrivals import ReplayedArrivals, Steady, Steps
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import Conversation, LoadJob, Turn
-from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.lengths import lengths
-from loadgen.workload.plan_jobs import plan_jobs
+from loadgen.workload.plan_jobs import Behaviours, plan_jobs
 from loadgen.workload.sessions import Sessions
 from tests.loadgen.workload.listed import at, prompt
 from tests.loadgen.workload.whole_plan import WORK, whole_plan

@@ -14,8 +14,7 @@ from loadgen.workload.distributions import Fixed, Normal
 from loadgen.workload.lengths import lengths, parse
 from loadgen.workload.sessions import Sessions
 from loadgen.workload.shared_prefix import SharedPrefix
-from loadgen.workload.source import Source
-from loadgen.workload.synthetic import RandomPrompts
+from loadgen.workload.source import RandomPrompts, Source
 from loadgen.workload.text_files import TextFiles
 from loadgen.workload.words import PromptKind, Words
 

@@ -10,8 +10,7 @@ from loadgen.plan import PromptMessage, Role
 from loadgen.workload.calibrate import calibrate
 from loadgen.workload.lengths import lengths
 from loadgen.workload.local_tokenizer import LocalTokenizer
-from loadgen.workload.source import Question, with_prefix
-from loadgen.workload.synthetic import RandomPrompts
+from loadgen.workload.source import Question, RandomPrompts, with_prefix
 from loadgen.workload.words import PromptKind, Words
 
 

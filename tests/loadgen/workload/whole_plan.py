@@ -2,11 +2,10 @@
 
 from loadgen.arrivals import Steady
 from loadgen.plan import LoadJob
-from loadgen.workload.behaviours import Behaviours
 from loadgen.workload.lengths import lengths
-from loadgen.workload.plan_jobs import plan_jobs
+from loadgen.workload.plan_jobs import Behaviours, plan_jobs
 from loadgen.workload.sessions import Sessions
-from loadgen.workload.synthetic import RandomPrompts
+from loadgen.workload.source import RandomPrompts
 from loadgen.workload.words import Words
 
 WORDS = Words(tuple(f" w{number}" for number in range(50)))

@@ -17,7 +17,7 @@ from serving.model.checkpoint import Checkpoint
 from serving.model.fused_experts import mxfp4
 from serving.model.loader import load_model
 from serving.model.size import rank_weight_bytes, weight_bytes
-from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.quantize_settings import Settings
 from tests.model.families.checkpoints import write_family
 from tests.model.paged import PagedRunner
 from tests.tools.quantize.conftest import TOKENS, quick

@@ -11,8 +11,7 @@ from serving.errors import ModelError
 from serving.model.native import layout
 from serving.model.native import library as native
 from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, NativeLinear
-from serving.model.native.library import Library, load, trusted
-from serving.model.native.tile_trial import tiles_agree
+from serving.model.native.library import Library, load, tiles_agree, trusted
 from tests.model.native.native_libraries import computing_with, own_library
 
 STRUCTS: dict[str, type[ctypes.Structure] | None] = {

@@ -15,9 +15,7 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model import loader
 from serving.model.forms import PackedShape, StoredProduct
-from serving.model.heads import PlainHeads
-from serving.model.int8_linear import Int8Linear
-from serving.model.linear import LinearWeight, PlainLinear
+from serving.model.linear import Int8Linear, LinearWeight, PlainHeads, PlainLinear
 from serving.model.loader import DtypeName, load_model
 from serving.model.native.layout import Form
 from serving.model.native.library import Library

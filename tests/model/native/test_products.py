@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from serving.errors import ModelError
-from serving.model.int8_linear import Int8Linear
-from serving.model.linear import LinearWeight
+from serving.model.linear import Int8Linear, LinearWeight
 from serving.model.native.layout import W8A16_INPUTS
 from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms

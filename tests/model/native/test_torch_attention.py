@@ -10,12 +10,11 @@ from torch import Tensor
 from serving.ids import BlockId, SequenceId
 from serving.instance.executors.step_batch import build_batch, step_feeds
 from serving.model.architecture import Architecture
-from serving.model.heads import PlainHeads
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.latent_attention import LatentAttention, LatentWeights
-from serving.model.linear import PlainLinear
-from serving.model.norm import RmsNorm
+from serving.model.layers import RmsNorm
+from serving.model.linear import PlainHeads, PlainLinear
 from serving.model.rope import Rope, rotate
 from serving.values.step_plan import SequenceStep, StepPlan
 from tests.model.latent import latent_shape

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from serving.model.image_store import ImageStore
+from serving.model.image import ImageStore
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.model.native.layout import Form

@@ -11,10 +11,9 @@ import torch
 from serving.errors import ExpertError, ModelError, PlacementError
 from serving.model.loader import product_forms
 from serving.model.model import Model
-from serving.model.native.absent import AbsentPanels
 from serving.model.native.layout import NativeLinear
 from serving.model.native.library import load
-from serving.model.native.panels import PanelLinear
+from serving.model.native.panels import AbsentPanels, PanelLinear
 from serving.model.slots import expert_slots
 from serving.model.slots.expert_record import PackedProduct
 from serving.model.slots.expert_slots import CopiedSlots, ExpertSlots, MappedSlots, fill_all, make_slots

@@ -15,9 +15,9 @@ from serving.scaling.core.fleet_values import (
     TargetAccepted,
     TargetUnanswered,
 )
-from serving.scaling.core.kept_rows import KeyedValues
+from serving.scaling.core.ledger import KeyedValues
 from serving.scaling.core.signals import sizes_of
-from serving.values.scaling import HoldPool, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling_operations import HoldPool, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.live.case import FakeCluster, config
 
 

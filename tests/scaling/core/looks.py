@@ -5,7 +5,7 @@ from typing import Any
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.demand import Demand
-from serving.scaling.core.gains import Gains
+from serving.scaling.core.totals import Gains
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
 SLO = SloConfig()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serving.scaling.core.busy import BUSY_WINDOW_S, BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
+from serving.scaling.core.history import BUSY_WINDOW_S, BusyShares
 from tests.scaling.live.case import member
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.scaling.core.decode_ability import FEWER, TPOT_SPREAD, DecodeAbility
+from serving.scaling.core.capacity import FEWER, TPOT_SPREAD, DecodeAbility
 
 FLOOR_S, EACH_S = 0.010, 0.001
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from serving.cluster.kept_values import KeptValues
-from serving.scaling.core.deployment_watch import QUIET_S
+from serving.cluster.gcs_store import KeptValues
 from serving.scaling.core.fleet_values import StageTargets
-from serving.values.deployment import DeploymentNotice
+from serving.scaling.core.holds import QUIET_S
+from serving.values.system_tally import DeploymentNotice
 from tests.scaling.core.fleet_case import FleetCase, wanted
 from tests.scaling.live.case import FakeCluster, deployment, replica
 

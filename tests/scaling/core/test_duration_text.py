@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.scaling.core.duration_text import duration_text
+from serving.scaling.core.node_room import duration_text
 
 
 @pytest.mark.parametrize(

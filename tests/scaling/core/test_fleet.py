@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.errors import LedgerError
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.fleet import ScalingFleet
 from serving.scaling.core.fleet_values import Decided, FleetLooked, TargetAccepted, TargetUnanswered
 from serving.scaling.core.signals import sizes_of
-from serving.values.scaling import HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
+from serving.values.scaling_operations import HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.core.fleet_case import FleetCase, wanted
 from tests.scaling.live.case import DRAINING, FakeCluster, config, deployment, nodes, replica
 

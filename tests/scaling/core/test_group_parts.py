@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from serving.ids import NodeId
+from serving.scaling.core.capacity import Abilities
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.group_parts import GroupParts, group_parts
-from serving.scaling.core.measure import Abilities
 from serving.scaling.core.node_room import NodeRoom
-from serving.scaling.core.policy_time import PolicyTime
-from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
-from serving.values.scaling import ResizeRankGroup
+from serving.scaling.core.signals import CacheReading, PolicyTime, scaling_signals, sizes_of
+from serving.values.scaling_operations import ResizeRankGroup
 from serving.values.signals import PoolSignals, ScalingSignals, Traffic
 from tests.scaling.live.case import config, deployment, grouped, nodes, replica, started
 

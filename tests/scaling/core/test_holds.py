@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.scaling.core.holds import ScalingHold, ScalingHolds
 
 

@@ -4,11 +4,10 @@ import pytest
 
 from serving.config.scaling import SloConfig
 from serving.scaling.core.demand import Outlook
-from serving.scaling.core.load_target import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, LoadTarget
-from serving.scaling.core.promises import PromiseWindow
+from serving.scaling.core.pool_planner import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, LoadTarget
 from serving.scaling.core.prompt_work import PromptWork
 from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
-from serving.scaling.core.slo_attribution import MEANT, SloAttribution
+from serving.scaling.core.slo_attribution import MEANT, PromiseWindow, SloAttribution
 from serving.values.signals import PoolSignals, Traffic
 from tests.scaling.core.looks import aggregated, decode, gains, look, needs, prefill
 

@@ -2,10 +2,9 @@
 
 import json
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.scaling.core.decision import ScaleKind
-from serving.scaling.core.kept_rows import PER_VALUE
-from serving.scaling.core.ledger import KEPT, Ledger
+from serving.scaling.core.ledger import KEPT, PER_VALUE, Ledger
 
 
 def filled(kept: KeptValues | None = None, count: int = 3) -> Ledger:

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
+from serving.scaling.core.capacity import START_S, TPOT_SPREAD, Abilities, PromptRate
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenDeployment, SeenMember
-from serving.scaling.core.decode_ability import TPOT_SPREAD
-from serving.scaling.core.measure import START_S, Abilities, PromptRate
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 
 

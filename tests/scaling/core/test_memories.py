@@ -6,12 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.scaling.core.averages import ShareAverage, StockAverage
-from serving.scaling.core.fast_rate import FastRate
-from serving.scaling.core.growth_rate import GrowthRate, Rise
-from serving.scaling.core.load_forecast import LoadForecast
-from serving.scaling.core.recent import Recent
-from serving.scaling.core.stabilization_window import StabilizationWindow
+from serving.scaling.core.load_forecast import FastRate, GrowthRate, LoadForecast, Rise, ShareAverage, StockAverage
+from serving.scaling.core.pool_planner import StabilizationWindow
+from serving.scaling.core.totals import Recent
 
 
 def test_a_stock_has_a_mean_now_and_a_steady_one() -> None:

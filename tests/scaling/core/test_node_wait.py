@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from serving.cli.decisions import line
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import SeenNode
-from serving.scaling.core.node_wait import NodeWait, NodeWaits
-from serving.values.scaling import ScaleAnswer, ScaleRefusal
+from serving.scaling.core.node_room import NodeWait, NodeWaits
+from serving.values.scaling_operations import ScaleAnswer, ScaleRefusal
 from tests.scaling.core.fleet_case import FleetCase, wanted
 from tests.scaling.live.case import FakeCluster, replica
 

@@ -1,6 +1,6 @@
 """What gateways report and looks show."""
 
-from serving.scaling.core.observations import Observations
+from serving.scaling.core.board_views import Observations
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport
 from tests.scaling.live.case import EMPTY, config

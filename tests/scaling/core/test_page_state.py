@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from serving.ids import NodeId
-from serving.scaling.core.busy import BusyShares
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot
 from serving.scaling.core.event_log import EventKind
+from serving.scaling.core.history import BusyShares
 from serving.scaling.core.page_state import pool_rows
 from serving.scaling.core.signals import CacheTotals, memory_fill
 from serving.values.pool_view import PoolView, ServerRecord, ServerState, ViewServer

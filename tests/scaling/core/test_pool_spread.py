@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.config.gateway import GatewayConfig
 from serving.ids import NodeId
 from serving.scaling.core import pool_spread
 from serving.scaling.core.cluster_snapshot import SeenNode
 from serving.scaling.core.decision import ScaleKind
 from serving.scaling.core.page_state import host_rows
-from serving.values.scaling import HoldPool, ScalePool
+from serving.values.scaling_operations import HoldPool, ScalePool
 from tests.scaling.core.fleet_case import FleetCase
 from tests.scaling.live.case import FakeCluster, config, deployment, nodes, replica
 

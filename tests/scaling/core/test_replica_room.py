@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenNode
 from serving.scaling.core.replica_room import ReplicaSize, fits, offered, shortage, used
-from serving.values.scaling import MOST_REPLICAS
+from serving.values.scaling_operations import MOST_REPLICAS
 from tests.scaling.live.case import DRAINING, STARTING, deployment, nodes, replica, started
 
 SIZES = {"prefill": ReplicaSize(2, 128), "decode": ReplicaSize(4, 256), "kvcache": ReplicaSize(0, 64)}

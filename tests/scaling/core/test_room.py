@@ -1,6 +1,6 @@
 """Number of NPUs available to the pools."""
 
-from serving.scaling.core.room import Room, RoomWatch
+from serving.scaling.core.budget import Room, RoomWatch
 from serving.values.signals import PoolSignals
 from tests.scaling.core.looks import decode, look, prefill
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from serving.ids import NodeId
-from serving.scaling.core.spreading import MOVE_S, MOVES, PoolPlaces, Spreading
+from serving.scaling.core.pool_spread import MOVE_S, MOVES, PoolPlaces, Spreading
 
 A, B, C = (NodeId(name) for name in "abc")
 AFTER_S = 30.0

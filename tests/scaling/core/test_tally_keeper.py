@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenDeployment, SeenNode, SeenReplica
-from serving.scaling.core.tally_keeper import TallyKeeper
+from serving.scaling.core.start_keeper import TallyKeeper
 from serving.values.system_tally import START_BOUNDS_S, TOTAL
 from tests.scaling.live.case import member
 

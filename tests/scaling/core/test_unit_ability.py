@@ -3,9 +3,8 @@
 import pytest
 
 from serving.scaling.core.autoscaler import Autoscaler
-from serving.scaling.core.decode_work import DecodeWork
+from serving.scaling.core.decode_work import DecodeWork, parts_for
 from serving.scaling.core.demand import Outlook
-from serving.scaling.core.unit_ability import parts_for
 from serving.values.signals import PoolSignals
 from tests.scaling.core.looks import CONFIG, SLO, decode, gains, look, prefill
 

@@ -5,8 +5,8 @@ from msgspec import structs
 
 from serving.scaling.core.decode_work import FULL, DecodeWork
 from serving.scaling.core.demand import Demand, Outlook, together, unknown
-from serving.scaling.core.gains import CacheGains, cache_gains, traffic_gains
 from serving.scaling.core.prompt_work import PromptWork
+from serving.scaling.core.totals import CacheGains, cache_gains, traffic_gains
 from serving.values.signals import Traffic
 from tests.scaling.core.looks import cache, decode, gains, look, needs, prefill
 

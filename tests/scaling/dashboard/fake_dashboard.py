@@ -15,9 +15,9 @@ from ray.dashboard.http_server_head import HttpServerDashboardHead
 from ray.dashboard.subprocesses.handle import SubprocessModuleHandle
 from ray.dashboard.subprocesses.module import SubprocessModuleConfig
 
+from serving.scaling.dashboard.answers import PoolsPort
+from serving.scaling.dashboard.login import let_through
 from serving.scaling.dashboard.module import PoolsHead
-from serving.scaling.dashboard.port import PoolsPort
-from serving.scaling.dashboard.public_paths import let_through
 from tests.scaling.dashboard.fake_pools import FakePools
 
 

@@ -10,9 +10,9 @@ import msgspec
 from serving.errors import ScaleError
 from serving.group.core.expert_status import expert_status
 from serving.ids import ReplicaId
-from serving.scaling.dashboard.port import JsonObject
-from serving.values.expert_facts import ExchangeFacts, ExpertFacts, ExpertRows
-from serving.values.scaling import GroupAnswer
+from serving.scaling.dashboard.answers import JsonObject
+from serving.values.expert_map import ExchangeFacts, ExpertFacts, ExpertRows
+from serving.values.scaling_operations import GroupAnswer
 
 GROUP = "decode#k3jx9a"
 _ENTRY: JsonObject = {"policy": "global", "layers": [0, 2], "moves": 3, "gain": 0.07, "problem": None}

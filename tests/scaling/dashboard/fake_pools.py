@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from serving.errors import ScaleError
-from serving.scaling.dashboard.port import JsonObject
-from serving.values.scaling import (
+from serving.scaling.dashboard.answers import JsonObject
+from serving.values.scaling_operations import (
     Answer,
     DrainGroupRank,
     HoldPool,

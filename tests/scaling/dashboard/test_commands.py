@@ -5,8 +5,15 @@ from typing import Any
 import pytest
 
 from serving.errors import ScaleError
-from serving.scaling.dashboard.commands import BY_PAGE, RayScale, from_json, from_query
-from serving.values.scaling import LONGEST_HOLD_S, MOST_REPLICAS, HoldPool, ReadDecisions, ReleasePool, ScalePool
+from serving.scaling.dashboard.handlers import BY_PAGE, RayScale, from_json, from_query
+from serving.values.scaling_operations import (
+    LONGEST_HOLD_S,
+    MOST_REPLICAS,
+    HoldPool,
+    ReadDecisions,
+    ReleasePool,
+    ScalePool,
+)
 
 
 def test_an_operation_is_read_from_json() -> None:

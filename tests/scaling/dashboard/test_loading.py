@@ -136,7 +136,7 @@ def test_only_what_everybody_may_read_is_let_through(tmp_path: Path, server_firs
     told = run(
         tmp_path / "ray" / "dashboard" / "dashboard.py",
         "\n".join(reversed(lines) if server_first else lines) + "\n"
-        "from serving.scaling.dashboard import public_paths\npublic_paths.let_through()\n"
+        "from serving.scaling.dashboard import login as public_paths\npublic_paths.let_through()\n"
         "made = http_server_head.get_token_auth_middleware\n"
         "print(hasattr(made, '__wrapped__'), hasattr(made.__wrapped__, '__wrapped__'), public_paths.public_paths())",
         SITE,

@@ -8,8 +8,8 @@ import pytest
 from deploy.grafana.source.all import FOLDER
 from docs.printed.animation.__main__ import PICTURE
 from loadgen.report.chart import Axis, Line, LineChart
-from loadgen.report.html import render
 from loadgen.report.page import Page as Report
+from loadgen.report.page import render
 from loadgen.report.palette import COLORS, POOLS
 from tests.scaling.dashboard.chromium import Chromium
 from tests.scaling.dashboard.conftest import FakeDashboard

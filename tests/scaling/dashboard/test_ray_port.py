@@ -10,7 +10,7 @@ import pytest
 
 from serving.errors import ScaleError
 from serving.scaling.dashboard.ray_port import RayPools
-from serving.values.scaling import ReadPools, ReleasePool, ScalePool
+from serving.values.scaling_operations import ReadPools, ReleasePool, ScalePool
 
 pytestmark = pytest.mark.asyncio
 

@@ -171,7 +171,7 @@ def test_a_wrong_token_and_a_wrong_address(dashboard: FakeDashboard, capsys: pyt
 def test_a_system_that_stays_silent(
     dashboard: FakeDashboard, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.http_client.PATIENCE_S", 0.0)
+    monkeypatch.setattr("serving.client.http_client.PATIENCE_S", 0.0)
     dashboard.wish(silent=True)
     assert ask(dashboard, "scale", "decode", "3") == 2
     assert "the scaling board does not answer" in capsys.readouterr().err

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from serving.errors import ScaleError
+from serving.scaling.dashboard.answers import JsonObject
 from serving.scaling.dashboard.handlers import FRESH_S, SharedLook
-from serving.scaling.dashboard.port import JsonObject
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.config.cluster import ClusterConfig, NodeConfig
+from serving.config.engine import PoolConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
-from serving.config.pool import PoolConfig
 from serving.config.scaling import AutoscalerConfig
 from serving.config.serve import ServeConfig
 from serving.errors import UnavailableError
@@ -26,7 +26,7 @@ from serving.scaling.core.cluster_snapshot import (
 )
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
-from serving.values.operator_order import OperatorOrder, OrderAnswer, SizeOrder
+from serving.values.group import OperatorOrder, OrderAnswer, SizeOrder
 from serving.values.traffic import BOUNDS_S
 
 EMPTY = (0,) * (len(BOUNDS_S) + 1)

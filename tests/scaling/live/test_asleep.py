@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from serving.scaling.live.board import ScalingBoard
-from serving.values.scaling import HoldPool
+from serving.values.scaling_operations import HoldPool
 from serving.values.signals import Traffic
 from serving.values.traffic import GatewayReport
 from tests.scaling.live.case import EMPTY, FakeCluster, board_of

@@ -4,7 +4,7 @@ import itertools
 
 from msgspec.structs import replace
 
-from serving.scaling.live.autoscaler import GAUGES, RisingTraffic
+from serving.scaling.live.autoscaler_replica import GAUGES, RisingTraffic
 from serving.values.signals import ScalingSignals, Traffic
 from tests.scaling.core.looks import cache, prefill
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from serving.cluster.gcs_store import GcsStore
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import GcsStore, KeptValues
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import SeenNode
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
 from serving.scaling.live.scaling_board import looked
-from serving.values.deployment import DeploymentNotice
-from serving.values.scaling import (
+from serving.values.scaling_operations import (
     HoldPool,
     ReadDecisions,
     ReadEvents,
@@ -27,6 +25,7 @@ from serving.values.scaling import (
     ScaleRefusal,
 )
 from serving.values.signals import Traffic
+from serving.values.system_tally import DeploymentNotice
 from serving.values.traffic import GatewayReport
 from tests.cluster.gcs_fake import FakeGcs
 from tests.scaling.core.fleet_case import wanted

@@ -7,9 +7,9 @@ import pytest
 
 from serving.ids import ReplicaId
 from serving.scaling.live.board import ScalingBoard
-from serving.values.hosts import npus_offered
-from serving.values.scaling import ReadEvents, ReadHistory, ReadPools
+from serving.values.scaling_operations import ReadEvents, ReadHistory, ReadPools
 from serving.values.signals import Traffic
+from serving.values.system_tally import npus_offered
 from serving.values.traffic import GatewayReport, InstanceNotice
 from tests.scaling.live.case import EMPTY, FakeCluster, board_of, replica
 

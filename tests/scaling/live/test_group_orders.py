@@ -5,14 +5,14 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.live.board import ScalingBoard
-from serving.values.expert_facts import ExpertFacts
-from serving.values.operator_order import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
-from serving.values.scaling import (
+from serving.values.expert_map import ExpertFacts
+from serving.values.group import DrainRank, OrderAnswer, RebalanceExperts, ResizeGroup
+from serving.values.scaling_operations import (
     DrainGroupRank,
     GroupAnswer,
     PoolOperation,

@@ -6,15 +6,14 @@ from typing import Any
 from serving.cluster.membership import Member
 from serving.config.serve import ServeConfig
 from serving.ids import NodeId, ReplicaId
-from serving.scaling.core.busy import BusyShares
+from serving.scaling.core.capacity import Abilities
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenMember
 from serving.scaling.core.event_log import REPLACED_WITHIN_S, EventKind, EventLog
-from serving.scaling.core.measure import Abilities
+from serving.scaling.core.history import BusyShares
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.page_state import pool_rows
-from serving.scaling.core.policy_time import PolicyTime
 from serving.scaling.core.replica_room import ReplicaSize, fits, used
-from serving.scaling.core.signals import CacheReading, scaling_signals, sizes_of
+from serving.scaling.core.signals import CacheReading, PolicyTime, scaling_signals, sizes_of
 from serving.scaling.live.observe import at_its_ranks, seen_members
 from serving.values.signals import ScalingSignals, Traffic
 from serving.values.traffic import InstanceNotice

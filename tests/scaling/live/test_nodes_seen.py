@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from serving.scaling.live.nodes_seen import SHOWN_LOST_S, UNUSED_S, NodesSeen
+from serving.scaling.live.observe import SHOWN_LOST_S, UNUSED_S, NodesSeen
 from tests.cluster.gcs_fake import FakeGcs
 from tests.cluster.node_case import EXPECTED, UNEXPECTED, listed, numbers
 

@@ -9,7 +9,7 @@ import ray
 
 from serving.errors import ScaleError
 from serving.scaling.live import scale_path
-from serving.values.scaling import (
+from serving.values.scaling_operations import (
     HoldPool,
     PoolOperation,
     ReadDecisions,

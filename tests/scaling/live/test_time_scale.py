@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from serving.cluster.kept_values import KeptValues
+from serving.cluster.gcs_store import KeptValues
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenMember
 from serving.scaling.core.decision import Scaler, ScalingDecision
 from serving.scaling.core.learned_line import LEVEL_S
-from serving.scaling.core.policy_time import LEAST_PERIOD_S, PolicyTime
-from serving.scaling.live.autoscaler import RisingTraffic
+from serving.scaling.core.signals import LEAST_PERIOD_S, PolicyTime
+from serving.scaling.live.autoscaler_replica import RisingTraffic
 from serving.scaling.live.board import ScalingBoard
-from serving.values.scaling import HoldPool, ReadPools
+from serving.values.scaling_operations import HoldPool, ReadPools
 from serving.values.signals import PoolSignals, ScalingSignals
 from serving.values.traffic import BOUNDS_S, GatewayReport
 from tests.scaling.core.fluid import Fluid, FluidPool, burst

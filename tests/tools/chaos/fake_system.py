@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
-from serving.tools.chaos.audit import REPLICA_COUNTS
+from serving.tools.chaos.final_audit import REPLICA_COUNTS
 
 SHARED_MEMORY = Path("/dev/shm")
 _REPLICA = """

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
-from serving.tools.chaos.asks import COMPLETIONS, Ask
-from serving.tools.chaos.result import ChaosRun, Event
+from serving.tools.chaos.asks import COMPLETIONS, Ask, ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.chaos_result import ChaosRun, Event
 
 BEGUN_S, STEP_S = 1000.0, 0.02
 

@@ -11,9 +11,8 @@ import pytest
 
 from serving.errors import ConfigError
 from serving.faults.scenario import LoadConfig
-from serving.tools.chaos.answer import StreamedAnswer, difference, logprob_distance
-from serving.tools.chaos.asks import CHAT, COMPLETIONS, Ask, make_asks
-from serving.tools.chaos.client import GatewayEndpoint, fetch
+from serving.tools.chaos.asks import CHAT, COMPLETIONS, Ask, StreamedAnswer, difference, logprob_distance, make_asks
+from serving.tools.chaos.chaos_client import GatewayEndpoint, fetch
 from tests.tools.chaos.http_server import STREAM, Handler, chunk, event, play, serving, token
 
 ASK = Ask(0, "test", COMPLETIONS, {"stream": True, "max_tokens": 8, "n": 2})

@@ -17,11 +17,11 @@ from hardware.ub import UbSegment
 from serving.errors import UnavailableError
 from serving.gateway.live.status import cluster_status
 from serving.ids import NodeId, ReplicaId
-from serving.tools.chaos import audit
-from serving.tools.chaos.audit import REPLICA_COUNTS, busy, look_for_leaks
+from serving.tools.chaos import final_audit
+from serving.tools.chaos.chaos_result import Leaks
+from serving.tools.chaos.final_audit import REPLICA_COUNTS, busy, look_for_leaks
 from serving.tools.chaos.machines import ThisMachine
 from serving.tools.chaos.own_system import OwnSystem, keep_logs, left_after
-from serving.tools.chaos.result import Leaks
 from serving.tools.chaos.targets import start_ticks
 from tests.instance.bench import Bench, spec
 from tests.live.harness import Member, small_config
@@ -98,8 +98,8 @@ class Pool:
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
     made = Pool()
-    monkeypatch.setattr(audit, "ask_gateway", made.ask)
-    monkeypatch.setattr(audit, "_ANNOUNCED_S", 0.0)
+    monkeypatch.setattr(final_audit, "ask_gateway", made.ask)
+    monkeypatch.setattr(final_audit, "_ANNOUNCED_S", 0.0)
     return made
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli import main
-from serving.tools.chaos.progress import ChaosProgress
+from serving.tools.chaos.chaos_run import ChaosProgress
 from tests.tools.chaos.fake_system import FakeSystem
 
 SHIPPED = Path(__file__).resolve().parents[3] / "deploy" / "chaos"

@@ -6,13 +6,11 @@ import pytest
 from rich.console import Console
 
 from hardware.faults import FaultKind
-from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
-from serving.tools.chaos.asks import COMPLETIONS, Ask
-from serving.tools.chaos.console import print_report
-from serving.tools.chaos.fairness import beside_floods, most_beside_flood
-from serving.tools.chaos.findings import find
-from serving.tools.chaos.page import report_page
-from serving.tools.chaos.result import Event
+from serving.tools.chaos.asks import COMPLETIONS, Ask, ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.chaos_page import report_page
+from serving.tools.chaos.chaos_result import Event
+from serving.tools.chaos.chaos_tables import print_report
+from serving.tools.chaos.findings import beside_floods, find, most_beside_flood
 from tests.tools.chaos.made import BEGUN_S, STEP_S, loss, run_of
 
 SHORT = Ask(1, "short", COMPLETIONS, {"stream": True, "max_tokens": 3})

@@ -11,15 +11,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hardware.faults import FaultKind
-from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
-from serving.tools.chaos.asks import COMPLETIONS, Ask
-from serving.tools.chaos.console import print_report
-from serving.tools.chaos.fairness import quantile
-from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of
-from serving.tools.chaos.page import report_page
-from serving.tools.chaos.report_json import report_json
-from serving.tools.chaos.result import ChaosRun, Down, Event, Leaks, Sample
-from serving.tools.chaos.tables import event_table, share
+from serving.tools.chaos.asks import COMPLETIONS, Ask, ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.chaos_page import report_page
+from serving.tools.chaos.chaos_result import ChaosRun, Down, Event, Leaks, Sample
+from serving.tools.chaos.chaos_tables import event_table, print_report, report_json, share
+from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, Pauses, find, pauses_of, quantile
 
 ASK = Ask(0, "greedy", COMPLETIONS, {"stream": True, "max_tokens": 8})
 FAULT_S = 100.0

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from serving.tools.chaos.answer import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.asks import ChoiceSoFar, StreamedAnswer
+from serving.tools.chaos.chaos_page import report_page
 from serving.tools.chaos.findings import find
 from serving.tools.chaos.hit_stream import as_value, drawn_stream, stream_chart, told
-from serving.tools.chaos.page import report_page
 from tests.loadgen.report.browser import checked
 from tests.tools.chaos.made import killed_stream as stream
 from tests.tools.chaos.made import loss, run_of

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from serving.faults.injected import InjectedFault
 from serving.faults.scenario import PARTS
-from serving.injected_faults import InjectedFault
 from serving.launch.hosts import Host
 from serving.tools.chaos.host_agents import HostAgents
-from serving.tools.chaos.parts import PROGRAMS, TITLES, Process, find_parts, of_session, part_of
+from serving.tools.chaos.machines import PROGRAMS, TITLES, Process, find_parts, of_session, part_of
 from serving.tools.chaos.targets import ListedProcess, Target
 from tests.e2e.server import wait_for
 

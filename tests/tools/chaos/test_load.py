@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from serving.tools.chaos.asks import COMPLETIONS, Ask
-from serving.tools.chaos.client import GatewayEndpoint
-from serving.tools.chaos.load import ChaosLoad
+from serving.tools.chaos.chaos_client import GatewayEndpoint
+from serving.tools.chaos.steady_load import ChaosLoad
 from tests.tools.chaos.http_server import STREAM, Handler, chunk, play, serving
 from tests.tools.chaos.made import run_of
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from serving.faults.scenario import ONLY_IF_NAMED, PARTS
 from serving.launch.reaper import Reaper
-from serving.tools.chaos.parts import find_parts, part_of
+from serving.tools.chaos.machines import find_parts, part_of
 
 
 def test_it_is_among_the_victims(tmp_path: Path) -> None:

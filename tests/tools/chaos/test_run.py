@@ -11,16 +11,16 @@ from typing import Any, Self
 import pytest
 
 from hardware.faults import FaultKind
+from serving.client.http_client import ask_gateway
 from serving.errors import ConfigError, UnavailableError
 from serving.faults.scenario import FaultConfig, LoadConfig, PoolsConfig, Scenario, TimesConfig
-from serving.http_client import ask_gateway
 from serving.terminal import ending_signals
-from serving.tools.chaos.console import verdict
-from serving.tools.chaos.downtime import Downtime
+from serving.tools.chaos.chaos_result import ChaosRun, Event
+from serving.tools.chaos.chaos_run import HEAL_S, ChaosOrder, run_chaos
+from serving.tools.chaos.chaos_tables import verdict
 from serving.tools.chaos.findings import ChaosFindings, find
-from serving.tools.chaos.result import ChaosRun, Event
-from serving.tools.chaos.run import HEAL_S, ChaosOrder, run_chaos
 from serving.tools.chaos.targets import find_session, listed, send, target_of
+from serving.tools.chaos.watch import Downtime
 from tests.tools.chaos.fake_system import FakeSystem
 
 KILLS = (FaultConfig(FaultKind.KILL),)
@@ -129,7 +129,7 @@ def test_what_is_lost_wrong_or_left_is_found() -> None:
 
 
 def test_nobody_who_replaces_is_found_and_the_last_of_a_pool_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serving.tools.chaos.run.HEAL_S", 0.3)
+    monkeypatch.setattr("serving.tools.chaos.chaos_run.HEAL_S", 0.3)
     with FakeSystem(heals=False, pools=("decode",)) as system:
         run, found = play(system, settle_s=0.3)
         assert len(system.replicas) == 1

@@ -12,8 +12,8 @@ from serving import compiled
 from serving.compiled import ROOT, SUFFIX, build_name, fingerprint
 from serving.errors import ConfigError
 from serving.model.native.build import BuildError, forget_old
+from serving.tools.compilation import build
 from serving.tools.compilation import build as builder
-from serving.tools.compilation import choose
 from serving.tools.compilation.modules import COMPILED
 
 
@@ -58,8 +58,8 @@ def test_it_is_too_late_once_a_source_has_been_imported(tmp_path: Path, monkeypa
     assert "serving.gateway.core.router" in sys.modules
     assert not compiled.use(folder)
     assert compiled.in_use() is None
-    monkeypatch.setattr(choose, "current", lambda: folder)
-    assert not choose.prefer_compiled()
+    monkeypatch.setattr(build, "current", lambda: folder)
+    assert not build.prefer_compiled()
 
 
 def test_without_a_cache_folder_the_sources_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_without_a_cache_folder_the_sources_run(monkeypatch: pytest.MonkeyPatch)
         raise BuildError("neither here nor there can be written")
 
     monkeypatch.setattr(builder, "writable_folder", nowhere)
-    assert not choose.prefer_compiled()
+    assert not build.prefer_compiled()
     with pytest.raises(ConfigError, match="neither here nor there"):
         builder.build(lambda done, of: None)
 
@@ -98,13 +98,13 @@ def test_a_build_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"result.lock", "result.log"}
 
 
-SMALL = ("serving.gateway.core.counter_draw", "serving.kvpool.core.free_runs")
+SMALL = ("serving.gateway.core.router", "serving.kvpool.core.free_runs")
 USE = """
 import random, sys
 from pathlib import Path
 from serving import compiled
 folder = sys.argv[1:] and compiled.use(Path(sys.argv[1]))
-from serving.gateway.core import counter_draw
+from serving.gateway.core import router as counter_draw
 from serving.kvpool.core import free_runs
 print(counter_draw.__file__.rpartition(".")[2], free_runs.__file__.rpartition(".")[2])
 print([counter_draw.two_of(9, seed, 3) for seed in range(2**40, 2**40 + 400)])

@@ -7,8 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from serving.tools.demo.narrator import Narrator
-from serving.tools.demo.stage import Stage
-from serving.tools.demo.step import Step, StepReport
+from serving.tools.demo.stage import Stage, Step, StepReport
 
 REPORT = StepReport("It worked.", ("time", "1.2 s"), ("a line",))
 

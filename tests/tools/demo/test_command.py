@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from serving.cli import demo, main
-from serving.tools.demo import simulate, stage, steps
-from serving.tools.demo.step import StepError, StepReport
+from serving.tools.demo import demo_run, simulate_step, stage
+from serving.tools.demo.stage import StepError, StepReport
 from tests.pages import ROOT
 from tests.tools.demo.staging import small_step
 
@@ -19,9 +19,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_and_titles_are_those_of_the_readme() -> None:
-    assert tuple(step.name for step in steps.STEPS) == demo.NAMES
+    assert tuple(step.name for step in demo_run.STEPS) == demo.NAMES
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\*\*\d\. (.*)\.\*\*", text, re.MULTILINE) == [step.title for step in steps.STEPS]
+    assert re.findall(r"^\*\*\d\. (.*)\.\*\*", text, re.MULTILINE) == [step.title for step in demo_run.STEPS]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_names_and_titles_are_those_of_the_readme() -> None:
     ],
 )
 def test_steps_are_chosen_by_name(only: list[str], skip: list[str], left: tuple[str, ...]) -> None:
-    assert tuple(step.name for step in steps.chosen_steps(only, skip)) == left
+    assert tuple(step.name for step in demo_run.chosen_steps(only, skip)) == left
 
 
 def test_mistakes_start_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_mistakes_start_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 def test_a_step_without_a_system_starts_none_and_ends_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(simulate, "LOAD", "--poisson 20 --prompt 512 --output 8 --duration 1s --quiet")
+    monkeypatch.setattr(simulate_step, "LOAD", "--poisson 20 --prompt 512 --output 8 --duration 1s --quiet")
     (tmp_path / "demo-report").mkdir()
     assert main(["demo", "--only", "simulate"]) == 0
     said = capfd.readouterr().out
@@ -64,7 +64,7 @@ def test_a_failed_step_exits_with_one(monkeypatch: pytest.MonkeyPatch, capsys: p
     def run(_: stage.Stage) -> StepReport:
         raise StepError("it is gone")
 
-    monkeypatch.setattr(steps, "STEPS", (small_step("chat", run),))
+    monkeypatch.setattr(demo_run, "STEPS", (small_step("chat", run),))
     assert main(["demo", "--out", "new"]) == 1
     assert "failed: it is gone" in capsys.readouterr().out
     assert "it is gone" in Path("new/report.html").read_text()

@@ -9,17 +9,16 @@ import pytest
 from loadgen.report.chart import Axis, BarChart, Line, LineChart
 from loadgen.report.table import columns, table_of
 from serving.client.conversation import ChatReply
-from serving.tools.chaos.answer import StreamedAnswer
-from serving.tools.chaos.asks import CHAT, Ask
+from serving.tools.chaos.asks import CHAT, Ask, StreamedAnswer
 from serving.tools.chaos.targets import Target
-from serving.tools.demo.cache import CachedTurn, cache_report, cached_turn, turn_line
-from serving.tools.demo.chat import chat_report
-from serving.tools.demo.kill import Killed, kill_report, pause_s
-from serving.tools.demo.load import load_report
-from serving.tools.demo.page import report_page
-from serving.tools.demo.scale import Scaled, scale_report
-from serving.tools.demo.simulate import simulate_report
-from serving.tools.demo.step import DemoRun, StepError, StepOutcome
+from serving.tools.demo.cache_step import CachedTurn, cache_report, cached_turn, turn_line
+from serving.tools.demo.chat_step import chat_report
+from serving.tools.demo.demo_page import report_page
+from serving.tools.demo.kill_step import Killed, kill_report, pause_s
+from serving.tools.demo.load_step import load_report
+from serving.tools.demo.scale_step import Scaled, scale_report
+from serving.tools.demo.simulate_step import simulate_report
+from serving.tools.demo.stage import DemoRun, StepError, StepOutcome
 from tests.tools.demo.staging import REPORT, small_step
 
 TARGET = Target("decode", "decode#1", 7, 1)

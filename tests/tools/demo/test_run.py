@@ -17,12 +17,10 @@ from typing import Any
 import pytest
 
 from serving.errors import UnavailableError
-from serving.tools.demo.children import run_module
-from serving.tools.demo.keys import AGAIN_S, Choice, Interrupts, Keys
-from serving.tools.demo.result_file import read_result_file
-from serving.tools.demo.run import run_demo
-from serving.tools.demo.stage import Stage
-from serving.tools.demo.step import DemoRun, Step, StepError, StepReport
+from serving.tools.demo.children import read_result_file, run_module
+from serving.tools.demo.demo_run import run_demo
+from serving.tools.demo.narrator import AGAIN_S, Choice, Interrupts, Keys
+from serving.tools.demo.stage import DemoRun, Stage, Step, StepError, StepReport
 from tests.tools.demo.staging import REPORT, narrator_to, small_step
 
 

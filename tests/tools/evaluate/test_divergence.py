@@ -13,14 +13,11 @@ from serving.errors import ConfigError, EngineError
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
-from serving.tools.evaluate.divergence import divergence, score_windows
 from serving.tools.evaluate.loglikelihood import Continuation, encode_pair, loglikelihoods
-from serving.tools.evaluate.perplexity import sum_up
+from serving.tools.evaluate.perplexity import divergence, score_windows, sum_up
 from serving.tools.evaluate.scorer import PrefixGroup, Scorer, sequences
-from serving.tools.evaluate.tasks.accuracy import TaskAccuracy, accuracy, picks
-from serving.tools.evaluate.tasks.questions import TaskQuestion
-from serving.tools.evaluate.texts import Text
-from serving.tools.evaluate.windows import cut_windows
+from serving.tools.evaluate.tasks.questions import TaskAccuracy, TaskQuestion, accuracy, picks
+from serving.tools.evaluate.texts import Text, cut_windows
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.reference import ReferenceGenerator
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from serving.errors import ConfigError
-from serving.tools.evaluate.tasks.questions import TaskQuestion, read_questions
+from serving.tools.evaluate.tasks.questions import TaskQuestion, choices_of, read_questions, render, target_of, text_of
 from serving.tools.evaluate.tasks.task_file import read_task_file
-from serving.tools.evaluate.tasks.template import choices_of, render, target_of, text_of
 from tests.tools.evaluate.task_folder import QUESTIONS, SOLVED, TASK, without, write_lines, write_task
 
 

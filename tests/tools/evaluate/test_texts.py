@@ -13,11 +13,17 @@ from tokenizers.processors import TemplateProcessing
 
 from serving.errors import ConfigError
 from serving.gateway.api.tokenizer import Tokenizer
-from serving.tools.evaluate.divergence import WindowScores
-from serving.tools.evaluate.perplexity import sum_up
-from serving.tools.evaluate.statistics import BLOCK_TOKENS, Estimate, block_sums, bootstrap_mean, mean_and_error
-from serving.tools.evaluate.texts import Text, check_same_tokens, read_documents, read_text, text_prefix
-from serving.tools.evaluate.windows import TextWindow, cut_windows
+from serving.tools.evaluate.intervals import BLOCK_TOKENS, Estimate, block_sums, bootstrap_mean, mean_and_error
+from serving.tools.evaluate.perplexity import WindowScores, sum_up
+from serving.tools.evaluate.texts import (
+    Text,
+    TextWindow,
+    check_same_tokens,
+    cut_windows,
+    read_documents,
+    read_text,
+    text_prefix,
+)
 
 SPECIAL = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
 

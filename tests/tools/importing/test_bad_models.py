@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ModelError
-from serving.tools.importing.run import import_gguf, plan_import
+from serving.tools.importing.import_run import import_gguf, plan_import
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.importing.folders import write_dense
 from tests.tools.importing.gguf_models import write_gguf

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.model.config import read_architecture
-from serving.tools.importing.run import Dtype, ImportReport, import_gguf
+from serving.tools.importing.import_run import Dtype, ImportReport, import_gguf
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.tools.importing.folders import logits, write_dense
 from tests.tools.importing.gguf_models import TEMPLATE, write_gguf

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from serving.gateway.api.chat_template import load_chat_template
+from serving.gateway.api.templates.chat_template import load_chat_template
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import SamplingParams
 from tests.model.reference import ReferenceGenerator

@@ -9,9 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from serving.errors import ModelError
 from serving.gateway.api.tokenizer import Tokenizer as ServedTokenizer
 from serving.tools.importing.gguf_file import Value
-from serving.tools.importing.pre_tokenizers import SPLITTINGS
-from serving.tools.importing.tokenizer import build_tokenizer
-from serving.tools.importing.vocabulary import GgufVocabulary
+from serving.tools.importing.gguf_tokenizer import SPLITTINGS, GgufVocabulary, build_tokenizer
 
 TEXTS = (
     "The capital of France is Paris.",

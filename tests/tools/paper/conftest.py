@@ -2,9 +2,9 @@
 
 import pytest
 
+from serving.tools.paper.experiment import Setting
 from serving.tools.paper.registry import EXPERIMENTS
 from serving.tools.paper.reproduction import Reproduction, reproduce
-from serving.tools.paper.setting import Setting
 
 
 @pytest.fixture(scope="session")

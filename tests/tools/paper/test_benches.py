@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from hardware.cost.published import prefill_load
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
-from serving.tools.paper.figure_24_allocation import FAMILIES, MEANS, NODE_NPUS, SizeFamily, _place, allocation_rate
+from serving.tools.paper.experiment import Setting
 from serving.tools.paper.prefill_bench import PrefillCase, measure_prefill
-from serving.tools.paper.setting import Setting
+from serving.tools.paper.ub_fabric import FAMILIES, FIGURE_24_NODE_NPUS, MEANS, SizeFamily, _place, allocation_rate
 
 
 @pytest.mark.parametrize(("batch", "prompt", "output"), [(8, 4096, 256), (96, 4096, 256), (64, 1024, 1024)])
@@ -80,7 +80,7 @@ def test_blocks_fill_what_they_divide() -> None:
     assert large > small
 
 
-@given(st.lists(st.integers(0, NODE_NPUS), min_size=1, max_size=12), st.integers(1, 64))
+@given(st.lists(st.integers(0, FIGURE_24_NODE_NPUS), min_size=1, max_size=12), st.integers(1, 64))
 @settings(max_examples=200)
 def test_a_place_has_the_size_and_is_free(free: list[int], size: int) -> None:
     place = _place(free, size)
@@ -89,4 +89,4 @@ def test_a_place_has_the_size_and_is_free(free: list[int], size: int) -> None:
     assert sum(count for _, count in place) == size
     assert len({node for node, _ in place}) == len(place)
     assert all(0 < count <= free[node] for node, count in place)
-    assert len(place) == -(-size // NODE_NPUS)
+    assert len(place) == -(-size // FIGURE_24_NODE_NPUS)

@@ -2,10 +2,9 @@
 
 import pytest
 
-from serving.tools.paper.known_misses import KNOWN_MISSES, UNEXPLAINED
+from serving.tools.paper.experiment import CLOSE
 from serving.tools.paper.registry import EXPERIMENTS
-from serving.tools.paper.reproduction import Reproduction
-from serving.tools.paper.rows import CLOSE
+from serving.tools.paper.reproduction import KNOWN_MISSES, UNEXPLAINED, Reproduction
 from tests.tools.paper.conftest import LONG
 
 TOLERANCES = {

@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import RowKind
 from loadgen.report.chart import BarChart, ScatterChart
 from serving.errors import ConfigError
-from serving.tools.paper.charts import part_charts
-from serving.tools.paper.experiment import Experiment
-from serving.tools.paper.files import write_report
-from serving.tools.paper.markdown import error_table_markdown, report_markdown
-from serving.tools.paper.page import report_page
+from serving.tools.paper.experiment import Curve, Experiment, Findings, How, Plot, Row, Setting
+from serving.tools.paper.paper_page import SHOWN, part_charts, report_page, write_report
+from serving.tools.paper.paper_tables import error_table_markdown, report_markdown
 from serving.tools.paper.registry import EXPERIMENTS, choose
 from serving.tools.paper.reproduction import Reproduction, reproduce
-from serving.tools.paper.rows import Curve, Findings, How, Plot, Row
-from serving.tools.paper.setting import Setting
-from serving.tools.paper.shown import SHOWN
 from tests.loadgen.report.browser import checked
 from tests.tools.paper.conftest import LONG
 

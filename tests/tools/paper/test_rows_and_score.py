@@ -5,20 +5,17 @@ import math
 import pytest
 
 from hardware.cost import disaggregated
-from hardware.cost.row_kind import RowKind
+from hardware.cost.published import RowKind
 from hardware.topology import Topology
 from serving.config.load import read_config
 from serving.errors import ConfigError, ServingError
-from serving.tools.paper import figure_23_context_cache, known_misses, texts, xdeepserve_split
-from serving.tools.paper.experiment import Experiment
-from serving.tools.paper.known_misses import KNOWN_MISSES, UNEXPLAINED, Miss, reason_for
-from serving.tools.paper.markdown import error_table_markdown, report_markdown
+from serving.tools.paper import caching, paper_tables, reproduction, xdeepserve
+from serving.tools.paper.experiment import CLOSE, Experiment, Findings, How, Relation, Row, Setting, quoted
+from serving.tools.paper.paper_tables import error_table_markdown, report_markdown
 from serving.tools.paper.registry import EXPERIMENTS, choose
-from serving.tools.paper.reproduction import Count, Reproduction, reproduce
-from serving.tools.paper.rows import CLOSE, Findings, How, Relation, Row, quoted
-from serving.tools.paper.setting import Setting
+from serving.tools.paper.reproduction import KNOWN_MISSES, UNEXPLAINED, Count, Miss, Reproduction, reason_for, reproduce
 from serving.virtual import supernode
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.network import Network
 from tests.pages import ROOT
 
@@ -50,7 +47,7 @@ def test_error_of_a_row(
 ) -> None:
     one = row(published, ours, relation)
     assert one.error == (None if error is None else pytest.approx(error))
-    assert texts.error_text(one) == text
+    assert paper_tables.error_text(one) == text
 
 
 def test_unexplained_misses_and_broken_bounds() -> None:
@@ -103,10 +100,10 @@ def test_every_row_of_every_experiment_has_its_kind(everything: Reproduction) ->
 
 def test_what_was_taken_from_the_split_layout_moves_no_predicted_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its constants are the paper's own, so a row that depends on them is not a prediction."""
-    before = {row.key: row for row in xdeepserve_split.run(Setting()).rows}
+    before = {row.key: row for row in xdeepserve.run_split(Setting()).rows}
     for name in ("SEND_S", "RETURN_S", "SCHEDULING_S", "MTP_LAYER_S"):
         monkeypatch.setattr(disaggregated, name, 1.5 * getattr(disaggregated, name))
-    after = {row.key: row for row in xdeepserve_split.run(Setting()).rows}
+    after = {row.key: row for row in xdeepserve.run_split(Setting()).rows}
     moved = {key for key, row in before.items() if row.ours != after[key].ours}
     assert {"send", "return", "attention", "iteration", "tpot", "rate"} <= moved
     assert not [key for key in moved if before[key].kind is RowKind.PREDICTED]
@@ -121,11 +118,11 @@ def test_the_context_cache_is_judged_at_the_rate_of_plan(setting: Setting, monke
 
     monkeypatch.setattr(supernode, "Network", network)
     supernode.Supernode(read_config(ROOT / "deploy" / "cloudmatrix384.toml").config, setting.cost, 0)
-    assert rates == [pytest.approx(figure_23_context_cache.plan_rate(setting.cost) * 1e9)]
+    assert rates == [pytest.approx(caching.plan_rate(setting.cost) * 1e9)]
 
 
 def test_a_reason_covers_a_row_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(known_misses.KNOWN_MISSES, ("test", "row"), Miss(0.3, "it rains"))
+    monkeypatch.setitem(reproduction.KNOWN_MISSES, ("test", "row"), Miss(0.3, "it rains"))
     assert reason_for("test", row(100, 104)) == ""
     assert reason_for("test", row(100, 129)) == "it rains"
     assert reason_for("test", row(100, 131)) == UNEXPLAINED

@@ -7,11 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hardware.cost.row_kind import RowKind
-from serving.tools.paper.experiment import Experiment
+from hardware.cost.published import RowKind
+from serving.tools.paper.experiment import Experiment, Findings, How, Row, Setting, quoted
 from serving.tools.paper.reproduction import Reproduction, reproduce
-from serving.tools.paper.rows import Findings, How, Row, quoted
-from serving.tools.paper.setting import Setting
 from serving.tools.paper.summary_chart import WIDTH, summary_file, summary_svg
 from tests.tools.paper.conftest import LONG
 

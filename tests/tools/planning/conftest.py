@@ -3,7 +3,7 @@
 import pytest
 
 from hardware.cost import CostModel
-from serving.virtual.run import cost_model
+from serving.virtual.simulation import cost_model
 from tests.tools.planning.traces import config
 
 

@@ -21,7 +21,7 @@ class FakeSupernode:
     both_needs: dict[Both, int] = field(default_factory=dict)
 
     def evaluate(self, probes: Sequence[PlanProbe]) -> list[PlanVerdict]:
-        """Replaces `serving.tools.planning.workers.evaluator`."""
+        """Replaces `serving.tools.planning.planner.evaluator`."""
         self.asked += probes
         return [self.verdict(one.candidate, one.rate) for one in probes]
 

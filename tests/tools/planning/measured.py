@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.demand import PlanDemand
-from serving.tools.planning.measure import PlanSetting
-from serving.tools.planning.trace import TraceChoice
+from serving.tools.planning.candidate_run import PlanSetting
+from serving.tools.planning.trace import PlanDemand, TraceChoice
 from serving.tools.planning.verdict import PlanTarget
 from tests.tools.planning.traces import config
 

@@ -8,10 +8,10 @@ import pytest
 from serving.cli import command_parser, plan
 from serving.errors import ConfigError
 from serving.tools.planning import words
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
+from serving.tools.planning.candidate_run import PlanSetting, measure
 from serving.tools.planning.files import markdown, page
-from serving.tools.planning.limits import SearchLimits
-from serving.tools.planning.measure import PlanSetting, measure
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
 from serving.tools.planning.trace import TraceChoice

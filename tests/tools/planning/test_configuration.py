@@ -7,23 +7,23 @@ from pathlib import Path
 import pytest
 
 from serving.cli import command_parser, plan
+from serving.config.engine import PoolConfig
 from serving.config.load import load_config
-from serving.config.pool import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.launch.preflight import preflight
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.comparison import ComparisonQuestion, compare, split_of
+from serving.tools.planning.costs import read_prices
 from serving.tools.planning.files import as_json, markdown, page, write_all
-from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
-from serving.tools.planning.prices import read_prices
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.summary import summarize
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.tools.planning.traces import CONFIG_FILE, steady
 
 TARGET = PlanTarget(1.0, 0.04, 0.95)

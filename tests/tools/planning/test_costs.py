@@ -8,12 +8,11 @@ import pytest
 
 from serving.errors import ConfigError
 from serving.tools.planning import words
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.costs import plan_cost
+from serving.tools.planning.costs import MoneyPrices, PlanPrices, PowerDraw, plan_cost, read_prices
 from serving.tools.planning.files import as_json, markdown, page
-from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.planner import PlanQuestion, plan
-from serving.tools.planning.prices import MoneyPrices, PlanPrices, PowerDraw, read_prices
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
 from tests.tools.planning.fake import FakeSupernode

@@ -12,20 +12,20 @@ from serving.config.checks import check_consistency
 from serving.config.load import load_config
 from serving.errors import ConfigError
 from serving.tools.planning import bounds
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
+from serving.tools.planning.candidate_run import PlanSetting, configured
 from serving.tools.planning.comparison import split_of
 from serving.tools.planning.configuration import planned_text
 from serving.tools.planning.feasible import SearchStart, start
-from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import shape_bounds
-from serving.tools.planning.measure import PlanSetting, configured
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
 from serving.tools.planning.words import plan_table
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.tools.planning.measured import LOAD
 from tests.tools.planning.traces import CONFIG_FILE, config, steady
 from tests.virtual.core.case import burst

@@ -8,13 +8,12 @@ import pytest
 from hardware.cost import CostModel
 from serving.errors import ConfigError
 from serving.tools.planning import bounds
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.demand import PlanDemand, demand
 from serving.tools.planning.feasible import SearchStart, capacity_per_s, start
-from serving.tools.planning.limits import SearchLimits
+from serving.tools.planning.trace import PlanDemand, demand
 from serving.tools.planning.verdict import PlanTarget
-from serving.virtual.workload.errors import TraceError
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.columns import RequestStream, TraceError, TraceRequest
 from tests.tools.planning.traces import config
 
 CONFIG = config()

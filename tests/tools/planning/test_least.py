@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
 from serving.tools.planning.knowledge import Floor, Knowledge
-from serving.tools.planning.least import find_least, most_generous, neighbours, runner_ups
+from serving.tools.planning.npu_search import find_least, most_generous, neighbours, runner_ups
 from serving.tools.planning.verdict import PlanProbe, PlanTarget, PlanVerdict
 from tests.tools.planning.fake import FakeSupernode
 

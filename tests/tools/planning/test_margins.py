@@ -10,18 +10,25 @@ from hypothesis import strategies as st
 
 from hardware.faults import FaultKind
 from serving.tools.planning import words
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.edge import highest_that_holds
+from serving.tools.planning.candidate_run import PlanSetting, configured, measure
 from serving.tools.planning.files import markdown, page
-from serving.tools.planning.limits import SearchLimits
-from serving.tools.planning.loss import LOSSES, PlanLoss, faults, loss_text, spare_npus, with_spares
-from serving.tools.planning.margins import MOST, Headroom, headroom, losses
-from serving.tools.planning.measure import PlanSetting, configured, measure
+from serving.tools.planning.margins import MOST, Headroom, headroom, highest_that_holds, losses
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion, plan
 from serving.tools.planning.trace import TraceChoice, opened
-from serving.tools.planning.verdict import PlanProbe, PlanTarget
-from serving.virtual.run import simulate
+from serving.tools.planning.verdict import (
+    LOSSES,
+    PlanLoss,
+    PlanProbe,
+    PlanTarget,
+    faults,
+    loss_text,
+    spare_npus,
+    with_spares,
+)
+from serving.virtual.simulation import simulate
 from tests.tools.planning.fake import FakeSupernode
 from tests.tools.planning.traces import config, steady, write_trace
 

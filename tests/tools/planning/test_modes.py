@@ -16,28 +16,33 @@ from serving.config.effects import idle_lines
 from serving.config.load import load_config, read_config
 from serving.errors import ConfigError
 from serving.tools.planning import bounds, words
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Both, Candidate, SearchSpace, Shape
+from serving.tools.planning.candidate_run import PlanSetting, configured
 from serving.tools.planning.comparison import split_of
-from serving.tools.planning.costs import plan_cost
-from serving.tools.planning.demand import PlanDemand
+from serving.tools.planning.costs import plan_cost, read_prices
 from serving.tools.planning.feasible import SearchStart, capacity_per_s, start
 from serving.tools.planning.files import markdown, write_all
 from serving.tools.planning.knowledge import Floor, Knowledge
-from serving.tools.planning.least import find_least, most_generous, neighbours, runner_ups, settled
-from serving.tools.planning.limits import SearchLimits
 from serving.tools.planning.load_figures import shape_bounds
-from serving.tools.planning.loss import LOSSES_TOGETHER, loss_text
-from serving.tools.planning.measure import PlanSetting, configured
+from serving.tools.planning.npu_search import (
+    best_split,
+    find_least,
+    full_splits,
+    highest_rate,
+    most_generous,
+    neighbours,
+    runner_ups,
+    settled,
+)
 from serving.tools.planning.plan import CapacityPlan
 from serving.tools.planning.planner import PlanQuestion
 from serving.tools.planning.planner import plan as planned
-from serving.tools.planning.prices import read_prices
-from serving.tools.planning.split import best_split, full_splits, highest_rate
-from serving.tools.planning.trace import TraceChoice
-from serving.tools.planning.verdict import PlanTarget, PlanVerdict
-from serving.virtual.report.goodput import Slo
+from serving.tools.planning.trace import PlanDemand, TraceChoice
+from serving.tools.planning.verdict import LOSSES_TOGETHER, PlanTarget, PlanVerdict, loss_text
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.summary import summarize
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.tools.planning.fake import FakeSupernode
 from tests.tools.planning.traces import CONFIG_FILE, config, steady
 

@@ -13,14 +13,21 @@ from rich.console import Console
 
 from serving.errors import ConfigError
 from serving.tools.planning import words
+from serving.tools.planning.bounds import SearchLimits
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.charts import attainment_chart, pareto_front, plans_chart
-from serving.tools.planning.files import as_json, markdown, page, write_all
-from serving.tools.planning.limits import SearchLimits
-from serving.tools.planning.order import ORDERS
-from serving.tools.planning.plan import CapacityPlan, Option
+from serving.tools.planning.files import (
+    MOST_OTHERS,
+    as_json,
+    attainment_chart,
+    markdown,
+    page,
+    pareto_front,
+    plans_chart,
+    show,
+    write_all,
+)
+from serving.tools.planning.plan import ORDERS, CapacityPlan, Option
 from serving.tools.planning.planner import PlanQuestion, plan
-from serving.tools.planning.show import MOST_OTHERS, show
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 from tests.hardware.cost.known import KNOWN

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.measure import configured, measure
-from serving.tools.planning.reach import TargetReach
+from serving.tools.planning.candidate_run import TargetReach, configured, measure
+from serving.tools.planning.planner import evaluator
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanProbe, PlanTarget
-from serving.tools.planning.workers import evaluator
 from serving.virtual.result import Outcome, RequestColumns
-from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.columns import TraceError
 from tests.tools.planning.measured import PLAN, TARGET, setting
 from tests.tools.planning.traces import steady, write_trace
 

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.tools.planning.candidate import Candidate, SearchSpace, Shape
-from serving.tools.planning.order import ORDERS, order_of
-from serving.tools.planning.plan import Question
-from serving.tools.planning.split import FIRST, Capacity, best_split, full_splits, highest_rate
+from serving.tools.planning.npu_search import FIRST, Capacity, best_split, full_splits, highest_rate
+from serving.tools.planning.plan import ORDERS, Question, order_of
 from serving.tools.planning.verdict import PlanTarget, PlanVerdict
 from tests.tools.planning.fake import FakeSupernode
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from serving.tools.quantize.result import QuantizationReport
-from serving.tools.quantize.run import quantise
-from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.quantize_report import QuantizationReport
+from serving.tools.quantize.quantize_run import quantise
+from serving.tools.quantize.quantize_settings import Settings
 from tests.model.random_checkpoint import write_random_checkpoint
 
 TOKENS = 512

@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from serving.cli import main
-from serving.tools.quantize.classes import INT8_CLASSES
-from serving.tools.quantize.settings import STEP_NAMES
+from serving.tools.quantize.quantize_settings import STEP_NAMES
+from serving.tools.quantize.structure import INT8_CLASSES
 from tests.model.random_checkpoint import write_random_checkpoint
 
 

@@ -6,8 +6,15 @@ from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.checkpoint import Int8Weight
-from serving.tools.quantize.compensation import compensated, compensated_best, inverse_factor, weighted_error
-from serving.tools.quantize.rounding import channel_range, dequantised, round_weight
+from serving.tools.quantize.rounding import (
+    channel_range,
+    compensated,
+    compensated_best,
+    dequantised,
+    inverse_factor,
+    round_weight,
+    weighted_error,
+)
 from tests.tools.quantize.matrices import weight_and_inputs
 
 

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from serving.model.architecture import ClampedGate, LatentShape
 from serving.model.config import read_architecture
+from serving.model.layers import swiglu
 from serving.model.loader import open_checkpoint
-from serving.model.mlp import swiglu
 from serving.model.tensors import block_tensors
 from serving.tools.quantize.folding import Folded, fold_layer
 from serving.tools.quantize.layer import fill_experts
 from serving.tools.quantize.stream import LayerRunner, Windows
 from serving.tools.quantize.structure import Fold, Producer, Product, Structure, block_structure
-from serving.tools.quantize.table import InputRecorder, read_tensors
+from serving.tools.quantize.tensors_in_memory import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
 from serving.tools.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from serving.model.config import read_architecture
-from serving.tools.quantize.accuracy import ModelAccuracy, measure
-from serving.tools.quantize.calibration_text import read_text
 from serving.tools.quantize.layer import ProductError
-from serving.tools.quantize.report import as_json, as_markdown
-from serving.tools.quantize.result import QuantizationReport, TrialResult, class_errors
-from serving.tools.quantize.settings import Settings
+from serving.tools.quantize.quantize_report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
+from serving.tools.quantize.quantize_settings import Settings
+from serving.tools.quantize.stream import read_text
 from serving.tools.quantize.structure import Product
-from serving.tools.quantize.trial import Original
+from serving.tools.quantize.trial import ModelAccuracy, Original, measure
 from serving.tools.quantize.writer import companions, quantised_config, stored_as
 
 

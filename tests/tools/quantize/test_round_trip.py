@@ -11,14 +11,13 @@ from torch import Tensor
 
 from serving.cli import main
 from serving.model.config import read_architecture
-from serving.model.int8_linear import Int8Linear
 from serving.model.kv_cache import KvCache
-from serving.model.linear import PlainLinear, PrepackedLinear
+from serving.model.linear import Int8Linear, PlainLinear, PrepackedLinear
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.model.size import weight_bytes
-from serving.tools.quantize.result import QuantizationReport
-from serving.tools.quantize.settings import NO_STEPS, Settings
+from serving.tools.quantize.quantize_report import QuantizationReport
+from serving.tools.quantize.quantize_settings import NO_STEPS, Settings
 from serving.tools.quantize.stream import LayerRunner, Windows
 from tests.cases.nightly import mostly_nightly
 from tests.model.latent import latent_weights

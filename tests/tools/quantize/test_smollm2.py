@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli import main
-from serving.gateway.api.chat_template import load_chat_template
+from serving.gateway.api.templates.chat_template import load_chat_template
 from serving.gateway.api.tokenizer import Tokenizer
 from serving.values.sequence import SamplingParams
 from tests.model.reference import ReferenceGenerator

@@ -3,19 +3,21 @@
 import pytest
 import torch
 
-from serving.model.int8_linear import Int8Linear
-from serving.tools.quantize.clipping import RATIOS, clipped_range, clipping_error
-from serving.tools.quantize.rounding import CalibrationInt8, channel_range, dequantised, round_weight, rounded_tokens
-from serving.tools.quantize.smoothing import (
+from serving.model.linear import Int8Linear
+from serving.tools.quantize.folding import (
+    RATIOS,
     STRENGTHS,
     Consumer,
     Realise,
+    clipped_range,
+    clipping_error,
     fold_error,
     powers_of_two,
     search_scale,
     smoothing_scale,
     spread,
 )
+from serving.tools.quantize.rounding import CalibrationInt8, channel_range, dequantised, round_weight, rounded_tokens
 from tests.tools.quantize.matrices import weight_and_inputs
 
 

@@ -8,12 +8,16 @@ import pytest
 
 from serving.cli import main
 from serving.errors import ConfigError
-from serving.virtual.comparison.charts import curve_charts, time_charts
 from serving.virtual.comparison.comparison import SimulationComparison, compare_runs
-from serving.virtual.comparison.page import comparison_page
+from serving.virtual.comparison.comparison_report import (
+    change,
+    comparison_page,
+    curve_charts,
+    figure_table,
+    time_charts,
+)
 from serving.virtual.comparison.run_file import SimulatedRun, read_run
-from serving.virtual.comparison.tables import change, figure_table
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.result_json import write_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import SimResult

@@ -8,7 +8,7 @@ from typing import Any
 from serving.config.load import load_config
 from serving.config.serve import ServeConfig
 from serving.virtual.result import SimResult
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 
 CONFIG = Path(__file__).parents[3] / "deploy" / "cloudmatrix384.toml"
 SHIPPED = load_config(CONFIG)

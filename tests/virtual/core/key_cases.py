@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 from serving.config.serve import ServeConfig
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.virtual.core.case import burst, config
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 

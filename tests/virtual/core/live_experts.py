@@ -5,17 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.group.core.first_map import contents_of, opening_map
 from serving.group.core.group_course import Regroup
 from serving.group.core.group_experts import ExpertRules
-from serving.group.core.rank_names import RankName
+from serving.group.core.group_map import contents_of, opening_map
+from serving.group.core.rank_life import RankName
 from serving.group.core.routing_trace import TraceSlice
 from serving.group.live.group_moves import GroupMoves
-from serving.group.live.group_port import MoveExperts, RankCall
-from serving.group.live.known_rank import KnownRank
-from serving.values.expert_map import ExpertMap
-from serving.values.expert_moves import (
+from serving.group.live.group_port import KnownRank, MoveExperts, RankCall
+from serving.values.expert_map import (
     CountRows,
+    ExpertMap,
     ExpertOrder,
     FetchExpert,
     LoadExpert,

@@ -8,7 +8,7 @@ from typing import Any
 from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.config.serve import ServeConfig
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.virtual.core.case import config, workload
 from tests.virtual.core.outcome import Seen, seen
 from tests.virtual.core.scripted_scaler import ScriptedScaler

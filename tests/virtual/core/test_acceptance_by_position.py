@@ -13,7 +13,7 @@ from serving.config.simulation import SimulationConfig
 from serving.config.write import config_text
 from serving.errors import ConfigError
 from serving.instance.core.placeholder import rate_of
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.virtual.core.case import burst, config
 
 

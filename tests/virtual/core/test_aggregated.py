@@ -10,11 +10,11 @@ import pytest
 
 from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import ACCURACY, Outcome, SimResult
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream
 from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 POOL = {"replicas": 3, "npus_per_instance": 16, "max_step_tokens": 8192, "max_sequences": 512, "max_waiting": 1000}

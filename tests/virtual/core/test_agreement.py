@@ -9,13 +9,12 @@ from hardware.topology import Topology
 from serving.ids import BlockHash, BlockId, ReplicaId, SequenceId
 from serving.instance.core.events import FetchOrder
 from serving.instance.core.settings import EngineRole
-from serving.instance.executors.simulated_dies import DieLoad
-from serving.instance.executors.simulated_executor import StepTimes
-from serving.virtual.events import EventQueue
+from serving.instance.executors.simulated_executor import DieLoad, StepTimes
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.movers import ASK_S, LOOKUP_S, VirtualMovers
 from serving.virtual.network import Network
-from serving.virtual.run import cost_model
+from serving.virtual.simulation import cost_model
 from serving.virtual.times import TableTimes
 from tests.virtual.core.case import config
 

@@ -11,7 +11,7 @@ from serving.config.effects import idle_keys
 from serving.errors import ConfigError
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.result import ACCURACY, Outcome
-from serving.virtual.run import cost_model, simulate
+from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.supernode import Supernode
 from tests.virtual.core.case import burst, config, mean_tpot, workload
 

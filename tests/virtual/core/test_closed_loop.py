@@ -11,8 +11,8 @@ from serving.cli import command_parser, simulate
 from serving.cli.simulate import open_shard
 from serving.errors import ConfigError
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate as simulated
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.simulation import simulate as simulated
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.virtual.core.case import CONFIG, config
 
 MANY = RequestStream(

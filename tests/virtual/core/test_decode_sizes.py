@@ -10,9 +10,9 @@ from serving.config.checks import check_consistency
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.virtual.result import Outcome, SimResult, SimulatedPoint
-from serving.virtual.run import cost_model, simulate
 from serving.virtual.scaling_signals import most_decoded
-from serving.virtual.start_phases import PROCESS_S, WarmProcesses
+from serving.virtual.serve_replicas import PROCESS_S, WarmProcesses
+from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.times import TableTimes
 from tests.cases.nightly import mostly_nightly
 from tests.virtual.core.case import config, workload

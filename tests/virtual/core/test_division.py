@@ -13,7 +13,7 @@ from serving.config.checks import check_consistency
 from serving.errors import ConfigError
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.result import ACCURACY, Outcome
-from serving.virtual.run import cost_model, simulate
+from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.supernode import Supernode
 from tests.hardware.cost.known import KNOWN
 from tests.virtual.core.case import burst, config, mean_tpot, workload

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 
 
 @given(st.lists(st.floats(0.0, 100.0), max_size=50))

@@ -15,7 +15,7 @@ from serving.errors import ConfigError, RoutingTraceError
 from serving.group.core.routing_trace import TraceHead, trace_lines
 from serving.virtual.result import ExpertRecord, Outcome, SimResult
 from serving.virtual.routing import SkewedRouting, read_routing
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.virtual.core.case import config, mean_tpot, workload
 from tests.virtual.core.scripted_scaler import ScriptedScaler
 

@@ -10,9 +10,9 @@ import pytest
 from hardware.cost.cost_model import CostModel
 from hardware.units import MIB
 from serving.group.core.group_experts import ExpertRules
+from serving.group.core.placement import balancedness, rank_loads
 from serving.group.core.routing_trace import TraceHead, TraceSlice, trace_lines
-from serving.group.core.split import balancedness, rank_loads
-from serving.virtual.run import cost_model
+from serving.virtual.simulation import cost_model
 from serving.virtual.supernode import Supernode
 from tests.fakes.virtual_loop import VirtualLoop
 from tests.virtual.core.case import config, workload

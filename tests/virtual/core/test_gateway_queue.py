@@ -6,7 +6,7 @@ import pytest
 
 from serving.config.gateway import Routing
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import cost_model, simulate
+from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.supernode import Supernode
 from tests.virtual.core.case import burst, config, workload
 

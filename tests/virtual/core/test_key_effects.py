@@ -13,14 +13,14 @@ from serving.config.effects import all_keys, idle_keys
 from serving.config.scaling import SloConfig
 from serving.config.serve import ServeConfig
 from serving.ids import BlockHash
-from serving.scaling.core.gains import Gains
 from serving.scaling.core.slo_attribution import SloAttribution
+from serving.scaling.core.totals import Gains
 from serving.tools.planning.candidate import Candidate, Shape
-from serving.tools.planning.measure import PlanSetting, configured
+from serving.tools.planning.candidate_run import PlanSetting, configured
 from serving.tools.planning.trace import TraceChoice
 from serving.tools.planning.verdict import PlanTarget
 from serving.virtual.memory_pool import VirtualPool
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.config.other_values import other_value
 from tests.virtual.core.key_cases import CASES, base_result, changed, crowd
 from tests.virtual.core.scripted_scaler import ScriptedScaler

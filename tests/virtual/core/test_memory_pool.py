@@ -6,9 +6,9 @@ import pytest
 
 from serving.config.kvcache import KvCacheConfig
 from serving.errors import ConfigError, LedgerError
+from serving.virtual.memory_members import ActionTimers
 from serving.virtual.memory_pool import VirtualPool
 from serving.virtual.memory_server import manager_settings
-from serving.virtual.memory_timers import ActionTimers
 from tests.virtual.core.memory_case import MIB, chain, fill, found, pool_of, run_to
 
 R1_BLOCK_BYTES = 35_979_264

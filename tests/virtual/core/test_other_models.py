@@ -10,11 +10,11 @@ from rich.console import Console
 
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.virtual.report.console import print_summary
-from serving.virtual.report.page import report_page
+from serving.virtual.report.simulation_console import print_summary
+from serving.virtual.report.simulation_page import report_page
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import ACCURACY, Outcome
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.hardware.cost.known import KNOWN, known
 from tests.virtual.core.case import burst, config
 

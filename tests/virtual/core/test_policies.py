@@ -4,9 +4,9 @@ import pytest
 
 from serving.scaling.core.decision import ScaleKind
 from serving.virtual.result import Outcome
-from serving.virtual.run import simulate
-from serving.virtual.scaling import configured_scaler
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.scaling_loop import configured_scaler
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.virtual.core.case import config
 
 KINDS = {kind.value for kind in ScaleKind}

@@ -12,7 +12,7 @@ from serving.config.load import load_config
 from serving.faults.scenario import load_scenario
 from serving.faults.schedule import plan_faults, units_of
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate
+from serving.virtual.simulation import simulate
 from tests.virtual.core.case import burst, config, workload
 
 CHAOS = Path(__file__).parents[3] / "deploy" / "chaos"

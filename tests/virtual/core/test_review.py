@@ -10,24 +10,24 @@ from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import Topology
 from hardware.units import Seconds
 from serving.ids import BlockHash, ReplicaId, SequenceId
-from serving.instance.core.known_tokens import KnownTokens
 from serving.instance.core.placeholder import PlaceholderPrompt
+from serving.instance.core.sequence import KnownTokens
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.values.news import News, Prefilled
 from serving.values.orders import Add, Release
 from serving.values.pool_outcome import FetchReport
 from serving.values.sequence import SamplingParams, SequenceSpec
-from serving.virtual.events import EventQueue
+from serving.virtual.event_queue import EventQueue
 from serving.virtual.instance_driver import DriverContext
 from serving.virtual.network import Network
-from serving.virtual.placement import NpuPlacement
+from serving.virtual.npu_placement import NpuPlacement
 from serving.virtual.ports import Done
 from serving.virtual.prefill import PrefillInstance
 from serving.virtual.report.pools import PoolSummary
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream
 from tests.virtual.core.case import burst, config, workload
 from tests.virtual.core.decode_case import Listener, Steady, play
 

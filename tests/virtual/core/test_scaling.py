@@ -17,8 +17,8 @@ from serving.config.serve import ServeConfig
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult, SimulatedPoint
-from serving.virtual.run import simulate
-from serving.virtual.start_phases import start_phases
+from serving.virtual.serve_replicas import start_phases
+from serving.virtual.simulation import simulate
 from tests.hardware.cost.known import KNOWN
 from tests.virtual.core.case import burst, config, workload
 from tests.virtual.core.scripted_scaler import ScriptedScaler

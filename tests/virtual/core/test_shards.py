@@ -5,13 +5,12 @@ from functools import partial
 
 import pytest
 
-from serving.virtual.merge import merge_results
 from serving.virtual.report.pools import pool_summaries
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
-from serving.virtual.run import simulate
-from serving.virtual.shards import Plan, simulate_supernodes
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.shards import Plan, merge_results, simulate_supernodes
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.virtual.core.case import burst, config
 

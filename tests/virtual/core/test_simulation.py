@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.result_json import result_json
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream
 from serving.virtual.workload.synthetic import synthetic_workload
 from tests.virtual.core.case import burst, config, workload
 

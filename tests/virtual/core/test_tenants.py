@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.virtual.core.case import config
 
 SHORT = [TraceRequest(1.0 + 0.7 * n, 64, 8, (), "b") for n in range(20)]

@@ -7,8 +7,8 @@ import pytest
 from hardware.faults import Fault, FaultKind
 from hardware.units import Seconds
 from serving.virtual.result import Outcome, SimResult
-from serving.virtual.run import simulate
-from serving.virtual.workload.request import RequestStream
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream
 from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 LOAD = 60

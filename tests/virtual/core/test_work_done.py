@@ -9,9 +9,9 @@ from hardware.units import Seconds
 from serving.config.serve import ServeConfig
 from serving.virtual.report.pools import PoolSummary, pool_summaries
 from serving.virtual.result import SimResult
-from serving.virtual.run import simulate
 from serving.virtual.shards import Plan, simulate_supernodes
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.simulation import simulate
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 from tests.virtual.core.case import config
 
 

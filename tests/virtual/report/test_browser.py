@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.virtual.report.goodput import Slo
-from serving.virtual.report.page import report_page
+from serving.virtual.report.latencies import Slo
+from serving.virtual.report.simulation_page import report_page
 from tests.loadgen.report.browser import inspect
 from tests.virtual.report.made import made_result, made_step
 

@@ -5,8 +5,8 @@ import io
 
 from rich.console import Console
 
-from serving.virtual.report.console import print_speed, print_summary
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
+from serving.virtual.report.simulation_console import print_speed, print_summary
 from serving.virtual.report.summary import summarize
 from serving.virtual.result import SimResult
 from tests.virtual.report.made import made_result

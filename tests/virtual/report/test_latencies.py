@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.virtual.report.goodput import Slo, good_requests, goodput
-from serving.virtual.report.latencies import distribution, latencies
+from serving.virtual.report.latencies import Slo, distribution, good_requests, goodput, latencies
 from serving.virtual.result import Outcome, RequestColumns
 
 NAN = math.nan

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from serving.errors import ConfigError
-from serving.virtual.report.goodput import Slo
-from serving.virtual.report.page import report_page, write_page
+from serving.virtual.report.latencies import Slo
+from serving.virtual.report.simulation_page import report_page, write_page
 from serving.virtual.result import DecisionRecord, SimResult
 from tests.virtual.report.made import made_result, made_step
 

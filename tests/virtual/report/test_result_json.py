@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.result_json import SCHEMA, plain, result_json, write_json
 from serving.virtual.report.summary import summarize
 from tests.virtual.report.made import made_result

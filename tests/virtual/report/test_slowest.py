@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from serving.virtual.report.latencies import latencies
-from serving.virtual.report.slowest import slowest_charts, slowest_table, spans
+from serving.virtual.report.simulation_page import slowest_charts, slowest_table, spans
 from serving.virtual.result import Outcome, RequestColumns
 from tests.virtual.report.made import made_requests
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from serving.virtual.report.goodput import Slo
+from serving.virtual.report.latencies import Slo
 from serving.virtual.report.pools import fault_summaries, life_s, plane_summaries, pool_summaries
 from serving.virtual.report.summary import summarize
 from tests.virtual.report.made import made_faults, made_result, made_timeline

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from serving.errors import ConfigError
-from serving.virtual.workload.columns import BATCH
-from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.columns import BATCH, TraceError
 from serving.virtual.workload.open import open_workload
 from tests.cases.traces import CHAT, PLAIN, line, mooncake, written
 from tests.virtual.workload.traces import listed

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.virtual.workload.columns import BATCH, LARGEST_ID, Row, batches_of, columns_of
-from serving.virtual.workload.request import TraceRequest
+from serving.virtual.workload.columns import BATCH, LARGEST_ID, Row, TraceRequest, batches_of, columns_of
 
 ROWS = st.lists(
     st.tuples(

@@ -6,9 +6,8 @@ import pytest
 
 from loadgen.trace import open_trace
 from serving.errors import ConfigError
-from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.columns import TraceError, TraceRequest
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest
 from tests.cases.traces import CHAT, line, mooncake, written
 from tests.virtual.workload.traces import listed
 

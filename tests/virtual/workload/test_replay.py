@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError
-from serving.virtual.workload.columns import LARGEST_ID, Columns, Row, columns_of
+from serving.virtual.workload.columns import LARGEST_ID, Columns, Row, TraceRequest, columns_of
 from serving.virtual.workload.open import open_workload
 from serving.virtual.workload.replay import Portion, Replay, Stretch
-from serving.virtual.workload.request import TraceRequest
-from serving.virtual.workload.sharding import Sharder, sharded
+from serving.virtual.workload.reshaping import Sharder, sharded
 from tests.cases.traces import CHAT, line, mooncake, written
 from tests.virtual.workload.traces import listed
 

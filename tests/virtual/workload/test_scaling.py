@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import ConfigError
-from serving.virtual.workload.columns import Row, columns_of
+from serving.virtual.workload.columns import Row, TraceRequest, columns_of
 from serving.virtual.workload.open import open_workload
-from serving.virtual.workload.request import TraceRequest
-from serving.virtual.workload.scaling import Scaling
+from serving.virtual.workload.reshaping import Scaling
 from tests.cases.traces import CHAT, written
 from tests.virtual.workload.traces import listed
 

@@ -7,9 +7,9 @@ import pytest
 
 from loadgen.errors import TraceFormatError
 from loadgen.trace import ServeGenTrace
-from loadgen.trace.servegen_files import read_clients
+from loadgen.trace.servegen import read_clients
 from serving.errors import ConfigError
-from serving.virtual.workload.errors import TraceError
+from serving.virtual.workload.columns import TraceError
 from serving.virtual.workload.open import open_workload
 from tests.virtual.workload.traces import listed
 

@@ -1,6 +1,6 @@
 """Shared helpers for tests of workloads."""
 
-from serving.virtual.workload.request import RequestStream, TraceRequest
+from serving.virtual.workload.columns import RequestStream, TraceRequest
 
 
 def listed(workload: RequestStream) -> list[TraceRequest]:

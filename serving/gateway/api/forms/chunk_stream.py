@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec
 
 from serving.gateway.api.choice import Visible
-from serving.gateway.api.errors import ErrorReply
 from serving.gateway.api.forms.form import Answering, event
+from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.api.usage import times, usage
 
 DONE = b"data: [DONE]\n\n"

@@ -1,11 +1,74 @@
 """Assembles arguments that arrive one by one into one JSON object."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from serving.gateway.api.tools.closing import Closing, raw_text
-from serving.gateway.api.tools.reader import Reader, Steps
-from serving.gateway.api.tools.typed_text import as_json, property_schema, types_of
+from hardware.nesting import parse_json
+from serving.gateway.api.tools.reader import Emit, Reader, Steps
+
+# Texts between tags, in XML-like families: unescaped, so that a text may contain the tag itself.
+#
+# A tag closes a text only if the expected syntax follows it: `</parameter>` within a sentence is text.
+
+_NO, _WAIT = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """One possible end of a text.
+
+    Args:
+        text: closing text.
+        behind: texts of which one must follow, after white space.
+        at_end: whether the end of the output may follow instead.
+        stays: whether the closing text stays in the buffer, because it is not part of the tag.
+    """
+
+    text: str
+    behind: tuple[str, ...]
+    at_end: bool = True
+    stays: bool = False
+
+    def verdict(self, buffer: str, at: int, *, ended: bool) -> int:
+        """Length of the closing text if the text ends at `at`; `_NO`; or `_WAIT` if more output is needed."""
+        if not buffer.startswith(self.text, at):
+            part = buffer[at:]
+            return _WAIT if not ended and len(part) < len(self.text) and self.text.startswith(part) else _NO
+        rest = buffer[at + len(self.text) :].lstrip()
+        if any(rest.startswith(word) for word in self.behind) or (ended and not rest and self.at_end):
+            return 0 if self.stays else len(self.text)
+        partly = not ended and any(word.startswith(rest) for word in self.behind)
+        return _WAIT if partly else _NO
+
+
+def raw_text(reader: Reader, closings: Sequence[Closing], emit: Emit) -> Steps[bool]:
+    """Emit a text up to the tag that closes it, and consume the tag. Returns: whether it was closed."""
+    firsts = "".join({closing.text[0] for closing in closings})
+    while True:
+        buffer, at = reader.buffer, 0
+        while True:
+            at = min((i for i in (buffer.find(first, at) for first in firsts) if i >= 0), default=-1)
+            if at < 0:
+                emit(reader.take(len(buffer)))
+                break
+            verdicts = [closing.verdict(buffer, at, ended=reader.ended) for closing in closings]
+            size = next((one for one in verdicts if one >= 0), _NO)
+            if size >= 0:
+                emit(reader.take(at))
+                reader.take(size)
+                return True
+            if _WAIT in verdicts:
+                emit(reader.take(at))
+                break
+            at += 1
+        if not (yield from reader.more()) and not reader.buffer:
+            return False
+
+
+# Assembles arguments that arrive one by one into one JSON object.
 
 _STRING = frozenset({"string"})
 
@@ -48,3 +111,74 @@ class Arguments:
         """Finish the call."""
         self._reader.calls.write("}" if self._any else "{}")
         self._reader.calls.close()
+
+
+# Conversion of arguments that a family writes as raw text to JSON values that match their schema.
+
+_NAMES = {"True": "true", "False": "false", "None": "null"}
+"""Python's spelling of JSON's constants."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_DEEP = 8
+"""Levels of alternatives that are searched."""
+
+
+def types_of(schema: object, root: Mapping[str, Any] | None = None, depth: int = 0) -> frozenset[str]:
+    """JSON types that a schema may allow; empty = any.
+
+    Args:
+        root: the schema that its references refer to.
+    """
+    if not isinstance(schema, Mapping) or depth > _DEEP:
+        return frozenset()
+    if isinstance(found := _referred(schema, root), Mapping):
+        return types_of(found, root, depth + 1)
+    if isinstance(kind := schema.get("type"), str):
+        return frozenset({kind})
+    if isinstance(kind, Sequence):
+        return frozenset(one for one in kind if isinstance(one, str))
+    for name in ("anyOf", "oneOf"):
+        if isinstance(options := schema.get(name), Sequence) and options:
+            each = [types_of(one, root, depth + 1) for one in options]
+            return frozenset().union(*each) if all(each) else frozenset()
+    values: Sequence[object] = [schema["const"]] if "const" in schema else []
+    if isinstance(options := schema.get("enum"), Sequence):
+        values = options
+    return frozenset(_TYPES.get(type(value), "null") for value in values)
+
+
+def property_schema(parameters: Mapping[str, Any] | None, name: str) -> object:
+    """Schema of one argument; None if there is none."""
+    properties = (parameters or {}).get("properties")
+    return properties.get(name) if isinstance(properties, Mapping) else None
+
+
+def as_json(text: str, types: frozenset[str]) -> str:
+    """The JSON text of an argument that was written raw.
+
+    Text stays a string if only a string is allowed, or if it spells no other allowed value.
+    """
+    if types == {"string"}:
+        return json.dumps(text, ensure_ascii=False)
+    plain = text.strip()
+    plain = _NAMES.get(plain, plain)
+    try:
+        value = parse_json(plain)
+    except ValueError:
+        return json.dumps(text, ensure_ascii=False)
+    kind = "null" if value is None else _TYPES[type(value)]
+    fits = kind in types or (kind == "integer" and "number" in types) or (kind == "number" and "integer" in types)
+    if types and not fits and "string" in types:
+        return json.dumps(text, ensure_ascii=False)
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(text, ensure_ascii=False)
+    return plain
+
+
+def _referred(schema: Mapping[str, Any], root: Mapping[str, Any] | None) -> object:
+    place = schema.get("$ref")
+    if not isinstance(place, str) or not place.startswith("#/"):
+        return None
+    found: object = root
+    for step in place[2:].split("/"):
+        found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found

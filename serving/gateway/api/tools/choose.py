@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from serving.gateway.api.tools.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from serving.gateway.api.tools.dsml import DSML
+from serving.gateway.api.tools.deepseek import DEEPSEEK_V3, DEEPSEEK_V31, DSML
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.glm import GLM
 from serving.gateway.api.tools.harmony import HARMONY

@@ -4,11 +4,9 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from serving.gateway.api.parts import Part
 from serving.gateway.api.tools.lark import CallRule, Spelling
 from serving.gateway.api.tools.marks import TextMarks, ToolMarks
-from serving.gateway.api.tools.reader import Reader, Schemas, Steps
-from serving.gateway.api.tools.sinks import NewId, call_id
+from serving.gateway.api.tools.reader import NewId, Part, Reader, Schemas, Steps, call_id
 
 Rules = Callable[[Spelling, Sequence[CallRule], int | None], list[str]]
 """Rules of a grammar, including `calls`, from a vocabulary, the callable tools, and the most calls (None = any

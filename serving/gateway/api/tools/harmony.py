@@ -9,8 +9,8 @@ The channel `analysis` is reasoning, `final` the answer, `commentary` a call or 
 import re
 from collections.abc import Sequence
 
+from serving.gateway.api.tools.call_object import json_value
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.json_text import json_value
 from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 

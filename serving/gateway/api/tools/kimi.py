@@ -7,10 +7,10 @@
 import re
 from collections.abc import Sequence
 
+from serving.gateway.api.tools.deepseek import read_arguments, read_section
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
-from serving.gateway.api.tools.section import read_arguments, read_section
 
 _BEGIN_ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _ID = re.compile(r"functions\.[^:\s]+:\d+")

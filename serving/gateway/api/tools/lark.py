@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware.nesting import parse_json
-from serving.gateway.api.custom_tools import INPUT
+from serving.gateway.api.tools.arguments import types_of
+from serving.gateway.api.tools.custom_tools import INPUT
 from serving.gateway.api.tools.marks import ToolMarks
-from serving.gateway.api.tools.typed_text import types_of
 from serving.grammar.text import json_options, schema_text
 from serving.values.sequence import Grammar, GrammarKind
 

@@ -11,9 +11,8 @@ import string
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from serving.gateway.api.tools.call_object import CallObject, CallOutcome
+from serving.gateway.api.tools.call_object import CallObject, CallOutcome, json_value
 from serving.gateway.api.tools.family import Family
-from serving.gateway.api.tools.json_text import json_value
 from serving.gateway.api.tools.lark import CallRule, Spelling, arguments_of, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps
 

@@ -11,8 +11,7 @@ Oslo
 
 from collections.abc import Sequence
 
-from serving.gateway.api.tools.arguments import Arguments
-from serving.gateway.api.tools.closing import Closing
+from serving.gateway.api.tools.arguments import Arguments, Closing
 from serving.gateway.api.tools.family import Family
 from serving.gateway.api.tools.lark import ArgumentForm, CallRule, Spelling, call_heads, either, further, quoted
 from serving.gateway.api.tools.reader import Reader, Steps

@@ -5,14 +5,84 @@ continuations. Where `doc_to_text` gives an index, the choices are the contexts 
 each (sentences with a gap).
 """
 
+import ast
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from jinja2 import StrictUndefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from hardware.nesting import parse_json
+from hardware.regular_file import read_regular_text
 from serving.errors import ConfigError
-from serving.tools.evaluate.tasks.dataset import Doc, read_split
-from serving.tools.evaluate.tasks.task_file import TaskFile
-from serving.tools.evaluate.tasks.template import choices_of, render, target_of, text_of
+from serving.tools.evaluate.intervals import mean_and_error
+from serving.tools.evaluate.tasks.task_file import TaskFile, Template
+
+# The questions of a task: one JSON object per line, or a JSON list, in local files.
+
+Doc = Mapping[str, Any]
+
+
+def read_split(patterns: Sequence[str], beside: Path) -> list[Doc]:
+    """All questions of one split, in order.
+
+    Args:
+        patterns: file names or glob patterns, absolute or relative to `beside`.
+        beside: folder of the task file.
+    Raises: ConfigError if a name matches no file, a line is not a JSON object, or there is no question at all.
+    Effects: reads files.
+    """
+    docs: list[Doc] = []
+    for pattern in patterns:
+        files = _files(pattern, beside)
+        if not files:
+            raise ConfigError(f"no data file {beside / pattern}: the task names it in `data_files`")
+        for file in files:
+            docs += _read(file)
+    if not docs:
+        raise ConfigError(f"{', '.join(patterns)} in {beside} holds no question")
+    return docs
+
+
+def _files(pattern: str, beside: Path) -> list[Path]:
+    path = beside / pattern  # an absolute pattern stays what it is
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.parent.glob(path.name) if file.is_file()) if path.name else []
+
+
+def _read(path: Path) -> list[Doc]:
+    try:
+        content = read_regular_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if content.lstrip().startswith("["):
+        rows = [(1, value) for value in _parsed(content, path, 1, list)]
+    else:
+        lines = ((number, line) for number, line in enumerate(content.split("\n"), 1) if line.strip())
+        rows = [(number, _parsed(line, path, number, dict)) for number, line in lines]
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path}, line {number}: a question must be a JSON object, not {row!r}")
+    return [row for _, row in rows]
+
+
+def _parsed(text: str, path: Path, line: int, kind: type) -> Any:  # noqa: ANN401
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {line} is not JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ConfigError(f"{path}, line {line}: a question must be a JSON object, not {value!r}")
+    return value
+
+
+# The questions of a task as pairs of context and continuation, few-shot examples included.
 
 _SHOT_SEED = 1234
 """The harness's default, so that the same examples are drawn."""
@@ -117,3 +187,152 @@ def _pick(choices: Sequence[str], index: int) -> str:
     if not 0 <= index < len(choices):
         raise ConfigError(f"an example's answer is number {index}, and it has {len(choices)} choices")
     return choices[index]
+
+
+# From a question to its text, choices and answer, by the rules of the lm-evaluation-harness.
+#
+# A string is a column's name if the question has that column, else a jinja2 template. A rendered run of digits is an
+# index into the choices, a rendered list is a list.
+
+
+def _regex_replace(text: str, pattern: str, repl: str, count: int = 0) -> str:
+    return re.sub(pattern, repl, text, count=count)
+
+
+_DIGITS = 18
+"""A longer run of digits is no index."""
+_JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+_JINJA.filters["regex_replace"] = _regex_replace
+
+
+def render(template: str, doc: Doc) -> str:
+    """The text of a template for one question.
+
+    Raises: ConfigError if the template is wrong or names a column that the question does not have.
+    Effects: none; templates run in a sandbox.
+    """
+    try:
+        return _JINJA.from_string(template).render(**doc)
+    except Exception as error:  # an expression of a template may raise anything
+        raise ConfigError(f"the template {template!r} cannot be rendered: {error}") from None
+
+
+def text_of(template: Template, doc: Doc) -> str | int:
+    """The question's text, or an index if the task puts its choices before a common ending.
+
+    Raises: ConfigError if it is neither.
+    """
+    return _text_or_index(_column_or_rendered(template, doc), "doc_to_text")
+
+
+def target_of(template: Template, doc: Doc) -> str | int | list[Any]:
+    """The answer: an index into the choices, a choice itself, or a list of indices.
+
+    Raises: ConfigError if it is none of them.
+    """
+    value = _column_or_rendered(template, doc)
+    rendered = isinstance(template, str) and template not in doc
+    if rendered and isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+        value = _literal(value)
+    if isinstance(value, list):
+        return value
+    return _text_or_index(value, "doc_to_target")
+
+
+def choices_of(template: Template, doc: Doc) -> list[str]:
+    """The choices.
+
+    Raises: ConfigError if they are not a list of two texts at least.
+    """
+    value: Any = template
+    if isinstance(template, dict):
+        value = list(template.values())
+    elif isinstance(template, str):
+        value = doc[template] if template in doc else _literal(render(template, doc))
+    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(choice, str) and choice for choice in value):
+        raise ConfigError(f"doc_to_choice gives {value!r}, which is not a list of at least two strings")
+    return value
+
+
+def _column_or_rendered(template: Template, doc: Doc) -> Any:  # noqa: ANN401
+    """A constant, a column as it is, or a rendered template with digits as a number."""
+    if not isinstance(template, str):
+        return template
+    if template in doc:
+        return doc[template]
+    text = render(template, doc)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else text
+
+
+def _text_or_index(value: Any, key: str) -> str | int:  # noqa: ANN401
+    if not isinstance(value, str | int):
+        raise ConfigError(f"{key} gives {value!r}, which is neither a string nor an index")
+    return value
+
+
+def _literal(text: str) -> Any:  # noqa: ANN401
+    """A Python literal, or the text itself if it is none."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return text
+
+
+# `acc` and `acc_norm` of a task, as the lm-evaluation-harness defines them.
+
+METRICS = ("acc", "acc_norm")
+"""What is computed of every task, by the harness's names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAccuracy:
+    """Shares of right answers, each with its standard error (None for a single question).
+
+    Args:
+        acc: the likeliest choice is right. acc_norm: the likeliest per character of the choice is.
+    """
+
+    acc: float
+    acc_stderr: float | None
+    acc_norm: float
+    acc_norm_stderr: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """One task.
+
+    Args:
+        reference: the reference's accuracy. same_choice: share of questions where both choose the same; both None
+            without a reference.
+        cut: contexts that lost their beginning. unanswerable: questions whose answer is none of the choices; they
+            count as wrong. left_out: metrics that the task lists and that are not computed here.
+    """
+
+    name: str
+    questions: int
+    num_fewshot: int
+    model: TaskAccuracy
+    reference: TaskAccuracy | None
+    same_choice: float | None
+    cut: int
+    unanswerable: int
+    left_out: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+def picks(question: TaskQuestion, loglikelihoods: Sequence[float]) -> tuple[int, int]:
+    """The choices for `acc` and for `acc_norm`; the first one on a tie."""
+    own = np.array(loglikelihoods)
+    lengths = np.array([float(len(choice)) for choice in question.choices])
+    return int(own.argmax()), int((own / lengths).argmax())
+
+
+def accuracy(questions: Sequence[TaskQuestion], picked: Sequence[tuple[int, int]]) -> TaskAccuracy:
+    """Over all questions of a task."""
+    plain = [float(pick[0] in question.gold) for question, pick in zip(questions, picked, strict=True)]
+    normed = [float(pick[1] in question.gold) for question, pick in zip(questions, picked, strict=True)]
+    return TaskAccuracy(*mean_and_error(plain), *mean_and_error(normed))

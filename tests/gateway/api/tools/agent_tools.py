@@ -1,6 +1,6 @@
 """Tools of coding agents, as they send them."""
 
-from serving.gateway.api.custom_tools import custom_arguments
+from serving.gateway.api.tools.custom_tools import custom_arguments
 
 PATCH_GRAMMAR = """start: begin hunk+ end
 begin: "*** Begin Patch" LF

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.api.responses_tools import FlatNames, chat_tools
+from serving.gateway.api.responses.tools import FlatNames, chat_tools
 from tests.cases.tool_vocabulary import may_begin
 from tests.gateway.api.support import Harness, check, named_events, post
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from serving.errors import GrammarError
-from serving.gateway.api.custom_tools import InputText, custom_arguments
 from serving.gateway.api.tools.choose import FAMILIES
+from serving.gateway.api.tools.custom_tools import InputText, custom_arguments
 from serving.gateway.api.tools.lark import CallRule
 from serving.gateway.api.tools.output_rules import OutputForm, output_grammar
 from serving.grammar.quoted import quoted_lark

@@ -7,9 +7,9 @@ import pytest
 
 from serving.config.model import ToolFamily
 from serving.gateway.api.settings import ServedModel
+from serving.gateway.api.tools.arguments import as_json, types_of
 from serving.gateway.api.tools.choose import FAMILIES, family_of
 from serving.gateway.api.tools.family import OutputParser
-from serving.gateway.api.tools.typed_text import as_json, types_of
 from tests.cases.tool_parsing import put_together
 from tests.gateway.api.support import Harness, chat, check
 

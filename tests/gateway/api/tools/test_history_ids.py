@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.gateway.api.message_calls import with_history_ids
+from serving.gateway.api.prompts import with_history_ids
 from serving.gateway.api.tools.choose import FAMILIES
 from tests.gateway.api.support import Harness, post
 from tests.gateway.api.tools.conftest import tool_model

@@ -7,7 +7,7 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from serving.gateway.api.messages_answers import MessageAnswer
+from serving.gateway.api.messages.schema import MessageAnswer
 from tests.cases.tool_vocabulary import may_begin
 from tests.gateway.api.support import Harness, named_events, post
 from tests.gateway.api.tools.agent_tools import BASH, HEADERS

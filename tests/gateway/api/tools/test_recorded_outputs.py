@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.gateway.api.parts import Part
 from serving.gateway.api.tools.family import OutputParser
+from serving.gateway.api.tools.reader import Part
 from tests.cases.tool_fixtures import Recorded, recorded
 from tests.cases.tool_parsing import Parsed, put_together
 

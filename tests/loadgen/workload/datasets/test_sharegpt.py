@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.plan import PromptMessage, Role
 from loadgen.workload.datasets import Fit, Measure, ShareGpt
-from loadgen.workload.datasets.json_stream import entries
+from loadgen.workload.datasets.sharegpt import entries
 from loadgen.workload.distributions import Fixed
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.local_tokenizer import LocalTokenizer

@@ -5,8 +5,8 @@ it.
 import logging
 
 try:
-    from serving.scaling.dashboard import module, public_paths  # noqa: F401 - the module's class registers itself
+    from serving.scaling.dashboard import login, module  # noqa: F401 - the module's class registers itself
 
-    public_paths.let_through()
+    login.let_through()
 except Exception:
     logging.getLogger("ray.dashboard").exception("the page /pools could not be loaded")

@@ -1,0 +1,1 @@
+"""Routes for operators: the cluster, the KV-cache pool, time lines."""

@@ -1,0 +1,1 @@
+"""Parts that all routes share: access, keys, tenants, origins, errors."""

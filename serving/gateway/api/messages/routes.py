@@ -1,0 +1,237 @@
+"""The routes of Anthropic's Messages API, and what a request means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from serving.errors import ContextLengthError, InvalidRequestError
+from serving.gateway.api.http.errors import FieldWords
+from serving.gateway.api.http.tenant import Tenant, tenant_of
+from serving.gateway.api.messages.blocks import MessageBlocks, referenced_tools, system_text
+from serving.gateway.api.messages.form import MESSAGES
+from serving.gateway.api.messages.schema import (
+    MESSAGE_EVENTS,
+    CountedTokens,
+    CountTokensRequest,
+    MessageAnswer,
+    MessagesErrorAnswer,
+    MessagesRequest,
+)
+from serving.gateway.api.messages.tools import messages_tools
+from serving.gateway.api.openapi import BODY_ERRORS, answers, named_event_stream
+from serving.gateway.api.output_plan import can_reason
+from serving.gateway.api.prompts import Rendered, encode_prompt, prepare_chat, render_chat
+from serving.gateway.api.routes import RouteServices, json_response, request_body
+from serving.gateway.api.sampling import Fields
+from serving.gateway.api.schema import ChatCompletionRequest
+from serving.gateway.api.settings import ApiSettings, ServedModel
+from serving.gateway.api.templates.chat_template import Rendering
+from serving.gateway.api.tools.tool_fields import ignored_in_tools
+from serving.gateway.api.translate import GenerationOrder, build_order
+
+# The routes of Anthropic's Messages API.
+
+_ERRORS = (404, 503, 529, *BODY_ERRORS)
+MESSAGES_EXCHANGES = tuple(
+    ("POST", path, status)
+    for path in ("/v1/messages", "/v1/messages/count_tokens")
+    for status in sorted({200, 401, 499, 500, *_ERRORS})
+)
+"""Method, route and status of exchanges whose counters are exported from the start, even at 0."""
+
+
+def messages_router(endpoint: RouteServices) -> APIRouter:
+    """Routes of messages, and of counting their tokens."""
+    router = APIRouter(prefix="/v1", tags=["generation"])
+    model, settings = endpoint.model, endpoint.settings
+
+    @router.post(
+        "/messages",
+        openapi_extra=request_body("MessagesRequest"),
+        responses=answers(
+            MessageAnswer, *_ERRORS, content=named_event_stream(*MESSAGE_EVENTS), error=MessagesErrorAnswer
+        ),
+    )
+    async def messages(request: Request) -> Response:
+        """Continue a conversation, by Anthropic's Messages API."""
+        arrived, tenant = endpoint.metrics.clock(), endpoint.weights.apply(tenant_of(request))
+        body = await endpoint.read(request, MessagesRequest)
+        asked = await endpoint.translated(request, lambda: messages_chat(body))
+        request.state.ignored_fields += asked.ignored
+        rendering = await endpoint.translated(request, lambda: prepare_messages(body, asked, model))
+        text = await render_chat(model, rendering)
+        order = await endpoint.translated(
+            request, lambda: messages_order(body, asked, model, settings, tenant, text), long=wants_long_work(body)
+        )
+        return endpoint.answer(order, MESSAGES, arrived)
+
+    @router.post(
+        "/messages/count_tokens",
+        openapi_extra=request_body("CountTokensRequest"),
+        responses=answers(CountedTokens, *_ERRORS, error=MessagesErrorAnswer),
+    )
+    async def count_tokens(request: Request) -> Response:
+        """Count the tokens of a conversation, as the same request to /v1/messages would."""
+        body = await endpoint.read(request, CountTokensRequest)
+        asked = await endpoint.at_desk(request, lambda: messages_chat(body))
+        request.state.ignored_fields += asked.ignored
+        rendering = await endpoint.at_desk(request, lambda: prepare_messages(body, asked, model))
+        text = await render_chat(model, rendering)
+        ids = await endpoint.at_desk(request, lambda: prompt_ids(model, text))
+        return json_response({"input_tokens": len(ids)})
+
+    return router
+
+
+# A Messages request to the conversation and the `GenerationOrder` that a chat request with the same content makes.
+
+_FIELDS = Fields("messages", "max_tokens", "top_logprobs", "stop_sequences")
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesChat:
+    """A Messages request as a chat request. An assistant's last turn is to be continued.
+
+    Args:
+        words: its fields by the client's names.
+        skipped: omitted tools and blocks, as named in the warning header.
+    """
+
+    chat: ChatCompletionRequest
+    words: FieldWords
+    skipped: list[str]
+
+    @property
+    def ignored(self) -> list[str]:
+        """Ignored parts of its tools, for the warning header. Raises: InvalidRequestError."""
+        with self.words.spoken():
+            return [*self.skipped, *map(self.words.word, ignored_in_tools(self.chat))]
+
+
+def prepare_messages(body: CountTokensRequest, asked: MessagesChat, model: ServedModel) -> Rendering:
+    """The conversation to render.
+
+    Raises: InvalidRequestError naming the field, or the block, that this server does not support.
+    """
+    chat = asked.chat
+    with asked.words.spoken():
+        variables: dict[str, Any] = {} if chat.reasoning_effort is None else {"reasoning_effort": chat.reasoning_effort}
+        if body.thinking is not None:
+            thinks = body.thinking.type != "disabled"
+            if body.thinking.type != "adaptive":
+                variables |= {"enable_thinking": thinks, "thinking": thinks}  # names in templates of several families
+        return prepare_chat(model, chat.messages, chat, variables)
+
+
+def prompt_ids(model: ServedModel, text: Rendered) -> list[int]:
+    """Token ids of a rendered conversation.
+
+    Raises: ContextLengthError in words that agents recognize, to shorten the conversation and continue.
+    """
+    try:
+        return encode_prompt(model, text, add_special_tokens=False, param="messages", must_fit=True)
+    except ContextLengthError as error:
+        raise ContextLengthError(f"prompt is too long: {error}", param="messages") from error
+
+
+def messages_order(
+    body: MessagesRequest,
+    spoken: MessagesChat,
+    model: ServedModel,
+    settings: ApiSettings,
+    tenant: Tenant,
+    text: Rendered,
+) -> GenerationOrder:
+    """Translate a request.
+
+    The output is limited by the model's context as well as by `max_tokens`: agents request more than most models have.
+
+    Args:
+        spoken: result of `messages_chat`.
+        text: the template's text for the result of `prepare_messages`.
+    Raises: InvalidRequestError, ContextLengthError.
+    """
+    ids = prompt_ids(model, text)
+    room = model.max_model_len - len(ids)
+    if room < 1:
+        raise ContextLengthError(
+            f"prompt is too long: {len(ids)} tokens and at least one of output > {model.max_model_len} maximum",
+            param="messages",
+        )
+    asked = min(body.max_tokens, room)
+    chat = spoken.chat.model_copy(
+        update={
+            "temperature": body.temperature,
+            "top_p": body.top_p or None,
+            "top_k": body.top_k,
+            "stop": body.stop_sequences,
+            "stream": body.stream,
+            "thinking_token_budget": _budget(body) if can_reason(model) else None,
+            "seed": body.seed,
+            "cache_salt": body.cache_salt,
+            "priority": body.priority,
+        }
+    )
+    with spoken.words.spoken():
+        order = build_order("msg_", chat, model, settings, tenant, [ids], asked, None, _FIELDS, echo=False)
+    return replace(order, max_tokens=body.max_tokens)
+
+
+def wants_long_work(body: CountTokensRequest) -> bool:
+    """Whether a request may have a grammar, so that translating it may take many milliseconds."""
+    return bool(body.tools) or (body.output_config is not None and body.output_config.format is not None)
+
+
+def messages_chat(body: CountTokensRequest) -> MessagesChat:
+    """The equivalent chat request.
+
+    Raises: InvalidRequestError naming the block that this server does not support.
+    """
+    messages: list[dict[str, Any]] = []
+    words = {"tool_choice": "tool_choice", "response_format": "output_config.format"}
+    if body.system is not None and (system := _system(body.system)):
+        messages.append({"role": "system", "content": system})
+    tools = messages_tools(body.tools, body.tool_choice, referenced_tools(body.messages))
+    blocks = MessageBlocks(tools.found)
+    for index, turn in enumerate(body.messages):
+        for message in blocks.messages(turn, f"messages[{index}]"):
+            words[f"messages[{len(messages)}]"] = f"messages[{index}]"
+            messages.append(message)
+    goes_on = messages[-1]["role"] == "assistant"
+    if goes_on and isinstance(content := messages[-1]["content"], list):
+        messages[-1]["content"] = "\n".join(part["text"] for part in content)
+    effort = body.output_config.effort if body.output_config is not None else None
+    fields: dict[str, Any] = {
+        "model": body.model,
+        "messages": messages,
+        "continue_final_message": goes_on,
+        "reasoning_effort": effort,
+    }
+    chat = ChatCompletionRequest.model_validate({**fields, **tools.fields, "response_format": _format(body)})
+    places = {**words, **tools.places, "thinking_token_budget": "thinking.budget_tokens"}
+    return MessagesChat(chat, FieldWords(places), [*tools.skipped, *blocks.skipped])
+
+
+def _budget(body: CountTokensRequest) -> int | None:
+    return body.thinking.budget_tokens if body.thinking is not None and body.thinking.type == "enabled" else None
+
+
+def _format(body: CountTokensRequest) -> dict[str, Any] | None:
+    """`output_config.format` in chat's form."""
+    form = body.output_config.format if body.output_config is not None else None
+    if form is None:
+        return None
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        field = "output_config.format"
+        raise InvalidRequestError(f"'{field}' must be of type json_schema", param=field, code="invalid_value")
+    return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
+
+
+def _system(system: str | Sequence[object]) -> str | list[dict[str, str]]:
+    if isinstance(system, str):
+        return system
+    return [{"type": "text", "text": system_text(block, f"system[{index}]")} for index, block in enumerate(system)]

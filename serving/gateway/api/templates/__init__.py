@@ -1,0 +1,1 @@
+"""Chat templates: foreign code, run in processes of its own."""

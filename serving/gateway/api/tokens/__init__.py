@@ -1,0 +1,1 @@
+"""Requests and answers in tokens, as vLLM's renderers make them."""
