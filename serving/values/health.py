@@ -69,7 +69,7 @@ class StepWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class FreezeCourse:
+class FreezeOutcome:
     """Course of a process that stops responding for a while.
 
     Args:
@@ -83,7 +83,7 @@ class FreezeCourse:
     replaced: bool
 
 
-def freeze_course(frozen_s: float, silence_s: float, replaced_after_s: float) -> FreezeCourse:
+def freeze_outcome(frozen_s: float, silence_s: float, replaced_after_s: float) -> FreezeOutcome:
     """Course of an instance that is frozen for so long.
 
     Args:
@@ -91,7 +91,7 @@ def freeze_course(frozen_s: float, silence_s: float, replaced_after_s: float) ->
     """
     stands_s = min(frozen_s, replaced_after_s)
     resumed = silent_too_long(stands_s, silence_s)
-    return FreezeCourse(stands_s, silence_s if resumed else None, silent_too_long(frozen_s, replaced_after_s))
+    return FreezeOutcome(stands_s, silence_s if resumed else None, silent_too_long(frozen_s, replaced_after_s))
 
 
 def silent_too_long(silent_s: float, limit_s: float) -> bool:

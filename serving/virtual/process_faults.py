@@ -15,7 +15,7 @@ from hardware.faults import DURATIONS, Fault, FaultKind, Recovery, recovery_time
 from serving.errors import LedgerError
 from serving.faults.schedule import choose
 from serving.ids import ReplicaId
-from serving.values.health import freeze_course
+from serving.values.health import freeze_outcome
 from serving.values.orders import Cancel
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.prefill import PrefillInstance
@@ -130,7 +130,7 @@ class ProcessFaults:
 
     def _freeze(self, instance: _Instance, seconds: float, cost: FaultCost) -> None:
         queue, health = self._node.queue, self._node.config.health
-        course = freeze_course(seconds, health.silence_s, health.replaced_after_s)
+        course = freeze_outcome(seconds, health.silence_s, health.replaced_after_s)
         cost.npus, cost.still_s = instance.npus, course.stands_s
         self._frozen.add(instance.name)
         instance.stall(course.stands_s)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.values.health import FreezeCourse, Silence, StepLimits, StepWatch, freeze_course, hangs
+from serving.values.health import FreezeOutcome, Silence, StepLimits, StepWatch, freeze_outcome, hangs
 
 LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
@@ -104,16 +104,16 @@ def test_who_did_not_look_blames_nobody() -> None:
 @pytest.mark.parametrize(
     ("frozen_s", "course"),
     [
-        (2.5, FreezeCourse(2.5, None, False)),
-        (2.6, FreezeCourse(2.6, 2.5, False)),
-        (15.0, FreezeCourse(15.0, 2.5, False)),
-        (15.1, FreezeCourse(15.0, 2.5, True)),
-        (math.inf, FreezeCourse(15.0, 2.5, True)),
+        (2.5, FreezeOutcome(2.5, None, False)),
+        (2.6, FreezeOutcome(2.6, 2.5, False)),
+        (15.0, FreezeOutcome(15.0, 2.5, False)),
+        (15.1, FreezeOutcome(15.0, 2.5, True)),
+        (math.inf, FreezeOutcome(15.0, 2.5, True)),
     ],
 )
-def test_a_frozen_instance_is_waited_for_then_left_then_replaced(frozen_s: float, course: FreezeCourse) -> None:
-    assert freeze_course(frozen_s, 2.5, 15.0) == course
+def test_a_frozen_instance_is_waited_for_then_left_then_replaced(frozen_s: float, course: FreezeOutcome) -> None:
+    assert freeze_outcome(frozen_s, 2.5, 15.0) == course
 
 
 def test_an_instance_that_is_replaced_before_gateways_notice_is_never_silent() -> None:
-    assert freeze_course(math.inf, 20.0, 15.0) == FreezeCourse(15.0, None, True)
+    assert freeze_outcome(math.inf, 20.0, 15.0) == FreezeOutcome(15.0, None, True)

@@ -114,7 +114,7 @@ class KvCacheDeployment:
         self._keeper.start(self._server.move)
         self._follower = asyncio.create_task(self._follow_view())
         self._sweeper = asyncio.create_task(sweep_forever(session))
-        self._injury = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
+        self._bit_flips = asyncio.create_task(self._turn_bits(faults)) if faults is not None else None
         self._stopped = False
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
@@ -147,8 +147,8 @@ class KvCacheDeployment:
         self._follower.cancel()
         self._sweeper.cancel()
         self._keeper.stop()
-        if self._injury is not None:
-            self._injury.cancel()
+        if self._bit_flips is not None:
+            self._bit_flips.cancel()
         self._state = ServerState.DRAINING
         deadline = time.monotonic() + self._config.drain_s
         # At once, so that nobody writes here any more; if it fails, the next announcement tells.

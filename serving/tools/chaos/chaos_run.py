@@ -21,7 +21,7 @@ from serving.tools.chaos.asks import make_asks
 from serving.tools.chaos.chaos_client import GatewayEndpoint
 from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.final_audit import look_for_leaks
-from serving.tools.chaos.injury import Injury
+from serving.tools.chaos.injector import ChaosInjector
 from serving.tools.chaos.machines import Machines, ThisMachine
 from serving.tools.chaos.steady_load import ChaosLoad
 from serving.tools.chaos.targets import units_at
@@ -104,14 +104,14 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
     load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s, flooder)
     parts = any(fault.kind in OF_PARTS for fault in schedule)
     watch = Watch(run, order.url, order.api_key, load, machines, parts=parts)
-    injury = Injury(run, watch, load, machines, told.event)
+    injector = ChaosInjector(run, watch, load, machines, told.event)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _interrupts(stop, hurry):
         told.stage(f"asking {len(asks)} requests twice, undisturbed")
         await _unless(stop, load.learn())
         if not stop.is_set():
             told.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
-            await _under_load(order, run, load, watch, injury, machines, schedule, (stop, hurry), told)
+            await _under_load(order, run, load, watch, injector, machines, schedule, (stop, hurry), told)
         run.interrupted = stop.is_set()
     return run
 
@@ -134,7 +134,7 @@ async def _under_load(
     run: ChaosRun,
     load: ChaosLoad,
     watch: Watch,
-    injury: Injury,
+    injector: ChaosInjector,
     machines: Machines,
     schedule: tuple[Fault, ...],
     interrupts: tuple[asyncio.Event, asyncio.Event],
@@ -147,7 +147,7 @@ async def _under_load(
     ended = asyncio.Event()
     beside = [
         asyncio.create_task(watch.look_forever()),
-        asyncio.create_task(injury.play(schedule)),
+        asyncio.create_task(injector.play(schedule)),
         asyncio.create_task(Downtime(run, order.url, order.api_key).ask_forever()),
         asyncio.create_task(_tell(run, load, len(schedule), told)),
     ]
@@ -164,7 +164,7 @@ async def _under_load(
         told.stage("waiting until all lost replicas have been replaced")
         await _unless(hurry, _healed(run))
     finally:
-        injury.thaw_all()
+        injector.thaw_all()
         for task in [*beside, sending]:
             task.cancel()
         await asyncio.gather(*beside, sending, return_exceptions=True)

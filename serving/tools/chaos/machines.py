@@ -1,6 +1,6 @@
 """Machines whose processes a run inspects and injures: this one, or every host of a cluster.
 
-watch, injury, audit ──► Machines ──► ThisMachine                       processes of this machine, by /proc
+watch, injector, audit ──► Machines ──► ThisMachine                       processes of this machine, by /proc
                                  └──► Hosts (`host_agents.py`) ──► an agent on each host, which has a ThisMachine
 """
 

@@ -9,7 +9,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.tools.chaos.final_audit._ANNOUNCED_S", 0.2)
     monkeypatch.setattr("serving.tools.chaos.final_audit._LOOK_EVERY_S", 0.05)
     monkeypatch.setattr("serving.tools.chaos.watch.PERIOD_S", 0.1)
-    monkeypatch.setattr("serving.tools.chaos.injury.JUDGED_AFTER_S", 0.3)
+    monkeypatch.setattr("serving.tools.chaos.injector.JUDGED_AFTER_S", 0.3)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ JUDGED_AFTER_S = 8.0
 """A thawed replica that is still listed after this long has survived; a replaced one has left the list by then."""
 
 
-class Injury:
+class ChaosInjector:
     """Executes a schedule at its times.
 
     Args:
