@@ -165,8 +165,8 @@ def test_names_that_the_hub_does_not_have_are_said() -> None:
         (401, {"X-Error-Message": "Invalid username or password."}, "shows no model test/random: .*HF_TOKEN"),
         (403, {"X-Error-Code": "GatedRepo"}, "accept its licence at http://.*/test/random, and set HF_TOKEN"),
         (403, {}, "accept its licence at"),
-        (429, {}, "answered 429 when it was asked for test/random: try again later"),
-        (503, {}, "answered 503"),
+        (429, {}, "returned 429 for test/random: try again later"),
+        (503, {}, "returned 503"),
     ],
 )
 def test_a_refusal_says_what_to_do(

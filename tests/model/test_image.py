@@ -72,7 +72,7 @@ def test_an_image_gives_back_what_was_written() -> None:
     ],
 )
 def test_entries_that_cannot_be_right(bad: ImageEntry) -> None:
-    with pytest.raises(ModelError, match=r"a of a model image has dtype|the place of a"):
+    with pytest.raises(ModelError, match=r"a of a model image has dtype|the position of a"):
         Image(aligned(whole(manifest(bad, layouts=(b"x",)))))
 
 

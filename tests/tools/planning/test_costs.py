@@ -50,7 +50,7 @@ def test_a_sum_done_by_hand_and_one_of_what_was_not_given() -> None:
 
 def test_the_example_is_read_and_says_that_it_is_made_up() -> None:
     prices = read_prices(EXAMPLE)
-    assert "Made-up" in EXAMPLE.read_text(encoding="utf-8")
+    assert "Invented" in EXAMPLE.read_text(encoding="utf-8")
     assert prices.text == (
         "NPU 2 EUR/h, host 3 EUR/h, 0.15 EUR/kWh; NPU 600 W busy, 200 W idle, host 1500 W, overhead 1.2"
     )
