@@ -13,7 +13,7 @@ from tests.architecture.import_rules import (
     reached_outside,
     upward_imports,
 )
-from tests.architecture.source_tree import Source, read_sources
+from tests.architecture.source_tree import Source, read_sources, within
 
 LAYERS = (
     "hardware",
@@ -73,6 +73,7 @@ OFFERED = {
 """Modules of a party that others import in addition to values, and why."""
 
 PURE = {"ray", "asyncio", "threading", "time", "random", "os", "torch", "numpy", "socket"}
+EDGES = frozenset({*PURE, "ctypes", "fcntl", "gc", "mmap", "redis", "resource", "selectors", "signal", "subprocess"})
 BANNED = {
     "serving.values": PURE - {"socket"},
     "serving.instance.core": PURE,
@@ -141,6 +142,16 @@ def test_parties_import_of_each_other_only_what_is_offered() -> None:
 @pytest.mark.parametrize("package", BANNED)
 def test_banned_modules_are_out_of_reach(package: str) -> None:
     assert banned_imports(SOURCES, package, frozenset(BANNED[package]), frozenset((*SHARED, *LEAVES))) == []
+
+
+def test_live_folders_hold_drivers_not_decisions() -> None:
+    """A live module that neither imports a clock, thread, socket, event loop or store nor drives one that does holds
+    decisions, which belong in a core.
+    """
+    live = [one for one in SOURCES if any(within(one.module, f"{party}.live") for party in PARTIES)]
+    driving = {line.partition(":")[0] for line in banned_imports(live, "serving", EDGES)}
+    pure = {one.path: len(one.text.splitlines()) for one in live if one.path not in driving}
+    assert sum(pure.values()) <= 300, pure
 
 
 def test_only_the_edges_import_ray() -> None:
