@@ -91,7 +91,7 @@ def test_compilers_that_are_not_there_or_cannot_be_run(
     monkeypatch.setenv("CXX", "env g++ -pipe")
     assert build.find_compiler() == ("env", "g++", "-pipe")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="no-such-compiler, is not there"):
+    with pytest.raises(BuildError, match="no-such-compiler, does not exist"):
         build.find_compiler()
     broken = sources / "compiler"
     broken.write_bytes(b"\x7fELF nothing behind it")

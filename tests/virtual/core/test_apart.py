@@ -64,8 +64,8 @@ PARTS = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 32, "max_dec
     [
         ({"simulation": {"expert_dies": 64}}, r"expert_dies = 64 leaves none of the 64 dies of \[decode\]"),
         ({"simulation": {"expert_dies": 20}}, r"domains = 3 does not divide 44 attention dies, which .* leaves of 64"),
-        ({"simulation": APART | {"decode_attention_tp": 2}}, "decode_attention_tp beside .* is not priced"),
-        ({"simulation": APART | {"head_tp": 2}}, "head_tp beside .* is not priced"),
+        ({"simulation": APART | {"decode_attention_tp": 2}}, "decode_attention_tp together with .* is not priced"),
+        ({"simulation": APART | {"head_tp": 2}}, "head_tp together with .* is not priced"),
         ({"simulation": APART, "serving": {"mode": "aggregated"}}, 'mode = "aggregated" has none'),
         ({"simulation": APART, "autoscaler": PARTS}, r"\[autoscaler\] decode_step_npus = 8: .* not priced"),
     ],

@@ -96,7 +96,7 @@ def test_a_lost_die_takes_what_its_group_holds() -> None:
         ({"expert_tp": 3}, r"expert_tp = 3 does not divide the 64 dies of"),
         (
             {"expert_tp": 2, "expert_dies": 16, "domains": 1},
-            r"\[simulation\] expert_tp beside \[simulation\] expert_dies = 16 is not priced",
+            r"\[simulation\] expert_tp together with \[simulation\] expert_dies = 16 is not priced",
         ),
         ({"head_tp": 64}, r"head_tp = 64 does not divide the 32 dies of \[prefill\]"),
         (

@@ -153,6 +153,7 @@ ELSEWHERE = {
 OF_SCRIPTS = {
     *("engine.drain_s", "kvcache.drain_s", "simulation.model_load", "simulation.start_s", "simulation.graphs_s"),
     *("simulation.warm_npus", "autoscaler.period_s"),
+    *("autoscaler.nodes", "autoscaler.node_wait_s", "autoscaler.spread_after_s"),
 }
 """Listed without a policy, since pools then keep their sizes; but the script of a test changes them."""
 
