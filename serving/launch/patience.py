@@ -1,9 +1,8 @@
-"""Time limit of a start's wait for Ray: as long as it makes progress, also on a busy machine, and until there is a
-reason to stop.
+"""Wait for the start of Ray, for as long as it makes progress, also on a busy node.
 
-Ray itself uses fixed timeouts (30 s for a node, for the GCS's port, for the client table), which an overloaded machine
-exceeds without any fault. Reasons to stop: one of Ray's processes has ended; none of them has used CPU time for a
-while; or the limit for any start has passed.
+Ray itself uses fixed timeouts (30 s for a node, for the GCS's port, for the client table), which an overloaded node
+exceeds without any fault. Reasons to stop waiting: one of Ray's processes has exited; none of them has used CPU time
+for a while; or the limit for any start has passed.
 """
 
 import os
@@ -37,7 +36,7 @@ class StartWait:
 
         Args:
             moved: a number that changes with progress, such as ticks of CPU time.
-            ended: description of a process that ended unexpectedly; empty = none.
+            ended: description of a process that exited unexpectedly; empty = none.
         """
         if moved != self._moved:
             self._moved, self._moved_at = moved, now
@@ -79,7 +78,7 @@ def slowness(load: float, cores: int) -> float:
 
 
 def processor_ticks(pids: Iterable[int]) -> int:
-    """CPU time of processes and of their ended children, in kernel ticks; ended processes count 0."""
+    """CPU time of processes and of their reaped children, in kernel ticks; exited processes count 0."""
     total = 0
     for pid in pids:
         try:

@@ -34,7 +34,7 @@ class _Started:
     def __init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.fresh: list[tuple[str, subprocess.Popen[bytes]]] = []
-        """Processes of `_NEEDED` started since the last wait; if one has ended, waiting is pointless."""
+        """Processes of `_NEEDED` started since the last wait; if one has exited, waiting is pointless."""
 
     def add(self, process: subprocess.Popen[bytes], program: str = "") -> None:
         self.processes = [known for known in self.processes if known.poll() is None]
@@ -43,7 +43,7 @@ class _Started:
             self.fresh.append((program, process))
 
     def ended(self) -> str:
-        """Description of a part that ended instead of starting; empty = none."""
+        """Description of a part that exited instead of starting; empty = none."""
         for program, process in self.fresh:
             if process.poll() is not None:
                 return f"Ray's {program} exited with code {process.returncode}"
@@ -58,7 +58,7 @@ def end_started() -> None:
     registered nowhere.
     """
     for process in _started.processes:
-        process.kill()  # no effect on an ended process
+        process.kill()  # no effect on an exited process
     for process in _started.processes:
         process.wait()
 
@@ -195,12 +195,12 @@ def kept(command: list[str]) -> list[str]:
 
 
 def dead(node: Any, kind: str) -> bool:
-    """Whether a process of a node, started by this one, has ended."""
+    """Whether a process of a node, started by this one, has exited."""
     return any(info.process.poll() is not None for info in node.all_processes.get(kind, ()))
 
 
 def start_raylet_again(node: Any) -> None:
-    """Replace a node's ended or frozen raylet. Ray treats it as a new node.
+    """Replace a node's exited or frozen raylet. Ray treats it as a new node.
 
     Raises: Ray's errors if it fails to start; retry later.
     """

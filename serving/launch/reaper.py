@@ -1,7 +1,7 @@
 """A small process next to the launcher that cleans up this machine if the launcher is killed.
 
 It uses only the standard library. It ignores signals of a terminal, which are meant for the launcher; the launcher may
-need a while to stop everything itself.
+need a while to stop all processes itself.
 """
 
 import shutil
@@ -39,10 +39,9 @@ class Reaper:
         )
 
     def tend(self) -> bool:
-        """Restart the process if it has ended. Returns: whether it had.
+        """Reap and restart the process if it has exited. Returns: whether it had.
 
         Raises: OSError if no process can be started; retry later.
-        Effects: reaps the ended process.
         """
         if self._process.poll() is None or self._process.stdin is None or self._process.stdin.closed:
             return False
@@ -52,7 +51,7 @@ class Reaper:
         return True
 
     def dismiss(self) -> None:
-        """Report that nothing is left to remove, and wait until the process has ended. Safe to call twice.
+        """Report that no files are left to remove, and wait until the process has exited. Safe to call twice.
 
         Effects: a frozen process is killed.
         """

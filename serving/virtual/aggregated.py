@@ -1,4 +1,4 @@
-"""An aggregated instance in virtual time: one engine over all of its dies, prompt chunks beside running decodes.
+"""An aggregated instance in virtual time: one engine over all of its dies, prompt chunks next to running decodes.
 
 As live: the same engine, which puts chunks and decodes into one step; the same seats, of decoding sequences on dies;
 the same price of a step, `StepTimes`. A prompt is computed by all dies together, a sequence decodes on one of them.
@@ -58,17 +58,17 @@ class AggregatedInstance(PrefillInstance):
         self._decoding = 0
 
     def take(self, order: Order) -> None:
-        """See `Instance`. A handoff comes from an instance that leaves."""
+        """See `Instance`. A handoff is from a draining instance."""
         if isinstance(order, Adopt):
             self._inside.add(order.spec.sequence_id)
         super().take(order)
 
     def repeat(self, steps: float) -> None:
-        """The running step's work is done so many times more."""
+        """Repeat the work of the running step `steps` times."""
         self.stall(steps * self.step_s)
 
     def lose_die(self, die: int, share: float) -> tuple[int, int]:
-        """A die's KV is lost, or a share of it: of what decodes there, and of the prompts that all dies compute.
+        """Lose a share of a die's KV: of the sequences that decode there, and of the prompts that all dies compute.
 
         Returns: sequences hit, and tokens that must be computed again.
         """
@@ -88,7 +88,7 @@ class AggregatedInstance(PrefillInstance):
 
     @property
     def step_s(self) -> float:
-        """Duration of the step that runs [s]; 0 when none does."""
+        """Duration of the running step [s]; 0 if there is none."""
         return self._step[1] if self._plan is not None else 0.0
 
     def done(self) -> WorkDone:
@@ -102,7 +102,7 @@ class AggregatedInstance(PrefillInstance):
 
     @property
     def _fed(self) -> int:
-        """Tokens that the running step feeds through the layers for sequences that decode, drafts included."""
+        """Tokens that the running step computes for decoding sequences, draft tokens included."""
         return self._decoding * (1 + self._drafts)
 
     def _price(self, plan: StepPlan) -> tuple[float, float, float]:
@@ -145,7 +145,7 @@ class AggregatedInstance(PrefillInstance):
 def aggregated_instance(
     config: ServeConfig, cost: CostModel, name: ReplicaId, model_len: int, around: DriverContext, slowdown: Slowdown
 ) -> AggregatedInstance:
-    """Make one as `[aggregated]` says.
+    """The aggregated instance that `[aggregated]` configures.
 
     Args:
         model_len: longest prompt plus output of the model [tokens].

@@ -1,6 +1,6 @@
-"""The cluster in virtual time as the rules of scaling see it: hosts, pools, and what instances report on themselves.
+"""Snapshot of the cluster in virtual time for the scaling rules: hosts, pools, and the instances' reports.
 
-An instance is on the host of its first NPU: with that host it is lost. Its NPUs may be anywhere on the UB fabric.
+An instance belongs to the host of its first NPU, and is lost with that host. Its NPUs may be anywhere on the UB fabric.
 """
 
 from collections import Counter
@@ -27,13 +27,13 @@ from serving.virtual.prefill import PrefillInstance
 from serving.virtual.supernode import Supernode
 
 _NO_HOST = NodeId("no host")
-"""Of what takes NPUs or UB memory and is nowhere in particular: instances that start, memory servers, parts."""
+"""Host of replicas without a particular host: starting instances, memory servers, parts."""
 
 
 def virtual_sizes(node: Supernode) -> dict[str, ReplicaSize]:
-    """Share of the supernode that one replica of each pool takes; decode instances of changing size count by parts.
+    """Share of the supernode that one replica of each pool uses; for decode instances of changing size, of one part.
 
-    UB memory is that of memory servers only: engine pools take next to none of it here.
+    Engine pools use almost no UB memory (1 MiB), so that memory servers can use all of it.
     """
     config = node.config
     sizes = {pool: ReplicaSize(section.npus_per_instance, 1) for pool, section in config.pools.items()}
@@ -45,21 +45,21 @@ def virtual_sizes(node: Supernode) -> dict[str, ReplicaSize]:
 
 
 class ClusterReader:
-    """Reads one supernode."""
+    """Snapshots of one supernode."""
 
     def __init__(self, node: Supernode) -> None:
         self._node = node
         self._hosts: tuple[SeenNode, ...] = ()
         self._hosts_of: Mapping[int, int] | None = None
         self._replicas: dict[tuple[ReplicaId, bool], SeenReplica] = {}
-        """Those of the last look, by name and whether they leave."""
+        """Replicas of the last poll, by name and whether they drain."""
         simulation = node.config.simulation
         tokens = mtp_tokens_per_step(simulation.drafts, simulation.acceptance)
         self._tokens_per_fed = tokens / (1 + simulation.drafts)
         self._memory_mib = sum(one.ub_memory_mib for one in node.config.cluster.nodes)
 
     def read(self) -> ClusterSnapshot:
-        """Everything as it is now, decode instances of changing size as instances."""
+        """Snapshot of the cluster now, in which decode instances of changing size are instances, not parts."""
         node, before = self._node, self._replicas
         self._replicas = {}
         pools = {pool: self._pool(pool, before) for pool in node.config.pools}
@@ -123,7 +123,7 @@ class ClusterReader:
 
 
 def with_parts(sight: ClusterSnapshot, sizes: DecodeSizes) -> ClusterSnapshot:
-    """The same with decode instances that change their size as so many parts."""
+    """The snapshot with each part of a decode instance as a replica."""
     parts = as_replicas(sizes.rules.target, sizes.instances())
     return replace(sight, deployments={**sight.deployments, "decode": parts})
 

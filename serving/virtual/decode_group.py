@@ -168,7 +168,7 @@ class DecodeGroup:
         return (extra, steps, produced, min(left, room)), steps_for(produced + until, extra) - steps
 
 
-# The DP groups of a decode instance in virtual time: which take sequences, what they decode, how full they are.
+# The DP groups of a decode instance in virtual time: which are open, their sequences, their KV blocks.
 
 
 class DecodeGroups:
@@ -176,11 +176,13 @@ class DecodeGroups:
 
     Args:
         make: makes the group with a number.
-        max_sequences: of one group. die_blocks: KV blocks of one group.
+        max_sequences: of one group.
+        die_blocks: KV blocks of one group.
     Attributes:
         items: the groups in order; always the same list.
-        balance: chooses the group of a new sequence.
-        batch: sequences that all groups decode. largest: those of the fullest one.
+        balance: selects the group of a new sequence.
+        batch: sequences that all groups decode.
+        largest: sequences of the fullest group.
     """
 
     def __init__(self, make: Callable[[int], DecodeGroup], groups: int, max_sequences: int, die_blocks: int) -> None:
@@ -191,10 +193,10 @@ class DecodeGroups:
         self._make = make
         self._die_blocks = die_blocks
         self._preempted = 0
-        """Preemptions in groups that are gone."""
+        """Preemptions in removed groups."""
         self._requests = [0] * groups
         self._sizes = Counter({0: groups})
-        """How many groups decode so many sequences."""
+        """Number of groups by number of sequences that they decode."""
         self._base = np.zeros(groups)
         self._growth = np.zeros(groups)
         self._link()
@@ -207,7 +209,7 @@ class DecodeGroups:
     # ---- what they decode ------------------------------------------------------------------------------------------
 
     def set_load(self, die: int, iteration: int) -> None:
-        """A group has begun its next plan, or has none."""
+        """Update the load of a group that has started its next plan, or has none."""
         group = self.items[die]
         self._growth[die] = group.growth
         self._base[die] = group.context - group.growth * iteration
@@ -224,7 +226,7 @@ class DecodeGroups:
             self.largest -= 1
 
     def longest_context(self, iteration: float) -> float:
-        """Tokens in the context of the group that has most of them at an iteration, or between two."""
+        """Largest total context of any group at an iteration, or between two [tokens]."""
         contexts = self._growth * iteration
         contexts += self._base
         return float(np.maximum.reduce(contexts))
@@ -232,7 +234,7 @@ class DecodeGroups:
     # ---- how full they are -----------------------------------------------------------------------------------------
 
     def free_blocks(self) -> int:
-        """KV blocks that are neither in use nor promised, of groups that take sequences."""
+        """KV blocks of open groups that are neither in use nor reserved."""
         return max(0, self.balance.open * self._die_blocks - self.balance.open_blocks)
 
     def waiting(self) -> int:
@@ -252,26 +254,28 @@ class DecodeGroups:
     # ---- more and fewer --------------------------------------------------------------------------------------------
 
     def move_out(self, first: int = 0) -> None:
-        """Hold what is inside at the next boundary, from a group on, for whatever group or instance pulls it."""
+        """Hold the sequences of groups from `first` on at the next boundary, until another group or instance pulls
+        them.
+        """
         for group, sequences in zip(self.items[first:], self.balance.sequences[first:], strict=True):
             if sequences:
                 group.seat.move_out()
 
     def close(self, groups: int) -> None:
-        """Take sequences only in the first groups from now on; what is in the others goes on in those that stay."""
+        """Keep only the first `groups` groups open; sequences of the others move to those."""
         self.balance.close(groups)
         self.move_out(groups)
 
     @property
     def closing(self) -> bool:
-        """Whether something is still in groups that take nothing new."""
+        """Whether closed groups still have sequences or a running plan."""
         stay = self.balance.open
         return any(self.balance.sequences[stay:]) or any([group.running for group in self.items[stay:]])
 
     def resize(self, groups: int) -> None:
-        """Have so many groups from now on, all open.
+        """Change the number of groups; all are open afterwards.
 
-        Raises: LedgerError if a group that goes has sequences.
+        Raises: LedgerError if a group to remove has sequences.
         """
         before = len(self.items)
         more = max(0, groups - before)

@@ -1,9 +1,9 @@
 """Decode instances that grow and shrink while they serve, in virtual time.
 
-    grow      NPUs are taken | process, weights, graphs on them | pause: all dies are one group | serves
-    shrink    the last dies take nothing new, their streams go on in the others | weights move | pause | NPUs are free
+    grow      NPUs are allocated | process, weights, graphs on them | pause: all dies are one group | serves
+    shrink    the last dies close, their streams continue in the others | weights move | pause | NPUs are free
 
-What starts when is `DecodeParts`' decision. What the former dies serve goes on but for the pause.
+`DecodeParts` decides which change starts when. The other dies continue to serve, except during the pause.
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from serving.virtual.supernode import Supernode
 
 SUPERNODE = NodeId("supernode")
-"""The place of all instances where room is judged: their NPUs may be anywhere on the UB fabric."""
+"""The place of all instances in capacity checks: their NPUs may be anywhere on the UB fabric."""
 _LOOK_S = 1.0
-"""How often an instance that shrinks is asked whether its last dies are empty."""
+"""Period for checking whether the last dies of a shrinking instance are empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class DecodeSizes:
         self.rules = DecodeParts(scaler.min_decode_npus // step, scaler.max_decode_npus // step, begun // step)
         self._node = node
         self._changing: dict[ReplicaId, int] = {}
-        """NPUs that instances will have which change; also of those that are lost meanwhile."""
+        """NPUs of changing instances after their change, including instances lost during the change."""
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -61,7 +61,7 @@ class DecodeSizes:
         return self.rules.bounds(self._node.config.decode.replicas)
 
     def instances(self) -> list[SizedInstance]:
-        """Those that are up, in parts."""
+        """Running instances with their sizes in parts."""
         step, changing = self.step, self._changing
         return [
             SizedInstance(one.name, SUPERNODE, one.npus // step, changing.get(one.name, one.npus) // step)
@@ -70,22 +70,22 @@ class DecodeSizes:
 
     @property
     def growing_npus(self) -> int:
-        """NPUs that were taken for instances and do not serve yet."""
+        """NPUs that were allocated to growing instances and do not serve yet."""
         return self.step * sum(one.growing for one in self.instances())
 
     @property
     def leaving_npus(self) -> int:
-        """NPUs of dies that take nothing new."""
+        """NPUs of closed dies, which accept no new sequences."""
         return self.step * sum(one.leaving for one in self.instances())
 
     def start_s(self) -> float:
-        """From a decision to one more part that serves [s]."""
+        """Time from a decision until one more part serves [s]."""
         node = self._node
         warm = node.sizes.warm.npus(node.queue.now) >= self.step
         return node.sizes.phases.seconds(warm=warm) + node.config.simulation.resize_pause_s
 
     def set_target(self, parts: int) -> None:
-        """Have so many parts from now on. Effects: starts what can start."""
+        """Set the target in parts, and start the changes that are due."""
         self.rules.target = parts
         self.fill()
 

@@ -1,7 +1,7 @@
-"""The autoscaler in virtual time: looks once a period, is told what a live one is told, and its targets come true.
+"""The autoscaler in virtual time: it polls once per period, and its targets are carried out at once.
 
-The policy, its signals, its decisions, and what becomes of them (`scaling/core/fleet.py`) are the live system's. What
-differs is who looks and who carries out: here a supernode's instances and books, and events that start and drain.
+The policy, its signals and decisions, and the rules that apply them (`scaling/core/fleet.py`) are the live system's.
+Only the driver differs: snapshots are read from a simulated supernode, whose events start and drain instances.
 """
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
@@ -16,15 +16,15 @@ from serving.virtual.supernode import Supernode
 
 
 def configured_scaler(slo: SloConfig, config: AutoscalerConfig) -> Scaler | None:
-    """The scaler that `[autoscaler] policy` names; None if pools stay as they are."""
+    """The scaler for `[autoscaler] policy`; None for a fixed size of all pools."""
     return None if config.policy == "none" else make_scaler(config.policy, slo, config)
 
 
 class ScalingDriver:
-    """Drives a fleet by looks at a supernode, and asks a scaler after each.
+    """Driver of a fleet for one supernode: each poll updates the fleet and calls a scaler.
 
     Attributes:
-        records: every change of a target so far, and every other entry of the ledger.
+        records: all entries of the ledger so far.
         fleet: the rules.
     """
 
@@ -36,7 +36,7 @@ class ScalingDriver:
         self._reader = SignalReader(node)
 
     def start(self) -> None:
-        """Look every period from now on. Effects: an event is always ahead while requests are."""
+        """Schedule the next poll, one period from now; each poll schedules the next while requests are in flight."""
         self._node.queue.at(self._node.queue.now + self._node.config.autoscaler.period_s, self._look)
 
     def _look(self, _: object) -> None:
@@ -52,7 +52,7 @@ class ScalingDriver:
             self.start()
 
     def _tell(self, event: FleetEvent) -> None:
-        """Pass an event on, and carry out its effects at once."""
+        """Pass an event to the fleet, and carry out its effects at once."""
         now = self._node.queue.now
         effects = self.fleet.on(event, now)
         while effects:
@@ -65,7 +65,7 @@ class ScalingDriver:
             effects = self.fleet.on(TargetAccepted(), now)
 
     def _set_target(self, order: SetTarget) -> None:
-        """Set a target. Parts and memory servers that leave are chosen by their pools: the last ones."""
+        """Set a pool's target. For parts and memory servers, the pool itself removes the last ones."""
         node, pool = self._node, order.pool
         if pool == "decode" and node.parts is not None:
             node.parts.set_target(order.target)

@@ -1,4 +1,4 @@
-"""An autoscaler's signals in virtual time: the live system's, built of what a supernode shows."""
+"""Signals of an autoscaler in virtual time: computed as live, from the state of a simulated supernode."""
 
 import math
 from bisect import bisect_left
@@ -23,32 +23,29 @@ from serving.virtual.supernode import Supernode
 from serving.virtual.work_done import answers_pool
 
 TYPICAL_PROMPT = 4096.0
-"""Tokens of the prompt for which capacities are stated; the cost model's rows are of that length."""
+"""Prompt length for which capacities are computed [tokens]; the cost model's rows have that length."""
 _TIME = PolicyTime(1.0)
-"""Looks are made at the instances' own time, whatever `[simulation] time_scale` says."""
+"""Polls use the instances' own time, independently of `[simulation] time_scale`."""
 FULLEST = 1.2
-"""Sequences that the fullest die of a decode instance has above the mean, in roots of the mean. Measured with
-the ServeGen R1 day."""
+"""Sequences of the fullest die of a decode instance above the mean, in square roots of the mean. Measured with the
+ServeGen R1 day."""
 
 
 class SignalReader:
-    """Reads one supernode. What instances can do is learned as live."""
+    """Signals from one supernode; capacities are measured as in the live system."""
 
     def __init__(self, node: Supernode) -> None:
         self._node = node
         alone: dict[str, Any] = {name: replace(section, ep=1) for name, section in node.config.pools.items()}
         self._config = replace(node.config, **alone)
-        """Instances are no groups here, whatever `ep` says."""
+        """The configuration with `ep = 1`, because simulated instances are not groups."""
         self._cluster = ClusterReader(node)
         self._abilities = Abilities()
         self._instances = ClusterSnapshot(0.0)
         self._most: dict[int, int] = {}
 
     def look(self) -> ClusterSnapshot:
-        """The cluster as it is now.
-
-        Effects: memory servers do what is due.
-        """
+        """Snapshot of the cluster now; also runs the due work of memory servers."""
         node = self._node
         if node.pool is not None:
             node.pool.tick(node.queue.now)
@@ -65,10 +62,7 @@ class SignalReader:
         return with_parts(self._instances, node.parts)
 
     def signals(self, fleet: ScalingFleet) -> ScalingSignals:
-        """Signals for a scaler after a look.
-
-        Effects: see `TrafficTally.traffic`.
-        """
+        """Signals for a scaler from the last snapshot; advances the tally, see `TrafficTally.traffic`."""
         node, sight = self._node, fleet.sight
         now, book, parts = node.queue.now, node.book, node.parts
         traffic = book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now)
@@ -90,7 +84,7 @@ class SignalReader:
         return CacheReading(*pool.memory_bytes, movers.asked_blocks * tokens, movers.found_blocks * tokens, evicted)
 
     def _in_parts(self, sizes: DecodeSizes, whole: PoolSignals) -> PoolSignals:
-        """Decode instances that change their size, as so many parts of theirs."""
+        """Signals of the decode pool in parts, if its instances change their size."""
         target, bounds, per_instance = sizes.rules.target, sizes.bounds, whole.npus_per_instance // sizes.step
         low, high = bounds
         count = max(1, whole.running)
@@ -106,8 +100,8 @@ class SignalReader:
         )
 
     def _part(self, sizes: DecodeSizes, parts: float) -> float:
-        """Ability of an instance of so many parts, in that of one of the configured size; in proportion below the
-        fewest, and between whole parts.
+        """Capacity of an instance of `parts` parts relative to one of the configured size; proportional below the
+        fewest parts, and interpolated between whole parts.
         """
         fewest = sizes.rules.fewest
         if parts < fewest:
@@ -117,7 +111,7 @@ class SignalReader:
         return here + (parts - below) * (next_ - here)
 
     def _share(self, npus: int) -> float:
-        """Ability of a decode instance of so many NPUs, in that of one of the configured size, by the cost model."""
+        """Capacity of a decode instance of `npus` NPUs relative to the configured size, by the cost model."""
         config, most = self._node.config, self._most
         configured = answers_pool(config).npus_per_instance
         for count in (npus, configured):
@@ -127,7 +121,7 @@ class SignalReader:
 
 
 def most_decoded(config: ServeConfig, times: StepDurations, npus: int) -> int:
-    """Most sequences of a decode instance at which tokens come often enough by the cost model, of at most its seats."""
+    """Most sequences of a decode instance within the TPOT SLO by the cost model, limited to its slots."""
     pool = answers_pool(config)
     dies = npus * DIES_PER_NPU
     groups = (dies - config.simulation.expert_dies) // config.simulation.decode_attention_tp
@@ -141,7 +135,7 @@ def most_decoded(config: ServeConfig, times: StepDurations, npus: int) -> int:
 
 
 def _token_s(config: ServeConfig, times: StepDurations, sequences: float, groups: int) -> float:
-    """Mean time per token with so many sequences in an instance, by its fullest die or group [s]."""
+    """Mean time per token of an instance with `sequences` sequences, determined by its fullest die or group [s]."""
     simulation = config.simulation
     mean = sequences / groups
     fullest = mean + FULLEST * math.sqrt(mean)

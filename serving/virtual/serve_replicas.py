@@ -1,14 +1,14 @@
-"""Model of Ray Serve's controller in virtual time: replicas of the engine pools that wait, start, serve and leave.
+"""Model of Ray Serve's controller in virtual time: replicas of the engine pools that wait, start, serve and drain.
 
-    target = serving + starting + replacing + waiting for NPUs          (once nothing is to leave)
-             up        │          │           └ starts as soon as others have left
+    target = serving + starting + replacing + waiting for NPUs          (if no replica must be removed)
+             up        │          │           └ starts as soon as others have ended
                        │          └ lost to a fault; its recovery starts it again
                        └ has its NPUs; serves after the phases of its start
 
-Targets, and the names of serving replicas that leave, come from `serving.scaling.core.fleet`. What is modelled here is
-what Serve and Ray do about them live, and nothing of ours decides: of a surplus those stop first that do not run yet
-(`DeploymentScheduler._get_replicas_to_stop`), and a replica waits until Ray has NPUs for it. An instance that leaves
-does so as `InstanceLife` says.
+`serving.scaling.core.fleet` supplies the targets and the names of the serving replicas to remove. This file models how
+Serve and Ray carry them out live: replicas that do not run yet are stopped first
+(`DeploymentScheduler._get_replicas_to_stop`), and a replica waits until Ray has NPUs for it. `InstanceLife` defines how
+an instance drains.
 """
 
 from collections import Counter, deque
@@ -108,11 +108,11 @@ class WarmProcesses:
         return True
 
 
-# Model of Ray Serve's controller in virtual time: replicas of the engine pools that wait, start, serve and leave.
+# The model of Ray Serve's controller.
 
 _FIRST_SERVED = ("decode", "prefill", "aggregated")
-"""Pools in the order in which they get NPUs that have become free: requests that already generate come first. An
-assumption, since Ray promises no order among replicas that wait."""
+"""Pools in the order in which they get NPUs that have become free: requests that already generate take precedence. An
+assumption, since Ray guarantees no order among waiting replicas."""
 
 
 class ServeReplicas:
@@ -121,9 +121,9 @@ class ServeReplicas:
     Args:
         phases: of a start.
     Attributes:
-        warm: processes that wait for an instance.
-        targets: instances that each pool should have.
-        replacing: instances of each pool that were lost and will be started again by whoever counted them here.
+        warm: pre-warmed processes without an instance.
+        targets: target number of instances by pool.
+        replacing: number of lost instances by pool; the caller that adds an instance must also start it again.
     """
 
     def __init__(self, node: "Supernode", phases: StartPhases) -> None:
@@ -137,11 +137,11 @@ class ServeReplicas:
         self._serial = 0
 
     def start_s(self, pool: str) -> float:
-        """From a decision to one more instance that serves [s]."""
+        """Time from a decision until one more instance serves [s]."""
         return self.phases.seconds(warm=self.warm.npus(self._node.queue.now) >= self._npus(pool))
 
     def serving(self, pool: str) -> int:
-        """Instances that are up and not leaving."""
+        """Instances that serve and do not drain."""
         return sum(not one.draining for one in self._node.instances(pool))
 
     def starting(self, pool: str) -> int:
@@ -149,25 +149,24 @@ class ServeReplicas:
         return len(self._starts[pool])
 
     def missing(self, pool: str) -> int:
-        """Instances that were asked for and have no NPUs yet; below 0: too many."""
+        """Requested instances without NPUs; negative if there are too many instances."""
         return self.targets[pool] - self.serving(pool) - self.starting(pool) - self.replacing[pool]
 
     @property
     def starting_npus(self) -> int:
-        """NPUs of instances that come up."""
+        """NPUs of starting instances."""
         return sum(len(starts) * self._npus(pool) for pool, starts in self._starts.items())
 
     @property
     def free_npus(self) -> int:
-        """NPUs that nobody has."""
+        """NPUs that are not allocated."""
         return self._node.placement.idle - self.starting_npus
 
     def set_target(self, pool: str, target: int, leaving: Sequence[str] = ()) -> None:
-        """A pool should have so many instances from now on.
+        """Set a pool's target: start instances as far as NPUs are free, or drain the surplus.
 
         Args:
-            leaving: names of the serving instances that are too many.
-        Effects: starts what there are NPUs for, drains what is too much.
+            leaving: names of the serving instances to drain.
         """
         self.targets[pool] = target
         surplus = max(0, -self.missing(pool) - self.replacing[pool])
@@ -180,7 +179,7 @@ class ServeReplicas:
         self.fill()
 
     def fill(self) -> None:
-        """Start what is missing, as far as there are NPUs."""
+        """Start missing instances as far as NPUs are free."""
         for pool in (one for one in _FIRST_SERVED if one in self.targets):
             while self.missing(pool) > 0 and self.free_npus >= self._npus(pool):
                 self._serial += 1
@@ -190,10 +189,10 @@ class ServeReplicas:
                 self._node.queue.at(now + seconds, self._started, (pool, self._serial))
 
     def replaced(self, pool: str) -> bool | None:
-        """Replace a lost instance that was counted as such, if that is still wanted and possible.
+        """Remove a lost instance from `replacing`, unless its replacement has to wait for NPUs.
 
-        Returns: whether to do so now: not if the pool has become smaller meanwhile; None if there are no NPUs yet.
-        Effects: it is not counted any more, unless it has to wait.
+        Returns: whether to start the replacement now: False if the target no longer requires it; None if there are no
+            NPUs yet.
         """
         wanted = self.missing(pool) >= 0
         if wanted and self.free_npus < self._npus(pool):
@@ -207,13 +206,13 @@ class ServeReplicas:
     def _started(self, start: tuple[str, int]) -> None:
         pool, serial = start
         if serial not in self._starts[pool]:
-            return  # not wanted any more
+            return  # no longer required
         self._starts[pool].remove(serial)
-        if self._node.placement.idle >= self._npus(pool):  # else a fault has taken them: it waits for others
+        if self._node.placement.idle >= self._npus(pool):  # else a fault has taken them: it waits again
             self._node.start_instance(pool)
 
     def _tell(self, instance: PrefillInstance | DecodeInstance, event: LifeEvent) -> None:
-        """Tell the life of an instance that leaves of an event, and do what it asks for."""
+        """Pass an event to the life cycle of a draining instance, and carry out its effects."""
         queue, life = self._node.queue, instance.life
         awaited = life.next_wake()
         for effect in life.on(event, queue.now):
@@ -235,7 +234,7 @@ class ServeReplicas:
             self._tell(instance, Wake())
 
     def _soon_count(self, instance: PrefillInstance | DecodeInstance) -> None:
-        """Count again once everything that happens at this moment has happened: the last sequence has left."""
+        """Recount the sequences after all other events of this time, because the last one has left."""
         self._node.queue.at(self._node.queue.now, self._count, instance)
 
     def _count(self, instance: PrefillInstance | DecodeInstance) -> None:
@@ -251,14 +250,14 @@ class ServeReplicas:
             self._node.queue.at(self._node.queue.now + STORED_LOOK_S, self._look_at_stores, instance)
 
 
-# How many memory servers the KV-cache pool has in virtual time: those that come ramp up, those that go drain first.
+# Number of memory servers of the KV-cache pool in virtual time: added servers ramp up, removed ones drain first.
 
 
 class MemorySizes:
-    """The size of one KV-cache pool. A server is up at once: what takes time is its ramp, `[kvcache] ramp_s`.
+    """The size of one KV-cache pool. A server starts at once, but ramps up over `[kvcache] ramp_s`.
 
     Args:
-        most: servers that the supernode's UB memory has room for.
+        most: largest number of servers that fit in the supernode's UB memory.
     """
 
     def __init__(self, queue: EventQueue, pool: VirtualPool, target: int, most: int) -> None:

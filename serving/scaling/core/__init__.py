@@ -1,1 +1,1 @@
-"""How many replicas each pool should have: what a scaler is told, what it answers, and the scalers."""
+"""Number of replicas of each pool: the signals of a scaler, its decisions, and the scalers."""

@@ -1,12 +1,12 @@
-"""How many replicas each pool should have so that promises are kept with the fewest NPUs.
+"""Number of replicas of each pool that meets the SLOs with the fewest NPUs.
 
-All pools are judged together at every look. What comes in is turned into a load of each pool in instances (prompt
-tokens that are not cached for prefill; sequences and KV blocks for decode); a slow plan follows the load that is
-expected by the time an instance started now would serve, a fast reaction answers queues that would break promises
-before that; the plan is cut to the NPUs there are. A pool grows at once and shrinks with patience, and nothing is asked
-for twice.
+Every poll sizes all pools together. Traffic is converted to a load of each pool in instances (uncached prompt tokens
+for prefill; sequences and KV blocks for decode). A slow plan follows the load forecast for the time when an instance
+started now would serve; a fast reaction handles queues that would miss an SLO before that; the plan is then reduced to
+the available NPUs. A pool grows at once and shrinks after a stabilization window; starting instances are not requested
+twice.
 
-Nothing here waits or knows the time: the same code decides live on Ray and in virtual time.
+Time is passed in and no call blocks, so the same code decides live on Ray and in virtual time.
 """
 
 from dataclasses import dataclass, field
@@ -30,10 +30,10 @@ from serving.values.signals import PoolSignals, ScalingSignals
 
 
 def make_scaler(policy: Literal["requests", "slo"], slo: SloConfig, autoscaler: AutoscalerConfig) -> Scaler:
-    """The scaler that `[autoscaler] policy` names; for `none` there is nothing to make.
+    """The scaler for `[autoscaler] policy`, except `none`, which has no scaler.
 
     Args:
-        slo: what is promised; the baseline `requests` does not look at it.
+        slo: targets; the baseline `requests` ignores them.
     """
     if policy == "requests":
         return RequestCountScaler(autoscaler.requests_per_instance, autoscaler.idle_to_zero_s, autoscaler.npu_budget)
@@ -42,7 +42,7 @@ def make_scaler(policy: Literal["requests", "slo"], slo: SloConfig, autoscaler: 
 
 @dataclass(slots=True)
 class Autoscaler:
-    """Implements `Scaler` for `policy = "slo"`."""
+    """The `Scaler` of `policy = "slo"`."""
 
     slo: SloConfig
     config: AutoscalerConfig
@@ -64,10 +64,7 @@ class Autoscaler:
         self._blame = SloAttribution(self.slo)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """Targets from now on.
-
-        Effects: remembers what it saw.
-        """
+        """Targets from now on; keeps the signals to compute differences at the next poll."""
         seconds = 0.0 if self._before is None else max(0.0, signals.now - self._before.now)
         self._see(signals, seconds)
         room = self._room.see(signals)
@@ -105,7 +102,7 @@ class Autoscaler:
         return self._minds[pool.pool]
 
     def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:
-        """Demands on the pools; the first computes prompts, the last decodes, and one alone does both."""
+        """Demands on the pools: the first pool computes prompts, the last one decodes, and a single pool does both."""
         if not signals.pools:
             return []
         first, last = signals.pools[0], signals.pools[-1]
@@ -120,19 +117,19 @@ class Autoscaler:
         return [together(prompts, decode, computing, decoding)]
 
     def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
-        """Adapt the utilisation target of decode: its cost is an estimate with a margin, and SLOs tell how much may be
-        used.
+        """Adapt the utilization target of decode: its cost is an estimate with a margin, and met SLOs show how much of
+        the margin may be used.
         """
         if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
             lesson = self._mind(signals.pools[-1]).lesson
             lesson.kept(load / running, self._blame.spent, seconds)
 
     def _settling_s(self, signals: ScalingSignals) -> float:
-        """From a change until the answers are those of the pools as they are now."""
+        """Time from a change until responses reflect the changed pools [s]."""
         return 2 * signals.start_s + self._decode.residence_s
 
     def _if_it_helps(self, prompts: Demand, signals: ScalingSignals) -> Demand:
-        """While decode cannot take what is there already, prefill need not be faster than what comes."""
+        """While decode is full, limit the urgency of prefill to the rate of arriving prompts."""
         if not prompts.urgent or not self._decode.full(signals.pools[-1], signals.traffic.queued):
             return prompts
         urgent = min(prompts.urgent, self._prompts.now_instances(signals.pools[0]))
@@ -142,7 +139,7 @@ class Autoscaler:
     def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
         now, mind = signals.now, self._mind(pool)
         if pool.held_until > now:
-            mind.wanted(now, pool, demand)  # for what it remembers: the hold's end begins no new day
+            mind.wanted(now, pool, demand)  # for its history, which must be complete when the hold ends
             return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
         if self._idle.over(now) and pool.low == 0:
             kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
@@ -164,7 +161,7 @@ class Autoscaler:
         held = sum(pool.target * pool.npus_per_instance for pool in frozen)
         missing = sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in frozen)
         planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
-        held -= min(missing, max(0, planned - room.npus))  # what has no place is not taken out of the others
+        held -= min(missing, max(0, planned - room.npus))  # unplaced held instances take no NPUs from other pools
         wishes = [_wish(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free]
         kept = _kept(signals, [signals.pools[place] for place in free], wishes, frozen)
         shares = share_out(wishes, max(room.npus - held, kept if frozen else 0))
@@ -186,9 +183,10 @@ def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
 
 
 def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], frozen: list[PoolSignals]) -> int:
-    """NPUs that no hold may take from the other pools: it freezes its own pool, it does not close them.
+    """NPUs that holds may not take from the other pools, because a hold freezes only its own pool.
 
-    Their least, as far as they have it already, and as far as there is hardware beside what the held ones really have.
+    The minimum of each other pool, as far as the pool has it already, and as far as the NPUs not used by held pools
+    suffice.
     """
     least = [min(wish.least, wish.before) * wish.npus for wish in wishes]
     there = [min(wish.least, wish.before, pool.running) * wish.npus for wish, pool in zip(wishes, free, strict=True)]
@@ -197,7 +195,7 @@ def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], 
 
 
 def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: str) -> PoolTarget:
-    """A wish that the NPUs do not allow, in words."""
+    """The target of a pool whose wish exceeds the NPUs, with the reason."""
     pool = signals.pools[place]
     fits = f"{wanted.target} wanted, {share} fit: {room}"
     later = place < len(signals.pools) - 1

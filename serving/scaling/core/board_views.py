@@ -18,17 +18,17 @@ from serving.values.scaling_operations import ReadDecisions, ReadEvents, ReadExp
 from serving.values.signals import ScalingSignals
 from serving.values.traffic import BoardNews, GatewayReport
 
-# Measurements from looks at the cluster and reports of gateways: traffic, capacities, events, samples.
+# Measurements from snapshots of the cluster and reports of gateways: traffic, capacities, events, samples.
 
 
 class Observations:
-    """Everything that is learned from looks and reports. Time is passed in [s since 1970].
+    """Measurements from snapshots and reports. Time is passed in [s since 1970].
 
     Args:
         now: at the start.
-        kept: where events are kept; None = nowhere.
+        kept: where events are stored; None = not stored.
     Attributes:
-        policy_looked: when a scaler asked for signals last; 0 = never.
+        policy_looked: when a scaler last requested signals; 0 = never.
     """
 
     def __init__(self, config: ServeConfig, now: float, kept: KeyedValues | None = None) -> None:
@@ -45,7 +45,7 @@ class Observations:
         self._starved: set[str] = set()
 
     def look(self, before: ClusterSnapshot, sight: ClusterSnapshot, now: float) -> None:
-        """Learn from a look and the one before it."""
+        """Update all measurements from a snapshot and the previous one."""
         self.events.observe(before, sight)
         self._abilities.observe(sight)
         self.cache.observe(sight)
@@ -58,9 +58,9 @@ class Observations:
             self.history.add(sight, self.gateways.traffic(now), self.cache.hit_tokens, last_minute)
 
     def report(self, report: GatewayReport, now: float) -> bool:
-        """Learn from a gateway's report.
+        """Add a gateway's report.
 
-        Returns: whether its requests begin to wait for a pool without instances, which a scaler should know at once.
+        Returns: whether its requests have started to wait for a pool without instances, so that a scaler must run now.
         """
         self.gateways.report(report, now)
         for notice in report.notices:
@@ -71,7 +71,7 @@ class Observations:
         return begins
 
     def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
-        """Signals for a scaler. Effects: it counts as alive from now on."""
+        """Signals for a scaler; the request also marks the scaler as alive."""
         self.policy_looked = now
         held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
         told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)
@@ -85,7 +85,7 @@ Question = ReadPools | ReadExperts | ReadDecisions | ReadEvents | ReadHistory
 
 
 class BoardViews:
-    """Reads of a fleet and what was observed. Time is passed in [s since 1970]."""
+    """Views of a fleet and its measurements. Time is passed in [s since 1970]."""
 
     def __init__(self, config: ServeConfig, fleet: ScalingFleet, seen: Observations) -> None:
         self._config = config
@@ -93,7 +93,7 @@ class BoardViews:
         self._seen = seen
 
     def read(self, question: Question, now: float) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answer, from the last look; ready for JSON."""
+        """Response to a question from the last snapshot, ready for JSON."""
         match question:
             case ReadPools():
                 return self._pools(now)

@@ -1,8 +1,8 @@
-"""Sharing NPUs out between the pools: everyone's wish if there is room, else in the proportion of the wishes.
+"""Distribution of NPUs among the pools: every wish if all fit, else in proportion to the wishes.
 
-A system serves as much as its scarcer pool: the best use of too few NPUs gives each pool the same part of what it
-wants. Two things stand above the proportion: the least of each pool, and a pool that lost something and must keep what
-it has (decode: its replicas carry streams).
+The scarcest pool limits a system's throughput, so with too few NPUs each pool gets the same share of its wish. Two
+rules override the proportion: the minimum of each pool, and a pool that has lost instances keeps the rest (decode: its
+replicas carry streams).
 """
 
 from collections.abc import Sequence
@@ -13,15 +13,17 @@ from msgspec import Struct
 from serving.values.signals import ScalingSignals
 
 BETTER = 1.1
-"""A new split must serve this much more than the one there is: otherwise nobody moves."""
+"""Factor by which a new split must serve more than the current one to replace it."""
 
 
 class Wish(Struct, frozen=True, gc=False):
     """Wish of one pool.
 
     Args:
-        before: its target until now; `want`: the one it would have with NPUs for all.
-        least: it gives nothing below this; `keep`: not before all others are down at theirs.
+        before: current target.
+        want: target with unlimited NPUs.
+        least: minimum.
+        keep: size below which the pool gives up instances only when all others are at their minimum.
         npus: of one instance.
     """
 
@@ -33,11 +35,11 @@ class Wish(Struct, frozen=True, gc=False):
 
 
 def share_out(wishes: Sequence[Wish], npus: int) -> list[int]:
-    """Targets for pools in the order of a request's life; the later a pool, the more a request has invested there.
+    """Targets for pools, which are listed in the order in which a request passes them; later pools take precedence.
 
     Args:
-        npus: that all of them may have.
-    Returns: no more than wanted, no more than there is; below `least` only if there are not even NPUs for that.
+        npus: available to all pools together.
+    Returns: targets within the wishes and `npus`; below `least` only if the NPUs do not suffice for all minimums.
     """
     if sum(wish.want * wish.npus for wish in wishes) <= npus:
         return [wish.want for wish in wishes]
@@ -65,7 +67,7 @@ def _served(targets: Sequence[int], wishes: Sequence[Wish]) -> float:
 
 
 def _fill(targets: list[int], wishes: Sequence[Wish], npus: int) -> None:
-    """Give what is left, always to the pool that has the smallest part of its wish. Effects: `targets` grow."""
+    """Add the remaining NPUs to `targets`, always for the pool with the smallest share of its wish."""
     while True:
         left = npus - _taken(targets, wishes)
         open_ = [p for p, wish in enumerate(wishes) if targets[p] < wish.want and wish.npus <= left]
@@ -74,32 +76,32 @@ def _fill(targets: list[int], wishes: Sequence[Wish], npus: int) -> None:
         targets[min(open_, key=lambda p: (targets[p] / wishes[p].want, -p))] += 1
 
 
-# How many NPUs the pools may plan with: the budget, and what is really there.
+# NPUs that the pools may plan with: the budget, and the existing hardware.
 #
-# What a pool has keeps it has until it is sure that the hardware is gone: two looks that were taken at slightly
-# different moments must not make an instance stop. Growth, however, needs NPUs that are free now or on their way.
+# A pool keeps its instances until the loss of hardware is certain: two snapshots taken at slightly different times must
+# not stop an instance. Growth, however, needs NPUs that are free now or will be when draining instances end.
 
 SURE_LOOKS = 2
-"""So many looks in a row must say that instances have no place."""
+"""Consecutive polls that must find instances without a place."""
 SLOW_START = 4.0
 SLOW_START_S = 10.0
-"""An instance that has not come after this many start-up times and seconds, while no NPU is free, has none."""
+"""An instance that does not serve after this many start times plus `SLOW_START_S`, with no free NPU, has no place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Answer of one look.
+    """Result of one poll.
 
     Args:
-        npus: that the engine pools may have together from now on.
-        placeless: NPUs that instances wait for in vain.
+        npus: available to all engine pools together from now on.
+        placeless: NPUs of instances that cannot be placed.
     """
 
     npus: int
     placeless: int
 
     def words(self, signals: ScalingSignals, budget: int) -> str:
-        """Text of what there is room for, and what bounds it.
+        """The available NPUs and their limit as text.
 
         Args:
             budget: `[autoscaler] npu_budget`.
@@ -112,10 +114,10 @@ class Room:
 
 @dataclass(slots=True)
 class RoomWatch:
-    """Judges hardware over several looks.
+    """Judges hardware over several polls.
 
     Args:
-        npu_budget: of the configuration; 0 = all there are.
+        npu_budget: of the configuration; 0 = all NPUs.
     """
 
     npu_budget: int = 0
@@ -124,7 +126,7 @@ class RoomWatch:
     _running_before: int = -1
 
     def see(self, signals: ScalingSignals) -> Room:
-        """Judge. Effects: remembers since when instances have had no place."""
+        """NPUs available now; records since when instances have had no place."""
         pools = signals.pools
         allowed = min(signals.npus_total, self.npu_budget) if self.npu_budget else signals.npus_total
         planned = sum(pool.target * pool.npus_per_instance for pool in pools)
@@ -144,7 +146,7 @@ class RoomWatch:
 
     @staticmethod
     def _owed(signals: ScalingSignals) -> int:
-        """NPUs that instances which were asked for surely have not got yet."""
+        """NPUs that requested instances certainly do not have yet."""
         held = sum((pool.running + pool.draining) * pool.npus_per_instance for pool in signals.pools)
         perhaps_placed = max(0, signals.npus_total - held - signals.npus_free)
         starting = sum(pool.starting * pool.npus_per_instance for pool in signals.pools)
@@ -154,7 +156,7 @@ class RoomWatch:
         return unplaced + unseen
 
     def _stuck(self, signals: ScalingSignals) -> bool:
-        """Whether instances have been starting for far too long while no place is free."""
+        """Whether instances have been starting for too long while no NPUs are free for them."""
         running = sum(pool.running for pool in signals.pools)
         missing = self._smallest_missing(signals)
         if not missing:
@@ -168,7 +170,7 @@ class RoomWatch:
 
     @staticmethod
     def _smallest_missing(signals: ScalingSignals) -> int:
-        """NPUs of one instance that is still starting, the smallest; 0 = none is."""
+        """NPUs of the smallest starting instance; 0 if none is starting or any is draining."""
         if any(pool.draining for pool in signals.pools):
             return 0
         return min((pool.npus_per_instance for pool in signals.pools if pool.starting), default=0)

@@ -1,8 +1,8 @@
-"""The KV-cache pool: larger while what is thrown away would be found again, smaller after long patience.
+"""Size of the KV-cache pool: it grows while evicted blocks would be used again, and shrinks after a long window.
 
-It takes memory, no NPU, so nothing is shared out. More memory is worth it when three things are true: it is full,
-blocks leave for want of room, and prompts do find what is kept. A cache keeps whatever it got, so its fill never falls
-by itself: it shrinks when the rest would still hold everything, or when nobody has found anything for long.
+It uses memory and no NPUs, so it does not compete with other pools. More memory pays if the pool is full, blocks are
+evicted, and prompts hit cached blocks. A cache never empties by itself, so the pool shrinks when the remaining servers
+could hold all blocks, or when the hit rate has been low for long.
 """
 
 from dataclasses import dataclass, field
@@ -14,18 +14,18 @@ from serving.scaling.core.totals import CacheGains, Recent, cache_gains
 from serving.values.signals import CacheSignals
 
 FULL = 0.85
-"""Fill at which a server more is considered: evictions begin soon."""
+"""Fill from which another server is considered: evictions follow soon."""
 ROOMY = 0.7
-"""Fill that the remaining servers may reach when one leaves."""
+"""Highest fill of the remaining servers after one is removed."""
 WORTH_IT = 0.02
 """Hit rate below which memory is wasted on this traffic."""
 HIT_S = 600.0
 """Time constant of the hit rate."""
 EVICTED_S = 60.0
 GROW_EVERY_S = 30.0
-"""A new server must have taken its share before the next is judged (the placement ramp takes as long)."""
+"""A new server must hold its share before the next is considered (the placement ramp takes as long)."""
 PATIENCE = 5.0
-"""Times `hold_s`: what is thrown away must be computed again."""
+"""Stabilization window in units of `hold_s`: long, because evicted blocks must be computed again."""
 
 _WORTH = f"from {FULL:.0%} full, {WORTH_IT:.0%} hits and any eviction on it is worth"
 
@@ -44,15 +44,14 @@ class CachePlan:
     _before: CacheSignals | None = None
     _grew_at: float | None = None
     _useful_at: float | None = None
-    """When the servers there are were last all needed."""
+    """When all current servers were last needed."""
 
     def decide(self, now: float, seconds: float, cache: CacheSignals, idle: IdleClock) -> PoolTarget:
         """Target of the KV-cache pool from now on.
 
         Args:
-            seconds: since the look before; 0 = this is the first.
-            idle: has seen the same look.
-        Effects: the averages move.
+            seconds: since the previous poll; 0 = this is the first.
+            idle: already updated with the same poll.
         """
         if self._before is not None and seconds > 0:
             self._see(cache_gains(self._before, cache, seconds))

@@ -1,6 +1,6 @@
-"""Measured capacity of instances: prompt tokens per second, sequences at once within the SLO, start time.
+"""Measured capacity of instances: prompt tokens per second, concurrent sequences within the SLO, start time.
 
-Read from what instances announce anyway: differences of their counters between two looks.
+Computed from differences of the counters that instances announce, between two polls.
 """
 
 from collections import defaultdict, deque
@@ -12,40 +12,41 @@ from typing import Any
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
 from serving.scaling.core.learned_line import LearnedLine
 
-# How many sequences an instance decodes at once within the promised time per token, learned from its work.
+# Concurrent sequences of an instance within the TPOT SLO, learned from its work.
 #
-# The time per token is a line over the sequences at once (`learned_line.py`). The nearer an instance works to where the
-# promise ends, the less the slope matters; and that is where it counts.
+# The time per token is a linear function of the concurrent sequences (`learned_line.py`). The closer an instance is to
+# the SLO's limit, where precision matters, the smaller is the influence of the slope.
 
 TPOT_SPREAD = 1.06
-"""The slowest of a hundred requests takes so much longer per token than the mean: fewer of its drafts are accepted, and
-its batch was fuller. Measured in virtual time with the ServeGen R1 day: 1.05 to 1.08 while the load is steady."""
+"""TPOT of the slowest of a hundred requests / mean: fewer of its draft tokens are accepted, and its batch is fuller.
+Measured in virtual time with the ServeGen R1 day: 1.05 to 1.08 while the load is steady."""
 CROWD_SPREAD = 1.04
-"""The same of a crowd that stays no longer than an instance takes to start: the rest of a life makes up for it."""
+"""The same for an overload no longer than the start of an instance: the rest of a sequence compensates for it."""
 SAME_BATCH = 0.25
-"""Mean square of the moves below which they tell no slope [squared sequences]."""
+"""Mean square of the deviations below which no slope is inferred [squared sequences]."""
 FEWER = 0.5
-"""Of the batch that there is: what fits is not said to be less, however slow tokens come. A line that is drawn further
-would say anything, and with half as many it is drawn anew."""
+"""Lower limit of the estimate, as part of the current batch, however slow tokens are: the line is not reliable further
+away, and is learned again at half the batch."""
 
 
 @dataclass(slots=True)
 class DecodeAbility:
-    """Capacity of the instances of one pool, which are alike."""
+    """Decode capacity of the instances of one pool, which are equal."""
 
     _line: LearnedLine = field(default_factory=lambda: LearnedLine(SAME_BATCH))
 
     def see(self, sequences: float, token_s: float, seconds: float) -> None:
-        """An instance decoded so many sequences at once, each waiting `token_s` for a token, for `seconds` of work."""
+        """An instance decoded this many concurrent sequences with `token_s` per token each, for `seconds` of work."""
         self._line.see(sequences, token_s, seconds)
 
     def most(self, promise_s: float, configured: float, spread: float = TPOT_SPREAD) -> float:
-        """Sequences that one instance can decode at once so that 99 of 100 requests keep a promised time per token.
+        """Concurrent sequences with which 99 of 100 requests of an instance meet a TPOT SLO.
 
         Args:
-            configured: that it may hold; the most there is, and the answer while nothing is known.
-            spread: slowest of a hundred requests / mean.
-        Returns: at least 1.
+            promise_s: TPOT SLO [s].
+            configured: limit of an instance; returned while no measurement exists.
+            spread: TPOT of the slowest of a hundred requests / mean.
+        Returns: between 1 and `configured`.
         """
         if not self._line.known:
             return configured
@@ -53,58 +54,58 @@ class DecodeAbility:
         limit_s, slope = promise_s / spread, self._line.slope_s
         if slope > 0:
             best = batch + (limit_s - token_s) / slope
-        else:  # one batch size so far: within the promise nothing says where it ends
+        else:  # one batch size so far: within the SLO its limit is unknown
             best = configured if token_s <= limit_s else batch * limit_s / token_s
         return min(configured, max(1.0, FEWER * batch, best))
 
 
-# Measured capacity of instances: prompt tokens per second, sequences at once within the SLO, start time.
+# Measured capacity of instances: prompt tokens per second, concurrent sequences within the SLO, start time.
 
 START_S = 5.0
-"""Before any start was seen."""
+"""Assumed before any start was observed."""
 STARTS_KEPT = 8
 PLACED_S = 3.0
-"""A replica that has no node for longer than this waits for hardware, which is no part of its start."""
+"""A replica without a node for longer than this waits for hardware, which does not count as start time."""
 MIN_BUSY_S = 0.02
-"""Shorter stretches of work say nothing: clocks and announcements are not that exact."""
+"""Shorter intervals of work are ignored: clocks and announcements are not exact enough."""
 SAME_TOKENS = 16.0**2
-"""Mean square of the moves of a step's tokens below which they tell no slope."""
+"""Mean square of the deviations of a step's tokens below which no slope is inferred."""
 FURTHER = 4.0
-"""The line is drawn to steps so many times as large as those of late, or as the largest that there were."""
+"""The line is extrapolated to this multiple of the recent step size, or to the largest step size observed."""
 PROMPT_SHARE = 8
-"""Work counts as computing prompts when it read this many prompt tokens for each one that it generated."""
+"""Work counts as prefill if it processed more than this many prompt tokens per generated token."""
 
 
 @dataclass(slots=True)
 class PromptRate:
-    """Prompt tokens per second of busy time in full steps, which an instance has at its limit.
+    """Prompt tokens per second of busy time in full steps, which is an instance's limit.
 
-    Much of a step costs the same however few its tokens are: what small steps achieve while little comes is no measure
-    of what an instance can do. The time of a step is a line over its tokens (`learned_line.py`).
+    A step has a large fixed cost, so the rate of small steps under low load does not show the capacity. The time of a
+    step is a linear function of its tokens (`learned_line.py`).
     """
 
     _line: LearnedLine = field(default_factory=lambda: LearnedLine(SAME_TOKENS))
     _largest: float = 0.0
-    """Mean tokens of a step in the stretch with most."""
+    """Largest mean number of tokens per step of any interval."""
 
     def observe(self, tokens: float, busy_s: float, steps: int) -> None:
-        """A stretch of work on prompts, of one step or more."""
+        """Add an interval of prefill work of at least one step."""
         self._line.see(tokens / steps, busy_s / steps, busy_s)
         self._largest = max(self._largest, tokens / steps)
 
     def tokens_per_s(self, full: float) -> float:
-        """The rate with so many tokens in a step; 0 = not known yet."""
+        """The rate with `full` tokens in a step; 0 = not known yet."""
         if not self._line.known:
             return 0.0
         size, step_s = self._line.size, self._line.time_s
         to = max(size, min(full, max(self._largest, FURTHER * size)))
-        slope_s = min(self._line.slope_s or step_s / size, step_s / size)  # nothing is less than free
+        slope_s = min(self._line.slope_s or step_s / size, step_s / size)  # the fixed cost is not negative
         return to / (step_s + slope_s * (to - size))
 
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """An instance's counters at the look before."""
+    """An instance's counters at the previous poll."""
 
     incarnation: str
     prompt_tokens: int
@@ -115,9 +116,9 @@ class _Before:
 
 
 class Abilities:
-    """All measurements, pool by pool.
+    """All measurements by pool.
 
-    Work is measured in the instances' own time, in which `[slo]` is promised, too; starts in real time.
+    Work is measured in the instances' own time, which is also the time of `[slo]`; starts are measured in real time.
     """
 
     def __init__(self) -> None:
@@ -130,7 +131,7 @@ class Abilities:
         self._at = 0.0
 
     def observe(self, sight: ClusterSnapshot) -> None:
-        """Learn from one look."""
+        """Update the measurements from one snapshot."""
         self._at = sight.at
         for name, member in sight.members.items():
             self._observe_work(name, member)
@@ -141,18 +142,18 @@ class Abilities:
         """Prompt tokens that one instance of the pool computes per second; 0 = not known yet.
 
         Args:
-            full: tokens of its largest step.
+            full: tokens of its largest possible step.
         """
         return self._prompts[pool].tokens_per_s(full)
 
     def most_sequences(self, pool: str, tpot_s: float, configured: int, spread: float = TPOT_SPREAD) -> float:
-        """Implements `DecodeAbility.most`."""
+        """Concurrent sequences of one instance of the pool within the TPOT SLO, see `DecodeAbility.most`."""
         return self._decodes[pool].most(tpot_s, configured, spread)
 
     @property
     def start_s(self) -> float:
-        """From a wish to a serving instance [s, of the machine's clock as the sights' times]; before any was seen to
-        end, at least as long as the one that has gone on longest.
+        """Median time from a request for an instance until it serves [s of real time]; before the first start has
+        finished, at least the age of the longest one in progress.
         """
         if self._starts:
             return median(self._starts)
@@ -192,7 +193,7 @@ class Abilities:
                         self._began[key] = sight.at
                 elif replica.phase is ReplicaPhase.SERVING and key in self._began:
                     self._starts.append(max(0.0, sight.at - self._began.pop(key)))
-        if not self._founded and sight.deployments:  # those of the system's own start say little about later ones
+        if not self._founded and sight.deployments:  # starts of the whole system differ from later ones
             self._founded = not any(d.starting for d in sight.deployments.values())
             self._starts.clear()
         self._began = {key: at for key, at in self._began.items() if key in seen}

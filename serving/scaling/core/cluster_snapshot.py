@@ -10,7 +10,7 @@ from serving.values.pool_view import PoolView
 
 
 class ReplicaPhase(Enum):
-    """Where a replica is in its life."""
+    """Phase in the life cycle of a replica."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -22,11 +22,11 @@ class SeenReplica:
     """One replica as Serve lists it.
 
     Args:
-        name: Serve's unique id, the part of our replica ids behind `#`.
+        name: Serve's unique id, the part after `#` in our replica ids.
         node: None while Ray has not placed it.
-        started_at: when Serve asked for its process [s since 1970]; 0 = not known.
-        ranks: of a group: how many have a place now; 0 = none has come yet, or it is no group.
-        spans: its NPUs by node, if they are on several; empty = all are on `node`.
+        started_at: when Serve requested its process [s since 1970]; 0 = not known.
+        ranks: number of placed ranks of a group; 0 = none yet, or not a group.
+        spans: its NPUs by node if on several nodes; empty = all are on `node`.
     """
 
     name: str
@@ -40,7 +40,7 @@ class SeenReplica:
 
 @dataclass(frozen=True, slots=True)
 class SeenDeployment:
-    """One pool as Serve has it."""
+    """Target and replicas of one pool in Serve."""
 
     target: int
     replicas: tuple[SeenReplica, ...] = ()
@@ -51,20 +51,20 @@ class SeenDeployment:
 
     @property
     def starting(self) -> int:
-        """Replicas asked for that do not serve yet, those without a process included."""
+        """Requested replicas that do not serve yet, including those without a process."""
         return max(0, self.target - self.count(ReplicaPhase.SERVING))
 
 
 @dataclass(frozen=True, slots=True)
 class SeenNode:
-    """A living node and what it offers in all.
+    """A live node and its total resources.
 
     Args:
         number: of its first host; None while it has none.
-        address: by which other hosts reach it.
-        head: Ray's first node, which nobody takes back.
-        cpus: offered to Ray; gateways need a node that has any.
-        disk_full: line about the disk of Ray's session folder there; empty = it is not full, or not known.
+        address: at which other hosts reach it.
+        head: Ray's head node, which cannot be released.
+        cpus: offered to Ray; gateways need a node with at least one.
+        disk_full: message about the full disk of Ray's session folder on the node; empty = not full, or not known.
     """
 
     node: NodeId
@@ -78,17 +78,17 @@ class SeenNode:
 
     @property
     def name(self) -> str:
-        """`n0` for the node whose first host has number 0, as its NPUs are called; else the beginning of Ray's id."""
+        """`n0` for the node whose first host has number 0, as in NPU names; without a number, a prefix of Ray's id."""
         return str(self.node[:8]) if self.number is None else f"n{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class LostNode:
-    """A node that Ray has given up, and whose number no other one has.
+    """A node that Ray considers dead and whose number no live node has.
 
     Args:
-        seen: as it was last.
-        since: when it was first seen to be lost [s since 1970].
+        seen: its last known state.
+        since: when the loss was first observed [s since 1970].
     """
 
     seen: SeenNode
@@ -97,7 +97,7 @@ class LostNode:
 
 @dataclass(frozen=True, slots=True)
 class SeenMember:
-    """An instance's last report on itself, or that of one rank of a group.
+    """The last announcement of an instance, or of one rank of a group.
 
     Args:
         node: None = not known.
@@ -111,21 +111,22 @@ class SeenMember:
 
     @property
     def serve_name(self) -> str:
-        """Serve's name of the replica that it belongs to: of a rank, the shell that holds it now."""
+        """Serve's name of the replica that it belongs to; for a rank, its current shell."""
         return str(self.facts.get("shell") or self.name.rpartition("#")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """One look.
+    """State of the cluster at one poll.
 
     Args:
         at: seconds since 1970.
-        deployments: the pools, by name; only those that Serve knows.
-        members: instances, and ranks, by the part of their names behind `#`.
-        cache: the KV-cache pool; None = there is none, or its controller did not answer.
-        others: the application's deployments that are no pools.
-        left_nodes: nodes that have ended as they were asked to: nothing was lost with them.
+        deployments: the pools by name, as far as Serve has them.
+        members: instances and ranks, by the part of their names after `#`.
+        cache: the KV-cache pool; None = there is none, or its controller has not responded yet.
+        others: deployments of the application that are not pools.
+        lost_nodes: nodes that Ray considers dead.
+        left_nodes: nodes that were shut down on request, which is not a loss.
     """
 
     at: float
@@ -138,7 +139,7 @@ class ClusterSnapshot:
     left_nodes: frozenset[NodeId] = frozenset()
 
     def instances_of(self, replica: str) -> list[SeenMember]:
-        """Members that belong to a replica, by Serve's name of it: one, or the ranks of a group that have come."""
+        """Members of a replica, by Serve's name: one instance, or the ranks of a group that have joined."""
         return sorted((one for one in self.members.values() if one.serve_name == replica), key=_rank)
 
 

@@ -1,4 +1,4 @@
-"""Decision of a scaler: a target for every pool, each with its kind and its reason; and what is written down of it."""
+"""Decision of a scaler: a target for every pool with its kind and reason, and the ledger entry of a change."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -10,27 +10,27 @@ from serving.values.signals import ScalingSignals
 
 
 class ScaleKind(Enum):
-    """Why a target is what it is, for filters and colours; the reason says it in words."""
+    """Category of a target's reason, for filters and colours; `reason` has the text."""
 
     STAY = "stay"
     BURST = "burst"
-    """Up at once: a queue or broken promises cannot wait."""
+    """Up at once, because of a queue or SLO violations."""
     FORECAST = "forecast"
     """Up or down by the slow plan."""
     HELD = "held"
-    """A person's target stands."""
+    """Set or kept by a manual override."""
     WAKE = "wake"
-    """From zero, because somebody waits."""
+    """Up from zero, because requests wait."""
     ZERO = "zero"
-    """To zero, because nobody came for long."""
+    """Down to zero after a long time without requests."""
     YIELD = "yield"
     """Prefill gives NPUs to decode: "kill P to keep D". Source: xDeepServe (arXiv 2508.02520) section 6.2."""
     FIT = "fit"
-    """Down to what the hardware has room for."""
+    """Limited to what fits on the hardware, or to the pool's bounds."""
     SPREAD = "spread"
-    """One more, then one less, so that replicas lie on more hosts."""
+    """One replica more, then one less, to spread replicas over more hosts."""
     DEPLOYED = "deployed"
-    """The target of a deployment: its configuration's, or the one that stood when it began."""
+    """The target of a deployment: its configuration's, or the current one when it started."""
 
 
 class PoolTarget(Struct, frozen=True, gc=False):
@@ -44,28 +44,28 @@ class PoolTarget(Struct, frozen=True, gc=False):
 
     @property
     def changed(self) -> bool:
-        """Whether anything is to be done."""
+        """Whether the target differs from `before`."""
         return self.target != self.before
 
 
 class ScalingDecision(Struct, frozen=True, gc=False):
-    """One look's answer: a target for each pool of the signals, the KV-cache pool (`kvcache`) last if there is one."""
+    """Targets of one poll, one for each pool of the signals; the KV-cache pool (`kvcache`), if any, is last."""
 
     now: float
     targets: tuple[PoolTarget, ...]
 
     @property
     def changes(self) -> tuple[PoolTarget, ...]:
-        """Only what is to be done."""
+        """Targets that differ from `before`."""
         return tuple(target for target in self.targets if target.changed)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One change.
+    """One recorded change.
 
     Args:
-        id: counts up from 1 and never repeats within one start of the system.
+        id: increasing from 1 and unique within one start of the system.
         at: seconds since 1970.
         by: `autoscaler`, `cli`, `page`, `rest` or `deployment`.
     """
@@ -80,19 +80,19 @@ class LedgerEntry:
     by: str
 
     def row(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The entry ready for JSON, for pages and for storage."""
         return {**asdict(self), "kind": self.kind.value}
 
     kept = row
 
 
 class Scaler(Protocol):
-    """Looks once a period and answers. Remembers what it saw; never waits, never asks for the time."""
+    """A scaling policy with history, called once per period. It never blocks and reads no clock."""
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
         """Targets from now on.
 
         Args:
-            signals: later than those of the look before.
+            signals: later than those of the previous call.
         """
         ...

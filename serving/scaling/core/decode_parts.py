@@ -1,10 +1,10 @@
-"""Decode in parts: instances that grow and shrink while they serve, each counted as so many replicas. Pure.
+"""Decode in parts: instances that grow and shrink while they serve, each counted as several replicas. Pure.
 
     target 11, two instances ── shared evenly ──► 6 and 5, within the bounds of one instance
-    one change of an instance at a time, which finishes; shrink before grow; grow as far as parts are free there
+    one change per instance at a time, which finishes; shrink before grow; grow as far as parts are free on its node
 
 A part is `[autoscaler] decode_step_npus` NPUs: the last dies of an instance in virtual time, the last ranks of a group
-live. How an instance drops or adds them is its own matter.
+live. The instance itself implements the change.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,8 +23,8 @@ class SizedInstance:
 
     Args:
         place: node that it is on, and grows on; None while it has none.
-        parts: that it has, those included that take nothing new.
-        wanted: that it will have once its change has finished; no other number = it does not change.
+        parts: current number, draining ones included.
+        wanted: number after its current change; equal to `parts` if it does not change.
     """
 
     name: str
@@ -39,7 +39,7 @@ class SizedInstance:
 
     @property
     def leaving(self) -> int:
-        """Parts that take nothing new."""
+        """Draining parts."""
         return max(0, self.parts - self.wanted)
 
 
@@ -65,15 +65,15 @@ class DecodeParts:
         self.target = target
 
     def bounds(self, instances: int) -> tuple[int, int]:
-        """Fewest and most parts of so many instances together."""
+        """Fewest and most parts of `instances` instances together."""
         return instances * self.fewest, instances * self.most
 
     def due(self, instances: Sequence[SizedInstance], free: Mapping[NodeId, int]) -> list[ResizeInstance]:
-        """Changes to start now, in this order, which bring each instance nearer to its share of the target.
+        """Changes to start now, in this order, which bring each instance closer to its share of the target.
 
         Args:
-            instances: those that are up.
-            free: parts that nobody has, by node.
+            instances: running instances.
+            free: number of free parts by node.
         """
         if not instances:
             return []
@@ -92,7 +92,7 @@ class DecodeParts:
 
 
 def as_replicas(target: int, instances: Iterable[SizedInstance]) -> SeenDeployment:
-    """The pool as room is judged: a replica for each part, those that do not serve yet included."""
+    """The pool for capacity checks: a replica for each part, starting ones included."""
     parts = [
         SeenReplica(f"{one.name} {phase.value} {number}", phase, one.place, None)
         for one in instances
@@ -114,7 +114,7 @@ def in_parts(
     step_npus: int,
     bounds: tuple[int, int],
 ) -> PoolSignals:
-    """The signals of a pool whose unit is a part: what an instance can do, a part can do in proportion.
+    """The signals of a pool whose unit is a part: the capacity of an instance is divided among its parts.
 
     Args:
         whole: in instances of `per_instance` parts.

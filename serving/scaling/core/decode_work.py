@@ -1,8 +1,8 @@
-"""How many instances decoding takes: sequences at once, and the KV blocks that they fill.
+"""Decode demand in instances: concurrent sequences, and the KV blocks that they fill.
 
-Sequences stay for long, so their number in a while is known better than any rate: with residence T and arrivals at rate
-a, Little's law says where it tends to (a x T), and it gets there as what is there now leaves, within T. That is how a
-burst of prompts makes decode instances start before its sequences come.
+Sequences stay long, so their future number can be forecast better than a rate: with residence T and arrival rate a, it
+approaches a x T (Little's law) with time constant T, as current sequences end. Thus a burst of prompts starts decode
+instances before its sequences arrive there.
 """
 
 import math
@@ -16,22 +16,22 @@ from serving.scaling.core.totals import Gains
 from serving.values.signals import PoolSignals
 
 RESIDENCE_S = 200.0
-"""Time constant of how long sequences stay."""
+"""Time constant of the residence of sequences."""
 STOCK_S = 60.0
-"""Time constant of their number."""
+"""Time constant of the number of sequences."""
 SURE, SURE_NOW = 2.0, 3.0
-"""Standard deviations by which the smooth number, and the one of this moment, are surely not too high."""
+"""Standard deviations between the smooth number, and the current one, and their lower bounds."""
 BURST_SIGMAS = 4.0
-"""The same of the requests of the last seconds."""
+"""The same for the requests of the last seconds."""
 CLIMB_SIGMAS = 2.5
-"""The same of how fast their number grows."""
+"""The same for the growth of the number of sequences."""
 FEWEST = 5.0
-"""Requests after which their residence is believed."""
+"""Requests needed before the measured residence is used."""
 KV_AIM = 0.9
-"""Fill of the KV blocks that is aimed at: the rest is for sequences that still grow."""
+"""Target fill of the KV blocks: the rest is for sequences that still grow."""
 FULL = 0.9
-"""Of seats or KV blocks: the next sequence may have to wait. Of the sequences that get their tokens in time, too, where
-nobody says how many may crowd for a while."""
+"""Part of the slots or KV blocks from which the next sequence may have to wait. Also the part of `max_sequences`, if
+the short-term limit `crowd` is not given."""
 
 
 @dataclass(slots=True)
@@ -46,10 +46,10 @@ class DecodeWork:
     _climb: GrowthRate = field(default_factory=lambda: GrowthRate(CLIMB_SIGMAS))
 
     def see(self, gains: Gains, pool: PoolSignals) -> None:
-        """Count what happened since the last look. Effects: the averages move."""
+        """Update the averages with what happened since the last poll."""
         self._stock.add(pool.sequences, gains.seconds)
         self._blocks.add(pool.kv_blocks_used, gains.seconds)
-        # While traffic grows more come than go; what is there belongs to the mean of both.
+        # While traffic grows, arrivals exceed departures; the residence is relative to the mean of both.
         accepted = max(0, gains.arrived - gains.rejected)
         self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
         self._course.add(gains.arrived, gains.seconds)
@@ -58,32 +58,32 @@ class DecodeWork:
 
     @property
     def residence_s(self) -> float:
-        """How long a request's sequences stay, together [s]; 0 = not known yet."""
+        """Sum of the residence times of a request's sequences [s]; 0 = not known yet."""
         return self._residence.value(0.0) if self._residence.whole >= FEWEST else 0.0
 
     def now_instances(self, pool: PoolSignals) -> float:
-        """Instances that the sequences of now take."""
+        """Instances needed for the current sequences."""
         return max(self._by_sequences(pool, pool.sequences), self._by_blocks(pool, pool.kv_blocks_used))
 
     def full(self, pool: PoolSignals, elsewhere: int) -> bool:
         """Whether new sequences must wait.
 
         Args:
-            elsewhere: requests that wait before they come here.
+            elsewhere: requests that wait in an earlier stage.
         """
         return pool.waiting + elsewhere > 0 and self.now_instances(pool) >= FULL * max(1, pool.running)
 
     def words(self, pool: PoolSignals) -> str:
-        """How full it is, against what counts as full."""
+        """Load of the pool and the limit from which it is full, as text."""
         full = FULL * max(1, pool.running)
         return f"decode is full: {self.now_instances(pool):.2f} instances' worth, from {full:.2f} on nothing more fits"
 
     def demand(self, pool: PoolSignals, outlook: Outlook, coming: int = 0, aim: float = FULL) -> Demand:
-        """Load and urgency.
+        """Load and urgency of the pool.
 
         Args:
-            coming: sequences that still wait elsewhere and will be decoded here.
-            aim: load of an instance that is planned with.
+            coming: sequences in an earlier stage that this pool will decode.
+            aim: target load of an instance.
         """
         if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
             return unknown("what decode can take is not known yet")
@@ -111,13 +111,13 @@ class DecodeWork:
         return f"{expected:.0f} sequences ahead, KV {pool.kv_blocks_used / max(1, pool.kv_blocks_total):.0%} full"
 
     def _surely_here(self, pool: PoolSignals) -> float:
-        """Sequences that are no chance: of the last minute or of now, each lowered by its scatter."""
+        """Lower bound of the sequences: the last minute's or the current number, each lowered by its scatter."""
         smooth = self._stock.mean - SURE * self._stock.noise(self.residence_s)
         now = pool.sequences - SURE_NOW * self._stock.scatter
         return max(0.0, smooth, now)
 
     def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int, aim: float) -> tuple[float, str]:
-        """Urgent need: a surplus beyond doubt is answered by the likely need, in one large step and not many small."""
+        """Urgent need: if the lower bound exceeds the instances, request the likely need in one large step."""
         arrivals = self._fast.surely(self._course)
         longer = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
         come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / longer)
@@ -132,10 +132,10 @@ class DecodeWork:
         return self._at_once(pool, soon, aim), why
 
     def _at_once(self, pool: PoolSignals, sequences: float, aim: float) -> float:
-        """Instances that so many sequences must have at once, with as many KV blocks each as they have at this moment.
+        """Instances needed at once for `sequences`, with as many KV blocks each as the current ones.
 
         Args:
-            aim: load of an instance that is planned with: no less is too much.
+            aim: target load of an instance, up to which the load is never urgent.
         """
         blocks = pool.kv_blocks_used * sequences / max(1, pool.sequences)
         crowd = max(pool.crowd or FULL * pool.max_sequences, aim * pool.max_sequences)
@@ -151,19 +151,21 @@ class DecodeWork:
         return final + (sequences - final) * math.exp(-seconds / residence)
 
     def _noise(self, seconds: float) -> float:
-        """Noise of the expected number of sequences: those here now, and those that come until then."""
+        """Standard deviation of the forecast number of sequences: of the current ones, and of arrivals until then."""
         residence = self.residence_s
         stay = math.exp(-seconds / residence) if residence > 0 else 1.0
         come = self._course.noise * residence * (1.0 - stay)
         return math.hypot(self._stock.noise(residence) * stay, come)
 
     def _instances(self, pool: PoolSignals, sequences: float) -> float:
-        """Instances that so many sequences take, with as many KV blocks each as there are now."""
+        """Instances needed for `sequences`, with the current mean KV blocks of each."""
         each = self._blocks.mean / self._stock.mean if self._stock.mean > 0 else 0.0
         return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
 
     def _more_instances(self, pool: PoolSignals, sequences: float, more: float) -> float:
-        """Instances that so many more sequences take; where parts do more together, fewer than they take alone."""
+        """Instances needed for `more` additional sequences; fewer than for `more` alone if larger instances are
+        more efficient.
+        """
         if not pool.abilities:
             return self._instances(pool, more)
         return self._instances(pool, sequences + more) - self._instances(pool, sequences)
@@ -190,7 +192,7 @@ class DecodeWork:
 
 
 def parts_for(sequences: float, abilities: Sequence[float]) -> float:
-    """Parts that so many sequences take, fractions of one included; beyond the table as its end goes on.
+    """Parts needed for a number of sequences, with fractions; extrapolated beyond the end of the table.
 
     Args:
         abilities: of 0, 1, 2, ... parts; rising from 0, at least two.

@@ -1,14 +1,15 @@
-"""Demand on a pool in instances: the common currency of prompt tokens, sequences and KV blocks."""
+"""Demand on a pool in instances: the common unit of prompt tokens, sequences and KV blocks."""
 
 from msgspec import Struct
 
 
 class Outlook(Struct, frozen=True, gc=False):
-    """When what is asked for now can serve.
+    """Instances of a pool, and when new ones can serve.
 
     Args:
         start_s: from a decision to a serving instance [s].
-        running, coming: instances of the pool that serve, and that were asked for and do not yet.
+        running: instances that serve.
+        coming: instances that were requested and do not serve yet.
         ready_in_s: until the coming ones serve [s].
     """
 
@@ -19,7 +20,7 @@ class Outlook(Struct, frozen=True, gc=False):
 
     @property
     def there(self) -> int:
-        """Instances that need not be asked for again."""
+        """Serving and starting instances together."""
         return self.running + self.coming
 
 
@@ -27,17 +28,18 @@ class Demand(Struct, frozen=True, gc=False):
     """Demand on one pool.
 
     Args:
-        load: work that will be asked for when an instance started now could serve, in fully used instances, smooth;
-            None = nothing is known that could be divided by an instance's ability.
-        noise: its standard deviation.
-        sure: what the load will be at the least, by the last seconds or the last minute.
-        steady: what the load has been for the last ten minutes.
-        heading: where the load goes if traffic stays as it is now.
-        swing: by how much the work of short times exceeds the load: work that waits is late long before the mean of a
-            minute fills an instance.
-        memory_s: how long work stays; what is seen before a few times that much is a system that still fills up.
-        urgent: instances, fully used, without which promises break for what is already here; 0 = nothing is urgent.
-        why: the load in words; `why_urgent`: the urgency.
+        load: smooth forecast for the time when an instance started now could serve, in fully used instances; None = the
+            capacity of an instance is not known yet.
+        noise: standard deviation of the load.
+        sure: lower bound of the load, from the last seconds or the last minute.
+        steady: mean load of the last ten minutes.
+        heading: load that current traffic leads to.
+        swing: by how much short-term work exceeds the load: queued work is late long before the mean of a minute fills
+            an instance.
+        memory_s: residence time of work; a system is not in steady state before a few times as long.
+        urgent: fully used instances without which requests already in the system miss their SLO; 0 = not urgent.
+        why: the load as text.
+        why_urgent: the urgency as text.
     """
 
     load: float | None
@@ -58,10 +60,10 @@ def unknown(why: str, urgent: float = 0.0, why_urgent: str = "") -> Demand:
 
 
 def together(first: Demand, second: Demand, fast_first: float, fast_second: float) -> Demand:
-    """Demand on a pool that does both: an instance's time is shared, so loads add up.
+    """Demand on a pool that does both kinds of work: they share an instance's time, so loads add up.
 
     Args:
-        fast_first, fast_second: instances that each kind of work takes now, for the urgency of the other.
+        fast_first, fast_second: instances that each kind of work needs now, added to the urgency of the other.
     """
     urgent = max(
         first.urgent + fast_second if first.urgent else 0.0,

@@ -1,8 +1,8 @@
-"""Events of instances and hosts, beside the decisions: one bounded ring of events, for people.
+"""Events of instances and hosts, in a bounded ring that is shown next to the decisions.
 
-Two sources. A gateway's notice comes at once and knows how many streams went elsewhere; several gateways that lose the
-same instance are one event, which sums up. A look at the cluster comes up to a second later and knows what gateways
-cannot: a memory server that ended, a host that is gone, the replica that serves in place of a lost one.
+There are two sources. A gateway's notice arrives immediately and includes the number of streams moved; notices from
+several gateways about the same instance are merged into one event. A snapshot of the cluster arrives up to a second
+later and shows what gateways cannot observe: an exited memory server, a lost host, the replacement of a lost replica.
 """
 
 from collections import deque
@@ -18,28 +18,28 @@ from serving.values.traffic import InstanceNotice
 
 KEPT_EVENTS = 500
 REPLACED_WITHIN_S = 600.0
-"""A replica that serves later than this after a loss is no replacement of what was lost."""
+"""A replica that serves later than this after a loss does not count as its replacement."""
 
 
 class EventKind(Enum):
-    """Sort of event, for filters and colours; the text says it in words."""
+    """Kind of event, for filters and colours; the event's text describes it."""
 
     DIED = "died"
     FROZEN = "frozen"
-    """Silent, or its engine at one step, for longer than `[health]` allows."""
+    """Silent, or without progress of its engine, for longer than `[health]` allows."""
     LEFT = "left"
-    """It was asked to."""
+    """Shut down on request."""
     BACK = "back"
-    """Taken for dead, and alive."""
+    """Alive after it was considered dead."""
     REPLACED = "replaced"
     STARTED = "started"
     HOST_LOST = "host lost"
     POISON = "poison"
-    """A request that took down the instances which worked on it is not tried again."""
+    """A request that crashed the instances processing it is not retried."""
     AUDIT = "audit"
-    """Somebody had the KV-cache pool compare its ledgers, memory and disk."""
+    """An operator had the KV-cache pool compare its ledgers, memory and disk."""
     DEPLOYED = "deployed"
-    """A stage of a deployment begins, or its last one has ended."""
+    """A stage of a deployment starts, or its last one has finished."""
 
 
 _PREFIX = "events/"
@@ -51,10 +51,11 @@ class ClusterEvent:
     """One event.
 
     Args:
-        id: counts up and does not repeat, not even after the board was started again.
+        id: increasing and unique, also across restarts of the board.
         at: seconds since 1970.
-        replica: Serve's unique name; of a host that is lost its name.
-        streams: that went on elsewhere; `tokens`: output tokens that these had by then and did not lose.
+        replica: Serve's unique name of the replica, or the name of a lost host.
+        streams: moved to other instances.
+        tokens: output tokens that the moved streams had by then and did not lose.
     """
 
     id: int
@@ -67,14 +68,14 @@ class ClusterEvent:
     tokens: int = 0
 
     def row(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The event as shown to users, ready for JSON."""
         return {
             "id": self.id, "at": self.at, "kind": self.kind.value, "pool": self.pool, "replica": self.replica,
             "text": f"{self.text}{self._moved()}", "streams": self.streams, "tokens": self.tokens,
         }  # fmt: skip
 
     def kept(self) -> dict[str, Any]:
-        """Ready for JSON, to be made again of."""
+        """The event as stored, ready for JSON; `_event` restores it."""
         return {**asdict(self), "kind": self.kind.value}
 
     def _moved(self) -> str:
@@ -85,13 +86,13 @@ class ClusterEvent:
 
 
 class EventLog:
-    """The ring, and which replicas are lost now. Time is passed in.
+    """The ring, and the replicas that are currently lost. Time is passed in.
 
     Args:
-        first_id: of the first event: seconds since 1970, since there are fewer events than seconds.
-        kept: where events are kept, and those of the board before this one are; None = nowhere.
+        first_id: of the first event: seconds since 1970, because there are fewer events than seconds.
+        kept: store of events, including those of a previous board; None = not stored.
     Attributes:
-        warnings: about events that cannot be read.
+        warnings: about stored events that cannot be read.
     """
 
     def __init__(self, first_id: int, kept: KeyedValues | None = None) -> None:
@@ -100,12 +101,12 @@ class EventLog:
         self.warnings = self._rows.warnings
         self._last_id = max(first_id - 1, self._events[-1].id if self._events else 0)
         self._lost: dict[str, ClusterEvent] = {}
-        """By replica, until Serve does not list it any more."""
+        """By replica, until Serve no longer lists it."""
         self._owed: dict[str, deque[ClusterEvent]] = {}
-        """By pool: losses that nothing serves in place of yet."""
+        """By pool: losses without a serving replacement."""
 
     def hear(self, notice: InstanceNotice, now: float) -> None:
-        """A gateway's notice."""
+        """Add a gateway's notice, or merge it into the event that it repeats."""
         kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
         known = self._known(kind, name)
         if kind is EventKind.BACK:
@@ -124,7 +125,7 @@ class EventLog:
             self._rows.write(more.id, self._events)
 
     def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
-        """Compare two looks."""
+        """Add the events that two consecutive snapshots show."""
         if not before.at:
             return
         here = {node.node for node in sight.nodes}
@@ -143,27 +144,27 @@ class EventLog:
         self._lost = {name: event for name, event in self._lost.items() if name in listed or _is_rank(name)}
 
     def started(self, pool: str, replica: str, text: str, now: float) -> None:
-        """A replica serves for the first time; the text says after how long."""
+        """A replica serves for the first time; `text` includes its start time."""
         self._add(now, EventKind.STARTED, pool, replica, text)
 
     def deployed(self, notice: DeploymentNotice, now: float) -> None:
-        """A stage of a deployment begins, or the deployment ends."""
+        """A stage of a deployment starts, or the deployment has finished."""
         text = f"{notice.author} deploys configuration {notice.configuration}: {notice.stage}"
         self._add(now, EventKind.DEPLOYED, "", "", text)
 
     def lost(self) -> Mapping[str, EventKind]:
-        """How each replica was lost that Serve still lists, by name."""
+        """Kind of loss of each lost replica that Serve still lists, by name."""
         return {name: event.kind for name, event in self._lost.items()}
 
     def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT_EVENTS) -> list[ClusterEvent]:
-        """Events with an id above `after`, newest first."""
+        """Events with an id above `after`, latest first."""
         found = [e for e in reversed(self._events) if e.id > after and pool in (None, e.pool)]
         return found[:limit]
 
     def _compare(self, pool: str, before: SeenDeployment, seen: SeenDeployment, now: float) -> None:
         served = {one.name for one in before.replicas if one.phase is ReplicaPhase.SERVING}
         listed = {one.name for one in seen.replicas}
-        if seen.target >= before.target:  # else it may have left, as it was asked to
+        if seen.target >= before.target:  # else it may have been removed on request
             for name in sorted(served - listed - self._lost.keys()):
                 self._lose(self._add(now, EventKind.DIED, pool, name, "its process ended"))
         new = [one.name for one in seen.replicas if one.phase is ReplicaPhase.SERVING and one.name not in served]
@@ -177,10 +178,10 @@ class EventLog:
                 self._add(now, EventKind.REPLACED, pool, name, text)
         alive = sum(one.phase is ReplicaPhase.SERVING and one.name not in self._lost for one in seen.replicas)
         while len(owed) > max(0, seen.target - alive):
-            owed.popleft()  # nobody asks for it any more
+            owed.popleft()  # no replacement is requested any more
 
     def _look_for_rank(self, name: str, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
-        """A rank is replaced by its shell, in its own name."""
+        """Detect the replacement of a lost rank, which its shell restarts under the same name."""
         lost, old, new = self._lost[name], before.members.get(name), sight.members.get(name)
         if new is not None and (old is None or old.incarnation != new.incarnation):
             self._forget(name)
@@ -192,11 +193,11 @@ class EventLog:
     def _lose(self, event: ClusterEvent) -> None:
         self._lost[event.replica] = event
         if _is_rank(event.replica):
-            return  # its shell owes it, not Serve
+            return  # its shell replaces it, not Serve
         self._owed.setdefault(event.pool, deque()).append(event)
 
     def _known(self, kind: EventKind, replica: str) -> ClusterEvent | None:
-        """The replica's newest event if another gateway has told of the same end, or Serve has stopped listing it."""
+        """The replica's latest event if of this kind, or both are losses: another source reported the same end."""
         if not replica:
             return None
         newest = next((one for one in reversed(self._events) if one.replica == replica), None)
@@ -223,5 +224,5 @@ def _event(row: dict[str, Any]) -> ClusterEvent:
 
 
 def _is_rank(name: str) -> bool:
-    """Whether it is the name of a rank of a group, for example `k3jx9a.r0`; Serve's own have no dot."""
+    """Whether this is the name of a group's rank, for example `k3jx9a.r0`; Serve's own names have no dot."""
     return "." in name

@@ -1,15 +1,15 @@
-"""Rules for the sizes of pools: which change is accepted, and which replicas leave. The same live and in virtual time.
+"""Rules for pool sizes: which change is accepted, and which replicas are removed. The same live and in virtual time.
 
-    FleetLooked ► targets that Serve has and nobody set here ──► the board's own: waits for nodes, spreading over hosts
-    Decided ───► cut to what fits, first what makes room ─┐                │
+    FleetLooked ► targets in Serve that the board did not set ──► the board's own: waits for nodes, rebalancing
+    Decided ───► reduced to what fits, decreases first ───┐                │
     ScalePool ─► refused, or ─────────────────────────────┴─► SetTarget ◄──┘
-                                                    TargetAccepted ──► ledger, hold, answer
-                                                    TargetUnanswered ──► nothing more; a later look shows the outcome
+                                                    TargetAccepted ──► ledger, hold, response
+                                                    TargetUnanswered ──► wait; a later poll shows the outcome
 
-A target that nobody set here was set by hand past us, by Ray's own REST route or from a script: it is brought down to
-what fits, and holds its pool like any other target set by hand.
+A target that the board did not set was set manually, through Ray's own REST route or from a script: it is reduced to
+what fits, and holds its pool like any other manual target.
 
-A fleet has no timers: waits, holds and moves are judged at each look, of which `look_period_s` says how soon it is due.
+A fleet has no timers: waits, holds and moves are evaluated at each poll; `look_period_s` is the time until the next.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -44,18 +44,18 @@ from serving.values.system_tally import DeploymentNotice
 REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
 LOOK_PERIOD_S = 1.0
 MOVING_PERIOD_S = 0.3
-"""While replicas come or go, people watch."""
+"""Shorter while replicas start or drain, when operators watch."""
 
 _Course = Generator[FleetEffect, None, None]
-"""The effects of one event; behind a `SetTarget` it goes on once that is accepted."""
+"""The effects of one event; after a `SetTarget` the generator resumes once the target is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unanswered:
-    """A target without an answer: if it comes all the same, nobody set it past us.
+    """A target that Serve has not confirmed. If Serve shows it later, it was not set manually.
 
     Args:
-        hold_s: for how long it was to be held [s].
+        hold_s: length of the hold requested with it [s].
     """
 
     to: PoolTarget
@@ -67,14 +67,14 @@ class ScalingFleet:
     """All pools of one system.
 
     Args:
-        sizes: of a replica of each pool that may be scaled.
-        kept: where holds and ledger are kept; None = nowhere.
-        gateways: they may be on any host, and are spread as pools are.
-        parts: rules of decode groups that a scaler makes larger and smaller; None = none of them changes its size.
-        anywhere: the NPUs of a replica may be on any hosts; otherwise it lies whole on one.
-        node_came: told of each pool for which a node came, and when.
+        sizes: of one replica of each pool that may be scaled.
+        kept: where holds and ledger are stored; None = not stored.
+        gateways: whether gateways may run on any host, and are spread like pools.
+        parts: rules for decode groups that a scaler resizes; None = groups keep their size.
+        anywhere: the NPUs of a replica may be on several hosts; otherwise all are on one host.
+        node_came: called with the pool and the time when a node has been added for a pool that waited.
     Attributes:
-        sight: the last look, with the targets that were set since.
+        sight: the last snapshot, with the targets that were set since.
     """
 
     def __init__(
@@ -103,22 +103,23 @@ class ScalingFleet:
 
     @property
     def look_period_s(self) -> float:
-        """How soon the next look is due [s]: sooner while replicas come or go, and before the first."""
+        """Time until the next poll is due [s]: shorter while replicas start or drain, and before the first poll."""
         return MOVING_PERIOD_S if self.moving else LOOK_PERIOD_S
 
     @property
     def moving(self) -> bool:
-        """Whether replicas come or go, as far as the last look saw; true before the first."""
+        """Whether replicas start or drain in the last snapshot; true before the first."""
         there = self.sight.deployments.values()
         return not there or any(one.starting or one.count(ReplicaPhase.DRAINING) for one in there)
 
     def on(self, event: FleetEvent, now: float) -> list[FleetEffect]:
-        """Take an event.
+        """Handle an event.
 
         Args:
-            now: never before that of an earlier event [s].
-        Returns: what the driver is to do, in this order; a `SetTarget` is the last.
-        Raises: LedgerError if a `SetTarget` waits for its answer and this is none, or the other way round.
+            now: not earlier than that of the previous event [s].
+        Returns: effects that the driver must carry out in this order; a `SetTarget` is always the last.
+        Raises: LedgerError if a `SetTarget` is pending and the event is not its outcome, or the event is an outcome and
+            none is pending.
         """
         if isinstance(event, TargetAccepted | TargetUnanswered) != (self._course is not None):
             waits = "no" if self._course is None else "a"
@@ -137,7 +138,7 @@ class ScalingFleet:
         return effects
 
     def check(self) -> None:
-        """Raises: LedgerError if a target is not the one that was meant, or not the one that the ledger says."""
+        """Raises: LedgerError if a target differs from the intended one, or from the one in the ledger."""
         for pool in self._pools():
             target, meant, entry = self._target(pool), self.holds.targets.get(pool), self.ledger.last(pool)
             if target != meant:
@@ -147,7 +148,7 @@ class ScalingFleet:
                 raise LedgerError(f"{pool} has a target of {target}, the ledger says {entry.target}")
 
     def shortage(self, pool: str) -> str:
-        """Why one replica more than fits has no place."""
+        """Why one replica more than fits cannot be placed."""
         return self.room.shortage(pool, self.sight)
 
     def _begin(self, event: FleetEvent) -> _Course:
@@ -184,10 +185,7 @@ class ScalingFleet:
             yield from self._resize()
 
     def _notice(self, pool: str, too_large: dict[str, int]) -> Iterator[FleetEffect]:
-        """A target that nobody set here.
-
-        Effects: if it does not fit, `too_large` has the pool, and the target that was meant.
-        """
+        """Record a target that the board did not set. If it does not fit, add the intended one to `too_large`."""
         target, meant = self._target(pool), self.holds.targets.get(pool)
         self.holds.aim(pool, target)
         if meant is None or target == meant:
@@ -208,7 +206,7 @@ class ScalingFleet:
             too_large[pool] = meant
 
     def _move(self) -> _Course:
-        """Targets of the fleet's own: what fits, and spread over hosts."""
+        """Set the fleet's own targets: those of ended waits for nodes, and those that spread a pool over hosts."""
         for pool in self._pools():
             held = self.holds.hold(pool, self._now) is not None
             back = self.room.look(pool, self.sight, self._now)
@@ -222,7 +220,7 @@ class ScalingFleet:
             yield self._write(to, AUTOSCALER)
 
     def _decide(self, targets: Sequence[PoolTarget]) -> _Course:
-        """A scaler's targets, first what makes room, then what takes it; pools that are held are left alone."""
+        """Apply a scaler's targets, decreases first, because they free capacity; held pools are left alone."""
         if self._deployments.quiet(self._now):
             return
         for wanted in sorted(targets, key=lambda one: one.target - one.before):
@@ -236,14 +234,14 @@ class ScalingFleet:
         yield from self._resize()
 
     def _resize(self) -> _Course:
-        """Changes of decode groups that are due. A group that was resized elsewhere holds the pool."""
+        """Emit the resizes of decode groups that are due. A group that was resized manually holds the pool."""
         if self.parts is not None:
             if (elsewhere := self.parts.see(self.sight)) is not None:
                 yield self._hold_parts(elsewhere)
             yield from self.parts.due(self.sight)
 
     def _refused(self, event: GroupRefused) -> _Course:
-        """A group that was not reached gets the order again after the next look."""
+        """Hold the pool if a group refused its command; an unreachable group gets it again after the next poll."""
         if self.parts is not None and event.refusal.kind in ("no_room", "not_now"):
             yield self._hold_parts(self.parts.refused(event.resize, event.refusal.message, self.sight))
 
@@ -254,7 +252,7 @@ class ScalingFleet:
     def _scale(self, wish: ScalePool) -> _Course:
         pool, replicas, sight = wish.pool, wish.replicas, self.sight
         if (other := sight.others.get(pool)) is not None and wish.by == REST:
-            yield SetTarget(pool, replicas)  # gateways, the autoscaler: nothing to check or to hold
+            yield SetTarget(pool, replicas)  # gateways, the autoscaler: no capacity check, no hold
             yield ScaleAnswer(pool, other.target, replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
             return
         refusal = refusal_of(pool, wish.hold_s, self._sizes, sight) or self._no_room(pool, replicas)
@@ -294,7 +292,7 @@ class ScalingFleet:
         yield StageTargets(self._deployments.hear(notice, self.sight, self._now))
 
     def _set(self, to: PoolTarget, by: str, hold_s: float = 0.0) -> Generator[FleetEffect, None, PoolTarget]:
-        """Set a target, and write it down. Returns: it, with the hosts that are empty then in its reason."""
+        """Set a target and record it. Returns: the target, whose reason also names the hosts it empties."""
         pool, target = to.pool, to.target
         if to.changed:
             leaving, emptied = self.room.leaving(pool, target, self.sight)
@@ -328,7 +326,7 @@ class ScalingFleet:
 
     @property
     def _default_hold_s(self) -> float:
-        """A target set by hand stands against the policy; without one there is nothing to stand against."""
+        """Manual targets are held against the policy; without a policy no hold is needed."""
         return self._settings.manual_hold_s if self._settings.policy != "none" else 0.0
 
 

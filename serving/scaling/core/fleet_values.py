@@ -1,8 +1,8 @@
 """Events and effects of a fleet; `fleet.py` has the rules.
 
-Events are also an operator's `ScalePool`, `HoldPool` and `ReleasePool`, and a deployer's `DeploymentNotice`; effects
-are also a `LedgerEntry`, which was written down, an operator's `ScaleAnswer` or `ScaleRefusal`, and a `ResizeRankGroup`
-for the shell of a group.
+Further events are an operator's `ScalePool`, `HoldPool` and `ReleasePool`, and a deployer's `DeploymentNotice`. Further
+effects are a recorded `LedgerEntry`, a `ScaleAnswer` or `ScaleRefusal` for an operator, and a `ResizeRankGroup` for the
+shell of a group.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from serving.values.system_tally import DeploymentNotice
 
 @dataclass(frozen=True, slots=True)
 class FleetLooked:
-    """The cluster as it is now."""
+    """A new snapshot of the cluster."""
 
     sight: ClusterSnapshot
 
@@ -42,12 +42,12 @@ class TargetAccepted:
 
 @dataclass(frozen=True, slots=True)
 class TargetUnanswered:
-    """No answer to the last `SetTarget`; a later look shows whether its target is set."""
+    """No confirmation of the last `SetTarget`; a later poll shows whether its target is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRefused:
-    """A group does not take an order, or none of its ranks answers."""
+    """A group refuses a command, or none of its ranks responds."""
 
     resize: ResizeRankGroup
     refusal: ScaleRefusal
@@ -55,10 +55,10 @@ class GroupRefused:
 
 @dataclass(frozen=True, slots=True)
 class SetTarget:
-    """Set a target; it is answered with `TargetAccepted` or `TargetUnanswered` before the next event.
+    """Set a target; the driver reports `TargetAccepted` or `TargetUnanswered` before the next event.
 
     Args:
-        leaving: names of the serving replicas that leave; those that do not serve yet leave before them.
+        leaving: names of the serving replicas to remove; those that do not serve yet are removed before them.
     """
 
     pool: str
@@ -68,7 +68,7 @@ class SetTarget:
 
 @dataclass(frozen=True, slots=True)
 class StageTargets:
-    """Targets that a stage of a deployment is to set, by deployment; empty when the deployment is over."""
+    """Targets for a stage of a deployment, by Serve deployment; empty when the deployment has finished."""
 
     targets: Mapping[str, int]
 

@@ -1,4 +1,4 @@
-"""All gateways as one: totals that never fall, what waits now, and how the last minute went."""
+"""Traffic of all gateways together: monotonic totals, queued requests, and SLO attainment of the last minute."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from serving.values.system_tally import HostRow, SystemTally
 from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
 
 SILENCE_S = 5.0
-"""A gateway that is silent for longer has nothing waiting as far as anybody knows."""
+"""The queue of a gateway that is silent for longer is ignored."""
 WINDOW_S = 60.0
 COUNTERS = (
     "arrived",
@@ -38,7 +38,7 @@ class _Mark:
 
 
 class Gateways:
-    """Takes reports, gives sums. Time is passed in."""
+    """Sums of the gateways' reports. Time is passed in."""
 
     def __init__(self) -> None:
         self._reports: dict[str, tuple[float, GatewayReport]] = {}
@@ -47,9 +47,9 @@ class Gateways:
         self._marks: deque[_Mark] = deque()
 
     def report(self, report: GatewayReport, now: float) -> None:
-        """A gateway's newest numbers. What one has told a board before this one is no news: it would look like a burst.
+        """Add a gateway's latest report, and drop those of silent gateways.
 
-        Effects: forgets what gateways that are silent by now had waiting.
+        Counts already reported to a previous board are not added, because they would appear as a burst.
         """
         self._reports = {name: one for name, one in self._reports.items() if now - one[0] < SILENCE_S}
         self._reports[report.gateway] = now, report
@@ -63,17 +63,17 @@ class Gateways:
 
     @property
     def names(self) -> set[str]:
-        """Gateways that reported shortly before the newest report."""
+        """Gateways that reported within `SILENCE_S` before the latest report."""
         return set(self._reports)
 
     def mark(self, now: float) -> None:
-        """Remember the totals of this moment, for the last minute. Call it about once a second."""
+        """Record the current totals, to compute those of the last minute. Call about once a second."""
         self._marks.append(_Mark(now, tuple(self._counters.sums), tuple(self._buckets.sums)))
         while len(self._marks) > 1 and self._marks[1].at <= now - WINDOW_S:
             self._marks.popleft()
 
     def traffic(self, now: float) -> Traffic:
-        """All gateways together."""
+        """Totals and queues of all gateways together."""
         totals = {name: int(value) for name, value in zip(COUNTERS, self._counters.sums, strict=True)}
         here = [report.traffic for report in self._present(now)]
         return Traffic(
@@ -84,7 +84,7 @@ class Gateways:
         )
 
     def running(self, now: float) -> int:
-        """Requests under way in all gateways, those that wait included."""
+        """In-flight requests of all gateways, queued ones included."""
         return sum(report.running for report in self._present(now))
 
     def news(
@@ -96,7 +96,7 @@ class Gateways:
         tally: SystemTally | None = None,
         hosts: tuple[HostRow, ...] = (),
     ) -> BoardNews:
-        """News of the pools, the hosts and all other gateways for one gateway."""
+        """State of the pools, the hosts and all other gateways, for one gateway."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)
@@ -104,7 +104,7 @@ class Gateways:
         return BoardNews(targets, len(others), running, queued, peers, asleep, tally, hosts)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
-        """Promises and how they were kept during the last minute; null where nothing was measured."""
+        """SLOs and their attainment during the last minute; null where no measurement exists."""
         mark = self._marks[0] if self._marks else _Mark(now, (0.0,) * len(COUNTERS), (0.0,) * 2 * _BUCKETS)
         grown = [new - old for new, old in zip(self._counters.sums, mark.counters, strict=True)]
         count = dict(zip(COUNTERS, grown, strict=True))

@@ -1,4 +1,4 @@
-"""Operations on groups of ranks: which rank gets the order, and what its shell's answer means to who asked."""
+"""Operations on groups of ranks: which rank receives the command, and how its shell's response is passed on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from serving.values.scaling_operations import DrainGroupRank, GroupAnswer, Rebal
 GROUP_OPERATIONS = (RebalanceGroup, DrainGroupRank, ResizeRankGroup)
 GroupOperation: TypeAlias = RebalanceGroup | DrainGroupRank | ResizeRankGroup
 _KEPT = ("no_room", "unavailable")
-"""Kinds of a shell's refusal that mean the same here."""
+"""Kinds of a shell's refusal that are passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRankOrder:
-    """An order to a group, for a rank by name of its actor."""
+    """A command to a group, addressed to the actor of one rank."""
 
     actor: str
     order: OperatorOrder | SizeOrder
 
 
 def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> GroupRankOrder | ScaleRefusal:
-    """The order for the first rank of the group that takes any; a refusal if there is none."""
+    """The command for the first rank of the group that accepts commands; a refusal if there is none."""
     ranks = [one for one in sight.members.values() if one.facts.get("group") == operation.group and _takes_orders(one)]
     if not ranks:
         return ScaleRefusal("unknown_group", f"there is no group {operation.group!r} that takes orders")
@@ -36,7 +36,7 @@ def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> GroupRankOr
 
 
 def group_answer(group: str, answer: OrderAnswer) -> GroupAnswer | ScaleRefusal:
-    """A shell's answer, for who asked."""
+    """A shell's response in terms of the operation."""
     if answer.accepted:
         return GroupAnswer(group, answer.reason)
     kind = answer.detail.get("kind")
@@ -57,7 +57,7 @@ def _order(operation: GroupOperation) -> OperatorOrder | SizeOrder:
             return ResizeGroup(ranks)
 
 
-# Groups of ranks as the board sees them, for the page of the experts: the same rows as `GET /experts`.
+# Groups of ranks for the experts page: the same rows as `GET /experts`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,11 @@ class _Member:
 def experts_of(
     config: ServeConfig, sight: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
 ) -> dict[str, Any]:
-    """Groups with load and placement of experts, `ep` by pool, and how old that is.
+    """Groups with load and placement of experts, `ep` by pool, and the age of the snapshot.
 
     Args:
-        lost: ranks that are dead or frozen, by name. now: seconds since 1970.
+        lost: ranks that are dead or frozen, by name.
+        now: seconds since 1970.
     """
     members = [
         _Member(ReplicaId(one.name), one.pool, {**one.facts, "state": _state(lost.get(one.name), one.facts)})

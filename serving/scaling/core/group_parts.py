@@ -1,11 +1,11 @@
-"""Decode groups of ranks that the scaler makes larger and smaller: what the board sees and orders. Pure.
+"""Decode groups of ranks that the scaler resizes: observed sizes and resize commands. Pure.
 
-    scaler -> target in parts -> `granted` -> `due` -> ResizeRankGroup, as `cloudmatrix experts resize` gives it
+    scaler -> target in parts -> `granted` -> `due` -> ResizeRankGroup, as `cloudmatrix experts resize` sends it
                                     ▲
-    groups, at each look ──► `see` ─┘
+    groups, at each poll ──► `see` ─┘
 
-A group that is to have another size than was ordered was resized by somebody, or has given up growing: its pool is held
-against the policy, as one whose number of replicas was set past the board.
+A group whose intended size differs from the commanded one was resized manually, or has given up growing: its pool is
+held against the policy, like a pool whose number of replicas was set without the board.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ DECODE = "decode"
 
 
 def group_parts(config: ServeConfig) -> "GroupParts | None":
-    """The rules where `[autoscaler] decode_step_npus` has an effect in a system that runs; else None."""
+    """The rules if `[autoscaler] decode_step_npus` has an effect in a running system; else None."""
     scaler = config.autoscaler
     decode = config.pools.get(DECODE)
     if scaler.policy == "none" or not scaler.decode_step_npus or decode is None or decode.ep == 1:
@@ -40,7 +40,7 @@ class GroupParts:
     """Sizes of the decode groups, in parts of `decode_step_npus` NPUs.
 
     Attributes:
-        target: parts of all groups together; 0 before the first look.
+        target: parts of all groups together; 0 before the first poll.
     """
 
     def __init__(self, config: ServeConfig) -> None:
@@ -51,28 +51,29 @@ class GroupParts:
         fewest, most = scaler.min_decode_npus // self._step_npus, scaler.max_decode_npus // self._step_npus
         self._rules = DecodeParts(fewest, most, 0)
         self._unit = f"parts of {self._step_npus} NPU{'s' * (self._step_npus > 1)}"
-        """For people who read a decision: Serve's replicas are groups."""
+        """Unit named in decisions, since a replica of Serve is a group."""
         size = ReplicaSize(self._step_npus, decode.ub_memory_mib * self._step_ranks)
         self._sizes = {**sizes_of(config), DECODE: size}
-        # Another node is of no use to a group, which grows on its own.
+        # Another node does not help a group, which grows only on its own node.
         self._room = NodeRoom(replace(scaler, nodes="fixed"), self._sizes, lambda _pool, _now: None)
         self._replicas: int | None = None
-        """Groups that Serve was asked for, as of the last look."""
+        """Groups requested from Serve, as of the last poll."""
         self._ordered: dict[str, int] = {}
         self._shown: dict[str, int] = {}
-        """Parts that each group is to have: as ordered, and as it said at the last look."""
+        """Intended parts of each group: as commanded (`_ordered`), and as reported at the last poll (`_shown`)."""
 
     @property
     def target(self) -> int:
-        """Parts of all groups together that were asked for."""
+        """Parts requested for all groups together."""
         return self._rules.target
 
     def see(self, sight: ClusterSnapshot) -> PoolTarget | None:
-        """Compare the groups with what was ordered.
+        """Compare the groups with the commands.
 
-        Returns: the new target if somebody has resized a group, or one could not grow and stays as it was.
-        Effects: the target grows by groups that Serve is asked for beside, and shrinks by the share of those that it is
-        not asked for any more; at first it is what is there.
+        The target starts at the parts of the existing groups, grows by each group that is added to Serve's target, and
+        shrinks by the share of each group that is removed from it.
+
+        Returns: the new target if a group was resized manually, or could not grow and keeps its size.
         """
         seen = sight.deployments.get(DECODE)
         if seen is None:
@@ -99,7 +100,7 @@ class GroupParts:
         return self._settle(sight, f"{', '.join(past)}: resized past the board, or could not grow; held")
 
     def signals(self, whole: ScalingSignals, sight: ClusterSnapshot) -> ScalingSignals:
-        """Signals whose unit of decode is a part. What is measured of a rank, a part has as often as it has ranks."""
+        """Signals with a part as the unit of decode: measurements of a rank are multiplied by a part's ranks."""
         groups = self._groups(sight)
         serving = self._serving(sight)
         per_group = sum(one.parts - one.leaving for one in serving) / len(serving) if serving else self._first
@@ -112,7 +113,7 @@ class GroupParts:
         return structs.replace(whole, pools=pools, npus_free=max(0, whole.npus_free - growing))
 
     def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
-        """A scaler's target, cut to what fits beside the groups; see `NodeRoom.granted`. Effects: it is the target."""
+        """Set a scaler's target, reduced to what fits on the groups' nodes. Returns: see `NodeRoom.granted`."""
         counted = self._counted(sight)
         to = self._room.granted(wanted, counted)
         if to is None:
@@ -130,10 +131,10 @@ class GroupParts:
         return structs.replace(to, target=target, reason=f"{reason}; counted in {self._unit}")
 
     def due(self, sight: ClusterSnapshot) -> list[ResizeRankGroup]:
-        """Orders to give now; one that a group does not show yet is given again.
+        """Resize commands to send now; a command that a group does not report yet is sent again.
 
-        Groups that are still to come count among those that share the target. None are due while there are more groups
-        than Serve was asked for: which of them end is not known yet.
+        Groups that are still starting share the target, too. No command is due while there are more groups than
+        requested from Serve, because which of them will end is not known yet.
         """
         sharing = [one for one in self._groups(sight) if one.wanted]
         if self._replicas is None or len(sharing) > self._replicas:
@@ -145,7 +146,7 @@ class GroupParts:
         return [ResizeRankGroup(one.name, one.parts * self._step_ranks) for one in due]
 
     def refused(self, resize: ResizeRankGroup, reason: str, sight: ClusterSnapshot) -> PoolTarget:
-        """A group does not take an order. Returns: the target, which is what the groups have."""
+        """A group refused a command. Returns: the target, set to what the groups have."""
         self._ordered[resize.group] = self._shown[resize.group]
         return self._settle(sight, f"{reason}; held")
 
@@ -155,7 +156,7 @@ class GroupParts:
         return PoolTarget(DECODE, before, self.target, ScaleKind.HELD, f"{reason}; counted in {self._unit}")
 
     def _counted(self, sight: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot with a replica for each part."""
+        """The snapshot with each part as a replica."""
         parts = as_replicas(self.target, self._groups(sight))
         return replace(sight, deployments={**sight.deployments, DECODE: parts})
 
@@ -163,7 +164,7 @@ class GroupParts:
         return [one for one in self._groups(sight) if one.parts and one.wanted]
 
     def _groups(self, sight: ClusterSnapshot) -> list[SizedInstance]:
-        """All groups: those that serve, those that are still to come, and those that end, whose `wanted` is 0."""
+        """All groups: serving ones, starting ones, and draining ones, whose `wanted` is 0."""
         return [
             self._group(replica, sight.instances_of(replica.name)) for replica in sight.deployments[DECODE].replicas
         ]
@@ -176,6 +177,6 @@ class GroupParts:
         facts = next((one.facts for one in ranks if not one.facts.get("draining")), ranks[0].facts)
         size = int(facts["ranks"])
         wanted = 0 if leaves else int(facts.get("ranks_wanted", size))
-        draining = max(0, len(ranks) - size) if wanted <= size else 0  # else newcomers that say so before the others
+        draining = max(0, len(ranks) - size) if wanted <= size else 0  # else new ranks that report first
         parts = ceil(size / self._step_ranks) + ceil(draining / self._step_ranks)
         return SizedInstance(str(facts["group"]), node, parts, ceil(wanted / self._step_ranks))

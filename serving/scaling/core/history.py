@@ -1,4 +1,4 @@
-"""The last quarter of an hour in a bounded ring, so that a page that is opened, or loaded again, has its curves."""
+"""Samples of the last 15 minutes in a bounded ring, so that a newly loaded page has its curves."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from serving.values.signals import Traffic
 HISTORY_S = 900.0
 SAMPLE_PERIOD_S = 5.0
 ADOPTING_POOL = "decode"
-"""Instances of this pool get prompts that are computed: what they find of them says nothing of a cache."""
+"""Instances of this pool receive computed prompts, so their prefix hits are not cache hits."""
 
 
 class HistorySample(Struct, frozen=True):
-    """One moment.
+    """One sample.
 
     Args:
         at: seconds since 1970.
         ttft_s, tpot_s: 99th percentiles of the last minute [s]; None = there were none.
-        prompt_tokens_per_s, output_tokens_per_s: since the sample before.
-        hit_rate: share of the prompt tokens that were begun since the sample before, and found in the instance's own
+        prompt_tokens_per_s, output_tokens_per_s: since the previous sample.
+        hit_rate: share of the prompt tokens started since the previous sample that were found in the instance's own
             blocks or pulled; None = there were none.
-        running: replicas that serve, by pool.
-        handed_off_bytes_per_s, read_bytes_per_s, written_bytes_per_s: KV that moved from instance to instance, out of
-            the KV-cache pool and into it, since the sample before.
+        running: serving replicas by pool.
+        handed_off_bytes_per_s: KV moved between instances since the previous sample.
+        read_bytes_per_s, written_bytes_per_s: KV read from and written to the KV-cache pool since the previous sample.
     """
 
     at: float
@@ -56,11 +56,11 @@ class History:
         return self._before is None or now - self._before[0] >= SAMPLE_PERIOD_S
 
     def add(self, sight: ClusterSnapshot, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]) -> None:
-        """A sample. The first look only says where counting begins.
+        """Add a sample, except at the first call, which only sets the starting point of the totals.
 
         Args:
             traffic: all gateways' totals.
-            pulled_tokens: prompt tokens that came from the KV-cache pool, in total.
+            pulled_tokens: total of prompt tokens pulled from the KV-cache pool.
             last_minute: with `ttft_p99_s` and `tpot_p99_s` [s].
         """
         self._observe_prefixes(sight)
@@ -90,7 +90,7 @@ class History:
         )
 
     def newer(self, after: float) -> list[dict[str, Any]]:
-        """Samples of a later time, oldest first, ready for JSON."""
+        """Samples after a time [s since 1970], oldest first, ready for JSON."""
         return [to_builtins(sample) for sample in self._samples if sample.at > after]
 
     def _observe_prefixes(self, sight: ClusterSnapshot) -> None:
@@ -101,17 +101,17 @@ class History:
                 self._prefixes.update(f"{name}/{member.incarnation}", counters, sight.at)
 
 
-# How much KV moves between the pools, by what instances count.
+# KV traffic between the pools, from the instances' counters.
 
 
 class KvFlow:
-    """Totals since the start of what was handed off, read from the KV-cache pool, and written to it [bytes]."""
+    """Totals of KV handed off, read from the KV-cache pool and written to it since the start [bytes]."""
 
     def __init__(self) -> None:
         self._totals = SourceTotals(3)
 
     def observe(self, sight: ClusterSnapshot) -> None:
-        """Learn from one look. Simulated instances count the bytes that a real one would move."""
+        """Add the counters of one snapshot. Simulated instances count the bytes that a real one would move."""
         for name, member in sight.members.items():
             counters: Mapping[str, int] = (member.facts.get("pool") or {}).get("counters", {})
             moved = (
@@ -123,7 +123,7 @@ class KvFlow:
 
     @property
     def totals(self) -> tuple[float, float, float]:
-        """Handed off, read, written."""
+        """Bytes handed off, read and written."""
         handed_off, read, written = self._totals.sums
         return handed_off, read, written
 
@@ -131,7 +131,7 @@ class KvFlow:
 # Busy share of each instance: how much of the last seconds its engine spent in steps.
 
 BUSY_WINDOW_S = 10.0
-"""Instances announce once a second: over ten of them, one more or less hardly shows."""
+"""Instances announce once a second: over ten announcements, one more or less has little effect."""
 
 
 class BusyShares:
@@ -139,11 +139,11 @@ class BusyShares:
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, deque[tuple[float, float]]]] = {}
-        """By replica: its incarnation, and (when [s], busy time [s of the instance's clock]) of looks, oldest first."""
+        """By replica: its incarnation, and (time [s], busy time [s of the instance's clock]) of polls, oldest first."""
         self._scales: dict[str, float] = {}
 
     def observe(self, sight: ClusterSnapshot) -> None:
-        """Learn from one look."""
+        """Add the busy times of one snapshot."""
         self._seen = {name: one for name, one in self._seen.items() if name in sight.members}
         for name, member in sight.members.items():
             self._observe(name, member, sight.at)

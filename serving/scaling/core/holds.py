@@ -1,4 +1,4 @@
-"""Which pools a person keeps from the policy, until when; kept, so that the death of board or head frees none."""
+"""Manual overrides (holds) of the policy, by pool; stored, so that they survive the loss of the board or the head."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -16,19 +16,24 @@ _KEY = "holds"
 
 @dataclass(frozen=True, slots=True)
 class ScalingHold:
-    """Until when [s since 1970], and who asked for it."""
+    """A manual override of one pool.
+
+    Args:
+        until: end [s since 1970].
+        by: origin of the request, as in `LedgerEntry`.
+    """
 
     until: float
     by: str
 
 
 class ScalingHolds:
-    """Holds by pool, and the target that each pool was last given on purpose.
+    """Holds by pool, and the intended target of each pool.
 
     Args:
-        kept: where they are kept; None = nowhere.
+        kept: where they are stored; None = not stored.
     Attributes:
-        warnings: about what was kept and cannot be read.
+        warnings: about stored holds that cannot be read.
     """
 
     def __init__(self, kept: KeyedValues | None = None) -> None:
@@ -37,16 +42,16 @@ class ScalingHolds:
         self._holds: dict[str, ScalingHold] = {}
         self.targets: dict[str, int] = {}
         self.deployed: dict[str, int] = {}
-        """Targets that a deployment sets, until they are seen."""
+        """Targets that a deployment sets, until Serve shows them."""
         self._read()
 
     def hold(self, pool: str, now: float) -> ScalingHold | None:
-        """The hold on a pool, if there is one now."""
+        """The current hold on a pool, if any."""
         hold = self._holds.get(pool)
         return hold if hold is not None and hold.until > now else None
 
     def left_s(self, pool: str, now: float) -> float:
-        """How long a pool is held from now on [s]; 0 = it is not."""
+        """Remaining time of a pool's hold [s]; 0 = the pool is not held."""
         hold = self.hold(pool, now)
         return hold.until - now if hold is not None else 0.0
 
@@ -55,31 +60,25 @@ class ScalingHolds:
         return {pool: hold.until for pool, hold in self._holds.items() if hold.until > now}
 
     def rows(self, now: float) -> dict[str, dict[str, Any]]:
-        """Holds of this moment as pages show them, by pool."""
+        """Current holds as pages show them, by pool."""
         return {
             pool: {"left_s": hold.until - now, "by": hold.by} for pool, hold in self._holds.items() if hold.until > now
         }
 
     def set(self, pool: str, hold_s: float, by: str, now: float) -> None:
-        """Hold a pool for so long from now on; 0 releases it.
-
-        Effects: it is kept.
-        """
+        """Hold a pool for `hold_s` seconds from now; 0 releases it. The change is stored."""
         self._holds[pool] = ScalingHold(now + hold_s, by)
         self._holds = {name: hold for name, hold in self._holds.items() if hold.until > now}
         self._write()
 
     def aim(self, pool: str, target: int) -> None:
-        """The pool's target is this on purpose: if Serve's differs later, somebody else has set it.
-
-        Effects: it is kept if that is news.
-        """
+        """Record and store the intended target of a pool: if Serve's differs later, it was set without the board."""
         if self.targets.get(pool) != target:
             self.targets[pool] = target
             self._write()
 
     def expect(self, targets: Mapping[str, int]) -> None:
-        """A deployment sets these targets; none = it is over. Effects: it is kept if that is news."""
+        """Record and store the targets that a deployment sets; empty = the deployment has finished."""
         if self.deployed != targets:
             self.deployed = dict(targets)
             self._write()
@@ -103,10 +102,10 @@ class ScalingHolds:
 
 
 def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: ClusterSnapshot) -> ScaleRefusal | None:
-    """Why a pool can be neither scaled nor held so; None = it can.
+    """Why a request to scale or hold a pool is invalid; None = it is valid.
 
     Args:
-        known: names of pools that the configuration has.
+        known: names of the configured pools.
     """
     if pool not in known:
         return ScaleRefusal("unknown_pool", f"there is no pool {pool!r}: {', '.join(known)}")
@@ -117,10 +116,10 @@ def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: C
     return None
 
 
-# Deployments as the board sees them: the targets that one sets are no person's, and the board's own moves wait.
+# Deployments: the targets that one sets are not manual, and the board's own moves wait while it runs.
 
 QUIET_S = 10.0
-"""Time from the notice until Serve has the stage, on a busy machine. A target that the board set meanwhile would be
+"""Time from the notice until Serve has the stage, on a busy node. A target that the board set within this time would be
 overwritten."""
 
 
@@ -128,7 +127,7 @@ class DeploymentWatch:
     """Notices of deployments. Time is passed in.
 
     Args:
-        holds: keeps the targets that are expected, so that the board's own death does not forget them.
+        holds: stores the expected targets, so that they survive a restart of the board.
     """
 
     def __init__(self, holds: ScalingHolds) -> None:
@@ -136,12 +135,12 @@ class DeploymentWatch:
         self._quiet_until = 0.0
         self._over = False
         self._author = ""
-        """Of the deployment that began last."""
+        """Of the latest deployment."""
 
     def hear(self, notice: DeploymentNotice, sight: ClusterSnapshot, now: float) -> dict[str, int]:
-        """A stage begins, or the deployment is over.
+        """A stage starts, or the deployment has finished.
 
-        Returns: the targets to deploy: the notice's, and of all other deployments those that stand.
+        Returns: the targets to deploy: the notice's, and the current ones of all other Serve deployments.
         """
         if notice.over:
             if notice.author == self._author:  # not one whose lease has passed to another
@@ -154,20 +153,20 @@ class DeploymentWatch:
         return targets
 
     def quiet(self, now: float) -> bool:
-        """Whether targets of the board's own have to wait."""
+        """Whether the board must not set targets of its own now."""
         return now < self._quiet_until
 
     def explains(self, pool: str, target: int) -> bool:
-        """Whether a target that was not set by the board is that of a deployment."""
+        """Whether a target that the board did not set is that of a deployment."""
         return self._holds.deployed.get(pool) == target
 
     def looked(self) -> None:
-        """All targets have been compared. Effects: those of a deployment that is over are expected no longer."""
+        """All targets of a poll have been compared: stop expecting those of a finished deployment."""
         if self._over:
             self._over = False
             self._holds.expect({})
 
     def overruled(self, pool: str) -> None:
-        """The board has set another target since."""
+        """The board has set another target for the pool since: stop expecting the deployment's."""
         left = {name: target for name, target in self._holds.deployed.items() if name != pool}
         self._holds.expect(left)

@@ -1,4 +1,4 @@
-"""Since when nobody has wanted anything: the clock of scaling to zero, and the bell that ends it."""
+"""Idle time without requests, for scaling to zero and waking up."""
 
 from dataclasses import dataclass
 
@@ -7,22 +7,22 @@ from serving.values.signals import ScalingSignals
 
 @dataclass(slots=True)
 class IdleClock:
-    """Counts from the last sign of a request.
+    """Measures the time since the last request.
 
     Args:
-        idle_to_zero_s: a pool whose least is 0 goes there after this long.
+        idle_to_zero_s: idle time after which a pool with a minimum of 0 scales to zero.
     """
 
     idle_to_zero_s: float
     somebody: bool = False
-    """Whether somebody waits or came since the look before."""
+    """Whether requests are in flight or have arrived since the previous poll."""
     waits: str = "0 requests wait"
-    """Whoever that is, in words."""
+    """The requests behind `somebody` as text."""
     _busy_at: float | None = None
     _arrived: int = 0
 
     def see(self, signals: ScalingSignals) -> None:
-        """Look for signs. Effects: remembers when there was one; the first look counts as one."""
+        """Record whether there are requests; the first poll counts as busy."""
         arrived = signals.traffic.arrived
         first = self._busy_at is None
         waiting, came = under_way(signals), 0 if first else arrived - self._arrived
@@ -33,18 +33,18 @@ class IdleClock:
         self._arrived = arrived
 
     def seconds(self, now: float) -> float:
-        """Without a request [s]."""
+        """Time without a request [s]."""
         return 0.0 if self._busy_at is None else now - self._busy_at
 
     def over(self, now: float) -> bool:
-        """Whether it has been long enough for zero."""
+        """Whether the idle time suffices for scaling to zero."""
         return self.seconds(now) >= self.idle_to_zero_s
 
     def words(self, now: float) -> str:
-        """Why it is time for zero."""
+        """Reason for scaling to zero, as text."""
         return f"no request for {self.seconds(now):.0f} s, idle_to_zero_s is {self.idle_to_zero_s:g}"
 
 
 def under_way(signals: ScalingSignals) -> int:
-    """Requests and sequences that somebody waits for now."""
+    """Queued requests and in-flight sequences now."""
     return signals.traffic.queued + sum(pool.sequences for pool in signals.pools)

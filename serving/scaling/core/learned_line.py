@@ -1,8 +1,8 @@
-"""How the time of something depends on its size, learned from work: a line.
+"""Linear dependence of the time of work on its size, learned online.
 
-time                                 level: of the last minute of work; it moves with the traffic's contexts
-  |                  ...·'''        slope: how both moved together within minutes, over hours; what moves
-  |        ...·''' <- now                   slower is traffic that changed, and says nothing of the slope
+time                                 level: mean of the last minute of work; it changes with the traffic's contexts
+  |                  ...·'''        slope: from joint deviations within minutes, averaged over hours; slower
+  |        ...·''' <- now                   changes are due to the traffic, and do not count for the slope
   +------------------------- size
 """
 
@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass, field
 
 LEVEL_S = 60.0
-"""Time constant of where on the line the pool is [s of an instance's work, as all of them here]."""
+"""Time constant of the current point on the line [s of an instance's work, as all constants in this file]."""
 TRAFFIC_S = 600.0
-"""Time constant of what is taken for the traffic's own: only moves against it tell of the slope."""
+"""Time constant of the traffic's own changes: only deviations from its mean count for the slope."""
 SLOPE_S = 7200.0
 """Time constant of the slope."""
 
 
 @dataclass(slots=True)
 class _Mean:
-    """Means of both quantities, with forgetting."""
+    """Exponential means of size and time."""
 
     constant_s: float
     size: float = 0.0
@@ -35,24 +35,24 @@ class _Mean:
 
 @dataclass(slots=True)
 class LearnedLine:
-    """One line.
+    """One line, learned by exponentially weighted regression.
 
     Args:
-        same: mean square of the moves of the size below which they tell no slope.
+        same: mean square of the deviations of the size below which no slope is inferred.
     """
 
     same: float
     _level: _Mean = field(default_factory=lambda: _Mean(LEVEL_S))
     _traffic: _Mean = field(default_factory=lambda: _Mean(TRAFFIC_S))
     _worked_s: float = 0.0
-    """Decayed like the moves."""
+    """Decays like `_moves`."""
     _moves: float = 0.0
-    """Squares of moves of the size, times the seconds of work with it."""
+    """Sum of squared deviations of the size, weighted by seconds of work."""
     _answers: float = 0.0
-    """Moves of the size times those of the time, times the same."""
+    """Sum of products of the deviations of size and time, with the same weights."""
 
     def see(self, size: float, time_s: float, seconds: float) -> None:
-        """Add work: a size took `time_s`, for `seconds`."""
+        """Add `seconds` of work in which `size` took `time_s`."""
         self._level.add(size, time_s, seconds)
         self._traffic.add(size, time_s, seconds)
         keep = math.exp(-seconds / SLOPE_S)
@@ -63,22 +63,22 @@ class LearnedLine:
 
     @property
     def known(self) -> bool:
-        """Whether anything was seen."""
+        """Whether any work was added."""
         return self._worked_s > 0
 
     @property
     def size(self) -> float:
-        """Mean size lately."""
+        """Recent mean size."""
         return self._level.size
 
     @property
     def time_s(self) -> float:
-        """Mean time lately [s]."""
+        """Recent mean time [s]."""
         return self._level.time_s
 
     @property
     def slope_s(self) -> float:
-        """Seconds that one more costs; 0 = not known."""
+        """Additional time per unit of size [s]; 0 = not known."""
         if self._moves <= self.same * self._worked_s:
             return 0.0
         return max(0.0, self._answers / self._moves)

@@ -1,8 +1,8 @@
-"""Which replicas leave when a pool becomes smaller. Pure.
+"""Which replicas are removed when a pool shrinks. Pure.
 
 n0: decode, decode, decode, prefill     n1: decode, decode     n2 (Ray's head): decode
-hosts can be given back:    one leaves: of n1, which has least      two: n1 is empty
-they cannot:                one leaves: of n0, which has most       two: of n0 and n1
+hosts can be released:      remove one: from n1, which has fewest   two: both from n1, which is then empty
+hosts cannot:               remove one: from n0, which has most     two: one from n0, one from n1
 """
 
 from collections import Counter
@@ -14,10 +14,10 @@ from serving.ids import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A replica that has its place.
+    """A replica on a host.
 
     Args:
-        since: when it was asked for; of equals the newest leaves.
+        since: when it was requested; among equal replicas the latest is removed.
     """
 
     pool: str
@@ -28,14 +28,14 @@ class Placed:
 
 
 def leavers(pool: str, count: int, placed: Iterable[Placed], kept: Collection[NodeId] = ()) -> tuple[str, ...]:
-    """Names of the replicas of a pool that leave, at most `count`, where hosts can be given back.
+    """Names of the replicas of a pool to remove, at most `count`, if hosts can be released.
 
-    As many hosts as possible become empty of everything; then as many as possible keep memory servers only; what is
-    left to go goes from the host with the fewest NPUs in use.
+    As many hosts as possible become empty; then as many as possible keep only memory servers; the rest is removed from
+    the hosts with the fewest NPUs in use.
 
     Args:
         placed: replicas of all pools.
-        kept: hosts that nobody takes back, as Ray's head: replicas leave them last.
+        kept: hosts that cannot be released, such as Ray's head: their replicas are removed last.
     """
     hosts: dict[NodeId, _Host] = {}
     for one in placed:
@@ -60,9 +60,9 @@ def leavers(pool: str, count: int, placed: Iterable[Placed], kept: Collection[No
 
 
 def leavers_of_the_fullest(pool: str, count: int, placed: Iterable[Placed]) -> tuple[str, ...]:
-    """Names of the replicas of a pool that leave, at most `count`, where no host can be given back.
+    """Names of the replicas of a pool to remove, at most `count`, if no host can be released.
 
-    Each leaves the host that has most of the pool, so that the loss of a host costs as few of its replicas as possible.
+    Each is removed from the host with most replicas of the pool, so that the loss of a host costs as few as possible.
 
     Args:
         placed: replicas of all pools.
@@ -78,17 +78,17 @@ def leavers_of_the_fullest(pool: str, count: int, placed: Iterable[Placed]) -> t
 
 
 def emptied(names: Collection[str], placed: Sequence[Placed], kept: Collection[NodeId] = ()) -> tuple[NodeId, ...]:
-    """Hosts that have nothing of ours once these replicas have left, in order of their ids."""
+    """Hosts without any replica once these have been removed, in order of their ids."""
     before = {one.host for one in placed}
     after = {one.host for one in placed if one.name not in names}
     return tuple(sorted(before - after - set(kept)))
 
 
 class _Host:
-    """A host, as one pool sees it.
+    """A host with its replicas of one pool and of all others.
 
     Args:
-        kept: nobody takes it back.
+        kept: whether the host cannot be released.
     """
 
     def __init__(self, host: NodeId, *, kept: bool) -> None:
@@ -99,14 +99,14 @@ class _Host:
 
     @property
     def can_be_left(self) -> bool:
-        """Whether no NPU is in use here once the pool's replicas have left, and somebody takes it back then."""
+        """Whether the host can be released and uses no NPU once the pool's replicas have been removed."""
         return not self.kept and not self.npus_beside
 
     def emptied_first(self) -> tuple[bool, int, NodeId]:
-        """Order in which hosts are left: without memory servers, then few replicas, so that most hosts are emptied."""
+        """Sort key for emptying hosts: without memory servers first, then fewest replicas, to empty most hosts."""
         return self.others > 0, len(self.own), self.host
 
     def used_least(self) -> tuple[bool, int, int, NodeId]:
-        """Order in which hosts give single replicas."""
+        """Sort key of the hosts from which single replicas are removed."""
         npus = self.npus_beside + sum(one.npus for one in self.own)
         return self.kept, npus, self.others + len(self.own), self.host

@@ -1,4 +1,4 @@
-"""The ledger: every change of a target and every hold, with who asked and why; the newest ones are kept."""
+"""The ledger: every change of a target and every hold, with its origin and reason; the latest entries are stored."""
 
 import json
 from collections import Counter, defaultdict, deque
@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeVar
 from hardware.nesting import parse_json
 from serving.scaling.core.decision import LedgerEntry, ScaleKind
 
-# Logs that outlive the board: JSON lines, so many to a value, so that a new row rewrites little.
+# Logs that survive the board: JSON lines, `PER_VALUE` to a value, so that a new row rewrites little.
 #
-# The store has a bounded number of bounded values.
+# The store has a bounded number of values of bounded size.
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ PER_VALUE = 100
 
 
 class KeyedValues(Protocol):
-    """Small values by key that outlive the process; live they are `KeptValues`."""
+    """Small values by key that survive the process; `KeptValues` in a live system."""
 
     def get(self, key: str) -> bytes | None: ...
 
@@ -28,22 +28,23 @@ class KeyedValues(Protocol):
 
 
 class KeptRow(Protocol):
-    """One row; ids count up."""
+    """One row of a log, with increasing ids."""
 
     @property
     def id(self) -> int: ...
 
     def kept(self) -> dict[str, Any]:
-        """Ready for JSON, with everything that makes the row again."""
+        """The row ready for JSON, with everything needed to restore it."""
 
 
 class KeptRows:
     """The rows of one log.
 
     Args:
-        kept: where they are kept; None = nowhere. `prefix`: of their keys.
+        kept: where they are stored; None = not stored.
+        prefix: of their keys.
     Attributes:
-        warnings: about rows that were left out.
+        warnings: about rows that were skipped.
     """
 
     def __init__(self, kept: KeyedValues | None, prefix: str) -> None:
@@ -52,10 +53,10 @@ class KeptRows:
         self._prefix = prefix
 
     def read(self, make: Callable[[dict[str, Any]], T]) -> list[T]:
-        """Rows that are kept, oldest first; what is damaged, or another version wrote, is left out.
+        """Stored rows, oldest first; damaged ones, and those of an incompatible version, are skipped.
 
         Args:
-            make: makes a row of what was kept. Raises: ValueError, TypeError, KeyError if it cannot.
+            make: restores a row; raises ValueError, TypeError or KeyError if it cannot.
         """
         if self._kept is None:
             return []
@@ -69,11 +70,10 @@ class KeptRows:
         return found
 
     def write(self, changed: int, rows: Iterable[KeptRow]) -> None:
-        """Keep a row that is new or has changed, by its id.
+        """Store a new or changed row, given by its id, and delete values that contain only older rows than `rows`.
 
         Args:
             rows: all rows of the log, oldest first.
-        Effects: rows older than these are kept no longer, but for those in the value of the oldest.
         """
         if self._kept is None:
             return
@@ -90,20 +90,20 @@ class KeptRows:
         return f"{self._prefix}{place:09d}"
 
 
-# The ledger: every change of a target and every hold, with who asked and why; the newest ones are kept.
+# The ledger.
 
 KEPT = 1_000
-"""Entries in memory, and kept, but for what its last value holds beyond."""
+"""Entries in memory and in the store, whose oldest value may contain some more."""
 _PREFIX = "decisions/"
 
 
 class Ledger:
-    """Appends, and finds again what its predecessor in this process's place wrote.
+    """Append-only log of changes, which starts with the entries stored by the previous process.
 
     Args:
-        kept: where they are kept; None = nowhere.
+        kept: where entries are stored; None = not stored.
     Attributes:
-        warnings: about entries that cannot be read.
+        warnings: about stored entries that cannot be read.
     """
 
     def __init__(self, kept: KeyedValues | None = None) -> None:
@@ -112,12 +112,12 @@ class Ledger:
         self.warnings = self._rows.warnings
         self._last_id = self._entries[-1].id if self._entries else 0
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        """Entries by pool and kind, those that were found included."""
+        """Number of entries by pool and kind, restored ones included."""
         for entry in self._entries:
             self.counts[entry.pool][entry.kind.value] += 1
 
     def add(self, at: float, pool: str, before: int, target: int, kind: ScaleKind, reason: str, by: str) -> LedgerEntry:
-        """Write one change down. Effects: it is kept, and the oldest ones are not any more."""
+        """Append and store one change; beyond `KEPT` the oldest entry is dropped."""
         self._last_id += 1
         entry = LedgerEntry(self._last_id, at, pool, before, target, kind, reason, by)
         self._entries.append(entry)
@@ -126,11 +126,11 @@ class Ledger:
         return entry
 
     def last(self, pool: str) -> LedgerEntry | None:
-        """The newest entry about a pool; None = there is none."""
+        """The latest entry about a pool; None = there is none."""
         return next((entry for entry in reversed(self._entries) if entry.pool == pool), None)
 
     def newest(self, pool: str | None = None, after: int = 0, limit: int = KEPT) -> list[LedgerEntry]:
-        """Entries with an id above `after`, newest first."""
+        """Entries with an id above `after`, latest first."""
         found = [e for e in reversed(self._entries) if e.id > after and pool in (None, e.pool)]
         return found[:limit]
 

@@ -1,8 +1,8 @@
-"""Where a rate is going: level and trend of something that is counted, and how noisy that knowledge is.
+"""Forecast of a rate from event counts: level, trend, and the standard error of both.
 
-Holt's method with time constants instead of gains, so that looks may come at any distance. Counts of independent events
-scatter the more the shorter one counts; the spread kept here is per second of counting, so that the scatter of a rate
-over any length of time follows from it.
+Holt's method with time constants instead of gains, so that polls may be unevenly spaced. Counts of independent events
+scatter more over shorter intervals; the variance is kept per second of counting, so that the standard deviation of a
+rate over any interval follows from it.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import NamedTuple
 from serving.scaling.core.totals import Recent
 
 LEVEL_S = 60.0
-"""Time constant of the level: long enough for a few hundred requests of a busy pool, short against the hour on which
-traffic turns. What is faster than this is a burst, and judged by its queue."""
+"""Time constant of the level: a few hundred requests of a busy pool, and short compared with the hour in which traffic
+changes. Faster changes are bursts, which are judged by their queue."""
 TREND_S = 600.0
 """Time constant of the trend: a slope must last for minutes before instances are started for it."""
 STEADY_S = 600.0
@@ -22,7 +22,7 @@ STEADY_S = 600.0
 SPREAD_S = 900.0
 """Time constant of the spread."""
 BIN_S = 2.0
-"""Counts are taken together for at least this long: shorter ones are mostly zeros."""
+"""Counts are accumulated for at least this long: shorter ones are mostly zero."""
 
 
 @dataclass(slots=True)
@@ -31,21 +31,18 @@ class LoadForecast:
 
     level: float = 0.0
     steady: float = 0.0
-    """The level over ten times as long: what the rate has been, where `level` is what it seems to be."""
+    """The level over ten times as long: the past rate, where `level` estimates the current one."""
     trend: float = 0.0
     """Per second."""
     spread: float = 0.0
-    """Variance of the rate counted over one second, around what was expected."""
+    """Variance of the rate counted over one second, around the expected rate."""
     elapsed_s: float = 0.0
     """Since the first count."""
     _amount: float = 0.0
     _amount_s: float = 0.0
 
     def add(self, amount: float, seconds: float) -> None:
-        """Count what happened in the last `seconds`.
-
-        Effects: level, trend and spread move once enough time came together.
-        """
+        """Count what happened in the last `seconds`; level, trend and spread are updated once per `BIN_S`."""
         self._amount += amount
         self._amount_s += seconds
         if self._amount_s >= BIN_S:
@@ -53,12 +50,12 @@ class LoadForecast:
             self._amount = self._amount_s = 0.0
 
     def ahead(self, seconds: float) -> float:
-        """The rate so much later, never below 0. A trend is not believed for longer than it took to see it."""
+        """The rate `seconds` from now, at least 0. The trend is extrapolated by at most `TREND_S`."""
         return max(0.0, self.level + self.trend * min(seconds, TREND_S))
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the level: an average with forgetting has seen two time constants."""
+        """Standard deviation of the level: an exponential average covers two time constants."""
         return math.sqrt(self.spread / min(2 * LEVEL_S, max(self.elapsed_s, BIN_S)))
 
     def noise_over(self, seconds: float) -> float:
@@ -70,7 +67,7 @@ class LoadForecast:
         self.elapsed_s += seconds
         gain = gain_of(seconds, LEVEL_S, self.elapsed_s)
         level = max(0.0, expected + gain * (rate - expected))
-        if self.elapsed_s > seconds:  # the first count is nothing that could have been expected
+        if self.elapsed_s > seconds:  # nothing was expected of the first count
             error = (rate - expected) ** 2 * seconds
             self.spread += gain_of(seconds, SPREAD_S, self.elapsed_s) * (error - self.spread)
         if self.elapsed_s > LEVEL_S:
@@ -80,21 +77,21 @@ class LoadForecast:
 
 
 def gain_of(seconds: float, constant_s: float, elapsed_s: float) -> float:
-    """Weight of the newest of values that are `seconds` apart: a plain mean at first, then one that forgets.
+    """Weight of the latest of values that are `seconds` apart: a plain mean at first, then an exponential average.
 
     Args:
-        elapsed_s: since the first value, this one included; 0 = forget from the start.
+        elapsed_s: since the first value, this one included; 0 = exponential from the start.
     """
     forgetting = 1.0 - math.exp(-seconds / constant_s)
     return max(forgetting, seconds / elapsed_s) if elapsed_s > 0 else forgetting
 
 
-# Averages that forget: of a stock (how many are there) and of a share (how many of those).
+# Exponential averages of a stock (a number of items) and of a share.
 
 
 @dataclass(slots=True)
 class StockAverage:
-    """Mean and scatter of something that is there, such as running sequences.
+    """Mean and standard deviation of a stock, such as the number of running sequences.
 
     Args:
         constant_s: time constant.
@@ -115,7 +112,7 @@ class StockAverage:
         self.mean += gain * apart
         slow = gain_of(seconds, 10 * self.constant_s, self.elapsed_s)
         self.steady += slow * (value - self.steady)
-        # Welford's step with forgetting; the first value is no scatter
+        # Welford's step with exponential weights; the first value has no deviation
         if self.elapsed_s > seconds:
             self.variance += slow * (apart * (value - self.mean) - self.variance)
 
@@ -125,33 +122,33 @@ class StockAverage:
         return math.sqrt(max(0.0, self.variance))
 
     def noise(self, memory_s: float) -> float:
-        """Standard deviation of the mean, if the stock forgets itself within `memory_s`: residence of what is there."""
+        """Standard deviation of the mean, if the stock's correlation time is `memory_s`, the residence of its items."""
         return math.sqrt(max(0.0, self.variance) * memory_s / (memory_s + self.constant_s))
 
 
 @dataclass(slots=True)
 class ShareAverage:
-    """Amounts of one thing per amount of another, both recent."""
+    """Ratio of two amounts, both exponentially weighted."""
 
     constant_s: float
     part: float = 0.0
     whole: float = 0.0
 
     def add(self, part: float, whole: float, seconds: float) -> None:
-        """Count both for the last `seconds`. Effects: what was known decays."""
+        """Count both for the last `seconds`; earlier amounts decay."""
         keep = math.exp(-seconds / self.constant_s)
         self.part = self.part * keep + part
         self.whole = self.whole * keep + whole
 
     def value(self, unknown: float) -> float:
-        """Part per whole, or `unknown` before anything was counted."""
+        """Part per whole, or `unknown` before the first count."""
         return self.part / self.whole if self.whole > 1e-9 else unknown
 
 
-# How much comes right now, counted over several short times at once: a burst is neither to be imagined nor awaited.
+# Current rate, counted over several short windows at once, so that bursts are detected early and without false alarms.
 #
-# The shorter a count, the less it is to be believed: each is lowered by a few of its standard deviations, and the one
-# that then says most is taken. Twice the traffic shows within ten seconds, eight times the traffic within one or two.
+# Short counts are noisy: each is lowered by a few of its standard deviations, and the highest result is used. Twice the
+# traffic is detected within ten seconds, eight times the traffic within one or two.
 
 WINDOWS_S = (2.0, 5.0, 10.0, 20.0, 40.0)
 
@@ -162,29 +159,30 @@ def _windows() -> tuple[Recent, ...]:
 
 @dataclass(slots=True)
 class FastRate:
-    """Fast estimate of the rate of something that is counted.
+    """Fast estimate of the rate of counted events.
 
     Args:
-        sigmas: standard deviations by which a count is lowered; five counts a second find a rare one soon.
+        sigmas: standard deviations by which a count is lowered; high, since five windows at each poll soon find an
+            outlier.
     """
 
     sigmas: float
     _windows: tuple[Recent, ...] = field(default_factory=_windows)
 
     def add(self, amount: float, seconds: float) -> None:
-        """Count what came in the last `seconds`."""
+        """Count the events of the last `seconds`."""
         for window in self._windows:
             window.add(amount, seconds)
 
     def rate(self, course: LoadForecast) -> float:
-        """Per second, as the most telling count says it."""
+        """Rate [1/s] of the window with the highest lower bound."""
         return max(self._windows, key=lambda window: self._at_least(window, course)).rate
 
     def surely(self, course: LoadForecast) -> float:
-        """Per second, at the least.
+        """Lower bound of the rate [1/s].
 
         Args:
-            course: of the same thing, for its noise.
+            course: forecast of the same rate, for its noise.
         """
         return max(self._at_least(window, course) for window in self._windows)
 
@@ -192,16 +190,16 @@ class FastRate:
         return max(0.0, window.rate - self.sigmas * course.noise_over(window.seconds))
 
 
-# How fast a stock grows right now, told from its own scatter over several short times at once.
+# Current growth of a stock, separated from its scatter over several short windows at once.
 #
-# Sequences may become more although no more requests come: when answers become longer, nobody leaves for a while.
-# Neither arrivals nor a residence measured on those who left show that; the number itself does.
+# The number of sequences may grow at a constant request rate: when responses become longer, fewer end for a while.
+# Neither arrivals nor the residence of finished sequences show that; the number itself does.
 
 GROWTH_WINDOWS_S = (5.0, 10.0, 20.0, 40.0)
 
 
 class Rise(NamedTuple):
-    """By how much a stock will have grown: at the least, 0 if it may be chance; and the best guess."""
+    """Expected growth of a stock: its lower bound, 0 if the growth may be chance, and the most likely value."""
 
     surely: float
     likely: float
@@ -209,7 +207,7 @@ class Rise(NamedTuple):
 
 @dataclass(slots=True)
 class GrowthRate:
-    """GrowthRate of a stock that grows by arrivals and shrinks by departures.
+    """Growth of a stock with arrivals and departures.
 
     Args:
         sigmas: standard deviations by which a slope is lowered.
@@ -217,23 +215,23 @@ class GrowthRate:
 
     sigmas: float
     _seen: deque[tuple[float, float]] = field(default_factory=deque)
-    """Clock and stock at each look."""
+    """Clock [s] and stock at each poll."""
     _clock_s: float = 0.0
 
     def add(self, stock: float, seconds: float) -> None:
-        """Add the stock now, `seconds` after the last tick. Effects: forgets what is older than the longest window."""
+        """Add the current stock, `seconds` after the last poll; values older than the longest window are dropped."""
         self._clock_s += seconds
         self._seen.append((self._clock_s, stock))
         while len(self._seen) > 2 and self._seen[1][0] <= self._clock_s - GROWTH_WINDOWS_S[-1]:
             self._seen.popleft()
 
     def ahead(self, seconds: float, arrivals: LoadForecast) -> Rise:
-        """Growth within so many seconds, as the most telling window says it.
+        """Growth within the next `seconds`, from the window with the highest lower bound.
 
         Args:
-            arrivals: of the same stock. What leaves scatters like what comes, so that a difference over some time has
-                twice its variance.
-        Returns: a slope is not believed for longer than it took to see it.
+            arrivals: forecast of the stock's arrivals. Departures scatter like arrivals, so a difference of the stock
+                has twice the variance of the arrivals.
+        Returns: growth; a slope is extrapolated by at most the time over which it was measured.
         """
         best, windows, stock = Rise(0.0, 0.0), list(GROWTH_WINDOWS_S), self._seen[-1][1] if self._seen else 0.0
         for clock_s, before in reversed(self._seen):

@@ -1,4 +1,4 @@
-"""Room for a pool's replicas: on the nodes there are, on those that Ray may add; and the waits for these."""
+"""Capacity for a pool's replicas on existing nodes and on nodes that Ray may add, and the waits for added nodes."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +18,12 @@ WAITS = "waits for a node"
 
 
 class NodeRoom:
-    """Answers about room. Time is passed in, so are looks.
+    """Capacity checks for targets. Time and snapshots are passed in.
 
     Args:
-        sizes: of a replica of each pool.
-        came: told of each pool for which a node came, and when.
-        anywhere: the NPUs of a replica may be on any nodes; otherwise it lies whole on one.
+        sizes: of one replica of each pool.
+        came: called with the pool and the time when a node has been added for a pool that waited.
+        anywhere: the NPUs of a replica may be on several nodes; otherwise all are on one node.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeRoom:
         self._anywhere = anywhere
         self._waits = NodeWaits(settings.node_wait_s)
         self._told: dict[str, int] = {}
-        """Id of the decision that says that a pool waits, by pool."""
+        """Id of the decision that records the wait of a pool, by pool."""
 
     @property
     def grows(self) -> bool:
@@ -49,34 +49,34 @@ class NodeRoom:
 
     @property
     def usual_s(self) -> float:
-        """Implements `NodeWaits.usual_s`."""
+        """Median wait for an added node [s], see `NodeWaits.usual_s`."""
         return self._waits.usual_s
 
     def fits(self, pool: str, sight: ClusterSnapshot) -> int:
-        """The largest target that fits on the nodes there are."""
+        """The largest target that fits on the existing nodes."""
         return fits(pool, self._sizes, *self._places(sight))
 
     def used(self, sight: ClusterSnapshot) -> ReplicaSize:
-        """NPUs and UB memory that somebody has, replicas that leave included."""
+        """NPUs and UB memory held by replicas, draining ones included."""
         return used(self._sizes, sight.deployments)
 
     def most(self, pool: str, sight: ClusterSnapshot) -> int:
-        """The largest target that is accepted: what fits, or where Ray may add nodes the pool's most."""
+        """The largest accepted target: what fits, or the pool's maximum if that is more and Ray may add nodes."""
         room = self.fits(pool, sight)
         return max(room, self._settings.bounds(pool)[1]) if self.grows else room
 
     def shortage(self, pool: str, sight: ClusterSnapshot) -> str:
-        """Why one more than fits has no place."""
+        """Why one replica more than fits cannot be placed."""
         return shortage(pool, self._sizes, *self._places(sight))
 
     def wait_of(self, pool: str, target: int, sight: ClusterSnapshot) -> str:
-        """End of a reason, for a target that has no room yet."""
+        """Suffix of a decision's reason for a target that does not fit yet; "" if it fits."""
         return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
 
     def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
-        """A scaler's target, cut to what fits; the reason then says so.
+        """A scaler's target, reduced to what fits; the reason mentions the reduction.
 
-        Returns: None if nothing changes, or the pool has another target by now than the scaler saw.
+        Returns: None if the target does not change, or differs from the one in the scaler's signals.
         """
         pool, target = wanted.pool, wanted.target
         seen = sight.deployments.get(pool)
@@ -92,14 +92,15 @@ class NodeRoom:
         return structs.replace(wanted, target=target, reason=reason)
 
     def waited_s(self, pool: str, now: float) -> float | None:
-        """How long a pool has waited for a node; None = it does not."""
+        """How long a pool has waited for a node [s]; None = it does not wait."""
         return self._waits.waited_s(pool, now)
 
     def look(self, pool: str, sight: ClusterSnapshot, now: float) -> PoolTarget | None:
-        """Compare a pool's target with the room there is, if Ray may add nodes.
+        """Compare a pool's target with the available capacity, if Ray may add nodes.
 
-        Returns: what is to be written down: that a wait has begun which no decision tells of, since a node was lost or
-        the pool began without one; that room came; that none came, and to which target the pool goes back.
+        Returns: the change to record. A wait that no decision has recorded yet has started, because a node was lost or
+            the pool started without one; capacity has become available; or the wait has timed out, and the pool
+            returns to a smaller target.
         """
         if not self.grows:
             return None
@@ -115,14 +116,14 @@ class NodeRoom:
             self._came(pool, now)
             return PoolTarget(pool, target, target, ScaleKind.STAY, f"room came after {after}")
         least = max(room, self._settings.bounds(pool)[0])
-        if least >= target:  # somebody has to serve
+        if least >= target:  # the pool's minimum has to serve
             reason = f"no node came for {after}, and {target} is the least of {pool}: {WAITS}"
             return PoolTarget(pool, target, target, ScaleKind.STAY, reason)
         reason = f"no node came for {after}, {room} fit: {self.shortage(pool, sight)}"
         return PoolTarget(pool, target, least, ScaleKind.FIT, reason)
 
     def note(self, entry: LedgerEntry) -> None:
-        """A decision was written down. Effects: if its pool waits for a node then, it is the one that says so."""
+        """A decision was recorded. If its pool now waits for a node, this decision shows the wait."""
         if entry.reason.endswith(WAITS):
             self._told[entry.pool] = entry.id
             self._waits.begin(entry.pool, entry.at)
@@ -132,14 +133,14 @@ class NodeRoom:
             self._waits.forget(entry.pool)
 
     def row(self, entry: LedgerEntry, now: float) -> dict[str, Any]:
-        """A decision ready for JSON, with how long its pool has waited for a node, None = it does not."""
+        """A decision ready for JSON, with how long its pool has waited for a node [s]; None = it does not wait."""
         waits = self._told.get(entry.pool) == entry.id
         return {**entry.row(), "waits_s": self.waited_s(entry.pool, now) if waits else None}
 
     def leaving(self, pool: str, target: int, sight: ClusterSnapshot) -> tuple[tuple[str, ...], str]:
-        """Which replicas leave if a pool is to have `target`, and the end of a reason: hosts that are empty then.
+        """Replicas to remove so that a pool has `target`, and a suffix of the reason that names the hosts emptied.
 
-        Replicas that do not serve yet leave first; which of these, is Serve's choice.
+        Replicas that do not serve yet are removed first; Serve selects them.
         """
         placed = [
             Placed(name, one.name, one.node, self._sizes[name].of(one).npus, one.started_at)
@@ -163,15 +164,15 @@ class NodeRoom:
         return sight.deployments, sight.nodes
 
 
-# Targets that wait for a node which Ray may add: for how long, and when the wait is over or in vain. Pure.
+# Targets that wait for a node which Ray may add: how long, and whether the wait succeeded or timed out. Pure.
 
 KEPT = 8
-"""Waits of which `usual_s` is made."""
+"""Latest successful waits from which `usual_s` is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeWait:
-    """A wait that has ended: `came` after so many seconds, or `vain`."""
+    """A finished wait: `came` if capacity became available, `vain` if the wait timed out, and its length [s]."""
 
     how: Literal["came", "vain"]
     after_s: float
@@ -181,7 +182,7 @@ class NodeWaits:
     """Waits by pool. Time is passed in.
 
     Args:
-        limit_s: a wait that is longer is in vain.
+        limit_s: after which a wait times out.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -191,18 +192,18 @@ class NodeWaits:
 
     @property
     def usual_s(self) -> float:
-        """How long a node takes to come, from the target that needs it on; 0 = none has come yet."""
+        """Median time from a target that needs a node until it fits [s]; 0 = no wait has succeeded yet."""
         return median(self._came) if self._came else 0.0
 
     def waited_s(self, pool: str, now: float) -> float | None:
-        """How long a pool has waited; None = it does not."""
+        """How long a pool has waited [s]; None = it does not wait."""
         since = self._since.get(pool)
         return now - since if since is not None else None
 
     def observe(self, pool: str, target: int, room: int, now: float) -> NodeWait | None:
-        """A look at a pool: its target, and how many replicas have room. Returns: the end of a wait, once.
+        """Update a pool's wait from its target and the number of replicas that fit.
 
-        Effects: begins, or ends, the pool's wait.
+        Returns: the finished wait, once; None if the pool still waits or does not wait.
         """
         since = self._since.get(pool)
         if target > room:
@@ -218,19 +219,19 @@ class NodeWaits:
         return NodeWait("came", now - since)
 
     def begin(self, pool: str, now: float) -> None:
-        """A pool was given a target without room: it waits from now on, unless it does already."""
+        """Start the wait of a pool whose target does not fit, unless it already waits."""
         self._since.setdefault(pool, now)
 
     def forget(self, pool: str) -> None:
-        """The pool's target was made smaller on purpose: nothing is waited for, and nothing came."""
+        """Cancel the pool's wait: its target was lowered deliberately."""
         self._since.pop(pool, None)
 
 
-# Durations as people read them in reasons.
+# Durations as shown in reasons.
 
 
 def duration_text(seconds: float) -> str:
-    """A time in the unit that a person would use: `90 s`, `10 min`, `2 h`."""
+    """A duration in the largest unit that is exact: `90 s`, `10 min`, `2 h`."""
     if seconds >= 7200 and seconds % 3600 == 0:
         return f"{seconds / 3600:.0f} h"
     if seconds >= 120 and seconds % 60 == 0:

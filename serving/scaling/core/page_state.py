@@ -22,7 +22,7 @@ from serving.scaling.core.signals import INSIDE, KVCACHE, NOT_THERE, members_of,
 from serving.values.system_tally import HostRow
 
 SHOWN = 50
-"""Decisions on the page, and events."""
+"""Number of decisions, and of events, on the page."""
 _WORKING = ("serving", "draining")
 
 
@@ -41,12 +41,12 @@ def pool_rows(
 
     Args:
         room: most replicas that fit, by pool.
-        shortages: why one more than are asked for has no place, of the pools where that is so.
-        holds: `{"left_s", "by"}` of the pools that are held.
-        hit_rate: share of looked-up tokens that the KV-cache pool had; None = nothing was looked up.
-        lost: replicas that are dead or frozen, whatever Serve says, by name.
+        shortages: for pools where one more than the target does not fit, why.
+        holds: `{"left_s", "by"}` of the held pools.
+        hit_rate: share of looked-up tokens found in the KV-cache pool; None = no lookups.
+        lost: replicas that are dead or frozen, by name; overrides Serve's state.
         busy: shares of time in which instances worked.
-        waits: how long pools have waited for a node [s]; None = they do not.
+        waits: how long pools have waited for a node [s]; None = they do not wait.
     """
     rows = []
     for pool, size in sizes_of(config).items():
@@ -83,9 +83,9 @@ def pool_rows(
 
 
 def hardware(config: ServeConfig, sight: ClusterSnapshot, now: float) -> dict[str, Any]:
-    """NPUs and UB memory in use and offered, and the same of each node, with the names of its NPUs.
+    """NPUs and UB memory in use and offered, in total and for each node, with the names of its NPUs.
 
-    A lost node has a row, and no part in the sums.
+    A lost node has a row but is not part of the totals.
     """
     all_used, all_offered = used(sizes_of(config), sight.deployments), offered(sight.nodes)
     nodes = [*sight.nodes, *(lost.seen for lost in sight.lost_nodes)]
@@ -97,7 +97,7 @@ def hardware(config: ServeConfig, sight: ClusterSnapshot, now: float) -> dict[st
 
 
 def host_rows(config: ServeConfig, sight: ClusterSnapshot, now: float) -> tuple[HostRow, ...]:
-    """Nodes with what they offer and what replicas have of it: living ones by number, then lost ones."""
+    """Nodes with their resources and the part used by replicas: live nodes by number, then lost ones."""
     lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
     gateways = sight.others.get(GATEWAY, NOT_THERE).replicas
     rows = []
@@ -124,7 +124,7 @@ def host_rows(config: ServeConfig, sight: ClusterSnapshot, now: float) -> tuple[
 
 
 def _node_row(node: SeenNode, row: HostRow) -> dict[str, Any]:
-    """A Ray node, which may be several hosts."""
+    """Row of a Ray node, which may consist of several hosts."""
     devices = range(node.npus)
     npus = npu_ids(devices, node.number) if node.number is not None else [f"{node.name}.npu{one}" for one in devices]
     return {
@@ -158,7 +158,7 @@ def _engine_load(sight: ClusterSnapshot, pool: str) -> dict[str, Any]:
 
 
 def _replica(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
-    """One instance, or a group: what its ranks have together, and each of them."""
+    """Row of one instance, or of a group with the sums over its ranks and a row for each."""
     members = sight.instances_of(replica.name)
     ranks = [_rank(member) for member in members if "rank" in member.facts]
     phase = replica.phase
@@ -182,7 +182,7 @@ def _rank(member: SeenMember) -> dict[str, Any]:
 
 
 def _load(members: list[SeenMember]) -> dict[str, Any]:
-    """Totals of some instances; of memory None where none says how much it has."""
+    """Totals of some instances; memory is None if no instance reports its capacity."""
     told = [member for member in members if member.facts.get("hbm_capacity_bytes")]
     return {
         "npus": [npu for member in members for npu in member.facts.get("npus", ())],
@@ -195,7 +195,7 @@ def _load(members: list[SeenMember]) -> dict[str, Any]:
 
 
 def _busy(shown: Mapping[str, Any], sight: ClusterSnapshot, busy: BusyShares) -> float | None:
-    """The share of an instance; of a group, that of its ranks on the average."""
+    """The busy share of an instance, or the mean over the ranks of a group."""
     names = [member.name.rpartition("#")[2] for member in sight.instances_of(shown["serve_name"])]
     shares = [share for name in names if (share := busy.share(name)) is not None]
     return sum(shares) / len(shares) if shares else None
@@ -232,7 +232,7 @@ def _server(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
 
 
 def _listed(sight: ClusterSnapshot, pool: str) -> tuple[SeenReplica, ...]:
-    """Replicas of a pool: those that serve first, then those that come, then those that go."""
+    """Replicas of a pool: serving ones first, then starting, then draining ones."""
     order = list(ReplicaPhase)
     order.sort(key=lambda phase: phase is not ReplicaPhase.SERVING)
     replicas = sight.deployments.get(pool, NOT_THERE).replicas

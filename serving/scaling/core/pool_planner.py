@@ -11,17 +11,17 @@ from serving.scaling.core.demand import Demand, Outlook
 from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
 from serving.values.signals import PoolSignals
 
-# Down with patience: a pool shrinks only to what was enough all the time lately.
+# Stabilization window: a pool shrinks only to the largest size needed within the window.
 
 
 @dataclass(slots=True)
 class StabilizationWindow:
-    """Remembers what was needed for `hold_s`."""
+    """The sizes needed within the last `hold_s` seconds."""
 
     hold_s: float
     _since: float | None = None
     _needs: deque[tuple[float, int]] = field(default_factory=deque)
-    """Falling needs, each higher than all later ones."""
+    """Time and need, decreasing: each is higher than all later ones."""
 
     def add(self, now: float, need: int) -> None:
         """Add the number needed from now on."""
@@ -35,50 +35,49 @@ class StabilizationWindow:
 
     @property
     def highest(self) -> int:
-        """The most that was needed within `hold_s`; 0 before the first."""
+        """The largest size needed within `hold_s`; 0 before the first."""
         return self._needs[0][1] if self._needs else 0
 
     def over(self, now: float) -> bool:
-        """Whether `hold_s` was seen at all: nobody knows what was before the first look."""
+        """Whether the first need was added at least `hold_s` ago, so that the window is complete."""
         return self._since is not None and now - self._since >= self.hold_s
 
 
-# Utilisation target learnt from SLOs: missed ones lower it at once and are forgotten slowly; ones that are kept with
-# room to spare raise it slowly.
+# Utilization target learnt from SLOs: a violation lowers it at once and is forgotten slowly; SLOs met with slack raise
+# it slowly.
 #
-# What an instance can take is an estimate with a margin, and a margin that nobody ever uses is hardware that stands
-# idle.
+# The capacity of an instance is an estimate with a margin, and a margin that is never used is idle hardware.
 
 TARGET_STEP = 0.95
-"""From then on the pool stays below this part of the load at which a promise broke."""
+"""After an SLO violation the pool stays below this part of the load at which it occurred."""
 LEAST = 0.6
-"""Of the load that was aimed at: if promises break even below that, instances are not what is missing. Answers of a few
-tokens, for one, miss a strict time per token at any load: their handoff counts in it."""
+"""Part of the configured target load below which SLO violations are not caused by a lack of instances. Responses of a
+few tokens, for example, miss a strict time per token at any load, because it includes their handoff."""
 FORGET_S = 1800.0
-"""Time constant of forgetting: a lesson costs at most one change to unlearn in half an hour."""
+"""Time constant of forgetting: unlearning costs at most one change of the target in half an hour."""
 RISE_PER_S = 0.1 / 3600
-"""By how much of the configured aim it rises while nothing is missed: a tenth in an hour."""
+"""Rise of the target while no SLO is missed, as part of the configured target: a tenth in an hour."""
 FALL = 3.0
-"""It falls by no more than this many times as fast; for worse there is `learn`."""
+"""The target falls at most this many times as fast as it rises; `learn` handles worse cases."""
 MOST = 1.3
-"""Times the configured aim: beyond it the estimate is wrong, and to be mended."""
+"""Upper limit as a multiple of the configured target: beyond it the capacity estimate itself must be wrong."""
 NEAR = 0.8
-"""Of the load that is aimed at: promises that are kept at less say nothing about it."""
+"""Part of the target load below which a met SLO is no evidence about the target."""
 
 
 @dataclass(slots=True)
 class LoadTarget:
-    """Load of an instance that one pool aims at.
+    """Target load of an instance of one pool.
 
     Args:
-        aim: as configured.
+        aim: target as configured.
     """
 
     aim: float
     _more: float = 0.0
-    """By how much promises that were kept have raised the aim."""
+    """Increase of the target by met SLOs."""
     _missing: float = 0.0
-    """By how much the aim is lower now."""
+    """Current decrease of the target by violations."""
 
     @property
     def utilisation(self) -> float:
@@ -86,26 +85,23 @@ class LoadTarget:
         return self.aim + self._more - self._missing
 
     def new(self, load: float) -> bool:
-        """Whether broken promises at this load of an instance say something that the plan does not know.
+        """Whether SLO violations at this load of an instance are new information.
 
-        Beyond the load that is aimed at the plan asks for more anyway; far below it, more is not what is missing.
+        Above the target load the plan requests more instances anyway; far below it, more instances would not help.
         """
         return self.aim * LEAST < load <= self.utilisation
 
     def learn(self, load: float) -> None:
-        """Promises broke at this load of an instance.
-
-        Effects: aims lower, but never below `LEAST` of what was configured.
-        """
+        """Lower the target after SLO violations at this load of an instance, to no less than `LEAST` x configured."""
         lower = max(self.aim * LEAST, min(load, self.utilisation) * TARGET_STEP)
         self._missing = max(self._missing, self.aim + self._more - lower)
 
     def kept(self, load: float, missed: float, seconds: float) -> None:
-        """A pool worked at this load of an instance for so long.
+        """Raise the target if the pool ran at this load with fewer SLO violations than allowed; lower it with more.
 
         Args:
-            missed: promises broken lately, of those that may be: 1 = just as many.
-        Effects: aims higher while fewer are broken than may be, and lower again while more are.
+            missed: recent violations relative to the allowed number: 1 = exactly as many.
+            seconds: time that the pool ran at this load.
         """
         if load < NEAR * self.utilisation:
             return
@@ -113,30 +109,30 @@ class LoadTarget:
         self._more = min(max(0.0, self._more + change), self.aim * (MOST - 1.0))
 
     def forget(self, seconds: float) -> None:
-        """Time passed without broken promises."""
+        """Decay the decrease over `seconds` without violations."""
         self._missing *= math.exp(-seconds / FORGET_S)
 
 
-# The autoscaler's memory of one engine pool, and its plan for that pool if there were NPUs for everything.
+# Planner of one engine pool, as if NPUs were unlimited.
 
 CALM_SIGMAS = 2.5
-"""A pool shrinks only if it would still be large enough at a load so many standard deviations higher."""
+"""A pool shrinks only if it would be large enough at a load higher by this many standard deviations."""
 MEMORIES = 3.0
-"""A system fills up for this many times as long as work stays in it."""
+"""Time until a system is in steady state, in residence times of its work."""
 STEP = 3
-"""A pool shrinks by no more than one part of so many at a time, and shows how the rest does."""
+"""A pool shrinks by at most one part in this many at a time, so that the effect can be observed."""
 PLENTY = 2
-"""But at once to so many times what it needs: that many have nothing to show."""
+"""A pool may shrink at once to this many times its need, whatever `STEP` allows."""
 TRIFLE = 12
-"""It neither grows by plan nor shrinks by less than one part of so many: that would only be taken back."""
+"""Smallest planned change, as one part in this many: a smaller one would soon be reversed."""
 WARM_S = 10.0
-"""Of history before the smooth load is believed; until then queues speak."""
+"""History needed before the smooth load is used [s]; until then only queues count."""
 EDGE = 1e-6
-"""Rounding of a load that is exactly whole."""
+"""Tolerance for the rounding of whole loads."""
 
 
 class Wanted(Struct, frozen=True, gc=False):
-    """A target before NPUs are shared out."""
+    """A target before the NPUs are shared out."""
 
     target: int
     kind: ScaleKind
@@ -145,10 +141,11 @@ class Wanted(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class PoolPlanner:
-    """Memory and plan of one engine pool.
+    """History and plan of one engine pool.
 
     Args:
-        aim: load of an instance that is aimed at; hold_s: as in `[autoscaler]`.
+        aim: target load of an instance.
+        hold_s: as in `[autoscaler]`.
     """
 
     aim: float
@@ -157,7 +154,7 @@ class PoolPlanner:
     changed_at: float | None = None
     """When its target last changed."""
     _asked_at: float = 0.0
-    """When more instances came to be missing, because they were asked for or because some were lost."""
+    """When the number of missing instances last rose, by a larger target or a loss."""
     _missing: int = 0
     _target: int | None = None
     _patience: StabilizationWindow = field(init=False)
@@ -169,9 +166,7 @@ class PoolPlanner:
         self._patience = StabilizationWindow(self.hold_s)
 
     def outlook(self, now: float, pool: PoolSignals, start_s: float) -> Outlook:
-        """Serving instances over the coming time. Effects: notices that the target changed since the last tick, from
-        whatever side.
-        """
+        """Serving and starting instances of the pool. Records a change of the target since the last poll."""
         self._first_at = now if self._first_at is None else self._first_at
         if self._target is not None and pool.target != self._target:
             self.changed_at = now
@@ -180,19 +175,16 @@ class PoolPlanner:
         if coming > self._missing:
             self._asked_at = now
         self._missing = coming
-        # one that is late is expected to be late by as much again
+        # an overdue start is expected to take as long again as it is overdue
         ready = min(start_s, abs(self._asked_at + start_s - now))
         return Outlook(start_s, pool.running, coming, ready)
 
     def settled(self, now: float, seconds: float) -> bool:
-        """Whether the last change is so long ago."""
+        """Whether the last change of the target is at least `seconds` ago."""
         return self.changed_at is None or now - self.changed_at >= seconds
 
     def wanted(self, now: float, pool: PoolSignals, demand: Demand) -> Wanted:
-        """The target with NPUs for all, within the pool's bounds, at least 1.
-
-        Effects: remembers what was needed.
-        """
+        """The target with unlimited NPUs, within the pool's bounds, at least 1; records the need."""
         if demand.load is None:
             wanted = self._by_urgency(now, pool, demand)
         else:
@@ -256,7 +248,7 @@ class PoolPlanner:
         return enough, f"{needed} would have done for {self.hold_s:.0f} s{why}"
 
     def _patient(self, now: float, memory_s: float) -> bool:
-        """Whether it may shrink: steps down are few and large rather than many and small."""
+        """Whether the pool may shrink now: steps down are few and large rather than many and small."""
         rested = self.changed_at is None or now - self.changed_at >= self.hold_s / 2
         return rested and self._patience.over(now - MEMORIES * memory_s)
 
@@ -265,19 +257,19 @@ class PoolPlanner:
 
 
 def _instances(load: float, aim: float, swing: float) -> int:
-    """Instances that keep to the aim in the mean, and take what comes in short times."""
+    """Instances that keep the mean load at the target, and can absorb short-term peaks."""
     return math.ceil(max(load / aim, load + swing) - EDGE)
 
 
 def _words(load: float, aim: float, swing: float) -> str:
-    """The deciding term in `_instances`, in words: the mean at the aim, or what short times bring beside it."""
+    """The deciding term of `_instances` as text: the mean load at the target, or the load with short-term peaks."""
     if load + swing > load / aim:
         return f"load {load:.2f} and {swing:.2f} more in short times"
     return f"load {load:.2f} at {aim:.0%}"
 
 
 def _within(wanted: Wanted, pool: PoolSignals) -> Wanted:
-    """The same within the pool's bounds; at least 1, because zero is not for the load to decide."""
+    """The target within the pool's bounds; at least 1, because the load does not decide about scaling to zero."""
     target = min(pool.high, max(pool.low, 1, wanted.target))
     kind, reason = wanted.kind, wanted.reason
     if target != wanted.target:

@@ -1,5 +1,4 @@
-"""Pools and gateways that a lost host has crowded, as the board sees them: when each is spread again, see
-`pool_spread.py`."""
+"""Rebalancing of pools and gateways that the loss of a host has concentrated on the remaining hosts."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -18,12 +17,12 @@ REASONS = {"more": "one more, so that one can leave the fullest host", "less": "
 
 
 class PoolSpread:
-    """Decides about every pool but groups of ranks, which stay where they are. Time is passed in, so are looks.
+    """Rebalancing decisions for all pools except groups of ranks, which stay. Time and snapshots are passed in.
 
     Args:
-        sizes: of a replica of each pool.
-        last: the newest decision about a pool, perhaps of a board that this one has replaced; None = there is none.
-        gateways: they may be anywhere, so they are spread as pools are.
+        sizes: of one replica of each pool.
+        last: returns the latest decision about a pool, possibly of a previous board; None = there is none.
+        gateways: whether gateways may run on any host, and are spread like pools.
     """
 
     def __init__(
@@ -44,10 +43,10 @@ class PoolSpread:
                 self._spreading.resume(pool, newest.before, newest.at)
 
     def look(self, pool: str, sight: ClusterSnapshot, now: float, *, held: bool) -> PoolTarget | None:
-        """The next half of a move, if it is time for one.
+        """The next step of a pool's move, if one is due.
 
         Args:
-            held: by a person, so that no move may begin.
+            held: whether a manual override holds the pool, so that no move may start.
         """
         if pool not in self._sizes or len(sight.nodes) < 2:
             return None
@@ -56,7 +55,7 @@ class PoolSpread:
         return self._step(pool, seen, sight, hosts_with_room(pool, *room), now, room=fitting)
 
     def look_gateways(self, sight: ClusterSnapshot, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
-        """The next half of a move of gateways, and which of them leave, if it is time for one."""
+        """The next step of a move of gateways, and the names of the gateways to remove, if a step is due."""
         seen = sight.others.get(GATEWAY)
         if not self._gateways or seen is None or len(sight.nodes) < 2:
             return None
@@ -89,35 +88,35 @@ class PoolSpread:
         return None if step is None else PoolTarget(pool, seen.target, step[0], ScaleKind.SPREAD, REASONS[step[1]])
 
     def note(self, entry: LedgerEntry) -> None:
-        """A decision was written down. Effects: one of somebody else ends a move of its pool."""
+        """A decision was recorded. One that is not part of a move ends the move of its pool."""
         if entry.kind is not ScaleKind.SPREAD:
             self._spreading.end(entry.pool)
 
 
-# Spreads a pool over hosts again: one replica more, then one less, which leaves the host that has most. Pure.
+# Rebalances a pool over hosts: add one replica, then remove one from the host that has most. Pure.
 #
-#      a: decode, decode    b (is back): -          uneven for long enough: 2 -> 3, and Ray may put the new one on b
-#      a: decode, decode    b: decode               all three serve: 3 -> 2, one of a leaves (`leavers_of_the_fullest`)
+#      a: decode, decode    b (is back): -          uneven for long enough: 2 -> 3, and Ray may place the new one on b
+#      a: decode, decode    b: decode               all three serve: 3 -> 2, remove one of a (`leavers_of_the_fullest`)
 #      a: decode            b: decode
 #
-# Nobody can tell Ray on which host one replica shall start: it takes hosts in turns. So a move may bring nothing; after
-# three of those in a row the pool is left as it is, until hosts come or go.
+# The host of a single new replica cannot be chosen: Ray takes hosts in turn. So a move may not help; after three such
+# moves in a row the pool is left as it is until a host is added or lost.
 
 MOVES = 3
-"""As many moves that bring nothing, and a pool is left alone."""
+"""Moves without improvement after which a pool is left alone."""
 MOVE_S = 300.0
-"""A replica that does not serve by then is not waited for."""
+"""Longest wait for the added replica to serve [s]."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlaces:
-    """A pool at one look.
+    """A pool at one poll.
 
     Args:
-        target: replicas that are wanted.
-        serving: replicas that serve, by host; hosts without any that have room for one are there, with 0.
-        steady: nothing of the pool starts or leaves.
-        room: one more than the target fits.
+        target: replicas requested from Serve.
+        serving: number of serving replicas by host; hosts with capacity for a replica but none are included, with 0.
+        steady: no replica of the pool is starting or draining.
+        room: whether one more than the target fits.
     """
 
     target: int
@@ -127,26 +126,26 @@ class PoolPlaces:
 
     @property
     def uneven(self) -> bool:
-        """Whether a host has two more than another that could take one."""
+        """Whether a host has at least two replicas more than another that could take one."""
         counts = self.serving.values()
         return bool(counts) and max(counts) - min(counts) >= 2
 
     @property
     def crowding(self) -> int:
-        """The smaller, the more even."""
+        """Sum of squares of the replicas per host: smaller is more even."""
         return sum(count * count for count in self.serving.values())
 
 
 @dataclass(slots=True)
 class _State:
-    """Memory of a pool: its move, and those before.
+    """State of a pool's current move and its previous ones.
 
     Args:
-        hosts: that were there when moves began to be counted.
-        moves: that have brought nothing since.
-        crowding: before the newest move.
-        uneven_since: None = it is even, or not steady.
-        base: target to go back to; None = no move goes on.
+        hosts: present when counting of moves started.
+        moves: made since then that did not make the pool more even.
+        crowding: before the latest move.
+        uneven_since: None = the pool is even, or not steady.
+        base: target to return to; None = no move is in progress.
     """
 
     hosts: frozenset[NodeId] = frozenset()
@@ -159,19 +158,19 @@ class _State:
 
 @dataclass(slots=True)
 class Spreading:
-    """Decides for all pools. Time is passed in [s].
+    """Moves of all pools. Time is passed in [s].
 
     Args:
-        after_s: how long a pool must have been uneven; 0 = nothing is ever moved.
+        after_s: how long a pool must have been uneven before a move; 0 disables moves.
     """
 
     after_s: float
     _pools: dict[str, _State] = field(default_factory=dict)
 
     def look(self, pool: str, places: PoolPlaces, now: float) -> tuple[int, Literal["more", "less"]] | None:
-        """The target that a pool should get now, and which half of a move that is; None = it stays.
+        """The target that a pool should get now, and which step of a move that is; None = the target stays.
 
-        Effects: whoever else changes the target meanwhile has ended the move.
+        A target changed by another party during the move ends the move.
         """
         if not self.after_s:
             return None
@@ -193,11 +192,11 @@ class Spreading:
         return places.target + 1, "more"
 
     def resume(self, pool: str, base: int, now: float) -> None:
-        """A move goes on that somebody before us began."""
+        """Continue a move that a previous board started."""
         self._pools[pool] = _State(base=base, began=now)
 
     def end(self, pool: str) -> None:
-        """Ends the pool's move where it is: somebody else has decided about the pool."""
+        """End the pool's move at its current target, because another party has set the target."""
         if (state := self._pools.get(pool)) is not None:
             state.base = state.uneven_since = None
 

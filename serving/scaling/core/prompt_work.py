@@ -1,8 +1,8 @@
-"""How many instances the prompts take: uncached tokens that arrive, and those that already wait.
+"""Prefill demand in instances: arriving uncached tokens, and queued ones.
 
-The smooth load is what the plan goes by. Urgent is a queue that will still be too long for the promise when an instance
-asked for now could serve: one that is worked off before that needs nobody, and one that is left to those who are still
-starting is not answered twice.
+The plan uses the smooth load. A queue is urgent if it will still be too long for the TTFT SLO when an instance
+requested now could serve: a queue that is processed earlier needs no instance, and starting instances are counted, so
+that none is requested twice.
 """
 
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from serving.values.signals import PoolSignals, Traffic
 UNCACHED_S = 300.0
 """Time constant of the uncached share of prompts."""
 SURE = 2.0
-"""Standard deviations by which the smooth rate is surely not too high."""
+"""Standard deviations between the smooth rate and its lower bound."""
 BURST_SIGMAS = 4.5
-"""The same of the last seconds: prompts are of very different length, so that a few long ones look like a burst."""
+"""The same for the rate of the last seconds: prompt lengths vary widely, so a few long ones resemble a burst."""
 LONG_WAIT = 0.5
-"""Of the promised time to first token: the rest is for computing and for moving KV."""
+"""Part of the TTFT SLO that may be spent waiting: the rest is for computing and transferring KV."""
 LOOKS_S = 120.0
 SWING_SIGMAS = 2.0
-"""Standard deviations of what comes within the longest wait that the instances must be able to take beside the mean."""
+"""Standard deviations of the arrivals within the longest wait that instances must absorb above the mean."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class PromptWork:
     """Demand on the pool that computes prompts.
 
     Args:
-        ttft_s: promised time to first token [s].
+        ttft_s: TTFT SLO [s].
     """
 
     ttft_s: float
@@ -38,11 +38,11 @@ class PromptWork:
     _course: LoadForecast = field(default_factory=LoadForecast)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
     _long: Recent = field(default_factory=lambda: Recent(LOOKS_S))
-    """Seconds at whose end the queue was longer than the promise allows."""
+    """Time during which the queue was longer than the SLO allows."""
     _queued_before: int = 0
 
     def see(self, gains: Gains, pool: PoolSignals, traffic: Traffic) -> None:
-        """Count what happened since the last look. Effects: the averages move."""
+        """Update the averages with what happened since the last poll."""
         queued = pool.queued_tokens + traffic.queued_tokens
         accepted = gains.arrived_tokens * max(0.0, 1.0 - gains.rejected / max(1, gains.arrived))
         done = max(0.0, accepted - (queued - self._queued_before))
@@ -55,11 +55,11 @@ class PromptWork:
 
     @property
     def long_waits(self) -> float:
-        """Share of the last minutes in which the queue alone took too much of the promise."""
+        """Share of the last minutes in which queueing alone used too much of the TTFT SLO."""
         return self._long.total / self._long.seconds if self._long.seconds > 0 else 0.0
 
     def _wait_s(self, pool: PoolSignals, traffic: Traffic) -> float:
-        """How long the queue takes the instances that serve [s]; 0 if nobody knows."""
+        """Time in which the serving instances process the queue [s]; 0 if unknown."""
         if pool.tokens_per_s <= 0:
             return 0.0
         return self.queue(pool, traffic) / (pool.tokens_per_s * max(pool.running, 0.5))
@@ -68,17 +68,17 @@ class PromptWork:
         return traffic.oldest_wait_s > self.ttft_s and pool.waiting + traffic.queued > 0
 
     def queue(self, pool: PoolSignals, traffic: Traffic) -> float:
-        """Tokens that wait to be computed, in the instances and, as far as they will not be cached, in the gateways."""
+        """Queued tokens: those in the instances, and the expected uncached ones in the gateways."""
         return pool.queued_tokens + traffic.queued_tokens * self._share.value(1.0)
 
     def now_instances(self, pool: PoolSignals) -> float:
-        """Instances that the prompts of the last seconds take."""
+        """Instances needed for the prompts of the last seconds."""
         if pool.tokens_per_s <= 0:
             return 0.0
         return self._fast.rate(self._course) * self._share.value(1.0) / pool.tokens_per_s
 
     def demand(self, pool: PoolSignals, traffic: Traffic, outlook: Outlook, elsewhere: float = 0.0) -> Demand:
-        """Load and urgency.
+        """Load and urgency of the pool.
 
         Args:
             elsewhere: instances of the pool that are busy with other work.
@@ -114,7 +114,7 @@ class PromptWork:
         able = speed * max(outlook.there - elsewhere, 0.5)
         if left <= LONG_WAIT * self.ttft_s * able:
             return 0.0, ""
-        # what is left is worked off in the time that it took to come
+        # the remaining queue is processed in the time in which it accumulated
         need = fast / speed + left / (speed * max(outlook.start_s, self.ttft_s))
         why = f"{queue:.0f} tokens wait and {fast:.0f}/s come: {left / able:.1f} s of work in {outlook.start_s:.0f} s"
         return need, f"{why}, {self.ttft_s:g} s are promised"

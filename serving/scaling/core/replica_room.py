@@ -1,8 +1,7 @@
-"""How many replicas of a pool fit, and what one more would lack.
+"""Number of replicas of a pool that fit, and what one more would lack.
 
-Each lies whole on one node, and what runs already stays where it is.
-
-Replicas that leave do not count: a target says what shall be once they have gone.
+Each replica is on one node, and running replicas stay where they are. Draining replicas do not count: a target is the
+number of replicas after they have ended.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +16,10 @@ from serving.values.scaling_operations import MOST_REPLICAS
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSize:
-    """Share of its node that one replica takes.
+    """Share of its node that one replica uses.
 
     Args:
-        ranks: of a group as it begins; 1 = it is no group.
+        ranks: initial number of ranks of a group; 1 = not a group.
     """
 
     npus: int
@@ -28,7 +27,7 @@ class ReplicaSize:
     ranks: int = 1
 
     def of(self, replica: SeenReplica) -> "ReplicaSize":
-        """Share that a replica takes now: a grown group takes more, one that has shrunk keeps its first share."""
+        """Share that a replica uses now: a grown group uses more, a shrunk one keeps its initial share."""
         if replica.ranks <= self.ranks:
             return self
         return ReplicaSize(
@@ -39,11 +38,11 @@ class ReplicaSize:
 def fits(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> int:
-    """The largest target of a pool for which there is room, with all other targets as they are.
+    """The largest target of a pool that fits, with all other targets unchanged.
 
     Args:
         sizes: of all pools, by name.
-    Returns: at least what of the target has its place already, so that what runs is never too much.
+    Returns: at least the replicas of the target that are already placed, so that running replicas always fit.
     """
     placed = _all_placed(deployments, nodes)
     free = _free(sizes, placed, nodes)
@@ -63,14 +62,14 @@ def fits(
 def hosts_with_room(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> set[NodeId]:
-    """Hosts where one more replica of a pool has room now."""
+    """Hosts with capacity for one more replica of a pool."""
     return {node for node, more in room_by_node(pool, sizes, deployments, nodes).items() if more}
 
 
 def room_by_node(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> dict[NodeId, int]:
-    """How many more replicas of a pool have room on each node now."""
+    """Number of further replicas of a pool that fit on each node."""
     free = _free(sizes, _all_placed(deployments, nodes), nodes)
     return {node.node: _most_on(sizes[pool], left) for node, left in zip(nodes, free, strict=True)}
 
@@ -78,7 +77,7 @@ def room_by_node(
 def shortage(
     pool: str, sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> str:
-    """Why one replica more than `fits` says has no place, in numbers: what it needs, and what is free then.
+    """Why one replica more than `fits` returns cannot be placed: what it needs, and what would be free.
 
     Returns: for example "an instance needs 4 NPUs whole on one node, 2 are free".
     """
@@ -98,7 +97,7 @@ def shortage(
 
 
 def _needed_and_left(size: ReplicaSize, free: Sequence[NodeConfig]) -> tuple[str, str]:
-    """Needs of a replica, and what the nodes have of it: of NPUs or memory alone where only that is too little."""
+    """A replica's needs and what is free on the nodes, as text; only of NPUs or memory if only that is short."""
     npus, memory = [node.npus for node in free], [node.ub_memory_mib for node in free]
     lacks_npus, lacks_memory = max(npus, default=0) < size.npus, max(memory, default=0) < size.memory_mib
     if lacks_npus and not lacks_memory:
@@ -126,7 +125,7 @@ def _npus(count: int) -> str:
 def as_one_node(
     deployments: Mapping[str, SeenDeployment], nodes: Sequence[SeenNode]
 ) -> tuple[dict[str, SeenDeployment], tuple[SeenNode, ...]]:
-    """The same with all nodes as one, for replicas whose NPUs may be anywhere."""
+    """The same cluster with all nodes merged into one, for replicas whose NPUs may be on several nodes."""
     whole = offered(nodes)
     one = SeenNode(NodeId("all nodes"), whole.npus, whole.memory_mib)
 
@@ -138,7 +137,7 @@ def as_one_node(
 
 
 def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeployment]) -> ReplicaSize:
-    """NPUs and UB memory that somebody has, replicas that leave included."""
+    """NPUs and UB memory held by replicas, draining ones included."""
     taken = [
         sizes[name].of(replica)
         for name, seen in deployments.items()
@@ -150,7 +149,7 @@ def used(sizes: Mapping[str, ReplicaSize], deployments: Mapping[str, SeenDeploym
 
 
 def offered(nodes: Sequence[SeenNode]) -> ReplicaSize:
-    """NPUs and UB memory of all living nodes."""
+    """NPUs and UB memory of all live nodes."""
     return ReplicaSize(sum(node.npus for node in nodes), sum(node.memory_mib for node in nodes))
 
 
@@ -165,7 +164,7 @@ def _waiting(
     placed: Mapping[str, Sequence[SeenReplica]],
     deployments: Mapping[str, SeenDeployment],
 ) -> list[Need]:
-    """Replicas of all other pools that were asked for and have no place yet."""
+    """Requested replicas of all other pools that are not placed yet."""
     return [
         Need(name, seen.target - len(placed[name]), sizes[name].npus, sizes[name].memory_mib)
         for name, seen in deployments.items()
@@ -174,9 +173,9 @@ def _waiting(
 
 
 def _placed(seen: SeenDeployment, alive: Collection[NodeId]) -> list[SeenReplica]:
-    """Replicas that stay where they are. Of a pool that shrinks nobody knows yet which these are: the first ones.
+    """Replicas that stay where they are; of a shrinking pool the first ones, because Serve has not selected any yet.
 
-    A replica whose node is gone needs another place, as one that was never placed.
+    A replica on a lost node must be placed again, like one that was never placed.
     """
     there = [r for r in seen.replicas if r.node in alive and r.phase is not ReplicaPhase.DRAINING]
     return there[: seen.target]
@@ -192,7 +191,7 @@ def _free(
                 taken = sizes[name].of(replica)
                 left[replica.node][1] -= taken.memory_mib
                 for node, npus in replica.spans or ((replica.node, taken.npus),):
-                    if node in left:  # else it is lost
+                    if node in left:  # else the node is lost
                         left[node][0] -= npus
     return [NodeConfig(npus=max(0, npus), ub_memory_mib=max(0, memory)) for npus, memory in left.values()]
 

@@ -1,7 +1,7 @@
-"""The baseline: replicas by the number of requests under way, with delays, as Ray Serve's own autoscaler does it.
+"""Baseline policy: replicas by the number of in-flight requests, with delays, as in Ray Serve's own autoscaler.
 
-It knows neither roles nor tokens nor promises, and reads what is under way as what is needed: a pool that is too slow
-looks busy, one that waits for another pool looks idle. It is here to be compared with.
+It ignores roles, tokens and SLOs, and takes the in-flight requests as the demand: a pool that is too slow appears busy,
+one that waits for another pool appears idle. It exists for comparison.
 
 Source: Ray Serve 2.60, `autoscaling_policy.py`: ceil(requests / target), 30 s of delay up, 600 s down.
 """
@@ -20,13 +20,13 @@ DOWN_DELAY_S = 600.0
 
 @dataclass(slots=True)
 class _Delay:
-    """Since when a pool has wanted to grow or to shrink."""
+    """Time since which a pool's load has called for growing or shrinking."""
 
     direction: int = 0
     since: float = 0.0
 
     def passed(self, now: float, direction: int) -> float:
-        """How long it has wanted that [s]. Effects: begins anew when it wants something else."""
+        """How long the direction has been the same [s]; a change of direction restarts the count."""
         if direction != self.direction:
             self.direction, self.since = direction, now
         return now - self.since
@@ -34,12 +34,12 @@ class _Delay:
 
 @dataclass(slots=True)
 class RequestCountScaler:
-    """Implements `Scaler`.
+    """The `Scaler` of `policy = "requests"`.
 
     Args:
-        requests_per_instance: under way, that one instance is meant for.
-        idle_to_zero_s: as in `[autoscaler]`; `npu_budget`: too.
-        up_delay_s, down_delay_s: how long a pool must have wanted to grow or shrink.
+        requests_per_instance: target number of in-flight requests per instance.
+        idle_to_zero_s, npu_budget: as in `[autoscaler]`.
+        up_delay_s, down_delay_s: how long the load must call for growing or shrinking before the target changes.
     """
 
     requests_per_instance: float
@@ -56,7 +56,7 @@ class RequestCountScaler:
         self._room = RoomWatch(self.npu_budget)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
-        """Targets from now on. Effects: remembers since when each pool has wanted another size."""
+        """Targets from now on; records since when each pool's load has called for another size."""
         self._idle.see(signals)
         room = self._room.see(signals)
         wanted = [self._wanted(signals, place) for place in range(len(signals.pools))]

@@ -1,4 +1,4 @@
-"""From what the board saw to what a scaler is told."""
+"""Signals for a scaler, computed from the board's snapshots."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,47 +12,47 @@ from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
-# The policy's seconds: those of the instances and of `[slo]`, which simulated devices may run faster or slower.
+# Policy time: the seconds of the instances and of `[slo]`, which simulated devices may run faster or slower.
 #
-# The cluster counts real seconds: looks, starts of processes, holds that people set. Instances count their own: how
-# long they worked, how fast they are, how long a request waited against the promise. A policy that is told some of each
-# takes a quarter of the speed for a quarter of the traffic. So everything that it is told passes through here.
+# The cluster measures real seconds: polls, process starts, manual holds. Instances measure their own: time worked,
+# speed, how long a request has waited relative to the SLO. A policy that receives a mix of both would mistake a quarter
+# of the speed for a quarter of the traffic, so all of its inputs are converted here.
 
 ALIVE_PERIODS = 3
-"""An autoscaler that has not looked for so many periods (and two seconds) does not live."""
+"""An autoscaler that has not polled for this many periods plus two seconds is considered dead."""
 LEAST_PERIOD_S = 0.5
-"""Gateways report twice a second: whoever looks more often sees nothing new, and keeps Serve's controller busy."""
+"""Gateways report twice a second: polling more often returns the same data and loads Serve's controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyTime:
-    """From real time to the policy's and back.
+    """Conversion between real time and the policy's.
 
     Args:
-        scale: the policy's seconds in one real second.
+        scale: policy seconds per real second.
     """
 
     scale: float
 
     def of(self, real_s: float) -> float:
-        """A time or a moment of the cluster's clock, in the policy's seconds."""
+        """A duration or timestamp of the cluster's clock, in policy seconds."""
         return real_s * self.scale
 
     def real_period_s(self, period_s: float) -> float:
-        """Real time between two looks.
+        """Real time between two polls [s].
 
         Args:
-            period_s: as configured, in the policy's seconds.
-        Returns: fast time is looked at as often as there are news, or as often as somebody asks for at real speed.
+            period_s: as configured, in policy seconds.
+        Returns: the scaled period, but no less than the smaller of `period_s` and `LEAST_PERIOD_S`.
         """
         return max(period_s / self.scale, min(period_s, LEAST_PERIOD_S))
 
 
 def autoscaler_row(config: ServeConfig, looked_at: float, now: float) -> dict[str, Any]:
-    """The autoscaler as pages show it.
+    """Status of the autoscaler for pages.
 
     Args:
-        looked_at: when it last asked for signals [s since 1970]; 0 = never.
+        looked_at: when it last requested signals [s since 1970]; 0 = never.
     """
     period_s = PolicyTime(config.time_scale).real_period_s(config.autoscaler.period_s)
     age = now - looked_at if looked_at else None
@@ -60,16 +60,16 @@ def autoscaler_row(config: ServeConfig, looked_at: float, now: float) -> dict[st
     return {"policy": config.autoscaler.policy, "alive": alive, "age_s": age, "period_s": period_s}
 
 
-# From what the board saw to what a scaler is told.
+# Signals for a scaler, computed from the board's snapshots.
 
 KVCACHE = "kvcache"
 NOT_THERE = SeenDeployment(0)
 INSIDE = ("waiting", "pulling", "fetching", "running")
-"""An instance's facts that count the sequences which somebody waits for there, each in one of them."""
+"""Facts of an instance that count its in-flight sequences; each sequence is in exactly one of them."""
 
 
 def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
-    """Share of its node that one replica of each pool takes."""
+    """Share of its node that one replica of each pool uses."""
     sizes = {
         name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib, p.ep) for name, p in config.pools.items()
     }
@@ -80,7 +80,7 @@ def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The KV-cache pool at one look.
+    """The KV-cache pool at one poll.
 
     Args:
         bytes_used, bytes_total: memory tier of all servers.
@@ -96,13 +96,13 @@ class CacheReading:
 
 @dataclass(slots=True)
 class CacheTotals:
-    """Totals since the start: what instances looked up and found in the KV-cache pool, and what its servers evicted."""
+    """Totals since the start: tokens that instances looked up and found in the KV-cache pool, and bytes evicted."""
 
     _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
     _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
 
     def observe(self, sight: ClusterSnapshot) -> None:
-        """Learn from one look."""
+        """Add the counters of one snapshot."""
         block_bytes = 0
         for name, member in sight.members.items():
             facts = member.facts
@@ -115,13 +115,13 @@ class CacheTotals:
         for server in sight.cache.servers if sight.cache is not None else ():
             events: Mapping[str, int] = server.record.facts.get("ledger", {}).get("counters", {})
             left = events.get("evicted_dropped", 0) + events.get("evicted_to_ssd", 0)
-            if block_bytes:  # else nobody knows yet how large an entry is; the next look will
+            if block_bytes:  # else the size of an entry is not known until a later snapshot
                 source = f"{server.record.name}/{server.record.incarnation}"
                 self._evicted.update(source, (left * block_bytes,), sight.at)
 
     @property
     def looked_up_tokens(self) -> int:
-        """Prompt tokens asked for."""
+        """Prompt tokens looked up."""
         return int(self._lookups.sums[0])
 
     @property
@@ -131,11 +131,11 @@ class CacheTotals:
 
     @property
     def evicted_bytes(self) -> int:
-        """Bytes evicted for want of room; entries are counted as one KV block each."""
+        """Bytes evicted for lack of space; each entry counts as one KV block."""
         return int(self._evicted.sums[0])
 
     def use(self, sight: ClusterSnapshot) -> CacheReading:
-        """The totals, and how full the servers are."""
+        """The totals, and the memory used on the servers."""
         used, total = memory_fill(sight)
         return CacheReading(used, total, self.looked_up_tokens, self.hit_tokens, self.evicted_bytes)
 
@@ -150,17 +150,17 @@ def scaling_signals(
     held_until: Mapping[str, float],
     time: PolicyTime,
 ) -> ScalingSignals:
-    """One look as a scaler wants it: all times in the policy's seconds, which are those of the instances.
+    """One snapshot as a scaler's input, with all times in policy seconds, which are those of the instances.
 
     Args:
-        held_until: end of each hold [s since 1970], by pool.
-        time: of the clock by which looks are made.
+        held_until: end of each manual hold [s since 1970], by pool.
+        time: converts the cluster's clock to policy seconds.
     """
     ends = {pool: time.of(at) for pool, at in held_until.items()}
     pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget
     there = sum([node.npus for node in sight.nodes])
-    # What Ray may add is known only as the budget that somebody gives.
+    # Nodes that Ray may add are known only from the configured budget.
     total = budget if budget and room.grows else min(budget or there, there)
     start_s = abilities.start_s
     if room.grows and not _has_room(config, sight, room):
@@ -177,17 +177,17 @@ def scaling_signals(
 
 
 def _has_room(config: ServeConfig, sight: ClusterSnapshot, room: NodeRoom) -> bool:
-    """Whether one more instance of any engine pool fits on the nodes there are."""
+    """Whether one more instance of any engine pool fits on the existing nodes."""
     return any(
         room.fits(pool, sight) > sight.deployments[pool].target for pool in config.pools if pool in sight.deployments
     )
 
 
 def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> list[SeenMember]:
-    """Instances of a pool that serve; of a group its ranks.
+    """Serving instances of a pool; for a group, its ranks.
 
     Args:
-        leaving: also those that drain.
+        leaving: include draining ones.
     """
     phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
     there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
@@ -195,12 +195,12 @@ def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> l
 
 
 def total(members: list[SeenMember], *facts: str) -> int:
-    """Sum of some facts over instances; what an instance does not tell counts as nothing."""
+    """Sum of some facts over instances; a fact that an instance does not report counts as 0."""
     return sum([int(member.facts.get(fact) or 0) for member in members for fact in facts])
 
 
 def memory_fill(sight: ClusterSnapshot) -> tuple[int, int]:
-    """Bytes used and there in the memory tier of all memory servers."""
+    """Bytes used and bytes of capacity in the memory tier of all memory servers."""
     servers = sight.cache.servers if sight.cache is not None else ()
     ledgers: list[Mapping[str, Any]] = [server.record.facts.get("ledger", {}) for server in servers]
     return (
@@ -218,7 +218,7 @@ def _pool(
     if seen.count(ReplicaPhase.DRAINING):
         members = members_of(sight, pool)
     low, high = config.autoscaler.bounds(pool)
-    # A scaler counts groups: what was measured of one rank, a group has as often.
+    # A scaler counts groups: multiply what was measured on one rank by the group's ranks.
     ranks = _ranks(members, section.ep) if section.ep > 1 else 1
 
     def most_sequences(spread: float) -> float:
@@ -247,10 +247,10 @@ def _pool(
 
 
 def _ranks(members: list[SeenMember], begun: int) -> float:
-    """Ranks of a group on the average: groups grow and shrink. A loss changes nothing, since it is made good.
+    """Average number of ranks of a group, which may grow and shrink. Lost ranks count, because they are replaced.
 
     Args:
-        begun: as many as a group begins with.
+        begun: initial number of ranks of a group.
     """
     sizes = {one.serve_name: int(one.facts["ranks"]) for one in members if "ranks" in one.facts}
     return sum(sizes.values()) / len(sizes) if sizes else begun

@@ -1,9 +1,9 @@
-"""Broken promises: which pool they are to be laid to, and whether one instance more can mend them.
+"""SLO violations: which pool caused them, and whether one more instance helps.
 
-The plan goes by loads; loads are estimates, and what a promise needs depends on traffic that no estimate knows. So the
-promises themselves have the last word: if more are broken than may be, by more than chance, while everybody who was
-asked for is there, the pool at fault gets an instance and learns to aim lower. But only if it was busy: an answer that
-is slow with nobody in its way will not be faster with company.
+The plan is based on estimated loads, which may be wrong. So measured SLO attainment overrides it: if significantly more
+requests miss an SLO than allowed while all requested instances serve, the pool that caused it gets an instance and
+lowers its utilization target. This applies only to a busy pool: adding an instance cannot speed up a request that was
+slow on an idle one.
 """
 
 import math
@@ -16,24 +16,24 @@ from serving.scaling.core.prompt_work import PromptWork
 from serving.scaling.core.totals import Gains, Recent
 from serving.values.signals import PoolSignals, ScalingSignals
 
-# Whether promises are being broken: the share kept lately, and whether it is worse than chance would have it.
+# Detection of violations: the recent attainment, and whether it is significantly below the goal.
 
 WINDOW_S = 60.0
 TREND_S = 600.0
-"""Over so long it shows whether more or less is missed than may be."""
+"""Window for comparing the violations with the allowed number."""
 BUDGET_S = 3600.0
-"""What may be missed is counted over so long: a bad minute in an hour that kept the promise is no reason to grow."""
+"""Window of the error budget: a bad minute in an hour that meets the SLO is no reason to grow."""
 FEWEST = 10
-"""Answers below which nothing is concluded."""
+"""Fewest responses for a conclusion."""
 SIGMAS = 2.0
 
 
 @dataclass(slots=True)
 class PromiseWindow:
-    """One promise (time to first token, or per token) over the last minute.
+    """Attainment of one SLO (TTFT or TPOT) over the last minute, ten minutes and hour.
 
     Args:
-        goal: share of requests that must be served as promised.
+        goal: share of requests that must meet the SLO.
     """
 
     goal: float
@@ -45,7 +45,7 @@ class PromiseWindow:
     _long_missed: Recent = field(default_factory=lambda: Recent(BUDGET_S))
 
     def add(self, met: int, missed: int, seconds: float) -> None:
-        """Count the answers of the last `seconds`."""
+        """Count the responses of the last `seconds`."""
         self._met.add(met, seconds)
         self._missed.add(missed, seconds)
         self._trend_met.add(met, seconds)
@@ -54,47 +54,47 @@ class PromiseWindow:
         self._long_missed.add(missed, seconds)
 
     def clear(self) -> None:
-        """Forget the last minute: what follows is to be judged by itself."""
+        """Clear the last minute, so that later responses are judged separately."""
         self._met.clear()
         self._missed.clear()
 
     @property
     def answers(self) -> int:
-        """Judged in the window."""
+        """Number of responses in the last minute."""
         return round(self._met.total + self._missed.total)
 
     @property
     def share(self) -> float | None:
-        """Kept; None if there was nothing to keep."""
+        """Attainment in the last minute; None if there were no responses."""
         return self._met.total / self.answers if self.answers else None
 
     @property
     def trend_missed(self) -> float:
-        """Broken in the last minutes; a change of the pool is part of it."""
+        """Violations in the last `TREND_S`, including those before a change of the pool."""
         return self._trend_missed.total
 
     @property
     def trend_answers(self) -> float:
-        """Judged in the last minutes."""
+        """Number of responses in the last `TREND_S`."""
         return self._trend_met.total + self._trend_missed.total
 
     @property
     def broken(self) -> bool:
-        """Whether more was missed than the goal allows: lately, by more than chance, and in the last hour."""
+        """Whether violations exceed the goal in the last minute, significantly, and in the last hour."""
         allowed = (1.0 - self.goal) * self.answers
         lately = self.answers >= FEWEST and self._missed.total > allowed + SIGMAS * math.sqrt(allowed)
         return lately and self._long_missed.total > (1.0 - self.goal) * (self._long_met.total + self._long_missed.total)
 
 
-# Broken promises: which pool they are to be laid to, and whether one instance more can mend them.
+# Attribution of violations: which pool caused them, and whether one more instance helps.
 
 MEANT = 0.8
-"""Of the promises that may be broken: the others are for what nobody foresees."""
+"""Part of the allowed violations to use; the rest is reserve."""
 
 
 @dataclass(slots=True)
 class SloAttribution:
-    """Watches both promises. A request must get both: each may be broken for half of those that may go without."""
+    """Monitors both SLOs. A request must meet both, so each SLO gets half of the allowed violations."""
 
     slo: SloConfig
     _ttft: PromiseWindow = field(init=False)
@@ -109,18 +109,18 @@ class SloAttribution:
         return (1.0 + self.slo.attainment) / 2
 
     def see(self, gains: Gains) -> None:
-        """Count the answers since the last look."""
+        """Count the responses since the last poll."""
         self._ttft.add(gains.ttft_met, gains.ttft_missed, gains.seconds)
         self._tpot.add(gains.tpot_met, gains.tpot_missed, gains.seconds)
 
     @property
     def spent(self) -> float:
-        """Promises broken in the last minutes, of those that are meant to be: 1 = just as many."""
+        """Recent violations relative to the number to use: 1 = exactly as many."""
         allowed = MEANT * (1.0 - self.slo.attainment) * max(self._ttft.trend_answers, self._tpot.trend_answers)
         return (self._ttft.trend_missed + self._tpot.trend_missed) / max(1.0, allowed)
 
     def clear(self) -> None:
-        """Forget: a pool has changed, and what comes from now on is to be judged by itself."""
+        """Clear the last minute after a change of a pool, so that later responses are judged separately."""
         self._ttft.clear()
         self._tpot.clear()
 
@@ -133,9 +133,9 @@ class SloAttribution:
         lesson: LoadTarget,
         prompts: PromptWork,
     ) -> str:
-        """Why the pool needs an instance more, "" = it does not.
+        """Why the pool needs one more instance; "" = it does not.
 
-        Effects: the pool learns from a broken promise, which is then forgotten.
+        A violation found also lowers the pool's utilization target, and clears the last minute of its SLO.
         """
         if outlook.coming or not pool.running:
             return ""
@@ -157,5 +157,5 @@ class SloAttribution:
         return ""
 
     def _queues(self, prompts: PromptWork) -> bool:
-        """Whether waiting is what breaks the promise: long waits more often than promises may break."""
+        """Whether queueing causes the violations: long waits are more frequent than allowed violations."""
         return prompts.long_waits > (1.0 - self.slo.attainment) / 2

@@ -1,10 +1,10 @@
-"""Starts of replicas, phase by phase: what the board sees from outside, and what a replica has measured inside.
+"""Start times of replicas by phase, from the board's snapshots and from each replica's own measurements.
 
-        Serve's order ──► node ──► placing ──► process ──► imports ──► weights ──► serving ··· first step
-        seen here         here     the rest     └──────── the replica's own ────┘  here        the replica's own
+        Serve's request ──► node ──► placing ──► process ──► imports ──► weights ──► serving ··· first step
+        board               board    remainder    └────── reported by replica ────┘  board       replica
 
-All are durations: no clock of one host is compared with another's. Placing is what is left of the whole: until Ray
-has a process, and until Serve and the board have noticed that it serves.
+All are durations, so clocks of different hosts are never compared. Placing is the remainder of the total: the time
+until Ray has a process, and until Serve and the board have noticed that the replica serves.
 """
 
 from collections import defaultdict, deque
@@ -29,19 +29,19 @@ from serving.values.system_tally import (
 )
 
 KEPT = 8
-"""Starts of a pool of which medians are made."""
+"""Latest starts of a pool from which medians are computed."""
 TELL_S = 10.0
-"""How long a replica that serves may take to tell its own part; without it the start has no phases but the node's."""
+"""How long a serving replica may take to report its own phases; without them only the node phase is known."""
 Key = tuple[str, str]
 """Pool and name of a replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenStart:
-    """A start that has ended, or a phase that came after it.
+    """A finished start, or a phase that follows it.
 
     Args:
-        seconds: by phase; `total` is all but the first step.
+        seconds: by phase; `total` is everything except the first step.
     """
 
     pool: str
@@ -50,19 +50,19 @@ class SeenStart:
 
     @property
     def text(self) -> str:
-        """The start in words, such as "serves after 12.3 s: node 8.1, placing 0.9, process 0.6, imports 1.6 s"."""
+        """The start as text, such as "serves after 12.3 s: node 8.1, placing 0.9, process 0.6, imports 1.6 s"."""
         told = ", ".join(f"{phase} {self.seconds[phase]:.1f}" for phase in PHASES if phase in self.seconds)
         return f"serves after {self.seconds[TOTAL]:.1f} s{f': {told} s' if told else ''}"
 
 
 @dataclass(slots=True)
 class _Coming:
-    """A replica that does not serve yet, or has not told its part.
+    """A replica that does not serve yet, or has not reported its own phases.
 
     Args:
-        began: when Serve asked for it [s since 1970].
-        node_s: how much of that it waited for a node; 0 = it did not.
-        served: when it was first seen to serve; 0 = it does not yet.
+        began: when Serve requested it [s since 1970].
+        node_s: time since then that it waited for a node [s]; 0 = it did not wait.
+        served: when it was first observed to serve [s since 1970]; 0 = it does not yet.
     """
 
     began: float
@@ -71,24 +71,24 @@ class _Coming:
 
 
 class StartKeeper:
-    """Compares looks at the cluster. Time is passed in, as part of each look."""
+    """Measures starts from consecutive snapshots, which carry the time."""
 
     def __init__(self) -> None:
         self._coming: dict[Key, _Coming] = {}
         self._first: dict[Key, str] = {}
-        """Incarnations whose first step is still to come."""
+        """Incarnations that have not made their first step."""
         self._kept: defaultdict[str, defaultdict[str, deque[float]]] = defaultdict(
             lambda: defaultdict(lambda: deque(maxlen=KEPT))
         )
 
     def node_came(self, pool: str, now: float) -> None:
-        """A node came for which a pool has waited. Effects: its replicas that start now have waited for it."""
+        """A node was added for a pool that waited: record the wait for its replicas that are starting."""
         for (name, _), coming in self._coming.items():
             if name == pool and not coming.served:
                 coming.node_s = max(0.0, now - coming.began)
 
     def observe(self, sight: ClusterSnapshot) -> list[SeenStart]:
-        """Starts that have ended by this look, and first steps that were made."""
+        """Starts that have finished by this snapshot, and first steps."""
         listed: dict[Key, ReplicaPhase] = {}
         for pool, seen in sight.deployments.items():
             for replica in seen.replicas:
@@ -109,13 +109,13 @@ class StartKeeper:
         return ended
 
     def medians(self) -> dict[str, dict[str, float]]:
-        """Median seconds of the newest starts, by pool and phase."""
+        """Median seconds of the latest starts, by pool and phase."""
         return {
             pool: {phase: median(kept) for phase, kept in phases.items() if kept} for pool, phases in self._kept.items()
         }
 
     def _end(self, key: Key, coming: _Coming, sight: ClusterSnapshot) -> SeenStart | None:
-        """The start of a replica that serves; None while it may still tell its own part."""
+        """The start of a serving replica; None while it may still report its own phases."""
         coming.served = coming.served or sight.at
         member = _alone(sight, key)
         own: Mapping[str, Any] = member.facts.get("start_s") or {} if member is not None else {}
@@ -126,7 +126,7 @@ class StartKeeper:
         seconds = {TOTAL: total} | ({NODE: min(coming.node_s, total)} if coming.node_s else {})
         if member is not None and own:
             left = total - seconds.get(NODE, 0.0)
-            for phase in (WEIGHTS, IMPORTS, PROCESS):  # a process that Ray had already is older than the order
+            for phase in (WEIGHTS, IMPORTS, PROCESS):  # a process that Ray already had is older than the request
                 seconds[phase] = min(left, float(own.get(phase, 0.0)))
                 left -= seconds[phase]
             seconds[PLACING] = left
@@ -146,16 +146,16 @@ class StartKeeper:
 
 
 def _alone(sight: ClusterSnapshot, key: Key) -> SeenMember | None:
-    """The instance of a replica; None if it is a group, or has not announced itself."""
+    """The instance of a replica; None if it is a group or has not announced itself."""
     members = sight.instances_of(key[1])
     return members[0] if len(members) == 1 and "rank" not in members[0].facts else None
 
 
-# Keeps the counts that gateways show of the whole system: nodes that came and went, replica starts by pool.
+# System-wide counts that gateways export: nodes joined and lost, replica starts by pool.
 
 
 class TallyKeeper:
-    """Compares looks at the cluster. Time is passed in, as part of each look."""
+    """Counts changes between consecutive snapshots, which carry the time."""
 
     def __init__(self) -> None:
         self.starts = StartKeeper()
@@ -163,7 +163,7 @@ class TallyKeeper:
         self._joined = self._lost = 0
 
     def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> list[SeenStart]:
-        """Compare two looks; the first one has nothing before it. Returns: starts that have ended."""
+        """Compare two snapshots, the first of which may be empty. Returns: finished starts."""
         if before.at:
             old, new = ({node.node for node in one.nodes} for one in (before, sight))
             self._joined += len(new - old)
@@ -176,7 +176,7 @@ class TallyKeeper:
         return [start for start in found if TOTAL in start.seconds]
 
     def tally(self, sight: ClusterSnapshot, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
-        """Everything counted so far, with what the newest look shows."""
+        """All counts so far, with nodes and replicas of the latest snapshot."""
         return SystemTally(
             decisions={pool: dict(by_kind) for pool, by_kind in decisions.items()},
             starts={pool: dict(phases) for pool, phases in self._times.items()},

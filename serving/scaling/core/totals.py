@@ -1,4 +1,4 @@
-"""Totals over sources that come and go: what a source counted stays when it is gone, and restarts do not subtract."""
+"""Totals over sources that join and leave: counts of a departed source remain, and restarts do not subtract."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from msgspec import Struct
 from serving.values.signals import CacheSignals, Traffic
 
 FORGET_S = 3600.0
-"""A source silent for this long will not come back under its name."""
+"""A source silent for this long will not return under its name."""
 
 
 class SourceTotals:
@@ -24,16 +24,13 @@ class SourceTotals:
         self._last: dict[str, tuple[float, Sequence[float]]] = {}
 
     def begin(self, source: str, counters: Sequence[float], now: float) -> None:
-        """A source has counted so far where nobody listened any more: only what comes from now on is added.
-
-        Effects: none on sources that are known.
-        """
+        """Register an unknown source with counts made elsewhere: only later increases are added to the sums."""
         self._last.setdefault(source, (now, tuple(counters)))
 
     def update(self, source: str, counters: Sequence[float], now: float) -> None:
-        """A source's counters now. One that counts less than before began anew: all of it is new.
+        """Add the increase of a source's counters. If one has fallen, the source has restarted: all counts are new.
 
-        Effects: forgets sources that have been silent for long.
+        Sources silent for `FORGET_S` are dropped; their counts remain in the sums.
         """
         assert len(counters) == len(self.sums)
         _, before = self._last.get(source, (now, (0.0,) * len(counters)))
@@ -46,7 +43,7 @@ class SourceTotals:
             self._last = {name: one for name, one in self._last.items() if now - one[0] < FORGET_S}
 
 
-# Differences between two ticks: totals come in, differences go out.
+# Differences of totals between two polls.
 
 
 class Gains(Struct, frozen=True, gc=False):
@@ -65,7 +62,7 @@ class Gains(Struct, frozen=True, gc=False):
 
 
 def traffic_gains(before: Traffic, after: Traffic, seconds: float) -> Gains:
-    """Differences, none below 0: a gateway that began anew must not look like negative traffic."""
+    """Differences, at least 0: a restarted gateway must not appear as negative traffic."""
     return Gains(
         seconds=seconds,
         arrived=max(0, after.arrived - before.arrived),
@@ -90,7 +87,7 @@ class CacheGains(Struct, frozen=True, gc=False):
 
 
 def cache_gains(before: CacheSignals, after: CacheSignals, seconds: float) -> CacheGains:
-    """Differences, none below 0: a server that left takes its counters with it."""
+    """Differences, at least 0: the counters of a server that left are missing from the totals."""
     return CacheGains(
         seconds=seconds,
         looked_up_tokens=max(0, after.looked_up_tokens - before.looked_up_tokens),
@@ -99,12 +96,12 @@ def cache_gains(before: CacheSignals, after: CacheSignals, seconds: float) -> Ca
     )
 
 
-# Totals over the recent past: what a counter gained within a window of looks.
+# Totals over a recent window of polls.
 
 
 @dataclass(slots=True)
 class Recent:
-    """Sum of what was added within the last `window_s`, and how long that is."""
+    """Sum of the amounts added within the last `window_s`, and the time they cover."""
 
     window_s: float
     total: float = 0.0
@@ -112,7 +109,7 @@ class Recent:
     _parts: deque[tuple[float, float]] = field(default_factory=deque)
 
     def add(self, amount: float, seconds: float) -> None:
-        """Add the gain of the last `seconds`. Effects: forgets whole ticks beyond the window, never the last."""
+        """Add the gain of the last `seconds`; polls entirely outside the window are dropped, except the last."""
         self._parts.append((amount, seconds))
         self.total += amount
         self.seconds += seconds

@@ -2,7 +2,7 @@
 
 Ray's dashboard requires its token with every request, as a header or as a SameSite=Strict cookie, and responds with 405
 to POST, PUT and DELETE from browsers. The page's own changes are therefore GETs, which a foreign page can trigger
-easily: SameSite ignores ports, so a page of any other server on this host is the same *site*. Hence each change needs
+easily: SameSite ignores ports, so a page of any other server on this host is the same *site*. So each change needs
 a nonce in a custom header:
 
 - the nonce is in headers of responses that only scripts of this origin can read (the server sends no CORS headers),

@@ -33,7 +33,7 @@ class OncePasses:
 
     Args:
         token: Ray's.
-        began: when this process started to check passes [s since 1970].
+        began: time at which this process started to check passes [s since 1970].
     """
 
     def __init__(self, token: str, began: float) -> None:

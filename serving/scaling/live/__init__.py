@@ -1,1 +1,1 @@
-"""The scaling board: sees pools, traffic and hardware, keeps holds and the ledger, and is the one place that scales."""
+"""The scaling board: monitors pools, traffic and hardware, stores holds and the ledger, and makes all scaling calls."""

@@ -1,7 +1,7 @@
-"""The Serve replica around a scaler: asks the board what there is, lets the pure policy decide, hands the targets back.
+"""The Serve replica of a scaler: it requests signals from the board, calls the pure policy, and returns the targets.
 
-It holds nothing that must not be lost: holds and ledger are the board's, and a scaler that starts anew has its history
-again within minutes.
+It has no state that must survive: holds and ledger are in the board, and a restarted scaler rebuilds its history within
+minutes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ RETRY_S = 0.5
 
 
 class AutoscalerDeployment:
-    """One scaler, asking once a period and whenever requests wait for a pool that is empty."""
+    """One scaler, which decides once per period and whenever requests wait for an empty pool."""
 
     async def __init__(self, config: ServeConfig) -> None:  # type: ignore[misc]  # Serve awaits it
         log_beside_serve(config.cluster.log_format)
@@ -41,9 +41,9 @@ class AutoscalerDeployment:
         self._task = asyncio.create_task(self._forever())
 
     async def reconfigure(self, live: dict[str, Any]) -> None:
-        """Take the keys that need no restart, see `upgrade_rules`. Called by Serve, at the start too.
+        """Apply the keys that need no restart, see `upgrade_rules`. Called by Serve, also at the start.
 
-        Effects: with other keys the policy begins anew and has its history again within minutes.
+        If any key has changed, the policy restarts without history.
         """
         config = with_live(self._config, live)
         if config != self._config:
@@ -51,13 +51,13 @@ class AutoscalerDeployment:
             self._period_s, self._scaler = _scaler(config)
 
     async def facts(self) -> dict[str, Any]:
-        """For tests and scripts that hold a Serve handle."""
+        """Number of polls as `looks`, for tests and scripts with a Serve handle."""
         return {"looks": self._looks}
 
     def check_health(self) -> None:
         """Called by Serve every `[health] shell_period_s`.
 
-        Raises: RuntimeError when the loop has ended; Serve then replaces the replica.
+        Raises: RuntimeError if the loop has exited; Serve then replaces the replica.
         """
         if self._task.done():
             raise RuntimeError(f"the autoscaler ended: {self._task.exception()!r}")
@@ -85,7 +85,7 @@ class AutoscalerDeployment:
 
 
 def _scaler(config: ServeConfig) -> tuple[float, Scaler]:
-    """Real time between two looks, and the policy."""
+    """Real time between two polls [s], and the policy."""
     policy = config.autoscaler.policy
     assert policy != "none", "then there is no autoscaler"
     period_s = PolicyTime(config.time_scale).real_period_s(config.autoscaler.period_s)
@@ -93,10 +93,10 @@ def _scaler(config: ServeConfig) -> tuple[float, Scaler]:
 
 
 class RisingTraffic:
-    """Totals and time that never fall, although a board that was started again counts anew.
+    """Monotonic totals and time, although a restarted board counts from zero.
 
     Args:
-        behind_s: how long a look is taken to have lasted that seems to be older than the one before.
+        behind_s: time assumed to have passed if signals are older than the previous ones.
     """
 
     def __init__(self, behind_s: float = 1.0) -> None:
@@ -106,7 +106,7 @@ class RisingTraffic:
         self._now = self._shift_s = 0.0
 
     def upon(self, signals: ScalingSignals) -> ScalingSignals:
-        """The same look, on top of all that was counted before."""
+        """The signals, with the totals of previous boards added."""
         counted = {name: value for name, value in asdict(signals.traffic).items() if name not in GAUGES}
         last = asdict(self._last) if self._last is not None else counted
         if any(value + self._offsets.get(name, 0) < last[name] for name, value in counted.items()):
@@ -115,7 +115,7 @@ class RisingTraffic:
             signals.traffic, **{name: value + self._offsets.get(name, 0) for name, value in counted.items()}
         )
         self._last = traffic
-        if signals.now + self._shift_s <= self._now:  # a new board on a clock that was set back
+        if signals.now + self._shift_s <= self._now:  # a new board whose clock was set back
             self._shift_s = self._now + self._behind_s - signals.now
         self._now = signals.now + self._shift_s
         pools = tuple(replace(pool, held_until=self._shifted(pool.held_until)) for pool in signals.pools)

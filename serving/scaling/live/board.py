@@ -1,6 +1,6 @@
-"""The live driver of the fleet: looks at the cluster, passes events on, and carries out what they lead to.
+"""The live driver of the fleet: polls the cluster, passes events to the rules, and carries out their effects.
 
-No Ray: a port reaches the cluster. The rules are in `core/fleet.py`, answers to those who only read in
+It does not import Ray: a port reaches the cluster. The rules are in `core/fleet.py`, read-only views in
 `core/board_views.py`.
 """
 
@@ -53,11 +53,11 @@ logger = logging.getLogger(__name__)
 
 
 class ScalingBoard:
-    """Drives one fleet. Belongs to one event loop.
+    """Driver of one fleet, for one event loop.
 
     Args:
-        kept: where ledger, holds and events are kept.
-        clock: seconds since 1970; never goes back.
+        kept: where ledger, holds and events are stored.
+        clock: seconds since 1970, monotonic.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class ScalingBoard:
 
     @property
     def fleet(self) -> ScalingFleet:
-        """For who asks how soon to look, or whether replicas come or go."""
+        """The fleet, for reading when the next poll is due and whether replicas start or drain."""
         return self._fleet
 
     async def look(self, older_than_s: float = 0.0) -> None:
-        """Look now, unless the last look is younger than that.
+        """Poll the cluster, unless the last snapshot is younger than `older_than_s`.
 
         Raises: ClusterSilentError.
         """
@@ -95,7 +95,7 @@ class ScalingBoard:
                 await self._look()
 
     async def look_first(self) -> None:
-        """Look, unless there was a look before: for questions that come as soon as the board is there.
+        """Poll the cluster unless there is a snapshot already, for requests right after the start of the board.
 
         Raises: ClusterSilentError.
         """
@@ -103,14 +103,14 @@ class ScalingBoard:
             await self.look()
 
     def report(self, report: GatewayReport) -> BoardNews:
-        """A gateway's numbers. Returns: what it does not know itself, for its status page."""
+        """Add a gateway's report. Returns: state of the pools and the other gateways, for its status page."""
         now = self._clock()
         if self._seen.report(report, now):
             self._asked.set()
         return self._views.news(report.gateway, now)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """Signals for a scaler, after so long in real time, or once requests wait for a role without instance.
+        """Signals for a scaler, after `period_s` in real time, or once requests wait for a role without instances.
 
         Raises: ClusterSilentError.
         """
@@ -122,9 +122,9 @@ class ScalingBoard:
         return self._seen.signals(self._fleet, self._clock())
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
-        """Do or tell what is asked.
+        """Carry out an operation, or answer a question.
 
-        Raises: ClusterSilentError; nothing was changed then.
+        Raises: ClusterSilentError: the cluster did not respond; a requested target may have been set nevertheless.
         """
         told: Any
         if isinstance(operation, QUESTIONS):
@@ -142,12 +142,12 @@ class ScalingBoard:
         return answer
 
     def read(self, question: Question) -> Any:
-        """Answer a question from the last look; ready for JSON."""
+        """Response to a question from the last snapshot, ready for JSON."""
         return self._views.read(question, self._clock())
 
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
-        """A stage of a deployment begins, or the deployment is over. Returns: the targets that it is to set, as far as
-        the last look saw them.
+        """A stage of a deployment starts, or the deployment has finished. Returns: the targets that the stage must set,
+        with the last snapshot's targets of all other Serve deployments.
         """
         self._seen.events.deployed(notice, self._clock())
         async with self._lock:  # not while a target of the board's own is on its way
@@ -155,7 +155,7 @@ class ScalingBoard:
         return next(dict(effect.targets) for effect in effects if isinstance(effect, StageTargets))
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
-        """Carry out what the policy decided.
+        """Carry out the policy's targets.
 
         Raises: ClusterSilentError.
         """
@@ -166,7 +166,7 @@ class ScalingBoard:
         await self.look_first()
         async with self._lock:
             if isinstance(operation, ScalePool):
-                await self._look()  # what fits, is judged by what is there now
+                await self._look()  # capacity is checked on a current snapshot
             effects = await self._tell(operation)
         return next(effect for effect in effects if isinstance(effect, ScaleAnswer | ScaleRefusal))
 
@@ -187,7 +187,7 @@ class ScalingBoard:
         await self._tell(FleetLooked(sight))
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
-        """Pass an event on, and carry out its effects. Returns: all of them."""
+        """Pass an event to the fleet and carry out its effects. Returns: all effects."""
         done = effects = self._fleet.on(event, self._clock())
         _log(effects)
         while effects and isinstance(effects[-1], SetTarget):
@@ -203,7 +203,7 @@ class ScalingBoard:
     async def _set_target(self, order: SetTarget) -> None:
         try:
             await self._port.set_target(order.pool, order.target, order.leaving)
-        except BaseException:  # cancelled, too: nobody knows what became of it
+        except BaseException:  # also if cancelled: the outcome is unknown
             self._fleet.on(TargetUnanswered(), self._clock())
             raise
 

@@ -1,4 +1,4 @@
-"""The cluster, as the scaling board needs it."""
+"""Interface of the scaling board to the cluster."""
 
 import time
 from collections.abc import Sequence
@@ -9,27 +9,27 @@ from serving.values.group import OperatorOrder, OrderAnswer, SizeOrder
 
 
 class ClusterPort(Protocol):
-    """The cluster, as far as the board needs it. Every call has a deadline of its own."""
+    """The board's interface to the cluster. Every call has its own deadline."""
 
     async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
-        """Snapshot of the cluster now; parts that do not answer are taken from `before`.
+        """Snapshot of the cluster now; parts that do not respond are taken from `before`.
 
-        Raises: ClusterSilentError when Serve's controller or Ray itself does not answer.
+        Raises: ClusterSilentError if Serve's controller or Ray itself does not respond.
         """
         ...
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
-        """Serve's scale API.
+        """Set a pool's target through Serve's scale API.
 
         Args:
-            leaving: replicas that leave, by Serve's names of them, if the pool becomes smaller; Serve chooses further
-                ones, and all where it cannot be told.
+            leaving: replicas to remove if the pool shrinks, by Serve's names; Serve selects further ones, and all of
+                them if it does not support a selection.
         Raises: ClusterSilentError.
         """
         ...
 
     async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
-        """Give an order to the group that a rank belongs to, by name of the rank's actor.
+        """Send a command to the group of a rank, given the name of the rank's actor.
 
         Raises: UnavailableError.
         """
@@ -37,14 +37,14 @@ class ClusterPort(Protocol):
 
 
 class ClusterSilentError(Exception):
-    """Serve's controller or Ray itself does not answer."""
+    """Serve's controller or Ray itself does not respond."""
 
 
-# Seconds since 1970 that never jump: time as this process began with it, however the machine's clock is set later.
+# Seconds since 1970 without jumps: the time at the start of this process plus the monotonic clock.
 
 _BEGAN = time.time() - time.monotonic()
 
 
 def steady_s() -> float:
-    """Now [s since 1970]. A machine that sleeps, or whose clock is set, makes it differ from `time.time()`."""
+    """Now [s since 1970]. It differs from `time.time()` after the node has slept or its clock was set."""
     return _BEGAN + time.monotonic()

@@ -1,7 +1,7 @@
-"""How the board reaches the cluster: Serve's controller, Ray's nodes, membership, the KV-cache pool's controller.
+"""The board's access to the cluster: Serve's controller, Ray's nodes, membership, the KV-cache pool's controller.
 
-`get_serve_instance_details` and `update_deployment_replicas` of Serve's controller are what Ray's dashboard calls for
-its own REST API; they are not promised to stay, so they are called here and nowhere else.
+`get_serve_instance_details` and `update_deployment_replicas` of Serve's controller are the calls behind the REST API of
+Ray's dashboard. They are not a stable interface, so only this file calls them.
 """
 
 import asyncio
@@ -45,9 +45,9 @@ CONTROLLER = "SERVE_CONTROLLER_ACTOR"
 CONTROLLER_NAMESPACE = "serve"
 CALL_DEADLINE_S = 2.0
 ORDER_DEADLINE_S = 3.0
-"""For the shell of a group, which looks for orders every half second."""
+"""For the shell of a group, which polls for commands every half second."""
 REMEMBER_S = 10.0
-"""How long a replica that Serve has is a member without being listed; longer than instances need to announce anew."""
+"""How long a replica in Serve remains a member without being listed; longer than instances need to announce again."""
 _LEAVING = frozenset({"STOPPING", "STOPPED", "PENDING_MIGRATION"})
 _SERVING = frozenset({"RUNNING", "UPDATING"})
 
@@ -58,7 +58,7 @@ class RayCluster:
     Args:
         app: name of the Serve application.
         pools: its deployments that are pools.
-        with_cache: there is a KV-cache pool to ask about.
+        with_cache: whether there is a KV-cache pool to query.
     """
 
     def __init__(self, app: str, pools: Iterable[str], *, with_cache: bool) -> None:
@@ -73,7 +73,7 @@ class RayCluster:
         """When each member was last listed."""
 
     async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
-        """Implements `ClusterPort.look`."""
+        """Snapshot of the cluster, see `ClusterPort.look`."""
         details, nodes, members, cache = await asyncio.gather(
             self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
             self._list_nodes(),
@@ -94,7 +94,7 @@ class RayCluster:
         return ClusterSnapshot(now, deployments, nodes, known, view, others, self._nodes.lost, self._nodes.left)
 
     async def set_target(self, pool: str, replicas: int, leaving: Sequence[str] = ()) -> None:
-        """Implements `ClusterPort.set_target`."""
+        """Set a pool's target in Serve, see `ClusterPort.set_target`."""
         deployment = await asyncio.to_thread(_deployment_id, pool, self._app)
 
         def order(actor: Any) -> Awaitable[Any]:
@@ -105,14 +105,14 @@ class RayCluster:
         await self._ask(CONTROLLER, CONTROLLER_NAMESPACE, order)
 
     async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
-        """Implements `ClusterPort.order`."""
+        """Send a command to a group within `ORDER_DEADLINE_S`, see `ClusterPort.order`."""
         return await post_order(actor, order, ORDER_DEADLINE_S)
 
     def _members(
         self, listed: dict[str, SeenMember], before: ClusterSnapshot, deployments: dict[str, SeenDeployment], now: float
     ) -> dict[str, SeenMember]:
-        """Listed members, and for a while former ones if Serve still has the replica: a membership that was started
-        again knows none at first, which must not look as if all sequences had left and come back.
+        """Listed members, and for `REMEMBER_S` former ones whose replica is still in Serve: a restarted membership has
+        no members at first, which must not appear as if all sequences had ended and restarted.
         """
         here = {replica.name for deployment in deployments.values() for replica in deployment.replicas}
         self._met |= dict.fromkeys(listed, now)
@@ -121,14 +121,11 @@ class RayCluster:
         return former | listed
 
     async def prepare(self) -> None:
-        """Import what the first scaling needs, which takes most of a second.
-
-        Effects: modules of this process.
-        """
+        """Import the modules for the first scaling call in advance, which takes most of a second."""
         await asyncio.to_thread(_deployment_id, "", self._app)
 
     def _living(self, seen: SeenDeployment) -> SeenDeployment:
-        """The deployment without replicas on lost nodes, which Serve lists until it has asked them in vain."""
+        """The deployment without replicas on lost nodes, which Serve lists until their health checks fail."""
         return replace(seen, replicas=tuple(one for one in seen.replicas if not self._nodes.gone(one.node)))
 
     async def _list_nodes(self) -> tuple[SeenNode, ...]:
@@ -139,7 +136,7 @@ class RayCluster:
         return found
 
     async def _or_none(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Answer of one of our own actors; None if it does not answer: the last answer stands then."""
+        """Response of one of our own actors; None if it does not respond, so that the previous response is used."""
         try:
             return await self._ask(name, NAMESPACE, call)
         except ClusterSilentError as error:
@@ -162,7 +159,7 @@ class RayCluster:
 
 
 def seen_deployment(details: dict[str, Any]) -> SeenDeployment:
-    """A deployment as Serve's controller describes it."""
+    """Target and replicas from a deployment's details of Serve's controller."""
     replicas = tuple(
         SeenReplica(
             name=replica["replica_id"],
@@ -177,7 +174,7 @@ def seen_deployment(details: dict[str, Any]) -> SeenDeployment:
 
 
 def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
-    """Members by the name that Serve gave their replica, or that of their rank."""
+    """Members by Serve's name of their replica, or by the name of their rank."""
     return {
         one.replica.rpartition("#")[2]: SeenMember(one.replica, one.pool, one.incarnation, one.facts, one.node)
         for one in members
@@ -185,10 +182,10 @@ def seen_members(members: Iterable[Member]) -> dict[str, SeenMember]:
 
 
 def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDeployment:
-    """The deployment with each shell on its ranks' node, and how many there are: the ranks take the hardware."""
+    """The deployment with each shell on its ranks' node and their number, because the ranks use the hardware."""
     ranks = [one for one in members if "shell" in one.facts and one.node is not None]
     places, counts = {one.serve_name: one.node for one in ranks}, Counter(one.serve_name for one in ranks)
-    for one in ranks:  # one that was lost keeps its place
+    for one in ranks:  # a lost rank keeps its place
         counts[one.serve_name] = max(counts[one.serve_name], int(one.facts["ranks"]))
     moved = (replace(one, node=places.get(one.name, one.node), ranks=counts[one.name]) for one in seen.replicas)
     return replace(seen, replicas=tuple(moved)) if places else seen
@@ -197,10 +194,10 @@ def at_its_ranks(seen: SeenDeployment, members: Iterable[SeenMember]) -> SeenDep
 def with_full_disks(
     nodes: Iterable[SeenNode], members: Iterable[SeenMember], here: tuple[NodeId, str]
 ) -> tuple[SeenNode, ...]:
-    """Nodes with what their members announce of a full disk.
+    """Nodes with the messages about full disks that their members announce.
 
     Args:
-        here: node of the board, and what it found itself: where all instances are lost none announces anything.
+        here: node of the board and its own message, which is needed if all instances on the node are lost.
     """
     lines = {one.node: line for one in members if (line := one.facts.get(DISK_FULL))} | dict([here])
     return tuple(replace(node, disk_full=lines.get(node.node) or "") for node in nodes)
@@ -213,7 +210,7 @@ def _phase(state: str) -> ReplicaPhase:
 
 
 def _deployment_id(pool: str, app: str) -> Any:
-    from ray.serve._private.common import DeploymentID  # heavy, and only who scales needs it
+    from ray.serve._private.common import DeploymentID  # a slow import, needed only for scaling
 
     return DeploymentID(name=pool, app_name=app)
 
@@ -222,19 +219,19 @@ async def _nothing() -> None:
     return None
 
 
-# Ray's nodes with the numbers of their hosts, living and lost, for the board, which numbers those without one.
+# Ray's nodes, live and lost, with the numbers of their hosts; the board numbers nodes without one.
 
 UNUSED_S = 60.0
-"""How long a node without a label has no number while nothing of ours starts there: what starts there first sees the
-node's disk, on which its former number may lie."""
+"""How long a node without a label stays without a number: the first of our processes on it may find the node's former
+number on its disk."""
 SHOWN_LOST_S = 3600.0
 """How long a lost node is shown."""
 _ASKED_FOR = frozenset({1, 4})
-"""Reasons of an end that is no loss: Ray's EXPECTED_TERMINATION and AUTOSCALER_DRAIN_IDLE of `NodeDeathInfo`."""
+"""Reasons that are not a loss: Ray's EXPECTED_TERMINATION and AUTOSCALER_DRAIN_IDLE of `NodeDeathInfo`."""
 
 
 class NodesSeen:
-    """The nodes at each look. Calls block; one at a time.
+    """The nodes at each poll. Calls block and must not overlap.
 
     Args:
         listing: lists nodes; by default `ray.nodes`.
@@ -252,21 +249,21 @@ class NodesSeen:
         self._table = NodeTable()
         self._seen: dict[NodeId, SeenNode] = {}
         self._since: dict[NodeId, float] = {}
-        """When each living node was seen first."""
+        """When each live node was first observed."""
         self._lost_at: dict[NodeId, float] = {}
         self.lost: tuple[LostNode, ...] = ()
-        """Nodes that Ray had given up at the last look, and whose numbers no living one has."""
+        """Nodes that were dead at the last poll, and whose numbers no live node has."""
         self.left: frozenset[NodeId] = frozenset()
-        """Nodes that had ended by then as they were asked to."""
+        """Nodes that had been shut down on request by the last poll."""
 
     def gone(self, node: NodeId | None) -> bool:
-        """Whether Ray had given a node up at the last look."""
+        """Whether a node was dead at the last poll."""
         return node in self._lost_at
 
     def look(self) -> tuple[SeenNode, ...]:
-        """Living nodes by number. Raises: what Ray raises.
+        """Live nodes by number. Also numbers nodes after `UNUSED_S`, and updates `lost` and `left`.
 
-        Effects: nodes that have waited for a number get one; `lost` is as of now.
+        Raises: the exceptions of `ray.nodes`.
         """
         listed, now = self._listing(), self._clock()
         alive = [one for one in listed if one["Alive"]]
@@ -287,7 +284,7 @@ class NodesSeen:
         try:
             self._table = number_nodes(self._numbers, listed, waited)
         except SilentError as error:
-            logger.debug("%s", error)  # as they are called now they are called on
+            logger.debug("%s", error)  # nodes keep their current names
         except LedgerError as error:
             logger.warning("%s", error)
 
@@ -295,7 +292,7 @@ class NodesSeen:
         node, has = NodeId(one["NodeID"]), one["Resources"]
         number, address = self._table.number(node), str(one["NodeManagerAddress"])
         known = self._seen.get(node)
-        if not has and known is not None:  # about to be given up: Ray forgets what it offers first
+        if not has and known is not None:  # about to be declared dead: Ray clears its resources first
             return replace(known, number=number)
         head = any(share in has for share in ON_HEAD_NODE)
         npus, memory, cpus = (int(has.get(share, 0)) for share in (NPU, UB_MEMORY, "CPU"))

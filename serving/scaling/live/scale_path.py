@@ -1,11 +1,11 @@
-"""The way to more or fewer replicas, for everybody: command line, dashboard page, REST, autoscaler.
+"""The single path for scaling requests from the command line, the dashboard page, REST and the autoscaler.
 
     cloudmatrix scale ─┐
     page /pools ───────┼─► ask() ─► scaling board ─► room? ─► Serve's scale API ─► hold ─► ledger
     REST …/scale ──────┘             (one actor)
     autoscaler ────────────────────►     "
 
-Works in any process that is connected to Ray, Ray's dashboard included, and needs no gateway.
+It works in any process connected to Ray, including Ray's dashboard, and needs no gateway.
 """
 
 from typing import Any
@@ -24,11 +24,11 @@ CALL_DEADLINE_S = 5.0
 
 
 def _find_board() -> Any:
-    """Raises: SilentError while a deployment makes the board anew; ValueError if there is no system."""
+    """Raises: SilentError while a deployment restarts the board; ValueError if there is no system."""
     try:
         return ray.get_actor(BOARD, NAMESPACE)
     except ValueError:
-        ray.get_actor(MEMBERSHIP, NAMESPACE)  # it outlives deployments
+        ray.get_actor(MEMBERSHIP, NAMESPACE)  # it survives deployments
         raise SilentError("the scaling board is being made anew") from None
 
 
@@ -36,11 +36,9 @@ _BOARD = ActorLookup(_find_board)
 
 
 async def ask(operation: PoolOperation[Answer]) -> Answer:
-    """Have the scaling board do or tell something, within `CALL_DEADLINE_S`.
+    """Send an operation to the scaling board, which responds within `CALL_DEADLINE_S`. Changes are in the ledger.
 
-    Raises: ScaleError: what the operation is refused with; `unavailable` if the board does not answer, `no_system` if
-        there is none.
-    Effects: as the operation says; changes are in the ledger.
+    Raises: ScaleError: the board's refusal; `unavailable` if the board does not respond, `no_system` if no system runs.
     """
 
     async def answered() -> Any:
@@ -49,7 +47,7 @@ async def ask(operation: PoolOperation[Answer]) -> Answer:
 
     try:
         answer: Answer | ScaleRefusal = await within(answered(), CALL_DEADLINE_S)
-    except ValueError as error:  # Ray's way to say that there is no such actor
+    except ValueError as error:  # Ray raises this if there is no such actor
         raise ScaleError("no CloudMatrix system runs in this cluster", kind="no_system") from error
     except (ray.exceptions.RayError, TimeoutError, SilentError) as error:
         raise ScaleError(

@@ -1,7 +1,7 @@
-"""The scaling board as one small named actor, and how gateways reach it.
+"""The scaling board as one small named actor, and its client.
 
-It outlives the autoscaler and every gateway. Its own death costs a second: Ray starts it again, on another host if need
-be, and ledger and holds are in Ray's control store.
+It survives the autoscaler and every gateway. If it dies, Ray restarts it within about a second, on another host if
+necessary; ledger and holds are in Ray's control store.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from serving.values.traffic import BoardNews, GatewayReport
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 12.0
-"""A board that was just made takes seconds for its first look, on a busy machine."""
+"""A new board needs seconds for its first poll on a busy node."""
 PAUSE_S = 0.2
 SILENT = "Serve's controller does not answer; try again"
 
@@ -42,7 +42,7 @@ class ScalingBoardActor:
     """The named actor around a `ScalingBoard`.
 
     Args:
-        session: of the system, whose ledger and holds are kept.
+        session: of the system, under which ledger and holds are stored.
     """
 
     def __init__(self, config: ServeConfig, app: str, session: str) -> None:
@@ -53,32 +53,32 @@ class ScalingBoardActor:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look from now on. Called by whoever made the actor; after a restart the first question starts it."""
+        """Start polling. Called by the actor's creator; after a restart the first request starts it."""
         self._task = self._task or asyncio.create_task(self._look_forever())
 
     async def report(self, report: GatewayReport) -> BoardNews:
-        """Implements `ScalingBoard.report`."""
+        """Add a gateway's report, see `ScalingBoard.report`."""
         await self.start()
         return self._board.report(report)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """Implements `ScalingBoard.next_signals`."""
+        """Signals for a scaler after a period, see `ScalingBoard.next_signals`."""
         await self.start()
         return await self._board.next_signals(period_s)
 
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
-        """Implements `ScalingBoard.deploy`, by what is so now."""
+        """Handle a deployment's notice on a current snapshot, see `ScalingBoard.deploy`."""
         await self.start()
         if not notice.over and not await looked(self._board.look, FIRST_LOOK_S):
             logger.warning("%s", SILENT)
         return await self._board.deploy(notice)
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
-        """Implements `ScalingBoard.apply`."""
+        """Carry out the policy's targets, see `ScalingBoard.apply`."""
         await self._board.apply(targets)
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
-        """Answer an operation; a cluster that is silent is a refusal."""
+        """Carry out an operation, see `ScalingBoard.answer`; a silent cluster results in a refusal."""
         await self.start()
         try:
             return await self._board.answer(operation)
@@ -93,17 +93,17 @@ class ScalingBoardActor:
             try:
                 await self._board.look(older_than_s=period_s / 2)
                 self._complaint.over()
-                if not self._prepared and not self._board.fleet.moving:  # the start has the cores until then
+                if not self._prepared and not self._board.fleet.moving:  # until then the start needs the cores
                     self._prepared = True
                     await self._cluster.prepare()
             except ClusterSilentError as error:
                 self._complaint.make(error)
-            except Exception:  # a bug in one look must not end all others
+            except Exception:  # a bug in one poll must not stop polling
                 logger.exception("a look failed")
 
 
 async def looked(look: Callable[[], Awaitable[None]], patience_s: float, pause_s: float = PAUSE_S) -> bool:
-    """Look until the cluster answers. Returns: whether it has in time."""
+    """Poll until the cluster responds. Returns: whether it did within `patience_s`."""
     end = time.monotonic() + patience_s
     while True:
         try:
@@ -117,19 +117,19 @@ async def looked(look: Callable[[], Awaitable[None]], patience_s: float, pause_s
 
 
 def start_board(config: ServeConfig, app: str, session: str) -> None:
-    """Make the board beside everything else that starts; nothing waits for it.
+    """Start the board as a detached actor, concurrently with the rest of the system, without waiting for it.
 
-    Effects: a detached actor, until the cluster ends; that of an earlier deployment ends.
+    The board of an earlier deployment is stopped.
     """
     renew_actor(ScalingBoardActor, BOARD, config, app, session).start.remote()
 
 
 def note_deployment(notice: DeploymentNotice, deadline_s: float) -> dict[str, int] | None:
-    """Tell the board of a deployment. Blocks.
+    """Notify the board of a deployment. Blocks.
 
     Args:
-        deadline_s: for the answer; 0 = none is waited for.
-    Returns: see `ScalingBoard.deploy`; None if there is no answer.
+        deadline_s: for the response; 0 = do not wait.
+    Returns: see `ScalingBoard.deploy`; None without a response.
     """
     try:
         board: Any = ray.get_actor(BOARD, NAMESPACE)
@@ -142,22 +142,22 @@ def note_deployment(notice: DeploymentNotice, deadline_s: float) -> dict[str, in
 
 
 class BoardClient:
-    """The board, for a process of the system that asks it again and again."""
+    """Client of the board for a process that calls it repeatedly."""
 
     def __init__(self) -> None:
         self._lookup = ActorLookup(partial(ray.get_actor, BOARD, NAMESPACE))
         self._actor: Any = None
 
     async def report(self, report: GatewayReport) -> BoardNews:
-        """Implements `ScalingBoard.report`.
+        """Send a gateway's report, see `ScalingBoard.report`.
 
-        Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not answer.
+        Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not respond.
         """
         news: BoardNews = await self._ask(CALL_DEADLINE_S, "report", report)
         return news
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
-        """Implements `ScalingBoard.next_signals`.
+        """Request signals for a scaler, see `ScalingBoard.next_signals`.
 
         Raises: as `report`.
         """
@@ -165,7 +165,7 @@ class BoardClient:
         return signals
 
     async def apply(self, targets: Sequence[PoolTarget]) -> None:
-        """Implements `ScalingBoard.apply`.
+        """Send the policy's targets, see `ScalingBoard.apply`.
 
         Raises: as `report`.
         """
