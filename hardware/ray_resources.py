@@ -1,8 +1,9 @@
 """Virtual NPUs and UB memory as Ray resources; the only file of this package that imports ray.
 
 "NPU" is Ray's own accelerator name for Ascend devices, so that the same requests work on a machine that has real ones:
-Ray hands out device numbers and shows them on its dashboard. "UB_MEMORY" counts MiB; Ray only keeps the books, the UB
-segment refuses. Each Ray node numbers its NPUs from 0, so a node also carries a label with its first host's number.
+Ray hands out device numbers and shows them on its dashboard. "UB_MEMORY" is in MiB; Ray only counts it, and
+the UB segment enforces the limit. Each Ray node numbers its NPUs from 0, so a node also carries a label with its first
+host's number.
 """
 
 import logging

@@ -113,9 +113,9 @@ def open_bench(flags: argparse.Namespace, console: Console) -> Iterator[Bench]:
 
 
 def _slo(flags: argparse.Namespace) -> dict[str, float]:
-    """The SLOs of responses.
+    """The limits of `--slo`, by metric.
 
-    Raises: UsageError for what is no limit, or cannot be measured.
+    Raises: UsageError for a malformed limit, or a metric that this run does not measure.
     """
     slo = parse_slo(flags.slo) if flags.slo else {}
     of_streams = [name for name in slo if name in _OF_STREAMS]
@@ -266,7 +266,7 @@ def idle_flag_warnings(flags: argparse.Namespace, *, bodies: bool) -> tuple[str,
     """Warnings about flags that have no effect in this run, or that another flag overrides.
 
     Args:
-        bodies: the data set is a trace that has its bodies.
+        bodies: the data set is a trace that contains complete request bodies.
     """
     parser = argparse.ArgumentParser(add_help=False)
     add_workload_flags(parser)

@@ -150,7 +150,7 @@ class ClosedLoop:
 
     @property
     def depth(self) -> int:
-        """Jobs needed immediately by slots that have not started, plus a reserve."""
+        """Jobs to keep ready: one per slot that has not started, plus a reserve."""
         return max(0, len(self._openings_s) - self.taken) + self._reserve
 
     @property

@@ -30,7 +30,7 @@ _STEADY_METRICS = ("ttft", "tpot", "itl", "e2e")
 
 
 def latency_tables(result: RunResult) -> Html:
-    """Main metrics in a table, all others to be opened."""
+    """Main metrics in a table, all others in a collapsed section."""
     both = has_both_clocks(result)
     main = [(name, values) for name, values in present(result, MAIN_METRICS) if both or not name.endswith("_sent")]
     shown = {name for name, _ in main}

@@ -44,7 +44,7 @@ class ConfigKeys:
         self._read: set[str] = set()
 
     def whole(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """A count; absent and null mean `default`. Raises: KeyError, TypeError or ModelError, as `config_values`."""
+        """A count; absent and null mean `default`. Raises: KeyError, TypeError or ModelError."""
         self._read.add(key)
         return whole(self.raw, key, default, least=least)
 

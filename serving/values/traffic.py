@@ -27,7 +27,7 @@ NoticeKind = Literal["died", "frozen", "left", "back", "poison", "audit"]
 
 
 class InstanceNotice(Struct, frozen=True):
-    """An instance's end or return, a poisoned request, or an audit, observed by a gateway, for people.
+    """An event to show to people: an instance ended or returned, a request killed its instances, or an audit.
 
     Args:
         pool, replica: empty if no single instance is concerned.

@@ -8,13 +8,13 @@ A queue longer than the pools can drain in acceptable time only delays the refus
 number of their prompt tokens are both bounded. One request may exceed the remaining tokens, or the whole bound.
 Every request passes through the queue, even one that starts at once, because each is charged to its API key. The order
 is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
-is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
+free, all wait for it.
 
 Where several keys share the queue, a key that already has as many requests or prompt tokens waiting as there is
 capacity left is refused, and capacity is reserved only against new requests of the same key. So regardless of how many
 keys fill the queue, and of the Retry-After they received, a key without waiting requests still finds a place. In this
-mode the seats are those of the instances, see `seats`: requests that would otherwise wait in the pools may wait in this
-queue.
+mode the seats are those of the instances, see `concurrency`: requests that would otherwise wait in the pools may wait
+in this queue.
 """
 
 from collections import OrderedDict

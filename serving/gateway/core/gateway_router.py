@@ -1,4 +1,4 @@
-"""One gateway's routing state: what `router` and `locality` need across decisions.
+"""One gateway's routing state: what `router` needs across decisions.
 
 Three things persist between decisions: the turn among equal instances, the prompts sent to each instance, and so the
 share of a new prompt that is probably cached. Under the locality rule that share is estimated per instance. Otherwise

@@ -51,7 +51,7 @@ class Routes:
         self._reserve = OutputReserve(block_tokens)
         self._no_decode_since: float | None = None
         self._books_prompts = False
-        """Whether placing a prompt also reserves the expected output, since one pool does both; set by `seats`."""
+        """Whether placing a prompt also reserves the expected output, since one pool does both."""
         self.moved: Counter[ReplicaId] = Counter()
         """Sequences that leaving instances have handed to others, while such an instance is known."""
 

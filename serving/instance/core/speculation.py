@@ -7,7 +7,7 @@ model's probability and otherwise samples from the rest. This module only affect
 
 The rule. Let q_j be the probability that a sequence's draft token at position j is accepted if all before it were
 (counted, see `Acceptance`). The j-th draft token then adds `gain_j = q_1 * ... * q_j` tokens to a step on average. One
-more draft token costs a share `c / n` of a step without drafts, with n sequences (measured, see `step_cost`). The rate
+more draft token costs a share `c / n` of a step without drafts, with n sequences (measured, see `StepCost`). The rate
 of a step with the drafts chosen so far is `tokens / time = (n + sum of gains) / (1 + c / n * drafts)`. Gains of all
 sequences are taken from the largest down, as long as each adds to the rate: `gain > c / n * rate`. Because gains of one
 sequence only fall, this takes its first k draft tokens, and no other choice has a higher rate.

@@ -70,7 +70,7 @@ class SimulatedCompute:
         self.kv = self._take_memory(config.pools[place.pool].ub_memory_mib * MIB)
 
     def attach(self, arena: memoryview) -> Attached:
-        """Use the arena for stamps, see `Compute.attach`."""
+        """Keep in the arena, for each block, a stamp of the sequence that computed it: moves are verified by it."""
         config, simulation = self._config, self._simulation
         pool, block_tokens, dies = config.pools[self._role.value], config.engine.block_tokens, len(self.npus.dies)
         times = StepTimes(

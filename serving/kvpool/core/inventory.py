@@ -71,7 +71,7 @@ class Inventory:
         return home
 
     def spaces(self) -> dict[Space, dict[BlockHash, Entry]]:
-        """All spaces that have entries. Read only."""
+        """Entries by block hash, for each space (namespace and layout) that has any. Not to be modified."""
         return self._spaces
 
     def visible(self, version: int) -> Entry | None:

@@ -141,7 +141,7 @@ def _window(keys: ConfigKeys, kinds: list[str] | None, count: int) -> int | None
 
 
 def dense_model(keys: ConfigKeys, variant: Variant, *, tied: bool = False) -> Architecture:
-    """The whole model.
+    """The architecture of a model with grouped attention and one feed-forward network per layer, from config.json.
 
     Args:
         tied: default for whether the head shares the embedding.

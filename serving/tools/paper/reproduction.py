@@ -18,7 +18,7 @@ class Reproduced:
     findings: Findings
 
     def reason(self, row: Row) -> str:
-        """Why a row misses; see `known_misses.reason_for`."""
+        """Why a row misses; see `reason_for`."""
         return reason_for(self.experiment.name, row)
 
 

@@ -47,11 +47,11 @@ def open_workload(
     Args:
         path: file, or folder of a ServeGen model.
         rate: factor by which time is compressed. length: factor on prompt and output lengths; `prompt_length` and
-            `output_length` override it for one of them. See `scaling` for its effect on prefix ids.
+            `output_length` override it for one of them. See `reshaping` for its effect on prefix ids.
         limit: most requests, of all repetitions and shards together.
         start_s, duration_s: stretch of the trace, in its own time [s]; arrivals are then relative to its start.
         seed: of generated requests (ServeGen). repeat: number of passes through the trace, each with its own prefixes.
-        shard: (index, number of shards); see `sharding`. The shards together are the whole workload.
+        shard: (index, number of shards); see `reshaping`. The shards together are the whole workload.
         clients: of a ServeGen folder; empty = all. volume: factor on the number of its requests in the same time.
         token_s: assumed response time per output token [s], for traces with sessions whose turns wait for responses.
         block_tokens: tokens per prefix id. columns: of a CSV, see `custom_table`. None = as the format defines it.
