@@ -53,7 +53,7 @@ class Streams:
         self._enough: Callable[[Iterable[object]], bool] = all
 
     def seen(self, resumed: int) -> Seen:
-        """What the clients got.
+        """Results of the clients.
 
         Args:
             resumed: as the gateway counted; see `resumptions`.

@@ -83,7 +83,7 @@ def test_death_at_a_place_of_the_exchange(
 
 
 def test_another_process_takes_the_place_of_a_dead_one(folder: Path, faults: Path, wanted: Answers, shm: Path) -> None:
-    """It joins during the others' steps, with the same work, and rows are sent to all ranks again."""
+    """The new process joins during the others' steps, with the same work, and rows are sent to all ranks again."""
     orders = [
         Order(folder, "bfloat16", rank, RANKS, shm / f"window-{rank}", work(rank), SETTINGS, faults,
               "gather:3" if rank == 1 else "")

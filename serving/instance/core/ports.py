@@ -50,7 +50,7 @@ class GroupExecutor(StepExecutor, Protocol):
 
         Called by the thread of `execute`, between its calls; peers wait while the thread does neither.
 
-        Returns: when the time [s] is over, or after `wake` has been called, between two answers.
+        Returns: after the timeout [s], or after a call of `wake`, between two results.
         Raises: GroupError, as `execute`.
         """
         ...

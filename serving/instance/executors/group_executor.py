@@ -1,8 +1,8 @@
 """Computes a rank's steps with experts distributed over all ranks of its group: the native step.
 
-A step asks peers for their experts' results and serves theirs meanwhile; ranks' steps need not begin or end together. A
-step that a peer's death interrupts is repeated inside the call, in the next epoch, from the same plan; the caller of
-`execute` only observes a longer step.
+During a step a rank requests results from its peers' experts and serves their requests; the steps of ranks need not
+start or end together. A step that a peer's death interrupts is repeated inside the call, in the next epoch, from the
+same plan; the caller of `execute` only observes a longer step.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ class NativeGroupExecutor(NativeExecutor):
         self._counted = len(place.expert_map), experts
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step together with the peers, whose own steps, if any, run concurrently.
+        """Run one step of this rank; steps of its peers, if any, run concurrently.
 
         Raises: GroupError if a peer is late, or lost and no new epoch starts in time; EngineError as in
         `NativeExecutor`.
@@ -55,8 +55,8 @@ class NativeGroupExecutor(NativeExecutor):
         return super().execute(plan)
 
     def serve(self, timeout_s: float) -> None:
-        """Take part in the steps of peers, as `GroupExecutor.serve`."""
-        assert self._joined is not None, "a rank that has not joined has nobody to serve"
+        """Serve rows of peers while this rank has no step, as `GroupExecutor.serve`."""
+        assert self._joined is not None, "a rank serves peers only after it has joined"
         self._publish()
         self._engine.check(self._functions.cm_group_serve(self._engine.address, max(0, int(timeout_s * 1e9))))
 

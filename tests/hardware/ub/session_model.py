@@ -46,7 +46,7 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one search is about.
+    """Setting of one search.
 
     Args:
         colocated: each session's rank is an expert rank, too, in one thread; there are as many of both.
@@ -151,11 +151,11 @@ class Search:
         return Visited(len(seen), frozenset(endings))
 
     def moment(self, epoch: int, round_: int) -> int:
-        """What payload of a round looks like."""
+        """Payload of a round."""
         return epoch * 100 + round_
 
     def word(self, epoch: int, round_: int) -> int:
-        """What a word of a round looks like."""
+        """Word of a round."""
         if self.setting.mistake is Mistake.WORD_WITHOUT_EPOCH:
             epoch = 1
         return self.moment(epoch, min(round_, 1) if self.setting.mistake is Mistake.WORD_WITHOUT_ROUND else round_)
@@ -378,7 +378,7 @@ class Search:
         return one._replace(place=DEAD, rows=TORN if writing else one.rows)
 
     def _without(self, one: Session, rank: int, epoch: int) -> Session:
-        """What a dead expert rank leaves behind."""
+        """A session after the death of an expert rank: results under way are torn."""
         if one.serving[rank] in (1, 3):
             for x in self._cells(epoch, one.asks[rank] % 100, rank):
                 one = one._replace(results=_put(one.results, x, TORN))

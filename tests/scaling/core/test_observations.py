@@ -1,4 +1,4 @@
-"""What gateways report and looks show."""
+"""Reports of gateways and snapshots of polls, as signals."""
 
 from serving.scaling.core.board_views import Observations
 from serving.values.signals import Traffic

@@ -1,4 +1,4 @@
-"""What the clients of a run get, live or in virtual time."""
+"""Results of a run's clients, live or in virtual time."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from serving.virtual.result import Outcome, SimResult
 
 @dataclass(frozen=True)
 class Seen:
-    """What the clients of one run got."""
+    """Results of one run's clients."""
 
     finished: int
     failed: int
