@@ -16,7 +16,7 @@ The failure of a *request* is not an exception but a value: `RequestOutcome`.
 import msgspec
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError)
-"""What `loadgen.json_text` raises for bytes that are no JSON, no UTF-8, or nested too deeply."""
+"""Errors of `loadgen.json_text` for bytes that are not JSON, not UTF-8, or nested too deeply."""
 INTERRUPTED = 130
 """Exit status after an interruption by the user, as in shells."""
 

@@ -18,9 +18,9 @@ from loadgen.search import sweep
 SEEDS_APART = 1000
 """Between the points of a series, so that repetitions never share a seed."""
 IDLE_REQUESTS = 8
-"""Of a short run, one at a time."""
+"""Requests of the short run that sends one at a time."""
 FULL_REQUESTS = 64
-"""Of a short run, all at once."""
+"""Requests of the short run that sends all at once."""
 
 
 class SweepSeries:

@@ -83,7 +83,7 @@ def concurrency(records: Sequence[RequestRecord]) -> Concurrency:
 _WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 _MOST_BINS = 120
 _RECORDS_AT_ONCE = 4096
-"""Whose chunks are put into bins together: fewer calls, and a bound on memory."""
+"""Number of records whose chunks are binned together: fewer calls, with bounded memory."""
 
 
 def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:

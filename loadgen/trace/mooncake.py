@@ -28,7 +28,7 @@ from loadgen.trace.lines import (
 from loadgen.trace.request import TraceRecord
 
 MOONCAKE_BLOCK_TOKENS = 512
-"""Of the published traces. Source: the trace's documentation, and every line of it."""
+"""Block size of the published traces. Source: the trace's documentation, and every line of it."""
 
 _EXAMPLE = 'a request like {"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [0]}'
 

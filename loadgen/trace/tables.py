@@ -66,7 +66,7 @@ NAMES = (
     ("output_tokens", "completion_tokens", "output_len", "output_lens", "expected_output_len", "output_length",
      "generation_tokens", "num_generation_tokens"),
 )  # fmt: skip
-"""Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
+"""Known column names of time [s], prompt and output tokens: plain ones, OpenAI's, vLLM's, and those of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 """Azure's traces have dates; written ones need an arbitrary first day."""

@@ -83,7 +83,7 @@ def _between(points: Sequence[tuple[float, float]], at: float) -> float:
 WIDTH, HEIGHT = 860, 414
 LEFT, TOP = 24, 36
 ADVANCE, LINE_PX = 7.8, 18
-"""Of the text: a character's width at 13 px, and a line's height."""
+"""Width of a character at 13 px, and height of a line of text."""
 RIGHT = 556
 SQUARE, GAP = 28, 6.6
 COLUMNS = 8
