@@ -56,7 +56,7 @@ class Conductor:
         self._settings = setup.settings
         self._write = write
         self._pacer = Pacer()
-        self._heart = Heartbeat(self._pacer)
+        self._heartbeat = Heartbeat(self._pacer)
         self._writer = RequestWriter(setup.settings.endpoint)
         self._stock = Stock(lambda job: self._render(job, 0, ""), self._pacer)
         self._outbox = Outbox(write, unwritten_bytes, setup.worker)
@@ -111,7 +111,7 @@ class Conductor:
         self._write(frame(WorkerReady()))
         self._t0 = await self._or_failed(self._start)
         desk = self._open_desk()
-        self._heart.start(self._t0)
+        self._heartbeat.start(self._t0)
         self._flush_s = self._t0
         self._flush_and_again()
         if self._settings.duration_s is not None:
@@ -125,7 +125,7 @@ class Conductor:
             await self._over
             health = self._health(self._loop.starved_s)
         finally:
-            self._heart.stop()
+            self._heartbeat.stop()
             self._rendering.cancel()
             self._pacer.close()
             await desk.client.close()
@@ -251,11 +251,11 @@ class Conductor:
             self._write(frame(Credit(self._loop.taken, self._loop.depth)))
 
     def _health(self, starved_s: float) -> WorkerHealth:
-        lags_s, lateness_s = sorted(self._heart.lags_s()), sorted(self._outbox.all_lateness_s)
+        lags_s, lateness_s = sorted(self._heartbeat.lags_s()), sorted(self._outbox.all_lateness_s)
         return WorkerHealth(
             worker=self._setup.worker,
             sent=self._outbox.sent,
-            cpu_share=self._heart.cpu_share(),
+            cpu_share=self._heartbeat.cpu_share(),
             loop_lag_p50_s=percentile(lags_s, 50),
             loop_lag_p99_s=percentile(lags_s, 99),
             loop_lag_max_s=percentile(lags_s, 100),
@@ -263,11 +263,11 @@ class Conductor:
             lateness_p99_s=percentile(lateness_s, 99),
             lateness_max_s=percentile(lateness_s, 100),
             starved_s=starved_s,
-            gc_pause_max_s=self._heart.gc_pause_max_s,
+            gc_pause_max_s=self._heartbeat.gc_pause_max_s,
             late_digests=self._desk.digester.overruns,
-            cpu_s=self._heart.cpu_s(),
-            late_s=self._heart.late_s,
-            denied_s=self._heart.denied_s,
+            cpu_s=self._heartbeat.cpu_s(),
+            late_s=self._heartbeat.late_s,
+            denied_s=self._heartbeat.denied_s,
         )
 
     async def _or_failed(self, awaited: "asyncio.Future[_T]") -> _T:

@@ -82,7 +82,7 @@ logger = logging.getLogger(__name__)
 
 _Address = ctypes.c_void_p
 _Size = ctypes.c_size_t
-_TOLD = 300
+_MESSAGE_BYTES = 300
 """Bytes of a complaint about a tokenizer."""
 _SPARE = 128
 """Zeros behind a struct that has no size of its own: fields of later versions, which then have their defaults."""
@@ -200,10 +200,10 @@ class _CVocabulary:
             tokenize_fn=tokenizer.function,
             tokenize_user_data=tokenizer.data,
         )
-        told = ctypes.create_string_buffer(_TOLD)
-        self._address = functions.llg_new_tokenizer_v2(ctypes.byref(init), told, _TOLD)
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self._address = functions.llg_new_tokenizer_v2(ctypes.byref(init), message, _MESSAGE_BYTES)
         if not self._address:
-            raise GrammarError(f"llguidance takes no such vocabulary: {told.value.decode(errors='replace')}")
+            raise GrammarError(f"llguidance takes no such vocabulary: {message.value.decode(errors='replace')}")
         self._init = _MatcherInit()
         functions.llg_constraint_init_set_defaults(ctypes.byref(self._init), self._address)
         self._init.log_buffer_level = self._init.log_stderr_level = 0
@@ -264,8 +264,8 @@ class CMatcher:
 
     def get_error(self) -> str:
         """Implements `RawMatcher`."""
-        told = self._functions.llg_matcher_get_error(self.address)
-        return told.decode(errors="replace") if told else ""
+        message = self._functions.llg_matcher_get_error(self.address)
+        return message.decode(errors="replace") if message else ""
 
 
 @cache

@@ -27,7 +27,7 @@ class FailKind(Enum):
     OVERLOADED = "overloaded"
     INVALID = "invalid"
     POISON = "poison"
-    """It crashed the instances that worked on it."""
+    """The sequence crashed the instances that computed it."""
     DRAINING = "draining"
     """A draining instance refuses it. Only sent by instances; no request ends with it."""
 

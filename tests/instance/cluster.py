@@ -182,7 +182,7 @@ class Cluster:
             news: News = Prefilled(event.first, replace(ticket, drafts=event.drafts))
         else:
             news = event
-        self._carry_out(record, record.journal.on_news(news))
+        self._carry_out(record, record.journal.on_instance_event(news))
 
     def _carry_out(self, record: Record, commands: Commands) -> None:
         for command in commands:
@@ -258,7 +258,7 @@ class Cluster:
             refused = engine.adopt(order.spec, order.ticket, self.now)
         if refused is not None:
             assert not isinstance(refused, Refused) or refused.kind is not FailKind.ENGINE, refused
-            self._carry_out(record, record.journal.on_news(refused))
+            self._carry_out(record, record.journal.on_instance_event(refused))
 
     def _views(self, *roles: EngineRole) -> list[InstanceView]:
         views = []

@@ -60,7 +60,7 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
             replica=replica,
             incarnation="first",
             status=None,
-            heard_at=0.0,
+            received_at=0.0,
             up=True,
             welcome=welcome,
             send=lambda order: True,

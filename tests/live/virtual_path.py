@@ -51,7 +51,7 @@ class Wire:
         self.gate, self.node = gate, node
         self.replica, self.welcome, self.status = node.replica, node.welcome, cast("Status | None", None)
         self.incarnation = f"{id(node):x}"
-        self.heard_at = node.now()
+        self.received_at = node.now()
         self._down: deque[bytes] = deque()
         self._up: deque[bytes] = deque()
         self.far_end = cast(Any, _FarEnd(self._answer))
@@ -84,7 +84,7 @@ class Wire:
 
     def _at_gateway(self, body: bytes) -> None:
         message = m.decode_to_gateway(body)
-        self.heard_at = self.node.now()
+        self.received_at = self.node.now()
         if isinstance(message, Status):
             self.status = message
         by_hand.arrive(self.gate, self, message)

@@ -241,21 +241,21 @@ class GatewayPeers:
                 await connect_proving(
                     connection, peer.address, PEER_CHANNEL, "gateway", self._secrets, lambda: connection.send(question)
                 )
-                told = await answer
-            if isinstance(told, LinkError):
-                raise told
-            return told
+                received = await answer
+            if isinstance(received, LinkError):
+                raise received
+            return received
         finally:
             answer.cancel()
             connection.close("the exchange is over")
 
     def _learn(self, message: Numbers) -> None:
         """Store a peer's numbers unless later ones are known: responses may overtake each other."""
-        told = message.numbers
-        self._list(told.gateway, (message.host, message.port), self._loop.time())
-        peer = self._peers.get(told.gateway)
-        if peer is not None and (peer.known is None or told.serial > peer.known.serial):
-            peer.known = told
+        received = message.numbers
+        self._list(received.gateway, (message.host, message.port), self._loop.time())
+        peer = self._peers.get(received.gateway)
+        if peer is not None and (peer.known is None or received.serial > peer.known.serial):
+            peer.known = received
 
     def _accept(self) -> Connection:
         connection = Connection(self._on_frame, self._on_closed)

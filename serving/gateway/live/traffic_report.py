@@ -58,7 +58,7 @@ class MeteredBackend:
     def configure(self, config: ServeConfig) -> None:
         """Apply the keys of another configuration that a running gateway accepts."""
         self._waits = config.gateway.role_wait_s > 0
-        self._meter.promise(config.slo.ttft_s, config.slo.tpot_s)
+        self._meter.set_slo(config.slo.ttft_s, config.slo.tpot_s)
         self._backend.configure(config)
 
     def ready(self) -> bool:

@@ -63,9 +63,9 @@ class TorchExecutor:
         steps, masks = plan.sequences, StepMasks(self._matchers, plan.sequences, self.model.config.vocab_size)
         draws = self._draw(steps, masks, rows, hidden)
         drawn = [tuple(draw.token for draw in own) for own in draws]
-        guesses = self._guess(steps, rows, hidden, drawn)
+        proposed = self._propose(steps, rows, hidden, drawn)
         results = []
-        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, guesses, strict=True):
+        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, proposed, strict=True):
             prompt = self._prompt_logprobs(step, fed, hidden)
             logprobs = tuple(draw.logprobs for draw in own if draw.logprobs is not None)
             failure = masks.failures.get(step.sequence_id, "")
@@ -105,7 +105,7 @@ class TorchExecutor:
         draws = iter(sample(logits, orders, allowed))
         return [_until_miss(step, draws, masks.usable(step)) if step.sample is not None else [] for step in steps]
 
-    def _guess(
+    def _propose(
         self,
         steps: Sequence[SequenceStep],
         rows_of: Sequence[Sequence[int]],
@@ -117,7 +117,7 @@ class TorchExecutor:
             return [()] * len(steps)
         if self._drafter is None:
             raise EngineError("draft tokens were requested, but the model or its KV cache has no draft layer")
-        return self._drafter.guess(steps, rows_of, hidden, drawn)
+        return self._drafter.propose(steps, rows_of, hidden, drawn)
 
     def _prompt_logprobs(self, step: SequenceStep, fed: Sequence[int], hidden: Tensor) -> tuple[TokenLogprobs, ...]:
         """Log-probabilities of the prompt tokens that follow each fed token."""
@@ -181,7 +181,7 @@ class TorchDrafter:
         self._heads = model.config.attention.heads
         self._cache = cache
 
-    def guess(
+    def propose(
         self,
         steps: Sequence[SequenceStep],
         rows_of: Sequence[Sequence[int]],

@@ -90,7 +90,7 @@ class EngineLoop:
         self._on_step = on_step
         self._time_scale = time_scale
         self._events: deque[e.EngineEvent] = deque()
-        self._posted = self._told = (0, 0)
+        self._posted = self._reported = (0, 0)
         """Numbers of prompts and of their tokens, posted and passed to the engine; each is written by one thread."""
         self._times = DurationReporter(predicted_s) if predicted_s is not None else None
         self._wake = threading.Event()
@@ -167,8 +167,8 @@ class EngineLoop:
     @property
     def unseen(self) -> tuple[int, int]:
         """Prompts that the engine has not handled yet because a step is running, and their tokens."""
-        told, posted = self._told, self._posted
-        return posted[0] - told[0], posted[1] - told[1]
+        reported, posted = self._reported, self._posted
+        return posted[0] - reported[0], posted[1] - reported[1]
 
     def at_rest(self) -> bool:
         """Whether the engine is idle, with no blocks left to store. May block for one turn."""
@@ -216,11 +216,11 @@ class EngineLoop:
         self._wake.clear()
         self._turn_since = clock.now()
         with self._lock:
-            told = self._tell_all()
+            reported = self._tell_all()
             answer = self._tell(e.NextStep())
             plan = answer.plan if isinstance(answer, e.Run) else None
             if plan is not None:
-                if told:
+                if reported:
                     self._look(clock.now())  # a step may be long: routing needs the current queue
                 self._busy_since = self._busy_since or clock.now()
                 self._steps(plan)
@@ -317,7 +317,7 @@ class EngineLoop:
             if not isinstance(event, e.Quiet):
                 self._ahead = None  # new arrivals must not wait for a step planned before them
             if isinstance(event, Add):
-                self._told = _counted(self._told, event)
+                self._reported = _counted(self._reported, event)
             self._tell(event)
         return came
 
@@ -345,7 +345,7 @@ class EngineLoop:
         while result is not None:
             self._tell_all()  # first, so that finished copies free their blocks for this step
             # Draft tokens are for the next step, and a plan made before them has none.
-            if self._ahead is None or result.has_guesses or self._stopping or self._crash is not None:
+            if self._ahead is None or result.has_drafts or self._stopping or self._crash is not None:
                 self._tell(e.StepDone(result))
                 break
             following, self._ahead = self._ahead, None

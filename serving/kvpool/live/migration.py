@@ -222,7 +222,7 @@ class CommitWorker:
         """
         self._end_thread()
         self._stop.clear()
-        while self._has_heirs(view := self._view()):
+        while self._has_successors(view := self._view()):
             # The view may still give this server a share: then nobody has heard yet that it leaves.
             others = replace(view, servers=tuple(one for one in view.servers if one.record.name != self._server))
             ends = round_end(time.monotonic(), deadline)
@@ -256,7 +256,7 @@ class CommitWorker:
             view = self._view()
             self._seen = view.version
             pause_s = self._idle_s
-            if not self._has_heirs(view):
+            if not self._has_successors(view):
                 continue
             try:
                 settled = self._migrator.settle(ring_of(view, self._node), round_end(time.monotonic()))
@@ -272,6 +272,6 @@ class CommitWorker:
         before = self._moved
         self._moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
 
-    def _has_heirs(self, view: PoolView) -> bool:
+    def _has_successors(self, view: PoolView) -> bool:
         others = [one.record for one in view.servers if one.record.name != self._server and one.weight > 0]
         return any(self._node in (None, record.node) for record in others)

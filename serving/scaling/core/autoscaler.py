@@ -46,13 +46,13 @@ class Autoscaler:
 
     slo: SloConfig
     config: AutoscalerConfig
-    _minds: dict[str, PoolPlanner] = field(default_factory=dict)
+    _planners: dict[str, PoolPlanner] = field(default_factory=dict)
     _prompts: PromptWork = field(init=False)
     _decode: DecodeWork = field(init=False)
     _cache: CachePlan = field(init=False)
     _idle: IdleClock = field(init=False)
     _room: RoomWatch = field(init=False)
-    _blame: SloAttribution = field(init=False)
+    _attribution: SloAttribution = field(init=False)
     _before: ScalingSignals | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class Autoscaler:
         self._cache = CachePlan(self.config.hold_s)
         self._idle = IdleClock(self.config.idle_to_zero_s)
         self._room = RoomWatch(self.config.npu_budget)
-        self._blame = SloAttribution(self.slo)
+        self._attribution = SloAttribution(self.slo)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
         """Targets from now on; keeps the signals to compute differences at the next poll."""
@@ -69,10 +69,10 @@ class Autoscaler:
         self._see(signals, seconds)
         room = self._room.see(signals)
         outlooks = [
-            self._mind(pool).outlook(signals.now, pool, pool.start_s or signals.start_s) for pool in signals.pools
+            self._planner(pool).outlook(signals.now, pool, pool.start_s or signals.start_s) for pool in signals.pools
         ]
-        if not all(mind.settled(signals.now, self._settling_s(signals)) for mind in self._minds.values()):
-            self._blame.clear()
+        if not all(planner.settled(signals.now, self._settling_s(signals)) for planner in self._planners.values()):
+            self._attribution.clear()
         demands = self._demands(signals, outlooks)
         self._teach(signals, demands, seconds)
         wanted = [
@@ -92,14 +92,14 @@ class Autoscaler:
         gains = traffic_gains(self._before.traffic, signals.traffic, seconds)
         self._prompts.see(gains, signals.pools[0], signals.traffic)
         self._decode.see(gains, signals.pools[-1])
-        self._blame.see(gains)
-        for mind in self._minds.values():
-            mind.lesson.forget(seconds)
+        self._attribution.see(gains)
+        for planner in self._planners.values():
+            planner.load_target.forget(seconds)
 
-    def _mind(self, pool: PoolSignals) -> PoolPlanner:
-        if pool.pool not in self._minds:
-            self._minds[pool.pool] = PoolPlanner(self.config.utilisation, self.config.hold_s)
-        return self._minds[pool.pool]
+    def _planner(self, pool: PoolSignals) -> PoolPlanner:
+        if pool.pool not in self._planners:
+            self._planners[pool.pool] = PoolPlanner(self.config.utilisation, self.config.hold_s)
+        return self._planners[pool.pool]
 
     def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:
         """Demands on the pools: the first pool computes prompts, the last one decodes, and a single pool does both."""
@@ -109,11 +109,13 @@ class Autoscaler:
         if len(signals.pools) > 1:
             prompts = self._prompts.demand(first, signals.traffic, outlooks[0])
             coming = signals.traffic.queued + first.sequences
-            decode = self._decode.demand(last, outlooks[-1], coming, self._mind(last).lesson.utilisation)
+            decode = self._decode.demand(last, outlooks[-1], coming, self._planner(last).load_target.utilisation)
             return [self._if_it_helps(prompts, signals), decode]
         decoding, computing = self._decode.now_instances(first), self._prompts.now_instances(first)
         prompts = self._prompts.demand(first, signals.traffic, outlooks[0], decoding)
-        decode = self._decode.demand(first, outlooks[0], signals.traffic.queued, self._mind(first).lesson.utilisation)
+        decode = self._decode.demand(
+            first, outlooks[0], signals.traffic.queued, self._planner(first).load_target.utilisation
+        )
         return [together(prompts, decode, computing, decoding)]
 
     def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
@@ -121,8 +123,8 @@ class Autoscaler:
         the margin may be used.
         """
         if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
-            lesson = self._mind(signals.pools[-1]).lesson
-            lesson.kept(load / running, self._blame.spent, seconds)
+            load_target = self._planner(signals.pools[-1]).load_target
+            load_target.kept(load / running, self._attribution.spent, seconds)
 
     def _settling_s(self, signals: ScalingSignals) -> float:
         """Time from a change until responses reflect the changed pools [s]."""
@@ -137,17 +139,17 @@ class Autoscaler:
         return structs.replace(prompts, urgent=urgent, why_urgent=why)
 
     def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
-        now, mind = signals.now, self._mind(pool)
+        now, planner = signals.now, self._planner(pool)
         if pool.held_until > now:
-            mind.wanted(now, pool, demand)  # for its history, which must be complete when the hold ends
+            planner.wanted(now, pool, demand)  # for its history, which must be complete when the hold ends
             return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
         if self._idle.over(now) and pool.low == 0:
             kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
             return Wanted(0, kind, self._idle.words(now))
         if pool.target == 0 and pool.low == 0 and not self._idle.somebody:
             return Wanted(0, ScaleKind.STAY, self._idle.waits)
-        broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
-        wanted = mind.wanted(now, pool, demand)
+        broken = self._attribution.find(signals, pool, outlook, demand, planner.load_target, self._prompts)
+        wanted = planner.wanted(now, pool, demand)
         if pool.target == 0 and wanted.target > 0 and self._idle.somebody:
             return Wanted(wanted.target, ScaleKind.WAKE, f"{self._idle.waits}; {wanted.reason}")
         if broken and pool.target < pool.high:

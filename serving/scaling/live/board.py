@@ -20,7 +20,7 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    FleetLooked,
+    FleetPolled,
     GroupRefused,
     SetTarget,
     StageTargets,
@@ -85,22 +85,22 @@ class ScalingBoard:
         """The fleet, for reading when the next poll is due and whether replicas start or drain."""
         return self._fleet
 
-    async def look(self, older_than_s: float = 0.0) -> None:
+    async def poll(self, older_than_s: float = 0.0) -> None:
         """Poll the cluster, unless the last snapshot is younger than `older_than_s`.
 
         Raises: ClusterSilentError.
         """
         async with self._lock:
-            if self._clock() - self._fleet.sight.at >= older_than_s:
-                await self._look()
+            if self._clock() - self._fleet.snapshot.at >= older_than_s:
+                await self._poll()
 
-    async def look_first(self) -> None:
+    async def poll_first(self) -> None:
         """Poll the cluster unless there is a snapshot already, for requests right after the start of the board.
 
         Raises: ClusterSilentError.
         """
-        if not self._fleet.sight.at:
-            await self.look()
+        if not self._fleet.snapshot.at:
+            await self.poll()
 
     def report(self, report: GatewayReport) -> BoardNews:
         """Add a gateway's report. Returns: state of the pools and the other gateways, for its status page."""
@@ -114,11 +114,11 @@ class ScalingBoard:
 
         Raises: ClusterSilentError.
         """
-        self._seen.policy_looked = self._clock()
+        self._seen.policy_polled = self._clock()
         with contextlib.suppress(TimeoutError):
             await within(self._asked.wait(), period_s)
         self._asked.clear()
-        await self.look()
+        await self.poll()
         return self._seen.signals(self._fleet, self._clock())
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
@@ -126,19 +126,19 @@ class ScalingBoard:
 
         Raises: ClusterSilentError: the cluster did not respond; a requested target may have been set nevertheless.
         """
-        told: Any
+        result: Any
         if isinstance(operation, QUESTIONS):
             if isinstance(operation, ReadPools | ReadExperts):
                 with contextlib.suppress(ClusterSilentError):
-                    await self.look_first()
-            told = self.read(operation)
+                    await self.poll_first()
+            result = self.read(operation)
         elif isinstance(operation, GROUP_OPERATIONS):
-            told = await self._order(operation)
+            result = await self._order(operation)
         elif isinstance(operation, ScalePool | HoldPool | ReleasePool):
-            told = await self._operate(operation)
+            result = await self._operate(operation)
         else:
             raise TypeError(f"{operation!r} is no operation on the pools")
-        answer: Answer | ScaleRefusal = told
+        answer: Answer | ScaleRefusal = result
         return answer
 
     def read(self, question: Question) -> Any:
@@ -163,15 +163,15 @@ class ScalingBoard:
             await self._tell(Decided(tuple(targets)))
 
     async def _operate(self, operation: ScalePool | HoldPool | ReleasePool) -> ScaleAnswer | ScaleRefusal:
-        await self.look_first()
+        await self.poll_first()
         async with self._lock:
             if isinstance(operation, ScalePool):
-                await self._look()  # capacity is checked on a current snapshot
+                await self._poll()  # capacity is checked on a current snapshot
             effects = await self._tell(operation)
         return next(effect for effect in effects if isinstance(effect, ScaleAnswer | ScaleRefusal))
 
     async def _order(self, operation: GroupOperation) -> GroupAnswer | ScaleRefusal:
-        wanted = rank_order(operation, self._fleet.sight)
+        wanted = rank_order(operation, self._fleet.snapshot)
         if isinstance(wanted, ScaleRefusal):
             return wanted
         try:
@@ -180,11 +180,11 @@ class ScalingBoard:
             return ScaleRefusal("unavailable", str(error))
         return group_answer(operation.group, answer)
 
-    async def _look(self) -> None:
-        before = self._fleet.sight
-        sight = await self._port.look(before)
-        self._seen.look(before, sight, self._clock())
-        await self._tell(FleetLooked(sight))
+    async def _poll(self) -> None:
+        before = self._fleet.snapshot
+        snapshot = await self._port.poll(before)
+        self._seen.poll(before, snapshot, self._clock())
+        await self._tell(FleetPolled(snapshot))
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
         """Pass an event to the fleet and carry out its effects. Returns: all effects."""

@@ -85,9 +85,9 @@ class Leaks:
     processes: list[str] = field(default_factory=list)
     """Replicas that run unlisted, or that should have ended."""
     pool: list[str] = field(default_factory=list)
-    """What the KV-cache pool's own audit found."""
+    """Findings of the KV-cache pool's own audit."""
     after_stop: list[str] = field(default_factory=list)
-    """What a system that the command started has left on the machine."""
+    """Files and processes left on the machine by a system that the command started."""
     repaired_flips: int = 0
     """Flipped blocks that had not been read again: the audit found and removed them. No leak."""
 

@@ -32,7 +32,7 @@ class Killed:
     answer: StreamedAnswer
     target: Target | None = None
     at_s: float | None = None
-    told: int = field(default=0)
+    shown: int = field(default=0)
     """Characters of the text that have been shown."""
 
 
@@ -69,8 +69,8 @@ def _ask(
 def _watch(stage: Stage, killed: Killed) -> bool:
     """Print the received text, and kill at the right time. Returns: False, the stream is read to its end."""
     choice = killed.answer.choices[0]
-    stage.narrator.stream(choice.text[killed.told :])
-    killed.told = len(choice.text)
+    stage.narrator.stream(choice.text[killed.shown :])
+    killed.shown = len(choice.text)
     if killed.target is None and len(choice.tokens) >= KILL_AT:
         killed.target = _decode_instance(stage.system)
         if not send(killed.target, signal.SIGKILL):

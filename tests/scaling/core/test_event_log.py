@@ -14,7 +14,7 @@ def notice(name: str, kind: NoticeKind = "died", streams: int = 0, tokens: int =
     return InstanceNotice(kind, "decode", ReplicaId(f"cloudmatrix#decode#{name}"), "connection lost", streams, tokens)
 
 
-def sight(at: float, **deployments: Any) -> ClusterSnapshot:
+def snapshot(at: float, **deployments: Any) -> ClusterSnapshot:
     return ClusterSnapshot(at, {**started(), **deployments}, nodes())
 
 
@@ -38,7 +38,7 @@ def test_several_gateways_lose_one_replica_once() -> None:
 
 def test_a_gateway_that_tells_later_than_serve_tells_of_the_same() -> None:
     log = EventLog(1)
-    log.observe(sight(1.0), sight(2.0, decode=deployment(1, replica("d2"))))
+    log.observe(snapshot(1.0), snapshot(2.0, decode=deployment(1, replica("d2"))))
     log.hear(notice("d1", streams=2, tokens=50), 2.1)
     assert told(log) == [
         ("died", "d1", "its process ended; 2 streams moved, 50 tokens resumed"),
@@ -60,11 +60,11 @@ def test_what_is_scaled_up_later_replaces_nothing() -> None:
     log = EventLog(1)
     log.hear(notice("d1"), 10.0)
     both = deployment(2, replica("d1"), replica("d2"))
-    log.observe(sight(9.0, decode=both), sight(11.0, decode=both))
-    log.observe(sight(11.0, decode=both), sight(12.0, decode=deployment(1, replica("d2"))))
+    log.observe(snapshot(9.0, decode=both), snapshot(11.0, decode=both))
+    log.observe(snapshot(11.0, decode=both), snapshot(12.0, decode=deployment(1, replica("d2"))))
     log.observe(
-        sight(12.0, decode=deployment(1, replica("d2"))),
-        sight(20.0, decode=deployment(2, replica("d2"), replica("d3"))),
+        snapshot(12.0, decode=deployment(1, replica("d2"))),
+        snapshot(20.0, decode=deployment(2, replica("d2"), replica("d3"))),
     )
     assert [kind for kind, _, _ in told(log)] == ["died"]
 
@@ -83,21 +83,21 @@ def test_what_only_seemed_dead_comes_back() -> None:
     log.hear(notice("d1", "back"), 12.1)
     assert [kind for kind, _, _ in told(log)] == ["frozen", "back"]
     assert log.lost() == {}
-    log.observe(sight(12.0), sight(13.0, decode=deployment(2, replica("d1"), replica("d2"))))
+    log.observe(snapshot(12.0), snapshot(13.0, decode=deployment(2, replica("d1"), replica("d2"))))
     assert "replaced" not in [kind for kind, _, _ in told(log)], "nothing is owed for it"
 
 
 def test_a_loss_is_replaced_by_the_next_replica_that_serves() -> None:
     log = EventLog(1)
     log.hear(notice("d1"), 10.0)
-    dying = sight(10.5, decode=deployment(1, replica("d1"), replica("d2", phase=STARTING)))
-    log.observe(sight(10.0), dying)
+    dying = snapshot(10.5, decode=deployment(1, replica("d1"), replica("d2", phase=STARTING)))
+    log.observe(snapshot(10.0), dying)
     assert log.lost().keys() == {"d1"}
-    after = sight(13.0, decode=deployment(1, replica("d2")))
+    after = snapshot(13.0, decode=deployment(1, replica("d2")))
     log.observe(dying, after)
     assert told(log)[1:] == [("replaced", "d2", "serves in place of d1, 3.0 s after the loss")]
     assert log.lost() == {}
-    more = sight(14.0, decode=deployment(2, replica("d2"), replica("d3")))
+    more = snapshot(14.0, decode=deployment(2, replica("d2"), replica("d3")))
     log.observe(after, more)
     assert len(log.newest()) == 2, "one more is no replacement"
 
@@ -106,30 +106,30 @@ def test_a_late_one_replaces_nothing() -> None:
     log = EventLog(1)
     log.hear(notice("d1"), 10.0)
     late = 10.0 + REPLACED_WITHIN_S + 1
-    log.observe(sight(late), sight(late, decode=deployment(2, replica("d1"), replica("d2"))))
+    log.observe(snapshot(late), snapshot(late, decode=deployment(2, replica("d1"), replica("d2"))))
     assert [kind for kind, _, _ in told(log)] == ["died"]
 
 
 def test_what_no_gateway_tells_is_seen() -> None:
     log = EventLog(1)
-    log.observe(ClusterSnapshot(0.0), sight(1.0))
+    log.observe(ClusterSnapshot(0.0), snapshot(1.0))
     assert log.newest() == [], "the first look compares with nothing"
-    log.observe(sight(1.0), sight(2.0, kvcache=deployment(1)))
+    log.observe(snapshot(1.0), snapshot(2.0, kvcache=deployment(1)))
     assert told(log) == [("died", "k1", "its process ended")]
 
 
 def test_who_was_to_leave_has_not_died() -> None:
     log = EventLog(1)
-    log.observe(sight(1.0), sight(2.0, decode=deployment(0)))
-    leaving = sight(2.0, decode=deployment(1, replica("d1", phase=DRAINING)))
-    log.observe(leaving, sight(3.0, decode=deployment(1)))
-    log.observe(sight(3.0), replace(sight(4.0), deployments={}))
+    log.observe(snapshot(1.0), snapshot(2.0, decode=deployment(0)))
+    leaving = snapshot(2.0, decode=deployment(1, replica("d1", phase=DRAINING)))
+    log.observe(leaving, snapshot(3.0, decode=deployment(1)))
+    log.observe(snapshot(3.0), replace(snapshot(4.0), deployments={}))
     assert log.newest() == []
 
 
 def test_a_host_takes_its_hardware_with_it() -> None:
     log = EventLog(1)
-    log.observe(sight(1.0), replace(sight(2.0), nodes=nodes(1)))
+    log.observe(snapshot(1.0), replace(snapshot(2.0), nodes=nodes(1)))
     assert told(log) == [("host lost", "b", "8 NPUs and 1 GiB of UB memory went with it")]
 
 
