@@ -56,7 +56,6 @@ class Decoder(Generic[T]):
     """Decodes texts of one kind."""
 
     def __init__(self, kind: type[T]) -> None:
-        """Decoder for values of a kind supported by msgspec."""
         self._decode = msgspec.json.Decoder(kind).decode
 
     def decode(self, text: bytes | str) -> T:

@@ -62,7 +62,6 @@ class SweepSeries:
         return not self.stopped
 
     def load(self, value: float) -> LoadSchedule:
-        """The load of one value."""
         if self.result.parameter == "rate":
             return self.bench.load(rate=value)
         return self.bench.load(slots=round(value))

@@ -53,7 +53,6 @@ class Meter:
         return self._total.sent
 
     def add(self, worker: int, tick: Tick, now_s: float) -> None:
-        """Add a worker's tick."""
         self._total.add(tick)
         self._recent.add(tick)
         self._window.append((now_s, tick))

@@ -180,7 +180,6 @@ def _bytes_per_block(sent: list[_Sent], block_tokens: int) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Length in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -15,7 +15,6 @@ class Html(str):
 
 
 def html(value: object) -> Html:
-    """A value as HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 

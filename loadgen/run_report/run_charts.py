@@ -243,7 +243,6 @@ def _input_tokens(record: RequestRecord) -> int | None:
 
 
 def _dots(name: str, records: Sequence[RequestRecord], color: str) -> ScatterTrace:
-    """One dot per request."""
     return ScatterTrace(
         name=name,
         xs=[float(_input_tokens(record) or 0) for record in records],

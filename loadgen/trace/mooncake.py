@@ -107,7 +107,6 @@ def milliseconds(time_us: int) -> int | float:
 
 
 def mooncake_fields(request: TraceRecord) -> dict[str, object]:
-    """The fields of a request in a Mooncake trace."""
     return {
         "timestamp": milliseconds(round(request.arrival_s * 1e6)),
         "input_length": request.input_tokens,

@@ -13,7 +13,6 @@ class LocalTokenizer:
     """The model's own tokenizer on this machine; its special tokens are counted as the completions endpoint would."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
-        """Use an opened tokenizer; see `open_tokenizer`."""
         self._tokenizer = tokenizer
 
     def count(self, text: str) -> int:

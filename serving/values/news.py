@@ -72,7 +72,6 @@ class Prefilled(Value, frozen=True, gc=False):
 
     @property
     def sequence_id(self) -> SequenceId:
-        """The sequence."""
         return self.first.sequence_id
 
 

@@ -40,7 +40,6 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
 
     @router.get("/docs")
     async def api_documentation(request: Request) -> Response:
-        """The API documentation."""
         # Building the page takes 200 ms, during which streams must not stall.
         return _sent(await asyncio.to_thread(api, _url_of(request, root_path)))
 

@@ -69,7 +69,6 @@ class AdmissionQueue:
     # ---- queries -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
         return len(self._lines)
 
     @property

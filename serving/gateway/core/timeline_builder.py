@@ -298,7 +298,6 @@ class RequestBuilder:
         self._choices = [ChoiceBuilder(submitted) for _ in job.sequences]
 
     def choice(self, index: int) -> ChoiceBuilder:
-        """The builder of one choice."""
         return self._choices[index]
 
     def over(self, now: float) -> None:

@@ -143,7 +143,6 @@ class WaitingRoom:
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
-        """A waiting job."""
         return self._waiting.get(number)
 
     def next(self, running: int, now: float) -> Job | None:
@@ -166,7 +165,6 @@ class WaitingRoom:
         return self._ledger
 
     def all(self) -> tuple[Job, ...]:
-        """All waiting jobs."""
         return tuple(self._waiting.values())
 
     def leave(self, job: Job) -> None:

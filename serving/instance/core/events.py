@@ -128,7 +128,6 @@ class HandoffReady(Value, frozen=True, gc=False):
 
     @property
     def sequence_id(self) -> SequenceId:
-        """The sequence."""
         return self.first.sequence_id
 
 

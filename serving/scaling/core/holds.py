@@ -46,7 +46,6 @@ class ScalingHolds:
         self._read()
 
     def hold(self, pool: str, now: float) -> ScalingHold | None:
-        """The current hold on a pool, if any."""
         hold = self._holds.get(pool)
         return hold if hold is not None and hold.until > now else None
 

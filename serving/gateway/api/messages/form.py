@@ -139,7 +139,6 @@ class MessageWhole:
         self._collected.add(out)
 
     def body(self, extra: Mapping[str, Any]) -> bytes:
-        """The message."""
         content = _content(self._collected)
         stop = _stop(self._answering, self._collected.end)
         if stop["stop_reason"] == "tool_use" and not any(block["type"] == "tool_use" for block in content):

@@ -292,5 +292,4 @@ def item_stem(response_id: str) -> str:
 
 
 def responses_form(frame: ResponseFrame) -> WireForm:
-    """The form of one response."""
     return WireForm(partial(ResponseEvents, frame=frame), partial(ResponseWhole, frame=frame))
