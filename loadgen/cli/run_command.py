@@ -17,9 +17,8 @@ from loadgen.cli.run_flags import add_form_flags, add_load_flags, add_output_fla
 from loadgen.cli.series import FULL_REQUESTS, IDLE_REQUESTS, SweepSeries, run_sweep, short_run
 from loadgen.cli.workload_flags import add_behaviour_flags, add_workload_flags
 from loadgen.driver.progress import Progress
-from loadgen.errors import UsageError
+from loadgen.errors import UsageError, explained
 from loadgen.metrics.verdict import kept_rate
-from loadgen.output import explained
 from loadgen.record import FAILURES, NOT_COUNTED
 from loadgen.report import numbers
 from loadgen.result import RunResult, SweepResult

@@ -8,8 +8,7 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
-from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
-from loadgen.output import explained
+from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError, explained
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report

@@ -16,8 +16,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen import json_text
-from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
-from loadgen.output import explained
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError, explained
 from loadgen.regular_file import check_regular
 from loadgen.run_folder import SERVER_METRICS
 

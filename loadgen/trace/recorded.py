@@ -46,8 +46,7 @@ from typing import Literal
 import msgspec
 
 from loadgen import json_text
-from loadgen.errors import TraceFormatError
-from loadgen.output import explained
+from loadgen.errors import TraceFormatError, explained
 from loadgen.trace.lines import LONGEST_S, check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
 from loadgen.trace.mooncake import milliseconds, mooncake_fields
 from loadgen.trace.request import NORMAL, TraceRecord

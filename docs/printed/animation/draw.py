@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from docs.printed.animation.story import Story, story_of
-from docs.printed.animation.timeline import Timeline
+from docs.printed.animation.story import Story, Timeline, story_of
 from loadgen.report.palette import COLORS, POOLS
 
 # Values that change over the loop: an attribute with its SMIL animation, or its value at one moment.

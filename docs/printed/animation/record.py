@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.printed.animation.timeline import Timeline, npu_letters
+from docs.printed.animation.story import Timeline, npu_letters
 from serving.client.http_client import ask_gateway
 from serving.tools.chaos.asks import CHAT, Ask, StreamedAnswer, difference
 from serving.tools.chaos.chaos_client import GatewayEndpoint, fetch
