@@ -35,12 +35,12 @@ class PoolsClient:
         """
         return self._ask("/api/pools")
 
-    def scale(self, wish: ScalePool) -> dict[str, Any]:
+    def scale(self, command: ScalePool) -> dict[str, Any]:
         """Response to `ScalePool`, unchanged.
 
         Raises: UnavailableError, ScaleError in one line.
         """
-        body = asdict(wish)
+        body = asdict(command)
         return self._ask(f"/api/pools/{urllib.parse.quote(body.pop('pool'), safe='')}/scale", body)
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:

@@ -37,12 +37,12 @@ class StopRequest(Protocol):
         ...
 
 
-def announce_shutdown(drain_s: float, patience: StopRequest, tell: Tell, say: Callable[[str], None]) -> None:
+def announce_shutdown(drain_s: float, stop_request: StopRequest, tell: Tell, say: Callable[[str], None]) -> None:
     """Drain requests for at most `drain_s` [s], less after a repeated stop request.
 
     Effects: returns when all requests have ended or received the error, or their gateways do not respond.
     """
-    if patience.hurried():
+    if stop_request.hurried():
         drain_s = 0.0
     if drain_s <= 0:
         say("stopping ...")
@@ -55,7 +55,7 @@ def announce_shutdown(drain_s: float, patience: StopRequest, tell: Tell, say: Ca
             say(
                 f"stopping: no new requests are accepted; running ones may continue for {drain_s:g} s; Ctrl-C stops now"
             )
-        if drain_s > 0 and patience.hurried():
+        if drain_s > 0 and stop_request.hurried():
             said = True
             say("stopping at once ...")
             waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, REACH_S + ANNOUNCE_S, 0.0

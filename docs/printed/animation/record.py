@@ -18,7 +18,7 @@ from serving.values.scaling_operations import ScalePool
 
 CONFIG = Path(__file__).with_name("system.toml")
 QUESTION = "Tell me a story about a clever rabbit and a garden."
-WISHES = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
+FIELDS = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
 NPUS = 16
 GROWN_NPUS = 8
 """NPUs of the decode pool with two instances."""
@@ -58,7 +58,7 @@ class Recorder:
 
         Raises: AssertionError if the response differs from that of an undisturbed run.
         """
-        shown = {"messages": [{"role": "user", "content": QUESTION}], **WISHES}
+        shown = {"messages": [{"role": "user", "content": QUESTION}], **FIELDS}
         reference = self._answer(shown)
         await fetch(GatewayEndpoint.of(self.system.url), reference, DEADLINE_S)
         self.answers.clear()

@@ -64,7 +64,7 @@ class AdmissionQueue:
         """Apply other limits; waiting requests and reservations are kept."""
         self._limits = limits
         self._reservations.bound(RESERVATIONS_PER_PLACE * max(1, limits.max_queued_requests))
-        self._heed(None)
+        self._set_limits(None)
 
     # ---- queries -----------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class AdmissionQueue:
         """
         if not is_open:  # without an instance, the wait is no measure of how fast the queue drains
             self._waited_from = None
-        self._heed(slots)
+        self._set_limits(slots)
         self._reservations.expire(now)
         claimed = self._reservations.claim(one.mark, now)
         waits = len(self._lines)
@@ -124,7 +124,7 @@ class AdmissionQueue:
             running, slots: as in `offer`.
         Returns: number of the request, which no longer waits; None if no request may start.
         """
-        self._heed(slots)
+        self._set_limits(slots)
         one = self._lines.next(None if slots is None or not running else slots.held)
         if self._waited_from is not None:
             self._rate.waited(max(0.0, now - self._waited_from))
@@ -180,7 +180,7 @@ class AdmissionQueue:
             return False
         return slots is None or not (slots.held(one) or slots.full(one))
 
-    def _heed(self, slots: ConcurrencyLedger | None) -> None:
+    def _set_limits(self, slots: ConcurrencyLedger | None) -> None:
         """Update the number of slots and places."""
         limits, most = self._limits, None if slots is None else slots.most
         may_run = limits.max_running_sequences if most is None else min(most, limits.max_running_sequences)

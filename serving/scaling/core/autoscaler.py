@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import structs
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
-from serving.scaling.core.budget import Room, RoomWatch, Wish, share_out
+from serving.scaling.core.budget import CapacityWatch, NpuRequest, Room, share_out
 from serving.scaling.core.cache_plan import CachePlan
 from serving.scaling.core.decision import PoolTarget, ScaleKind, Scaler, ScalingDecision
 from serving.scaling.core.decode_work import DecodeWork
@@ -51,7 +51,7 @@ class Autoscaler:
     _decode: DecodeWork = field(init=False)
     _cache: CachePlan = field(init=False)
     _idle: IdleClock = field(init=False)
-    _room: RoomWatch = field(init=False)
+    _room: CapacityWatch = field(init=False)
     _attribution: SloAttribution = field(init=False)
     _before: ScalingSignals | None = None
 
@@ -60,7 +60,7 @@ class Autoscaler:
         self._decode = DecodeWork()
         self._cache = CachePlan(self.config.hold_s)
         self._idle = IdleClock(self.config.idle_to_zero_s)
-        self._room = RoomWatch(self.config.npu_budget)
+        self._room = CapacityWatch(self.config.npu_budget)
         self._attribution = SloAttribution(self.slo)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
@@ -164,9 +164,11 @@ class Autoscaler:
         missing = sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in frozen)
         planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
         held -= min(missing, max(0, planned - room.npus))  # unplaced held instances take no NPUs from other pools
-        wishes = [_wish(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free]
-        kept = _kept(signals, [signals.pools[place] for place in free], wishes, frozen)
-        shares = share_out(wishes, max(room.npus - held, kept if frozen else 0))
+        requests = [
+            _npu_request(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free
+        ]
+        kept = _kept(signals, [signals.pools[place] for place in free], requests, frozen)
+        shares = share_out(requests, max(room.npus - held, kept if frozen else 0))
         targets = [
             PoolTarget(pool.pool, pool.target, want.target, want.kind, want.reason)
             for pool, want in zip(signals.pools, wanted, strict=True)
@@ -178,26 +180,31 @@ class Autoscaler:
         return targets
 
 
-def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
+def _npu_request(pool: PoolSignals, want: int, keeps: bool) -> NpuRequest:
     lacks = keeps and pool.running < pool.target
     least = min(pool.low, want)
-    return Wish(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
+    return NpuRequest(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
 
 
-def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], frozen: list[PoolSignals]) -> int:
+def _kept(
+    signals: ScalingSignals, free: list[PoolSignals], requests: list[NpuRequest], frozen: list[PoolSignals]
+) -> int:
     """NPUs that holds may not take from the other pools, because a hold freezes only its own pool.
 
     The minimum of each other pool, as far as the pool has it already, and as far as the NPUs not used by held pools
     suffice.
     """
-    least = [min(wish.least, wish.before) * wish.npus for wish in wishes]
-    there = [min(wish.least, wish.before, pool.running) * wish.npus for wish, pool in zip(wishes, free, strict=True)]
+    least = [min(request.least, request.before) * request.npus for request in requests]
+    there = [
+        min(request.least, request.before, pool.running) * request.npus
+        for request, pool in zip(requests, free, strict=True)
+    ]
     placed = sum((pool.running + pool.draining) * pool.npus_per_instance for pool in frozen)
     return max(sum(there), min(sum(least), signals.npus_total - placed))
 
 
 def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: str) -> PoolTarget:
-    """The target of a pool whose wish exceeds the NPUs, with the reason."""
+    """The target of a pool whose request exceeds the NPUs, with the reason."""
     pool = signals.pools[place]
     fits = f"{wanted.target} wanted, {share} fit: {room}"
     later = place < len(signals.pools) - 1

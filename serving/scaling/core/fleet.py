@@ -249,21 +249,21 @@ class ScalingFleet:
         self.holds.set(DECODE, self._default_hold_s, REST, self._now)
         return self._write(to, REST)
 
-    def _scale(self, wish: ScalePool) -> _Operation:
-        pool, replicas, snapshot = wish.pool, wish.replicas, self.snapshot
-        if (other := snapshot.others.get(pool)) is not None and wish.by == REST:
+    def _scale(self, command: ScalePool) -> _Operation:
+        pool, replicas, snapshot = command.pool, command.replicas, self.snapshot
+        if (other := snapshot.others.get(pool)) is not None and command.by == REST:
             yield SetTarget(pool, replicas)  # gateways, the autoscaler: no capacity check, no hold
             yield ScaleAnswer(pool, other.target, replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
             return
-        refusal = refusal_of(pool, wish.hold_s, self._sizes, snapshot) or self._no_room(pool, replicas)
+        refusal = refusal_of(pool, command.hold_s, self._sizes, snapshot) or self._no_room(pool, replicas)
         if refusal is not None:
             yield refusal
             return
         before = self._target(pool)
-        hold_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
+        hold_s = self._default_hold_s if command.hold_s is None else command.hold_s
         reason = f"asked for by hand{_held(hold_s)}{self.room.wait_of(pool, replicas, snapshot)}"
-        to = yield from self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), wish.by, hold_s)
-        self.holds.set(pool, hold_s, wish.by, self._now)
+        to = yield from self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), command.by, hold_s)
+        self.holds.set(pool, hold_s, command.by, self._now)
         yield self._answer(pool, before, f"{pool}: {before} -> {replicas}; {to.reason}")
 
     def _no_room(self, pool: str, replicas: int) -> ScaleRefusal | None:

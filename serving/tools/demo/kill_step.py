@@ -18,7 +18,7 @@ from serving.tools.demo.stage import DemoSystem, Stage, Step, StepError, StepRep
 from serving.values.scaling_operations import ReadEvents
 
 QUESTION = "Tell me a story about a clever rabbit and a garden."
-WISHES = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
+FIELDS = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
 """Drawn, not the likeliest words: the draws must be the same ones after the kill."""
 KILL_AT = 70
 """Tokens that have come when the kill does."""
@@ -56,7 +56,7 @@ def _ask(
 ) -> StreamedAnswer:
     """One whole response. Raises: StepError if it is invalid."""
     body = {
-        "model": system.model, "messages": [{"role": "user", "content": QUESTION}], **WISHES, "stream": True,
+        "model": system.model, "messages": [{"role": "user", "content": QUESTION}], **FIELDS, "stream": True,
         "stream_options": {"include_usage": True}, "return_token_ids": True,
     }  # fmt: skip
     answer = answer or StreamedAnswer(Ask(0, "story", CHAT, body), time.monotonic())
