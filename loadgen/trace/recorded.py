@@ -31,9 +31,9 @@ Then one line per request:
     conduct           how its client behaved, if not normal (`plan.Conduct`); a replay behaves normally
     body              the exact request body as text; missing if not recorded
 
-A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and
-number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded`
-reproduces a file read by `RecordedTrace` byte for byte.
+A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and number format are
+fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded` reproduces a file read by
+`RecordedTrace` byte for byte.
 """
 
 import json

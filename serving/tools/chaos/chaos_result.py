@@ -7,8 +7,7 @@ from hardware.faults import FaultKind
 from serving.tools.chaos.asks import StreamedAnswer
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
-"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no
-process.
+"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no process.
 """
 
 

@@ -203,8 +203,7 @@ class ChaosFindings:
     @property
     def clean(self) -> bool:
         """Whether no request was lost or different, no resource leaked or missing, and the system was never down or
-        delayed for
-        too long, although faults were injected.
+        delayed for too long, although faults were injected.
         """
         wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
         return not wrong and not self.unfair and self.finished > 0 and self.hits > 0
