@@ -21,8 +21,7 @@ PLAIN_EVERY_S = 10.0
 
 
 class ProgressConsole(Console):
-    """Console on stderr that tolerates a closed pipe: Ctrl-C on `COMMAND 2>&1 | tee` ends tee first, and the command
-    continues.
+    """Console on stderr that tolerates a closed pipe: Ctrl-C on `COMMAND 2>&1 | tee` ends tee before the command.
 
     Args:
         quiet: print no output.

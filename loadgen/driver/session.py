@@ -19,9 +19,7 @@ from loadgen.record import DELIBERATE, SUCCESSES, RequestOutcome, RequestRecord
 
 
 class Slots:
-    """Counting semaphore that records when each slot was granted: waiting for it is one thing, being slow to use it
-    another.
-    """
+    """Counting semaphore that records when each slot was granted, to tell waiting for a slot from slow use of it."""
 
     def __init__(self, slots: int | None) -> None:
         """All free. None: no bound."""

@@ -147,9 +147,7 @@ def _histogram(times: Sequence[float], edges: Floats) -> NDArray[np.int64]:
 
 
 def _tokens(records: Sequence[RequestRecord], edges: Floats) -> Floats:
-    """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk; whole responses at
-    their ends.
-    """
+    """Output tokens in each bin: a chunk counts its request's mean per chunk, a whole response all at its end."""
     whole = [(r.ended_s, r.output_tokens) for r in records if not r.chunk_times and r.output_tokens and r.ended_s]
     total = np.zeros(len(edges) - 1)
     np.add.at(total, _places(np.array([ended_s for ended_s, _ in whole]), edges), [tokens for _, tokens in whole])

@@ -57,8 +57,7 @@ class Scraper:
         self._thread = threading.Thread(target=self._run, name="metrics-scraper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Returns when the first look is done or has failed, so that it shows the server before the
-        run.
+        """Start the thread, and wait for the first scrape or its failure, so that it shows the server before the run.
 
         Effects: a thread, until `stop`.
         """

@@ -81,8 +81,7 @@ class PoolsClient:
         return answer
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, repeatedly while the board does not respond (restart, load). Every request may be
-        repeated."""
+        """Send a request, again while the board does not respond (restart, load): all requests are repeatable."""
         return ask_again(lambda: self._ask_once(path, body))
 
     def _ask_once(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:

@@ -190,8 +190,7 @@ class DeploymentLease:
             return key, None
 
     def _claimed(self, before: str) -> bool:
-        """Claim the number after that of a key. The highest existing number counts, because others may have been used
-        and removed.
+        """Claim the number after the highest existing key's; lower ones may have been used and removed.
 
         Effects: removes earlier claims.
         """

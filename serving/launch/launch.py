@@ -141,9 +141,7 @@ class Interrupt:
         return self._asked
 
     def hurried(self) -> bool:
-        """Whether a second stop request arrived. Effects: reinstalls the SIGTERM handler, which Ray may have replaced
-        on another thread.
-        """
+        """Whether a second stop request came. Effects: reinstalls the SIGTERM handler, which Ray may have replaced."""
         self.install()
         return self._hurried
 

@@ -150,8 +150,7 @@ class Rollout:
         return bool(self._running)
 
     def stages(self, begin: Begin) -> Iterator[dict[str, Order]]:
-        """Yield orders for all deployments, once per deployment that changes. The caller deploys each before it
-        requests the next.
+        """Yield orders for all deployments, once per change. The caller deploys each before it requests the next.
 
         Effects: the record stores what has changed so far, so that a retry resumes from it.
         """

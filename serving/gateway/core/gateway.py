@@ -387,8 +387,7 @@ class Gateway:
         return self.settings.empty_role_s if need.at_source is AtSource.AFTER_GRACE else 0.0
 
     def _unadopted(self, journal: SequenceJournal, need: NeedDecode) -> Commands:
-        """Place a handoff that no decode instance adopts: recompute it on another instance, or leave it at its
-        source."""
+        """Place a handoff that no decode instance adopts: recompute it elsewhere, or leave it at its source."""
         drains, name = need.at_source is not AtSource.AFTER_GRACE, journal.live_id
         if drains and name is not None and self.routes.computed_elsewhere(need.ticket.source, self.now):
             return journal.on_instance_event(Leaving(name, handoff=True))

@@ -118,9 +118,7 @@ class RetryReservations:
         return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
-        """Check a request for a reservation. Returns: whether its Retry-After has passed; the reservation is then
-        released.
-        """
+        """Claim a request's reservation. Returns: whether its Retry-After has passed; it is then released."""
         mine = self._by_mark.get(mark)
         if mine is None or mine[0].due > now + EARLY_S:
             return False

@@ -218,8 +218,7 @@ def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> li
 
 
 def _starved(view: InstanceView) -> bool:
-    """Whether its sequences wait for blocks, not for a seat or a step: the free blocks would not suffice for
-    another."""
+    """Whether its sequences wait for blocks, not for a slot or a step: too few are free for another sequence."""
     used = view.kv_blocks_total - view.kv_blocks_free
     return view.waiting > 0 and view.kv_blocks_free * (view.sequences - view.waiting) < used
 

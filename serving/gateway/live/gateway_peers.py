@@ -169,8 +169,7 @@ class GatewayPeers:
         return [peer.known for peer in self._peers.values() if peer.known is not None]
 
     async def first(self, name: str) -> bool:
-        """Whether `name` sorts before all peers in the board's last list, which drops silent gateways within
-        seconds."""
+        """Whether `name` sorts before all peers in the board's last list, which omits gateways silent for seconds."""
         if not self._heard.is_set():
             await self._first_news()
         return all(name < other for other in self._listed)

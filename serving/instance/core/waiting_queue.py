@@ -67,9 +67,7 @@ class SequenceQueue:
             self._ranked -= sequence.spec.priority != 0
 
     def _take_turn(self, sequence: LiveSequence) -> None:
-        """Redistribute a line's turns, including the new one, among its sequences. Sequences whose blocks are held here
-        keep the first turns.
-        """
+        """Redistribute a line's turns among its sequences; those with blocks here keep the first ones."""
         own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
         if not own or sequence.order[0] == -inf:
             return

@@ -314,9 +314,7 @@ class InstanceServer:
                 self._send_singly(connection, items)
 
     def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
-        """Send events that are too large for one frame. Effects: a sequence whose own event is too large is refused and
-        ended.
-        """
+        """Send events in several frames. Effects: a sequence whose own event exceeds a frame is refused and ended."""
         for item in items:
             try:
                 connection.send(m.Frame(self._step, (item,)))

@@ -68,8 +68,7 @@ class KvMoves:
         self._threads.submit(self._pull, order)
 
     def register(self, event: HandoffReady) -> None:
-        """Register the blocks of a held sequence. Effects: sends `Prefilled`; on failure cancels it and sends
-        `Lost`."""
+        """Register the blocks of a held sequence. Effects: sends `Prefilled`; on failure cancels, and sends `Lost`."""
         self._threads.submit(self._register, event)
 
     def stop(self, timeout_s: float) -> None:

@@ -119,9 +119,7 @@ class Autoscaler:
         return [together(prompts, decode, computing, decoding)]
 
     def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
-        """Adapt the utilization target of decode: its cost is an estimate with a margin, and met SLOs show how much of
-        the margin may be used.
-        """
+        """Adapt decode's utilization target: met SLOs show how much of its cost estimate's margin may be used."""
         if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
             load_target = self._planner(signals.pools[-1]).load_target
             load_target.kept(load / running, self._attribution.spent, seconds)

@@ -163,9 +163,7 @@ class DecodeWork:
         return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
 
     def _more_instances(self, pool: PoolSignals, sequences: float, more: float) -> float:
-        """Instances needed for `more` additional sequences; fewer than for `more` alone if larger instances are
-        more efficient.
-        """
+        """Instances needed for `more` additional sequences; fewer than for these alone if large ones do better."""
         if not pool.abilities:
             return self._instances(pool, more)
         return self._instances(pool, sequences + more) - self._instances(pool, sequences)

@@ -229,7 +229,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.contextmanager
 def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """End the run early, with its report, on a signal that stops a command; a second one ends the settling time, too."""
+    """End the run early, with its report, on a signal that stops a command; a second one also ends the settling."""
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
