@@ -1,6 +1,6 @@
 """Gateway admission queue: which requests may wait, which starts next, and the Retry-After of those refused.
 
-    offer ──► waits ──take──► runs ──finished──► its seat is free
+    offer ──► waits ──take──► runs ──finished──► its slot is free
       │         └── withdraw, overdue
       └── refused: retry after so many seconds, when capacity is reserved
 
@@ -320,7 +320,7 @@ HALF_LIFE_S = 20.0
 ENOUGH_STARTS = 5.0
 """Starts from which a rate counts as known."""
 _RESIDENCE_SHARE = 0.1
-"""Weight of the latest sequence in the mean time that a seat is occupied."""
+"""Weight of the latest sequence in the mean time that a slot is occupied."""
 
 
 @dataclass(slots=True)
@@ -354,7 +354,7 @@ class DrainRate:
             self.tokens += tokens
 
     def finished(self, residence_s: float) -> None:
-        """Note that a seat was occupied for this time."""
+        """Note that a slot was occupied for this time."""
         share = _RESIDENCE_SHARE if self.residence_s else 1.0
         self.residence_s += share * (residence_s - self.residence_s)
 

@@ -1,14 +1,14 @@
 """Capacity of the instances, shared by API keys: requests beyond it wait in the gateway, where keys take turns.
 
     waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
-                            two steps of tokens               room for its KV       a seat
+                            two steps of tokens               room for its KV       a slot
 
 An instance serves in order of arrival and has no notion of keys. If several keys are configured, a gateway therefore
 starts only as many sequences as the instances report that they can run now, divided by the number of gateways. Three
 limits apply: slots of generating sequences, KV capacity, and prompt tokens in flight.
 
 A key with running sequences leaves part of each limit to the others; otherwise another key's first request would wait
-for one of its streams to end. A sequence whose prompt another instance computes needs no decode seat yet, so the mean
+for one of its streams to end. A sequence whose prompt another instance computes needs no decode slot yet, so the mean
 number of such sequences is added to the slots, which would otherwise be empty.
 """
 
@@ -20,7 +20,7 @@ from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
 
 LEFT_SHARE = 10
-"""A key leaves one seat per this many of its own, at least one: of 64 it gets 59. A larger share costs throughput if
+"""A key leaves one slot per this many of its own, at least one: of 64 it gets 59. A larger share costs throughput if
 one key is busy, and the autoscaler would not consider its pool full; a smaller share makes simultaneous requests of
 another key wait."""
 STEPS_AHEAD = 2
@@ -115,7 +115,7 @@ class ConcurrencyLedger:
         return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
 
     def full(self, one: QueuedRequest) -> bool:
-        """Whether there is no seat or KV capacity for it: then all wait, otherwise a large one would never start."""
+        """Whether there is no slot or KV capacity for it: then all wait, otherwise a large one would never start."""
         pools, most = self._pools, self.most
         if pools is None or most is None:
             return False
@@ -128,7 +128,7 @@ class ConcurrencyLedger:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def start(self, name: str, key: str, prompt: int, expected: int, now: float) -> None:
-        """Give a seat to a sequence sent to the pools. `expected`: tokens that it will probably generate.
+        """Give a slot to a sequence sent to the pools. `expected`: tokens that it will probably generate.
 
         Raises: LedgerError if it already has one.
         """

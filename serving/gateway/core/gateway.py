@@ -280,7 +280,7 @@ class Gateway:
             self._let_in()
 
     def _leave(self, choice: Choice) -> None:
-        """Release a sequence's seat and capacity, although others of its job may continue."""
+        """Release a sequence's slot and capacity, although others of its job may continue."""
         name = choice.journal.spec.sequence_id
         if self.choices.pop(name, None) is not None:
             self._needy.pop(name, None)

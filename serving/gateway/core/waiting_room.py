@@ -174,7 +174,7 @@ class WaitingRoom:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a computed prompt has freed a seat for a waiting job."""
+        """Whether a computed prompt has freed a slot for a waiting job."""
         return self._ledger.freed and len(self._waiting) > 0
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:

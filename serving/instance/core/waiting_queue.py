@@ -150,11 +150,11 @@ class AdmissionRoom(NamedTuple):
     """Slots, blocks and tokens that an admission round may use.
 
     Args:
-        seats: number of sequences that may still join the batch.
+        slots: number of sequences that may still join the batch.
         keep_free: blocks to leave free, the watermark; 0 for an empty batch.
     """
 
-    seats: int
+    slots: int
     keep_free: int
 
 
@@ -168,7 +168,7 @@ def admit_head(
     Returns: the sequence, with blocks reserved or taken over from its holder, or None.
     Effects: removes it from the queue.
     """
-    if room.seats <= 0 or not waiting.items:
+    if room.slots <= 0 or not waiting.items:
         return None
     head = waiting.items[0]
     if phase is not None and head.phase is not phase:
