@@ -67,7 +67,7 @@ class GatewayReport(Struct, frozen=True):
     notices: tuple[InstanceNotice, ...] = ()
 
 
-class BoardNews(Struct, frozen=True):
+class BoardReply(Struct, frozen=True):
     """Response of the scaling board to a gateway's report.
 
     Args:

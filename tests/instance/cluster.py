@@ -14,7 +14,7 @@ from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.gateway.core.route_decision import InstanceView
 from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
-from serving.instance.core.events import EngineNews, HandoffClosed, HandoffReady
+from serving.instance.core.events import EngineMessage, HandoffClosed, HandoffReady
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.values.jobs import Fail
 from serving.values.news import FailKind, Leaving, News, Prefilled, Refused, Tokens
@@ -170,7 +170,7 @@ class Cluster:
 
     # ---- the links -----------------------------------------------------------------------------------------------
 
-    def _news(self, instance: FakeInstance, event: EngineNews) -> None:
+    def _news(self, instance: FakeInstance, event: EngineMessage) -> None:
         if isinstance(event, HandoffClosed):
             instance.transport.withdraw(event.ticket_id)
             return

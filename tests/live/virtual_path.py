@@ -21,7 +21,7 @@ from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.instance.core.events import EngineEvent, HandoffClosed, HandoffReady
 from serving.instance.core.settings import EngineRole
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.instance.live.instance_server import InstanceServer
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob
@@ -125,7 +125,7 @@ class Node:
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
         by_hand.serve(self.server, self)
         self._posted: deque[EngineEvent] = deque()
-        self._news: list[LoopNews] = []
+        self._news: list[LoopEvent] = []
 
     # ---- what a server knows of its engine loop
 

@@ -81,7 +81,7 @@ class Gateway:
         """Handle an event. Returns: effects to carry out, in order."""
         self.now = now
         if type(event) is InstanceSays:  # frequent events first, without class patterns, which are slow to fail
-            self._hear(event.replica, event.news)
+            self._on_instance_events(event.replica, event.news)
         elif type(event) is InstanceStatus:
             self.instances.report(event.replica, event.status, now)
             if event.status.draining:
@@ -395,7 +395,7 @@ class Gateway:
 
     # ---- instances -------------------------------------------------------------------------------------------------
 
-    def _hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+    def _on_instance_events(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
         self.instances.reported(replica, self.now)
         for item in news:
             sent_id = item.sequence_id

@@ -29,7 +29,7 @@ from serving.errors import GroupError, ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
-from serving.instance.live.engine_news import DurationReporter, LoopNews
+from serving.instance.live.engine_news import DurationReporter, LoopEvent
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_access import PoolWorker
@@ -69,7 +69,7 @@ class EngineLoop:
         executor: StepExecutor,
         transport: KvTransport,
         clock: Clock,
-        deliver: Callable[[list[LoopNews]], None],
+        deliver: Callable[[list[LoopEvent]], None],
         name: str = "engine",
         on_step: Callable[[int, float], None] | None = None,
         cache: ContextCache | None = None,
@@ -85,7 +85,7 @@ class EngineLoop:
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
         self._clock = clock
         self._send = deliver
-        self._outbox: deque[LoopNews] = deque()
+        self._outbox: deque[LoopEvent] = deque()
         self._delivering = threading.Lock()
         self._on_step = on_step
         self._time_scale = time_scale
@@ -386,7 +386,7 @@ class EngineLoop:
             if news := [self._outbox.popleft() for _ in range(len(self._outbox))]:
                 self._send(news)
 
-    def _deliver(self, news: list[LoopNews]) -> None:
+    def _deliver(self, news: list[LoopEvent]) -> None:
         self._outbox.extend(news)
         self._flush()
 

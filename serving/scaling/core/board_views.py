@@ -16,7 +16,7 @@ from serving.scaling.core.signals import CacheTotals, PolicyTime, autoscaler_row
 from serving.scaling.core.start_keeper import TallyKeeper
 from serving.values.scaling_operations import ReadDecisions, ReadEvents, ReadExperts, ReadHistory, ReadPools
 from serving.values.signals import ScalingSignals
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 # Measurements from snapshots of the cluster and reports of gateways: traffic, capacities, events, samples.
 
@@ -64,7 +64,7 @@ class Observations:
         """
         self.gateways.report(report, now)
         for notice in report.notices:
-            self.events.hear(notice, now)
+            self.events.add_notice(notice, now)
         begins = report.starved and report.gateway not in self._starved
         self._starved = self._starved & self.gateways.names - {report.gateway}
         self._starved |= {report.gateway} if report.starved else set()
@@ -108,7 +108,7 @@ class BoardViews:
             case ReadHistory(after):
                 return self._seen.history.newer(after)
 
-    def news(self, gateway: str, now: float) -> BoardNews:
+    def news(self, gateway: str, now: float) -> BoardReply:
         """News for a gateway's status page: targets, peers, hosts, counts of the whole system."""
         snapshot, holds = self._fleet.snapshot, self._fleet.holds
         targets = {pool: seen.target for pool, seen in snapshot.deployments.items()}

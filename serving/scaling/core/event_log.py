@@ -105,7 +105,7 @@ class EventLog:
         self._owed: dict[str, deque[ClusterEvent]] = {}
         """By pool: losses without a serving replacement."""
 
-    def hear(self, notice: InstanceNotice, now: float) -> None:
+    def add_notice(self, notice: InstanceNotice, now: float) -> None:
         """Add a gateway's notice, or merge it into the event that it repeats."""
         kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
         known = self._known(kind, name)

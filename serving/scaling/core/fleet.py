@@ -289,7 +289,7 @@ class ScalingFleet:
         yield self._answer(pool, target, f"{pool} stays at {target}: {reason}" if hold_s else f"{pool}: {reason}")
 
     def _deploy(self, notice: DeploymentNotice) -> _Operation:
-        yield StageTargets(self._deployments.hear(notice, self.snapshot, self._now))
+        yield StageTargets(self._deployments.on_notice(notice, self.snapshot, self._now))
 
     def _set(self, to: PoolTarget, by: str, hold_s: float = 0.0) -> Generator[FleetEffect, None, PoolTarget]:
         """Set a target and record it. Returns: the target, whose reason also names the hosts it empties."""

@@ -138,7 +138,7 @@ class DeploymentWatch:
         self._author = ""
         """Author of the latest deployment."""
 
-    def hear(self, notice: DeploymentNotice, snapshot: ClusterSnapshot, now: float) -> dict[str, int]:
+    def on_notice(self, notice: DeploymentNotice, snapshot: ClusterSnapshot, now: float) -> dict[str, int]:
         """A stage starts, or the deployment has finished.
 
         Returns: the targets to deploy: the notice's, and the current ones of all other Serve deployments.

@@ -47,7 +47,7 @@ from serving.values.scaling_operations import (
 )
 from serving.values.signals import ScalingSignals
 from serving.values.system_tally import DeploymentNotice
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class ScalingBoard:
         if not self._fleet.snapshot.at:
             await self.poll()
 
-    def report(self, report: GatewayReport) -> BoardNews:
+    def report(self, report: GatewayReport) -> BoardReply:
         """Add a gateway's report. Returns: state of the pools and the other gateways, for its status page."""
         now = self._clock()
         if self._seen.report(report, now):

@@ -27,7 +27,7 @@ from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
 from serving.values.scaling_operations import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals
 from serving.values.system_tally import DeploymentNotice
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ScalingBoardActor:
         """Start polling. Called by the actor's creator; after a restart the first request starts it."""
         self._task = self._task or asyncio.create_task(self._poll_forever())
 
-    async def report(self, report: GatewayReport) -> BoardNews:
+    async def report(self, report: GatewayReport) -> BoardReply:
         """Add a gateway's report, see `ScalingBoard.report`."""
         await self.start()
         return self._board.report(report)
@@ -148,12 +148,12 @@ class BoardClient:
         self._lookup = ActorLookup(partial(ray.get_actor, BOARD, NAMESPACE))
         self._actor: Any = None
 
-    async def report(self, report: GatewayReport) -> BoardNews:
+    async def report(self, report: GatewayReport) -> BoardReply:
         """Send a gateway's report, see `ScalingBoard.report`.
 
         Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not respond.
         """
-        news: BoardNews = await self._ask(CALL_DEADLINE_S, "report", report)
+        news: BoardReply = await self._ask(CALL_DEADLINE_S, "report", report)
         return news
 
     async def next_signals(self, period_s: float) -> ScalingSignals:

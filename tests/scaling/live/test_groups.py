@@ -123,7 +123,7 @@ def test_busy_is_the_average_of_the_ranks() -> None:
 
 def test_a_rank_that_died_is_lost_until_its_shell_has_replaced_it() -> None:
     log = EventLog(1)
-    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer", 2, 40), 10.0)
+    log.add_notice(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer", 2, 40), 10.0)
     before = snapshot(10.0, rank(0), rank(1))
     for now in (snapshot(11.0, rank(0), rank(1)), snapshot(16.0, rank(0))):
         log.observe(before, now)
@@ -139,7 +139,7 @@ def test_a_rank_that_died_is_lost_until_its_shell_has_replaced_it() -> None:
 
 def test_a_rank_whose_group_has_gone_is_forgotten() -> None:
     log = EventLog(1)
-    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer"), 10.0)
+    log.add_notice(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer"), 10.0)
     log.observe(snapshot(10.0), snapshot(11.0 + REPLACED_WITHIN_S))
     assert log.lost() == {}
     assert len(log.newest()) == 1
