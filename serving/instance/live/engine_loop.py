@@ -88,7 +88,8 @@ class EngineLoop:
         self._outbox: deque[LoopEvent] = deque()
         self._delivering = threading.Lock()
         self._on_step = on_step
-        self._time_scale = time_scale
+        self.time_scale = time_scale
+        """Seconds of the engine's clock per real second."""
         self._events: deque[e.EngineEvent] = deque()
         self._posted = self._reported = (0, 0)
         """Numbers of prompts and of their tokens, posted and passed to the engine; each is written by one thread."""
@@ -122,11 +123,6 @@ class EngineLoop:
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
-
-    @property
-    def time_scale(self) -> float:
-        """Seconds of the engine's clock per real second."""
-        return self._time_scale
 
     def start(self) -> None:
         """Start the threads."""
@@ -189,7 +185,7 @@ class EngineLoop:
         stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
         if (overdue_s := self._peers.overdue_s(now)) is not None:
             return max(0.0, stalled, overdue_s)
-        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
+        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self.time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
         if busy_since is None and not self._events:
@@ -225,7 +221,7 @@ class EngineLoop:
                 self._busy_since = self._busy_since or clock.now()
                 self._steps(plan)
             self._last_turn = now = clock.now()
-            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self.time_scale:
                 self._look(now)
             if plan is None:
                 self._busy_since = None if engine.idle() else self._busy_since
@@ -291,7 +287,7 @@ class EngineLoop:
             return
         self._tell(e.StepFollowed(result))
         now = self._clock.now()
-        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self.time_scale:
             self._look(now)
 
     def _execute(self, run: Callable[[], StepResult]) -> StepResult:
@@ -330,7 +326,7 @@ class EngineLoop:
             return
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
-            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
+            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self.time_scale))
         self._peers.rest(wait)
         self._last_turn = self._clock.now()
         self._peers.back()
@@ -375,7 +371,7 @@ class EngineLoop:
         self._book()
         self.busy_s += result.elapsed_s
         taken = self._clock.now() - begun
-        self.first_step_s = self.first_step_s or taken / self._time_scale
+        self.first_step_s = self.first_step_s or taken / self.time_scale
         self._watch.observe(plan.num_tokens, taken)
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)

@@ -191,7 +191,8 @@ class CommitWorker:
         self._wake = threading.Event()
         self._migrator = Migrator(client, server, pause=self._stop.wait)
         self._seen = ""
-        self._moved = Settled()
+        self.moved = Settled()
+        """Entries and bytes moved so far, and how many the last round left behind."""
         self._thread = threading.Thread(target=self._settle_forever, name="kvpool-settler", daemon=True)
 
     def start(self) -> None:
@@ -207,11 +208,6 @@ class CommitWorker:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
-
-    @property
-    def moved(self) -> Settled:
-        """Entries and bytes moved so far, and how many the last round left behind."""
-        return self._moved
 
     def drain(self, deadline: float) -> int | None:
         """Hand all entries to other servers, until the deadline (of `time.monotonic`) or until no server can take any.
@@ -269,8 +265,8 @@ class CommitWorker:
             pause_s = self._idle_s if again is None else again - now
 
     def _count(self, settled: Settled) -> None:
-        before = self._moved
-        self._moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
+        before = self.moved
+        self.moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
 
     def _has_successors(self, view: PoolView) -> bool:
         others = [one.record for one in view.servers if one.record.name != self._server and one.weight > 0]

@@ -66,7 +66,7 @@ class ScalingBoard:
         self._port = port
         self._clock = clock
         self._seen = Observations(config, clock(), kept)
-        self._fleet = ScalingFleet(
+        self.fleet = ScalingFleet(
             config.autoscaler,
             sizes_of(config),
             kept,
@@ -74,16 +74,12 @@ class ScalingBoard:
             parts=group_parts(config),
             node_came=self._seen.tally.starts.node_came,
         )
-        self._views = BoardViews(config, self._fleet, self._seen)
+        """The fleet, for reading when the next poll is due and whether replicas start or drain."""
+        self._views = BoardViews(config, self.fleet, self._seen)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
-        for warning in (*self._fleet.ledger.warnings, *self._fleet.holds.warnings, *self._seen.events.warnings):
+        for warning in (*self.fleet.ledger.warnings, *self.fleet.holds.warnings, *self._seen.events.warnings):
             logger.warning("%s", warning)
-
-    @property
-    def fleet(self) -> ScalingFleet:
-        """The fleet, for reading when the next poll is due and whether replicas start or drain."""
-        return self._fleet
 
     async def poll(self, older_than_s: float = 0.0) -> None:
         """Poll the cluster, unless the last snapshot is younger than `older_than_s`.
@@ -91,7 +87,7 @@ class ScalingBoard:
         Raises: ClusterSilentError.
         """
         async with self._lock:
-            if self._clock() - self._fleet.snapshot.at >= older_than_s:
+            if self._clock() - self.fleet.snapshot.at >= older_than_s:
                 await self._poll()
 
     async def poll_first(self) -> None:
@@ -99,7 +95,7 @@ class ScalingBoard:
 
         Raises: ClusterSilentError.
         """
-        if not self._fleet.snapshot.at:
+        if not self.fleet.snapshot.at:
             await self.poll()
 
     def report(self, report: GatewayReport) -> BoardReply:
@@ -119,7 +115,7 @@ class ScalingBoard:
             await within(self._asked.wait(), period_s)
         self._asked.clear()
         await self.poll()
-        return self._seen.signals(self._fleet, self._clock())
+        return self._seen.signals(self.fleet, self._clock())
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
         """Carry out an operation, or answer a question.
@@ -171,7 +167,7 @@ class ScalingBoard:
         return next(effect for effect in effects if isinstance(effect, ScaleAnswer | ScaleRefusal))
 
     async def _order(self, operation: GroupOperation) -> GroupAnswer | ScaleRefusal:
-        wanted = rank_order(operation, self._fleet.snapshot)
+        wanted = rank_order(operation, self.fleet.snapshot)
         if isinstance(wanted, ScaleRefusal):
             return wanted
         try:
@@ -181,30 +177,30 @@ class ScalingBoard:
         return group_answer(operation.group, answer)
 
     async def _poll(self) -> None:
-        before = self._fleet.snapshot
+        before = self.fleet.snapshot
         snapshot = await self._port.poll(before)
         self._seen.poll(before, snapshot, self._clock())
         await self._tell(FleetPolled(snapshot))
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
         """Pass an event to the fleet and carry out its effects. Returns: all effects."""
-        done = effects = self._fleet.on(event, self._clock())
+        done = effects = self.fleet.on(event, self._clock())
         _log(effects)
         while effects and isinstance(effects[-1], SetTarget):
             await self._set_target(effects[-1])
-            effects = self._fleet.on(TargetAccepted(), self._clock())
+            effects = self.fleet.on(TargetAccepted(), self._clock())
             _log(effects)
             done = [*done, *effects]
         for effect in done:
             if isinstance(effect, ResizeRankGroup) and isinstance(answer := await self._order(effect), ScaleRefusal):
-                _log(self._fleet.on(GroupRefused(effect, answer), self._clock()))
+                _log(self.fleet.on(GroupRefused(effect, answer), self._clock()))
         return done
 
     async def _set_target(self, order: SetTarget) -> None:
         try:
             await self._port.set_target(order.pool, order.target, order.leaving)
         except BaseException:  # also if cancelled: the outcome is unknown
-            self._fleet.on(TargetUnanswered(), self._clock())
+            self.fleet.on(TargetUnanswered(), self._clock())
             raise
 
 
