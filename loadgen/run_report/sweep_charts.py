@@ -43,7 +43,7 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
 
 
 def _doubts(point: SweepPoint) -> list[str]:
-    """Doubts that a point's own report has at its top."""
+    """Warnings at the top of a point's own report."""
     generator = point.result.generator
     found = [f"stopped early: {point.aborted}"] if point.aborted else []
     if generator.is_bottleneck:

@@ -49,7 +49,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class MooncakeTrace:
-    """Reader of one file. `block_tokens`: tokens per hash id."""
+    """`Trace` of one file. `block_tokens`: tokens per hash id."""
 
     path: Path
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
@@ -57,7 +57,6 @@ class MooncakeTrace:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`."""
         path, block_tokens = self.path, self.block_tokens
         seconds = TraceTimes(path, self.notes, per_s=1000.0).seconds
         due_s: dict[str | int, float] = {}

@@ -87,7 +87,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrace:
-    """Reader of one file. `header`: its first line."""
+    """`Trace` of one file. `header`: its first line."""
 
     path: Path
     header: TraceHeader
@@ -96,7 +96,6 @@ class RecordedTrace:
 
     @property
     def block_tokens(self) -> int:
-        """See `Trace`."""
         return self.header.block_tokens
 
     def requests(self) -> Iterator[TraceRecord]:

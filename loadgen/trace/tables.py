@@ -74,7 +74,7 @@ _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TableTrace:
-    """Reader of one file. `block_tokens`: None, since there are no prefix ids."""
+    """`Trace` of one file. `block_tokens`: None, since there are no prefix ids."""
 
     path: Path
     table: CsvFormat
@@ -83,7 +83,6 @@ class TableTrace:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`."""
         times = TraceTimes(self.path, self.notes, per_s=self.table.per_s, dates_expected=self.table.dates)
         seconds = times.seconds
         if self.table.note:

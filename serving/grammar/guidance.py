@@ -65,12 +65,11 @@ class GuidanceRoute(Protocol):
 
 
 class PythonRoute:
-    """Through llguidance's Python classes."""
+    """`GuidanceRoute` through llguidance's Python classes."""
 
     step_functions: Sequence[int] = ()
 
     def __call__(self, vocabulary: Vocabulary) -> Compile:
-        """Implements `GuidanceRoute`."""
         tokenizer = guidance_tokenizer(vocabulary)
         return lambda text: LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
 
@@ -241,29 +240,24 @@ class CMatcher:
         self._functions.llg_free_matcher(self.address)
 
     def deep_copy(self) -> "CMatcher":
-        """Implements `RawMatcher`."""
         return CMatcher(self._vocabulary, self._functions.llg_clone_matcher(self.address))
 
     def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None:
-        """Implements `RawMatcher`."""
         self._functions.llg_matcher_compute_mask_into(self.address, trg_pointer, trg_byte_size)
 
     def consume_token(self, sampled_token: int) -> bool:
-        """Implements `RawMatcher`."""
         return bool(self._functions.llg_matcher_consume_token(self.address, sampled_token) == 0)
 
     def compute_ff_tokens(self) -> list[int]:
-        """Implements `RawMatcher`; the first of them."""
+        """Forced tokens, at most 64 of them."""
         found = (ctypes.c_uint32 * 64)()
         count = self._functions.llg_matcher_compute_ff_tokens(self.address, found, len(found))
         return list(found[: max(0, count)])
 
     def is_error(self) -> bool:
-        """Implements `RawMatcher`."""
         return bool(self._functions.llg_matcher_is_error(self.address))
 
     def get_error(self) -> str:
-        """Implements `RawMatcher`."""
         message = self._functions.llg_matcher_get_error(self.address)
         return message.decode(errors="replace") if message else ""
 

@@ -122,7 +122,7 @@ class ConcurrencyLedger:
         return self._running + _bounded(one.sequences, most) > most or self._room_after(one, pools) < 0
 
     def _room_after(self, one: QueuedRequest, pools: PoolSlots) -> int:
-        """Free KV capacity [tokens] after it and all sequences that will soon need theirs."""
+        """Free KV capacity [tokens] once this request, and all that will soon need theirs, have theirs."""
         return pools.free_tokens - self._kv - _bounded(one.tokens + one.expected_tokens, pools.kv_tokens)
 
     # ---- events ----------------------------------------------------------------------------------------------------

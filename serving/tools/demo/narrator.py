@@ -108,7 +108,7 @@ _FOREVER_S = 3600.0
 
 
 class Interrupts:
-    """Context that turns termination signals into KeyboardInterrupt: each raises KeyboardInterrupt.
+    """Context in which each termination signal raises KeyboardInterrupt.
 
     Args:
         clock: monotonic [s].
