@@ -135,18 +135,16 @@ class GatewayDeployment:
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
-        self._http_server = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
+        self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         if config.cluster.ray_metrics:
-            endless.append(
-                RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http_server is None)).run()
-            )
+            endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
-        if self._http_server is not None:
+        if self._http is not None:
             await self._know_instances()
-            self._tasks.append(asyncio.create_task(self._http_server.serve()))
-            await self._http_server.opened()  # Serve stops an older gateway once this one is ready
+            self._tasks.append(asyncio.create_task(self._http.serve()))
+            await self._http.opened()  # Serve stops an older gateway once this one is ready
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
@@ -188,8 +186,8 @@ class GatewayDeployment:
         self._config = config
         self._metered.configure(config)
         self._app.now = self._make_app()
-        if self._http_server is not None:
-            self._http_server.configure(_connection_limits(config), config.gateway.request_timeout_s)
+        if self._http is not None:
+            self._http.configure(_connection_limits(config), config.gateway.request_timeout_s)
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -231,10 +229,10 @@ class GatewayDeployment:
         """
         if not hasattr(self, "_tasks"):
             return
-        if self._http_server is not None:
+        if self._http is not None:
             # While the system continues, requests on open connections are served; another gateway accepts new ones.
             # Uvicorn waits for streams as long as any may last.
-            await self._http_server.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
+            await self._http.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:
