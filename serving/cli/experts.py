@@ -188,7 +188,7 @@ def _change(arguments: argparse.Namespace) -> int:
 DEADLINE_S = 20.0
 """Longer than a gateway's wait for a group's shell."""
 WAIT_S = 300.0
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def resize_groups(url: str, api_key: str | None, pool: str, ranks: int) -> dict[str, Any]:
@@ -268,5 +268,5 @@ def _wait(done: Callable[[], bool], problem: str, wait_s: float) -> float:
     while not done():
         if time.monotonic() - begun > wait_s:
             raise ScaleError(f"{problem} after {wait_s:.0f} s; see the logs", kind="unavailable")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return time.monotonic() - begun

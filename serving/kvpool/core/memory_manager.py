@@ -118,7 +118,7 @@ class MemoryManager:
             if entry is None or not entry.shown:
                 answers.append(None)
                 continue
-            answers.append(entry.answer or entry.told(base_offset))
+            answers.append(entry.answer or entry.as_found(base_offset))
             hits.append(entry)
             entry.hits += 1
             if not entry.in_dram:
@@ -149,7 +149,7 @@ class MemoryManager:
     def found(self, version: int) -> Found | None:
         """Result of a lookup for this copy now; None = removed."""
         entry = self._inventory.visible(version)
-        return entry.told(self._inventory.base_offset) if entry is not None else None
+        return entry.as_found(self._inventory.base_offset) if entry is not None else None
 
     def pending(self, version: int) -> bool:
         """Whether its load to DRAM is waiting or running."""

@@ -6,7 +6,7 @@ from serving.kvpool.core.evictor import Evictor, quota_room
 from serving.kvpool.core.inventory import Inventory
 
 _TRIES = 16
-"""So many that wait are tried at one time: one large object must not hold up small ones, nor cost much."""
+"""Limit of waiting objects tried at a time, so that a large one does not block small ones, at bounded cost."""
 
 
 class Promotions:

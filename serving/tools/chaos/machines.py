@@ -68,9 +68,7 @@ class Machines(Protocol):
         """Running replicas that are not among these, by host and process."""
 
     def orphans(self) -> list[str]:
-        """Segments that no living replica maps, or whose owner is dead: a process that pulled from it may still map
-        it.
-        """
+        """Segments that no living replica maps, or whose owner is dead: a process may still map what it pulled from."""
 
 
 class ThisMachine:
