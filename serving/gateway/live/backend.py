@@ -41,7 +41,7 @@ class LiveBackend:
     """Accepts jobs and routes them through the pools.
 
     Args:
-        pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
+        pools: names of the engine pools.
     """
 
     def __init__(self, gateway: GatewayId, secret: str | ClusterSecrets, config: ServeConfig, pools: list[str]) -> None:

@@ -5,8 +5,8 @@
                                                            result ◄── wait until ◄───┘
 
 KV is accounted, not computed: each block's few bytes hold a stamp of its sequence, so that moves can still be verified.
-Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
-instance, but sequentially on a decode instance, where prompts are exceptions.
+Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an instance whose
+pool does both, but sequentially on a decode instance, where prompts are exceptions.
 """
 
 import struct
@@ -164,14 +164,14 @@ class StepTimes:
         slowdown: Callable[[int], float] | None = None,
     ) -> None:
         self._cost = cost
-        self._mixed = MixedStep(cost) if role is EngineRole.AGGREGATED else None
+        self._mixed = MixedStep(cost) if role.prefills and role.decodes else None
         self._dies = dies
         self._drafts = drafts
         self._perfect_balance = perfect_balance
         self._slowdown = slowdown
         tp = cost.decode.parallelism.attention_tp
-        self._groups = cost.decode.parallelism.groups(dies) if role is not EngineRole.PREFILL else dies
-        self._on_decode_dies = role is EngineRole.DECODE
+        self._groups = cost.decode.parallelism.groups(dies) if role.decodes else dies
+        self._on_decode_dies = not role.prefills
         self._chunk_dies = prefill_dies if self._on_decode_dies else dies
         self._chunk_copies = prefill_dies / tp if self._on_decode_dies else 1
 

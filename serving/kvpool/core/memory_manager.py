@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, Unlink, view_of
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, trim_to_quotas
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
@@ -226,7 +226,7 @@ class MemoryManager:
         """Let time pass: expiries, evictions between the water marks, promotions that waited for room."""
         self._last_tick = now
         self._expire(now)
-        self._evictor.trim()
+        trim_to_quotas(self._inventory)
         self._evictor.relieve(now)
         self._promotions.retry(now)
         self._spills.catch_up()

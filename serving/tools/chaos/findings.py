@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hardware.faults import FaultKind
-from serving.faults.scenario import ENGINES
 from serving.faults.schedule import GRAVE
 from serving.tools.chaos.asks import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.chaos_result import ChaosRun, Down, Event
+from serving.values.pool_kinds import ENGINE_POOLS
 
 # Latency of a tenant's requests during another tenant's flood, compared with their latency alone. Pure.
 #
@@ -248,7 +248,7 @@ def find(run: ChaosRun) -> ChaosFindings:
 
 def stops_streams(event: Event) -> bool:
     """Whether a fault removed an instance, at least for a while."""
-    return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
+    return event.kind in GRAVE and event.pool in ENGINE_POOLS and event.fate != "gone before"
 
 
 def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:

@@ -33,6 +33,7 @@ from serving.tools.chaos.targets import (
     start_ticks,
     target_of,
 )
+from serving.values.pool_kinds import ENGINE_POOLS
 
 
 class Machines(Protocol):
@@ -157,7 +158,7 @@ PROGRAMS = {
     "reaper.py": "reaper",
 }
 """Parts that have a command line: its program, or what Python runs."""
-_ENGINE = re.compile(r"ray::ServeReplica:\w+:(?:prefill|decode|aggregated)\b")
+_ENGINE = re.compile(rf"ray::ServeReplica:\w+:(?:{'|'.join(ENGINE_POOLS)})\b")
 _GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
 
 
