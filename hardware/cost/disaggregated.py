@@ -98,7 +98,7 @@ class ApartDecodeStep(DecodeStep):
 
         Args:
             attention_s / experts_s: measured stage times to use instead of the model's.
-        Effects: none that shows.
+        Effects: fills a cache.
         Source: xDeepServe 5.2, 7.1.
         """
         expert_dies, domains, cal = self.parallelism.expert_dies, self.parallelism.domains, self.device.calibration

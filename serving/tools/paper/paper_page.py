@@ -85,7 +85,7 @@ def _tiles(score: Score) -> list[Html]:
 
 
 def _notes(part: Reproduced) -> Html:
-    """Reasons of what is far off, and what a reader has to know."""
+    """A list of the reasons for missed figures, and of the experiment's notes."""
     lines: list[Html] = []
     for reason in reasons_of(part):
         lead = f"{reason.text}:" if reason.unexplained else f"Missed, because {reason.text}:"

@@ -162,7 +162,10 @@ class _Loads:
 
 
 class PrefillBench:
-    """One run. Also the gateway: it hears of first tokens, and takes what was held for decode at once."""
+    """One run of a prefill instance in virtual time.
+
+    It also is the gateway of this instance: it records first tokens, and releases each handoff at once.
+    """
 
     def __init__(self, cost: CostModel, case: PrefillCase) -> None:
         self.case = case

@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the NPUs fill."""
+        """Number of nodes with enough NPUs for both pools."""
         return -(-self.npus // NPUS_PER_NODE)
 
     @property

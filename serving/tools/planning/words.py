@@ -240,7 +240,7 @@ def _factor(factor: float) -> str:
 
 
 def dropped_table(plan: CapacityPlan) -> Table:
-    """A table of what was not simulated on the whole trace."""
+    """A table of the candidates that were not simulated on the whole trace, with the reasons."""
     return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 
