@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from hardware.fabric.routes import Direction, link_id
-from hardware.faults import DURATIONS, PROCESS_KINDS, Fault, FaultKind, recovery_time
+from hardware.faults import DURATIONS, PROCESS_KINDS, DieRole, Fault, FaultKind, Recovery, recovery_time
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId
 from hardware.variation import PRODUCTION_MOE_SHARE
@@ -56,7 +56,7 @@ class FaultInjector:
                 fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npus * min(cost.still_s or recovery_time(fault.kind, cost.recovery), now - fault.at_s),
+                cost.npus * min(cost.still_s, now - fault.at_s),
             )
             for fault, target, cost in self._records
         ]
@@ -121,11 +121,18 @@ class FaultInjector:
         for instance in self._on(lambda one: one == npu):
             cost.npus += instance.npus
             self._lose_die(instance, npu, dies, 1.0, cost)
+            places = self._node.placement.dies_of(self._node.places[instance.name])
+            lost = [places.index(DieId(npu, die)) for die in dies]
+            recovery = Recovery.REDUNDANT_EXPERTS
             if self._node.experts is not None and isinstance(instance, DecodeInstance):
-                places = self._node.placement.dies_of(self._node.places[instance.name])
-                lost = [places.index(DieId(npu, die)) for die in dies]
-                cost.recovery = self._node.experts.lose(instance, lost, fault.until_s)
-            instance.stall(recovery_time(fault.kind, cost.recovery))
+                recovery = self._node.experts.lose(instance, lost, fault.until_s)
+            cost.still_s = recovery_time(fault.kind, recovery, self._role(instance, lost[-1]))
+            instance.stall(cost.still_s)
+
+    def _role(self, instance: PrefillInstance | DecodeInstance, die: int) -> DieRole:
+        if instance.pool != "decode" or not self._node.cost.decode.parallelism.expert_dies:
+            return DieRole.COLOCATED
+        return DieRole.ATTENTION if die < self._node.groups_of(instance.npus) else DieRole.EXPERT
 
     def _lose_die(
         self,
