@@ -5,9 +5,9 @@
     a lost die    a map without its rank, after the published pause; its replacement joins when the fault is over
     a new size    a map with more ranks or fewer
 
-Ranks are the dies with routed experts: the first dies of the instance, or of those with experts only. A layer of the
-routing represents several layers of the model: an expert that moves in it moves in all of them. Loading staged weights
-into their slot takes no time.
+Ranks are the dies with routed experts, the first ones of the instance, by index in it. A layer of the routing stands
+for several layers of the model: an expert that moves in it moves in all of them. Loading staged weights into their slot
+takes no time.
 """
 
 import math
@@ -131,7 +131,12 @@ class ExpertGroup:
         return recovery
 
     def resize(self, ranks: int) -> None:
-        """Change the number of ranks; a new rank holds the experts that the opening map assigns to it."""
+        """Change the number of ranks; a new rank holds the experts that the opening map assigns to it.
+
+        Without effect if only attention dies joined or left.
+        """
+        if ranks == self._size:
+            return
         before, self._size = self._size, ranks
         stay = {rank: pid for rank, pid in self._pids.items() if rank < ranks}
         self._regroup(stay | self._born(range(before, ranks)))

@@ -109,24 +109,19 @@ class ExpertGroups:
 
     def lose(self, instance: DecodeInstance, dies: Sequence[int], until_s: float) -> Recovery:
         """Remove the ranks of lost dies from an instance's group; see `ExpertGroup.lose`. Attention dies are none."""
-        first = self._first(instance.npus)
-        return self._groups[instance.name].lose([die - first for die in dies], until_s)
+        return self._groups[instance.name].lose(dies, until_s)
 
     def slow(self, name: ReplicaId) -> None:
         """Update the slowdown factors of an instance's dies. Without effect if it has no group."""
         group, node = self._groups.get(name), self._node
         if group is not None:
             places = node.places[name]
-            dies, first = node.placement.dies_of(places), self._first(len(places))
+            dies = node.placement.dies_of(places)
+            experts = node.cost.decode.parallelism.expert_dies or len(dies)
             factors = {dies.index(die): factor for die, factor in node.slow_dies.items() if die in dies}
-            apart = [factor for die, factor in factors.items() if die < first]
+            apart = [factor for die, factor in factors.items() if die >= experts]
             node.slowdowns[name].set("attention dies", max(apart, default=1.0))
-            group.slow({die - first: factor for die, factor in factors.items() if die >= first})
-
-    def _first(self, npus: int) -> int:
-        """The first die with experts of an instance: 0, or the first one that has experts only."""
-        node = self._node
-        return node.groups_of(npus) if node.cost.decode.parallelism.expert_dies else 0
+            group.slow({die: factor for die, factor in factors.items() if die < experts})
 
     def _ranks(self, npus: int) -> int:
         dies = self._node.cost.decode.parallelism.expert_dies or npus * DIES_PER_NPU

@@ -130,9 +130,10 @@ class FaultInjector:
             instance.stall(cost.still_s)
 
     def _role(self, instance: PrefillInstance | DecodeInstance, die: int) -> DieRole:
-        if instance.pool != "decode" or not self._node.cost.decode.parallelism.expert_dies:
+        experts = self._node.cost.decode.parallelism.expert_dies
+        if instance.pool != "decode" or not experts:
             return DieRole.COLOCATED
-        return DieRole.ATTENTION if die < self._node.groups_of(instance.npus) else DieRole.EXPERT
+        return DieRole.EXPERT if die < experts else DieRole.ATTENTION
 
     def _lose_die(
         self,
@@ -146,10 +147,10 @@ class FaultInjector:
         if instance.pool == "prefill":  # all dies share every sequence, so that a sequence is lost only once
             dies = dies[:1]
         of_prefill = instance.pool == "prefill"
-        tp = 1 if of_prefill else self._node.cost.decode.parallelism.attention_tp
-        held = len(places) if of_prefill else self._node.groups_of(instance.npus)
-        for group in sorted({places.index(DieId(npu, die)) // tp for die in dies}):
-            if group >= held:  # a die with experts only: no KV is lost, and all of the instance waits
+        division = self._node.cost.decode.parallelism
+        tp, first = (1, 0) if of_prefill else (division.attention_tp, division.expert_dies)
+        for group in sorted({(places.index(DieId(npu, die)) - first) // tp for die in dies}):
+            if group < 0:  # a die with experts only: no KV is lost, and all of the instance waits
                 continue
             hit, tokens = instance.lose_die(group, share)
             cost.hit += hit

@@ -104,7 +104,7 @@ def test_expert_dies_are_ranks_of_their_own() -> None:
     apart = {"simulation": {"expert_dies": 16, "domains": 2}}
     attention, expert = (
         played(skewed(**apart), Fault(Seconds(8.0), FaultKind.DIE, name, Seconds(12.0), 0.0))
-        for name in ("n4.npu0.die1", "n5.npu7.die1")
+        for name in ("n5.npu7.die1", "n4.npu7.die1")
     )
     assert {one.kind for one in attention.experts} == {"opened", "rebalanced"}
     assert attention.faults[0].npu_seconds_lost == pytest.approx(16 * 10.2, rel=0.01)
@@ -121,7 +121,7 @@ def test_a_slow_attention_die_slows_all_and_a_slow_expert_die_only_its_experts()
     times = [
         mean_tpot(played(skewed(**apart), *faults, load=FEW[:40]))
         for faults in ([], *([Fault(Seconds(0.5), FaultKind.STRAGGLER, name, NEVER, 2.0)] for name in
-                             ("n5.npu7.die1", "n4.npu0.die1")))
+                             ("n4.npu0.die1", "n5.npu7.die1")))
     ]  # fmt: skip
     assert times == sorted(times)
     assert times[2] > 1.5 * times[0]
@@ -158,6 +158,16 @@ def test_a_group_grows_and_shrinks() -> None:
     sizes = [(one.ranks, one.reason.partition(";")[0]) for one in result.experts if one.kind == "resized"]
     assert sizes == [(48, "32 ranks to 48"), (32, "48 ranks to 32")]
     assert [one.kind for one in result.experts].count("rebalanced") >= 2
+
+
+def test_attention_dies_come_and_go_without_a_new_map() -> None:
+    parts = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 16, "max_decode_npus": 32}
+    settings = skewed(autoscaler=parts, simulation={"expert_dies": 16, "domains": 2, "warm_npus": 32})
+    result = played(settings, scaler=ScriptedScaler([(5.0, "decode", 3), (16.0, "decode", 2)]))
+    assert {one.kind for one in result.experts} == {"opened", "rebalanced"}
+    assert {one.ranks for one in result.experts} == {16}
+    sizes = [point.decode_npus for point in result.timeline]
+    assert (max(sizes), sizes[-1]) == (24, 16)
 
 
 def test_a_slow_rank_gets_fewer_rows_and_the_group_is_faster_for_it() -> None:
