@@ -37,7 +37,7 @@ MTP_LAYER_S = 5 * MILLISECOND
 """One MTP layer, which is not split. Source: xDeepServe 7.1."""
 
 
-class Exchange(NamedTuple):
+class SplitExchange(NamedTuple):
     """One layer's exchange of a half batch [s].
 
     Attributes:
@@ -82,7 +82,7 @@ class DisaggregatedStep:
     turn_s: Seconds
     pace_s: Seconds
     bound: str
-    exchange: Exchange
+    exchange: SplitExchange
 
     @property
     def last_s(self) -> Seconds:
@@ -94,7 +94,7 @@ class DisaggregatedStep:
         return Seconds(self.total_s / tokens_per_step)
 
 
-def session_timeline(exchange: Exchange, attention_s: float, experts_s: float, turns: SessionTurns) -> Seconds:
+def session_timeline(exchange: SplitExchange, attention_s: float, experts_s: float, turns: SessionTurns) -> Seconds:
     """Duration of all layers, session by session: the closed form of `DisaggregatedStep` is its steady state.
 
     An attention die is busy until its rows are sent. Each of the expert dies' three stages serves one half batch of one
@@ -187,7 +187,7 @@ class ApartDecodeStep(DecodeStep):
             exchange,
         )
 
-    def _exchange(self, tokens: float, sessions: float, arriving: float, visits: float) -> Exchange:
+    def _exchange(self, tokens: float, sessions: float, arriving: float, visits: float) -> SplitExchange:
         """Duration of one exchange.
 
         Args:
@@ -205,4 +205,4 @@ class ApartDecodeStep(DecodeStep):
         first = max(0.0, self._dispatch.seconds(sessions) - floor) * size * sent / MEASURED_DISPATCH_BYTES
         last = max(0.0, self._combine.seconds(sessions) - floor) * size * returned / MEASURED_COMBINE_BYTES
         hops = [hop_s(self.device, visits * nbytes) if behind else 0.0 for nbytes in (sent, returned)]
-        return Exchange(floor + first, hops[0], hops[1], floor + last)
+        return SplitExchange(floor + first, hops[0], hops[1], floor + last)

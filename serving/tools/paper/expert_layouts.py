@@ -255,7 +255,7 @@ def closed_ratio(cost: CostModel, context: float) -> float:
 
 
 def _stage_times(step: DisaggregatedStep) -> tuple[float, float, float]:
-    """What may set the pace of a half batch in a layer, and the rest of an iteration spread over all of them."""
+    """Times that may set the pace of a half batch in a layer, each with its part of the rest of an iteration."""
     trip = (step.attention_s + step.exchange.forward + step.experts_s + step.return_s) / HALVES
     rest = step.total_s / (HALVES * _LAYERS) - step.pace_s
     return step.attention_s + rest, step.turn_s + rest, trip + rest
