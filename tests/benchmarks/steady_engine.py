@@ -24,7 +24,7 @@ from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute_torch import end_idle_workers
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model, product_forms
 from serving.model.native.rank_group import GroupPlace
@@ -134,7 +134,7 @@ class SteadyEngine:
         time.sleep(seconds)
         return time.process_time() - before
 
-    def _told(self, news: list[LoopNews]) -> None:
+    def _told(self, news: list[LoopEvent]) -> None:
         tokens = [item for item in news if isinstance(item, Tokens)]
         self._begun.update(item.sequence_id for item in tokens)
         if tokens:
