@@ -46,6 +46,7 @@ from serving.telemetry.shared_metrics import (
 )
 from serving.telemetry.stats import InstanceStats, MemoryServerStats
 from serving.telemetry.system_metrics import HostBoard, NamespaceBoard, SystemBoard
+from serving.values.expert_map import ExpertFacts
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
@@ -225,6 +226,10 @@ class GatewayMetrics(Collector):
     def publish_instance(self, stats: InstanceStats) -> None:
         """Store an instance's latest snapshot."""
         self.instances.publish(stats)
+
+    def publish_expert_rank(self, replica: str, pool: str, rank: int, facts: ExpertFacts) -> None:
+        """Store the latest facts of a rank without sequences."""
+        self.instances.publish_expert_rank(replica, pool, rank, facts)
 
     def retain_instances(self, alive: Iterable[str]) -> None:
         """Drop instances that are not among `alive` (replica ids), with their series."""

@@ -20,6 +20,7 @@ _REPLICA_FIELDS = (
     "group",
     "rank",
     "ranks",
+    "role",
     "shell",
     "shell_pid",
     "npus",
