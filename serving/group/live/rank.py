@@ -255,8 +255,11 @@ class Rank:
         assert self._runtime is not None
         order = self._runtime.member.order
         lease = self._life.lease
-        members = len(order.offers) if order is not None else 0
-        self._size = counted_size(self._size, lease.ranks, members)
+        members = order.members if order is not None else ()
+        self._size = counted_size(self._size, lease.ranks, len(members))
+        facts = self._runtime.facts()
+        if facts.get("experts") is not None:  # which knows ranks with experts only
+            facts = {**facts, "experts": {**facts["experts"], "members": list(members)}}
         return {
             "pid": os.getpid(),
             "group": self._rank.group,
@@ -269,7 +272,7 @@ class Rank:
             "shell": lease.shell,
             "shell_pid": lease.pid,
             "of_group": self.shown,
-            **self._runtime.facts(),
+            **facts,
         }
 
     async def _leave(self, drain_s: float) -> None:
