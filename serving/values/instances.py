@@ -89,6 +89,10 @@ class InstancePlace:
     rank: RankPlace | None = None
     """Set if the instance is a rank of a group."""
 
+    def beside(self, purpose: str) -> Path:
+        """Path of another segment of this instance."""
+        return self.segment_path.with_name(f"{self.segment_path.name}-{purpose}")
+
 
 # Rows of `GET /cluster`: instances, or ranks of a group, and the number of replicas that they make.
 

@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 
 from serving.allocator import keep_freed_memory
-from serving.group.compute.rank_parts import RankWindow
+from serving.group.compute.group_rank import RankWindow
 from serving.group.compute.slot_mover import native_table
 from serving.group.core.group_map import group_shape, opening_map
 from serving.ids import SequenceId
@@ -84,7 +84,7 @@ class SteadyEngine:
 
     def _join(self, order: EngineOrder, pipe: Connection) -> None:
         executor, model = self._executor, self._executor.model
-        own = RankWindow.create(order.path("window", order.rank), executor.window_shape(order.ranks), order.rank)
+        own = RankWindow.create(order.path("window", order.rank), executor.group.window_shape(order.ranks), order.rank)
         pipe.send(os.getpid())
         pids = pipe.recv()
         source = expert_source(model, order.model, lambda: product_forms(order.model, model.device, native=True))
@@ -99,7 +99,7 @@ class SteadyEngine:
         self._kept = [slots, windows]
         memory, cores = [window.memory for window in windows], os.cpu_count() or 1
         table = native_table(map_, order.rank)
-        executor.join(GroupPlace(order.rank, memory, pids, slots.table, table, cores=cores, deadline_s=60.0))
+        executor.group.join(GroupPlace(order.rank, memory, pids, slots.table, table, cores=cores, deadline_s=60.0))
 
     def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
         """Tokens per second while all prompts decode, until their end."""
