@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import expert_series
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_metrics import client_series
@@ -133,10 +134,10 @@ class InstanceBoard(Collector):
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._stats: dict[str, InstanceStats] = {}
-        self._expert_ranks: dict[str, tuple[str, int, ExpertFacts]] = {}
+        self._expert_ranks: dict[ReplicaId, tuple[str, int, ExpertFacts]] = {}
         """Pool, number and facts of ranks that are no instances."""
 
-    def publish_expert_rank(self, replica: str, pool: str, rank: int, facts: ExpertFacts) -> None:
+    def publish_expert_rank(self, replica: ReplicaId, pool: str, rank: int, facts: ExpertFacts) -> None:
         """Replace the facts of a rank without sequences."""
         self._expert_ranks[replica] = pool, rank, facts
 

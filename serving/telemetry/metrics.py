@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.ids import ReplicaId
 from serving.telemetry.exposition import exposed
 from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
@@ -227,7 +228,7 @@ class GatewayMetrics(Collector):
         """Store an instance's latest snapshot."""
         self.instances.publish(stats)
 
-    def publish_expert_rank(self, replica: str, pool: str, rank: int, facts: ExpertFacts) -> None:
+    def publish_expert_rank(self, replica: ReplicaId, pool: str, rank: int, facts: ExpertFacts) -> None:
         """Store the latest facts of a rank without sequences."""
         self.instances.publish_expert_rank(replica, pool, rank, facts)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from hardware.errors import HardwareError, SpecError
 from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape, read_shape
 from hardware.ub.segment import UbSegment
@@ -206,7 +208,9 @@ class GroupRank:
 
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
-        return None if self.order is None else self.experts.facts()
+        order = self.order
+        facts = self.experts.facts() if order is not None else None
+        return None if order is None or facts is None else replace(facts, members=order.members)
 
     def leave(self) -> None:
         """End any wait of this rank; no step can follow."""

@@ -257,9 +257,6 @@ class Rank:
         lease = self._life.lease
         members = order.members if order is not None else ()
         self._size = counted_size(self._size, lease.ranks, len(members))
-        facts = self._runtime.facts()
-        if facts.get("experts") is not None:  # which knows ranks with experts only
-            facts = {**facts, "experts": {**facts["experts"], "members": list(members)}}
         return {
             "pid": os.getpid(),
             "group": self._rank.group,
@@ -272,7 +269,7 @@ class Rank:
             "shell": lease.shell,
             "shell_pid": lease.pid,
             "of_group": self.shown,
-            **facts,
+            **self._runtime.facts(),
         }
 
     async def _leave(self, drain_s: float) -> None:

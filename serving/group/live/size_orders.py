@@ -32,7 +32,11 @@ class SizedGroup(Protocol):
 
     group: str
     lease: RankLease
-    sides: Sequence[GroupSide]
+
+    @property
+    def sides(self) -> Sequence[GroupSide]:
+        """Its sides as the lease requests them."""
+        ...
 
     async def resize(self, lease: RankLease) -> None:
         """Use a lease with other sizes from now on, and send it to all ranks."""

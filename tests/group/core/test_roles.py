@@ -225,6 +225,7 @@ def test_an_attention_rank_joins_and_leaves_amid_a_switch_of_maps() -> None:
         assert isinstance(effects[0], LoadExpert)
         effects = core.on(4, 5, MoveLoaded(fetch.move), 0.0)
     (switch,) = effects
+    assert isinstance(switch, SwitchMap)
     assert core.newest == switch.map
     for rank in (0, 4, 5):
         assert core.on(rank, rank + 1, MapSwitched(switch.map.version), 0.0) == []
