@@ -40,7 +40,7 @@ class RankParts(GroupRank):
         self._model = model
 
     def executor(
-        self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers, most_forced: int = 0
+        self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers | None = None, most_forced: int = 0
     ) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
         made = NativeGroupExecutor(

@@ -75,7 +75,8 @@ def test_others_redo_the_step_of_a_killed_rank(folder: Path, shm: Path, place: s
 @pytest.mark.parametrize("place", ["hello", "gather", "write", "answer"])
 def test_sessions_redo_the_step_of_a_killed_rank_with_experts(folder: Path, shm: Path, place: str) -> None:
     said = processes(folder, shm, "aeea", steps=20, place=place, hit=1 if place == "hello" else 8)
-    assert said == "killed 1 interrupted 3\n" or (place == "hello" and said.startswith("killed 1 "))
+    late = said == "killed 1 interrupted 2\n"  # a session may come after the death: none waits for the other
+    assert late or said == "killed 1 interrupted 3\n" or (place == "hello" and said.startswith("killed 1 "))
 
 
 @pytest.mark.parametrize("place", ["stage", "ask", "wait", "sum"])
