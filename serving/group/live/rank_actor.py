@@ -18,7 +18,6 @@ from serving.cluster.membership import NO_ADDRESS, Announcer, Member
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
-from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.group.core.group_sides import rank_place
@@ -62,7 +61,6 @@ class RankActor:
 
     def __init__(self, order: RankOrder) -> None:
         log_to_stderr(order.config.cluster.log_format)
-        keep_on_loopback()
         self._order = order = replace(order, config=with_model_here(order.config))
         config, name = order.config, order.name
         node = NodeId(ray.get_runtime_context().get_node_id())
