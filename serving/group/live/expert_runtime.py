@@ -19,6 +19,9 @@ from serving.values.group import RankOffer, RegroupOrder
 from serving.values.instances import CRASHED_AGE_S, InstancePlace
 from serving.values.pool_view import PoolView
 
+SEQUENCES = ("running", "waiting", "held", "pulling", "fetching", "queued_tokens")
+"""Facts of an instance about its sequences, which an expert rank does not have."""
+
 
 class ExpertRuntime:
     """The runtime of one expert rank; a `RankRuntime`.
@@ -93,6 +96,7 @@ class ExpertRuntime:
             "told_s": time.monotonic(),
             "npus": [str(npu) for npu in self._place.npus],
             "draining": False,
+            **dict.fromkeys(SEQUENCES, 0),
             "experts": None if experts is None else msgspec.to_builtins(experts),
         }
 
