@@ -314,11 +314,17 @@ class GatewayDeployment:
         return expert_status({name: sum(pool.sides) for name, pool in self._config.pools.items()}, self._current())
 
     def _groups(self) -> list[OrderedGroup]:
-        """Groups that accept commands, each with one of its present ranks."""
+        """Groups that accept commands, each with one of its present ranks.
+
+        An expert rank is the last choice, because a gateway has no link that tells of its death; a rank that waits for
+        a lost one accepts commands, although it counts as frozen.
+        """
         found: dict[str, OrderedGroup] = {}
-        for member in self._current():
+        for member in sorted(
+            self._current(), key=lambda one: (one.facts["state"] != "serving") + 2 * (not one.is_instance)
+        ):
             facts = member.facts
-            if facts.get("actor") and facts["state"] == "serving":
+            if facts.get("actor") and facts["state"] in ("serving", "frozen"):
                 found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
         return list(found.values())
 
