@@ -263,6 +263,8 @@ def wait_for_size(
     Returns: duration of the wait [s].
     Raises: ScaleError if it takes too long; UnavailableError.
     """
+    from serving.cli.experts_table import members_shown
+
     wanted = {one["group"]: one["sizes"] for one in answer["groups"]}
     shown: dict[str, str] = {}
 
@@ -280,25 +282,12 @@ def wait_for_size(
 
 def _sizes(group: dict[str, Any]) -> list[int]:
     """Members by kind: all, or attention ranks and expert ranks."""
+    from serving.cli.experts_table import experts_among
+
     if not group["expert_ranks"]:
         return [len(group["members"])]
     experts = experts_among(group)
     return [len(group["members"]) - len(experts), len(experts)]
-
-
-def experts_among(group: dict[str, Any]) -> list[int]:
-    """The members that are expert ranks, as far as they have registered."""
-    known = {one["rank"] for one in group["ranks"] if one["role"] == "experts"}
-    return [rank for rank in group["members"] if rank in known]
-
-
-def members_shown(group: dict[str, Any]) -> str:
-    """The ranks that compute together, by kind if there are two."""
-    if not group["expert_ranks"]:
-        return f"ranks {','.join(map(str, group['members']))}"
-    experts = experts_among(group)
-    attention = ",".join(str(rank) for rank in group["members"] if rank not in experts)
-    return f"attention ranks {attention} and expert ranks {','.join(map(str, experts))}"
 
 
 def process_of(url: str, api_key: str | None, rank: str) -> int | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from serving.cli.experts import members_shown
 from serving.cli.status_table import plain_table
 from serving.client.http_client import ask_again, ask_gateway
 from serving.terminal import table_console
@@ -82,6 +81,21 @@ def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None
             highlight=False,
         )
         show.get(action, _load)(console, group)
+
+
+def experts_among(group: dict[str, Any]) -> list[int]:
+    """The members that are expert ranks, as far as they have registered."""
+    known = {one["rank"] for one in group["ranks"] if one["role"] == "experts"}
+    return [rank for rank in group["members"] if rank in known]
+
+
+def members_shown(group: dict[str, Any]) -> str:
+    """The ranks that compute together, by kind if there are two."""
+    if not group["expert_ranks"]:
+        return f"ranks {','.join(map(str, group['members']))}"
+    experts = experts_among(group)
+    attention = ",".join(str(rank) for rank in group["members"] if rank not in experts)
+    return f"attention ranks {attention} and expert ranks {','.join(map(str, experts))}"
 
 
 def _no_group(ep: dict[str, int]) -> str:

@@ -26,7 +26,6 @@ BY_NAME = {
 }  # fmt: skip
 """Modules without an import statement for them: the module that starts each, and the code that does it."""
 ONLY_TESTS = {
-    "serving.group.compute.expert_rank": "expert ranks, which the live group will start",
     "hardware.ub.channel": "XCCL's send and receive; it will carry expert weights between ranks",
     "hardware.ub.eight_step": "the protocol of `hardware.ub.channel`",
 }

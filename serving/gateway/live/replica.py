@@ -45,7 +45,7 @@ from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
 from serving.gateway.live.traffic_report import MeteredBackend, TrafficReporter
 from serving.group.core.expert_status import expert_status, group_stats
@@ -314,19 +314,7 @@ class GatewayDeployment:
         return expert_status({name: sum(pool.sides) for name, pool in self._config.pools.items()}, self._current())
 
     def _groups(self) -> list[OrderedGroup]:
-        """Groups that accept commands, each with one of its present ranks.
-
-        An expert rank is the last choice, because a gateway has no link that tells of its death; a rank that waits for
-        a lost one accepts commands, although it counts as frozen.
-        """
-        found: dict[str, OrderedGroup] = {}
-        for member in sorted(
-            self._current(), key=lambda one: (one.facts["state"] != "serving") + 2 * (not one.is_instance)
-        ):
-            facts = member.facts
-            if facts.get("actor") and facts["state"] in ("serving", "frozen"):
-                found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
-        return list(found.values())
+        return ordered_groups(self._current())
 
     async def _post_order(self, group: str | None, order: OperatorOrder) -> OrderAnswer:
         return await post_order(

@@ -1,4 +1,4 @@
-"""What the process of an expert rank runs: routed experts in native code, without an engine, KV blocks or links."""
+"""Process of an expert rank: routed experts in native code, without an engine, KV blocks or links."""
 
 import asyncio
 import time

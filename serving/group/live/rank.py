@@ -37,11 +37,11 @@ _CAN_FOLLOW = frozenset({RankPhase.OFFERED, RankPhase.SERVING, RankPhase.LEAVING
 
 
 class RankRuntime(Protocol):
-    """What a rank runs: an instance, or the experts of a rank without sequences."""
+    """Program of a rank: an instance, or the experts of a rank without sequences."""
 
     @property
     def member(self) -> GroupMember:
-        """Its place in the group."""
+        """Place in the group."""
         ...
 
     def offer(self) -> RankOffer:

@@ -35,7 +35,7 @@ class SizedGroup(Protocol):
 
     @property
     def sides(self) -> Sequence[GroupSide]:
-        """Its sides as the lease requests them."""
+        """Sides of the group as the lease requests them."""
         ...
 
     async def resize(self, lease: RankLease) -> None:
