@@ -294,9 +294,9 @@ class Search:
     def _shell(self, state: State) -> Iterator[State]:
         dies = self.setting.dies
         if self.setting.again:
-            for number, one in enumerate(state.sessions):
-                if one.place == DEAD:
-                    yield _with(state, number, self._newcomer(one))
+            for number, session in enumerate(state.sessions):
+                if session.place == DEAD:
+                    yield _with(state, number, self._newcomer(session))
         if not state.killed:
             yield from self._deaths(state)
             return
