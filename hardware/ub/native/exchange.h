@@ -218,7 +218,7 @@ class Exchange {
     // ---- the rank's part as one with experts
 
     // Wait, at most so long, for asks that come soon, so that more rows share the reading of an expert's weights: of members
-    // that compute at the moment, and whose answers this rank needs, too.
+    // that compute at the moment, and whose answers this rank needs, too; without attention it waits for any.
     void gather(std::chrono::nanoseconds most) {
         Wanted open;
         auto seen = [&] {
@@ -322,10 +322,10 @@ class Exchange {
         return is_new(rank, own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst));
     }
 
-    // Members that will ask soon, and whose answers this rank needs.
+    // Members that will ask soon, and whose answers this rank needs if it has attention.
     RankSet expected() const {
         RankSet found = 0;
-        for_each(open_ & sources_, [&](uint32_t rank) {
+        for_each(asks(role()) ? open_ & sources_ : sources_, [&](uint32_t rank) {
             if (phase_of(rank) == Phase::kComputing && !has_asked(rank)) found |= just(rank);
         });
         return found;
