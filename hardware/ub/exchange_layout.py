@@ -3,13 +3,14 @@
 A test compares this file with the C++ definitions.
 """
 
+import struct
 from dataclasses import dataclass
 
 from hardware.errors import SpecError
 from hardware.ub.region import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
-WINDOW_VERSION = 3
+WINDOW_VERSION = 4
 LINE = 64
 MOST_RANKS = 64
 MOST_CHOICES = 64
@@ -28,7 +29,7 @@ _ENTRY_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class WindowShape:
-    """Sizes of a window; those of a group's ranks are equal.
+    """Sizes of a window; those of a group's ranks are equal, but for `max_rows`.
 
     Attributes:
         ranks: of the group.
@@ -58,6 +59,22 @@ class WindowShape:
     def max_entries(self) -> int:
         """Rows times experts of a row."""
         return self.max_rows * self.top_k
+
+
+_SHAPE = struct.Struct("<QIII5I")  # magic, version, owner, role, then the shape
+
+
+def read_shape(window: memoryview) -> WindowShape:
+    """Sizes in a window's header.
+
+    Raises: SpecError if it is no window of this version.
+    """
+    if window.nbytes < LINE:
+        raise SpecError(f"{window.nbytes} bytes cannot be a window")
+    magic, version, _owner, _role, *sizes = _SHAPE.unpack_from(window)
+    if (magic, version) != (WINDOW_MAGIC, WINDOW_VERSION):
+        raise SpecError(f"not a window of version {WINDOW_VERSION}")
+    return WindowShape(*sizes)
 
 
 @dataclass(frozen=True, slots=True)

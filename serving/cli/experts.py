@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ RESIZE = """\
 Change the number of ranks of each group of a pool while it serves. New ranks load their share of the experts in
 parallel and join at a step boundary. When a group shrinks, the last ranks transfer their streams, then leave. No
 request fails. Groups created later start with `ep` ranks. A group that shrinks keeps the hardware it started with.
+Of groups with attention_ranks and expert_ranks, N is the number of attention ranks, which join and leave without a
+pause.
+"""
+SWITCH = """\
+Replace the last attention rank of a group with an expert rank, or the reverse, while it serves: the rank transfers its
+streams or experts to the others of its kind, then exits, while a rank of the other kind starts and joins. Refused
+where it is the only one of its kind.
 """
 DRAIN = """\
 Replace one rank without a loss, for maintenance: it accepts no new sequences; its streams stay for [engine] drain_s,
@@ -45,8 +53,10 @@ Examples:
   cloudmatrix experts trial routing.jsonl --ranks 8 --redundant 2
   cloudmatrix experts resize decode 4 --wait
   cloudmatrix experts drain decode#k3jx9a.r1 --wait
+  cloudmatrix experts resize decode --expert-ranks 2
+  cloudmatrix experts switch decode#k3jx9a.r1 experts --wait
 
-resize and drain need one of `[gateway] admin_keys`, where there are keys.
+resize, drain and switch need one of `[gateway] admin_keys`, where there are keys.
   cloudmatrix experts rebalance --policy global --dry-run
   cloudmatrix experts move 0 3 1     (a copy of expert 3 of layer 0 to rank 1)
 """
@@ -80,12 +90,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--wait", action="store_true", help="return when another process has taken its place, and print the duration"
     )
     drain.set_defaults(action="drain")
+    switch = actions.add_parser("switch", help="replace a rank with one of the other kind", description=SWITCH)
+    switch.add_argument("rank", metavar="RANK", help="the last one of its kind, e.g. decode#k3jx9a.r1")
+    switch.add_argument("role", choices=("attention", "experts"), help="of the rank that replaces it")
+    add_gateway_options(switch, inherited=True)
+    switch.add_argument("--wait", action="store_true", help="show the progress, and return when it has joined")
+    switch.set_defaults(action="switch")
 
 
 def _add_resize(parser: argparse.ArgumentParser) -> None:
     pools = f"{', '.join(ENGINE_POOLS[:-1])} or {ENGINE_POOLS[-1]}"
-    parser.add_argument("pool", metavar="POOL", help=f"{pools}; its ep must be above 1")
-    parser.add_argument("ranks", metavar="N", type=int, help="ranks of each group, at most [experts] most_ranks")
+    parser.add_argument("pool", metavar="POOL", help=f"{pools}; its instances must have ranks")
+    parser.add_argument(
+        "ranks", metavar="N", type=int, nargs="?", help="ranks of each group, at most [experts] most_ranks"
+    )
+    parser.add_argument("--expert-ranks", metavar="N", type=int, help="expert ranks of each group that has them")
     parser.add_argument("--wait", action="store_true", help="return when they compute together, and print the duration")
     add_gateway_options(parser, inherited=True)
     parser.set_defaults(action="resize")
@@ -135,7 +154,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.action != "trial":
         choose_gateway(arguments)
-    if arguments.action in ("resize", "drain"):
+    if arguments.action in ("resize", "drain", "switch"):
         return _change(arguments)
     if arguments.action in ("record", "trial"):
         return _trace(arguments)
@@ -166,17 +185,24 @@ def _change(arguments: argparse.Namespace) -> int:
     url, key = arguments.url, arguments.api_key
     drains = arguments.action == "drain"
     before = process_of(url, key, arguments.rank) if drains and arguments.wait else None
-    answer = (
-        drain_rank(url, key, arguments.rank) if drains else resize_groups(url, key, arguments.pool, arguments.ranks)
-    )
+    if drains:
+        answer = drain_rank(url, key, arguments.rank)
+    elif arguments.action == "switch":
+        answer = switch_rank(url, key, arguments.rank, arguments.role)
+    else:
+        answer = resize_groups(url, key, arguments.pool, arguments.ranks, arguments.expert_ranks)
     print(json.dumps(answer) if arguments.json else "\n".join(one["message"] for one in answer["groups"]), flush=True)
     if not arguments.wait:
         return 0
     if drains:
         done = f"{arguments.rank}: another process has taken its place"
         took_s = wait_for_replacement(url, key, arguments.rank, before)
+    elif arguments.action == "switch":
+        done = f"{arguments.rank} has been replaced"
+        took_s = wait_for_size(url, key, answer, show=None if arguments.json else partial(print, flush=True))
     else:
-        done = f"{arguments.pool}: groups of {arguments.ranks} compute together"
+        sizes = " + ".join(str(one) for one in answer["groups"][0]["sizes"])
+        done = f"{arguments.pool}: groups of {sizes} compute together"
         took_s = wait_for_size(url, key, answer)
     if not arguments.json:
         print(f"{done} after {took_s:.1f} s")
@@ -191,13 +217,16 @@ WAIT_S = 300.0
 POLL_S = 0.5
 
 
-def resize_groups(url: str, api_key: str | None, pool: str, ranks: int) -> dict[str, Any]:
-    """Set the number of ranks of each group of a pool.
+def resize_groups(
+    url: str, api_key: str | None, pool: str, ranks: int | None, expert_ranks: int | None = None
+) -> dict[str, Any]:
+    """Set the number of ranks of each group of a pool; None = unchanged.
 
     Raises: UnavailableError, in one line; ScaleError if they do not fit.
     """
     try:
-        body = {"pool": pool, "ranks": ranks}
+        given = {"ranks": ranks, "expert_ranks": expert_ranks}
+        body = {"pool": pool, **{name: value for name, value in given.items() if value is not None}}
         return ask_gateway(url, "/experts/resize", api_key, body=body, deadline_s=DEADLINE_S)
     except RefusedError as error:
         if error.error.get("code") == "no_room":
@@ -213,21 +242,54 @@ def drain_rank(url: str, api_key: str | None, rank: str) -> dict[str, Any]:
     return ask_gateway(url, "/experts/drain", api_key, body={"rank": rank}, deadline_s=DEADLINE_S)
 
 
-def wait_for_size(url: str, api_key: str | None, answer: dict[str, Any], wait_s: float = WAIT_S) -> float:
-    """Wait until groups have the requested size.
+def switch_rank(url: str, api_key: str | None, rank: str, role: str) -> dict[str, Any]:
+    """Replace a rank with one of another role.
+
+    Raises: UnavailableError, in one line.
+    """
+    return ask_gateway(url, "/experts/switch", api_key, body={"rank": rank, "role": role}, deadline_s=DEADLINE_S)
+
+
+def wait_for_size(
+    url: str,
+    api_key: str | None,
+    answer: dict[str, Any],
+    wait_s: float = WAIT_S,
+    show: Callable[[str], None] | None = None,
+) -> float:
+    """Wait until groups have the requested sizes.
 
     Args:
-        answer: of `resize_groups`.
+        answer: of `resize_groups` or `switch_rank`.
+        show: gets a line whenever the members of a group have changed.
     Returns: duration of the wait [s].
     Raises: ScaleError if it takes too long; UnavailableError.
     """
-    wanted = {one["group"]: one["ranks"] for one in answer["groups"]}
+    from serving.cli.experts_table import members_shown
+
+    wanted = {one["group"]: one["sizes"] for one in answer["groups"]}
+    shown: dict[str, str] = {}
 
     def done() -> bool:
-        members = {one["group"]: len(one["members"]) for one in _groups(url, api_key)}
-        return all(members.get(group) == ranks for group, ranks in wanted.items())
+        seen = {one["group"]: one for one in _groups(url, api_key) if one["group"] in wanted}
+        for group, state in seen.items():
+            line = f"{group}: {members_shown(state)} compute together"
+            if show is not None and shown.get(group) != line:
+                show(line)
+            shown[group] = line
+        return all(group in seen and _sizes(seen[group]) == sizes for group, sizes in wanted.items())
 
     return _wait(done, "the groups have not got their size", wait_s)
+
+
+def _sizes(group: dict[str, Any]) -> list[int]:
+    """Members by kind: all, or attention ranks and expert ranks."""
+    from serving.cli.experts_table import experts_among
+
+    if not group["expert_ranks"]:
+        return [len(group["members"])]
+    experts = experts_among(group)
+    return [len(group["members"]) - len(experts), len(experts)]
 
 
 def process_of(url: str, api_key: str | None, rank: str) -> int | None:

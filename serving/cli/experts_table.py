@@ -75,12 +75,27 @@ def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None
     }
     for group in answer["groups"]:
         console.print(
-            f"{group['group']}: ranks {_numbers(group['members'])} of {group['ranks_total']} compute together, "
+            f"{group['group']}: {members_shown(group)} of {group['ranks_total']} compute together, "
             f"epoch {group['epoch']}, map {group['map_version']}",
             markup=False,
             highlight=False,
         )
         show.get(action, _load)(console, group)
+
+
+def experts_among(group: dict[str, Any]) -> list[int]:
+    """The members that are expert ranks, as far as they have registered."""
+    known = {one["rank"] for one in group["ranks"] if one["role"] == "experts"}
+    return [rank for rank in group["members"] if rank in known]
+
+
+def members_shown(group: dict[str, Any]) -> str:
+    """The ranks that compute together, by kind if there are two."""
+    if not group["expert_ranks"]:
+        return f"ranks {','.join(map(str, group['members']))}"
+    experts = experts_among(group)
+    attention = ",".join(str(rank) for rank in group["members"] if rank not in experts)
+    return f"attention ranks {attention} and expert ranks {','.join(map(str, experts))}"
 
 
 def _no_group(ep: dict[str, int]) -> str:
@@ -129,8 +144,9 @@ def heat(rows: list[int]) -> str:
 
 
 def _ranks(console: Console, group: dict[str, Any]) -> None:
+    kinds = ("role",) if group["expert_ranks"] else ()
     table = plain_table(
-        ("rank", "state"),
+        ("rank", *kinds, "state"),
         ("pid", "epoch", "members", "rows sent", "rows computed", "held", "borrowed", "waited", "mostly for", "pace"),
     )
     for one in group["ranks"]:
@@ -138,9 +154,10 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         computed = rows[rank] if rank < len(rows) else 0  # it leaves, and gets no more
         numbers = one["epoch"], _numbers(one["members"]), one["rows_sent"], computed
         cells = one["pid"], *numbers, one["held_count"], one["borrowed_count"], *_waits(group["exchange"], rank)
-        table.add_row(f"r{one['rank']}", str(one["state"]), *map(str, cells), _pace(group, rank))
+        role = (one["role"],) if kinds else ()
+        table.add_row(f"r{one['rank']}", *role, str(one["state"]), *map(str, cells), _pace(group, rank))
     for rank in group["spares"]:
-        table.add_row(f"r{rank}", "spare", *["-"] * 10)
+        table.add_row(f"r{rank}", *["-"] * len(kinds), "spare", *["-"] * 10)
     console.print(table)
     console.print(
         "waited: share of the time of all steps; mostly for: the peer that reported last, and the time [s]; "

@@ -10,6 +10,7 @@ from hardware.units import MIB
 from serving.client.http_client import ask_again, ask_gateway
 from serving.errors import ConfigError
 from serving.terminal import table_console
+from serving.values.group import RankRole
 from serving.values.instances import whole_replicas
 
 NAME_WIDTH = 14
@@ -110,10 +111,15 @@ def _cells(replica: dict[str, Any]) -> list[str]:
     name = replica["replica"].split("#")[-1]
     if replica.get("group") is not None:
         name = f"  r{replica['rank']}"
-    return [
+    cells = [
         name + (f" ({replica['state']})" if replica["state"] != "serving" else ""),
         short_npus(replica["npus"]),
         str(replica["pid"]),
+    ]
+    if replica.get("role") == RankRole.EXPERTS.value:
+        return [*cells, "experts"]
+    return [
+        *cells,
         f"{replica['hbm_used_bytes'] / MIB:.0f}/{replica['hbm_capacity_bytes'] / MIB:.0f}",
         f"{replica['kv_blocks_used']}/{replica['kv_blocks_total']}",
         str(replica["running"]),

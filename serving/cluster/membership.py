@@ -36,6 +36,8 @@ NAMESPACE = "cloudmatrix"
 ANNOUNCE_PERIOD_S = 1.0
 EXPIRY_S = 5.0
 CALL_DEADLINE_S = 3.0
+NO_ADDRESS = "", 0
+"""Host and port of a rank without sequences, to which gateways do not connect."""
 DISK_FULL = "disk_full"
 """Fact of a member, see `with_disk`."""
 
@@ -52,6 +54,11 @@ class Member:
     incarnation: str
     facts: dict[str, Any]
     """Data for status pages: NPUs, HBM, blocks, counters. Refreshed with each announcement."""
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether gateways connect to it."""
+        return self.port > 0
 
 
 def with_disk(member: Member, look: Callable[[], str] = own_full_disk) -> Member:

@@ -117,7 +117,6 @@ def instance_stats(member: Member, hosts: Mapping[str, str]) -> InstanceStats:
     """
     facts = member.facts
     pool = facts.get("pool")
-    experts = facts.get("experts")
     own: dict[str, Any] = {
         "replica": member.replica,
         "pool": member.pool,
@@ -127,9 +126,19 @@ def instance_stats(member: Member, hosts: Mapping[str, str]) -> InstanceStats:
         "paths": between_hosts(handoff_paths(facts.get("paths") or {}, member.node), hosts),
         "lost_paths": facts.get("lost_paths", 0),
         "slow_paths": facts.get("slow_paths", 0),
-        "experts": None if experts is None else msgspec.convert(experts, ExpertFacts),
+        "experts": expert_facts(facts),
     }
     return InstanceStats(**{name: _frozen(facts[name]) for name in _TOLD}, **own)
+
+
+def expert_facts(facts: Mapping[str, Any]) -> ExpertFacts | None:
+    """The part about experts of a rank's announced facts; None if it has none."""
+    told = facts.get("experts")
+    if told is None:
+        return None
+    found = msgspec.convert(told, ExpertFacts)
+    # Numbers of expert ranks do not follow those of attention ranks, so a map counts more ranks than there are.
+    return msgspec.structs.replace(found, ranks=int(facts["ranks"])) if facts.get("expert_ranks") else found
 
 
 def _frozen(value: Any) -> Any:

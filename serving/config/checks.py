@@ -11,6 +11,7 @@ from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
 from serving.config.packing import Need, can_pack, check_acceptance, check_division
+from serving.config.rank_checks import check_ranks
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 
@@ -42,7 +43,7 @@ def check_consistency(config: ServeConfig, source: str, *, own_nodes: bool = Tru
         _check_parts(config)
         for name, pool in config.pools.items():
             _check_step(name, pool)
-            _check_ranks(name, pool, config)
+            check_ranks(name, pool, config)
         _check_health(config.health)
         _check_kvcache(config.kvcache)
         _check_reuse(config)
@@ -222,37 +223,26 @@ def _check_step(name: str, pool: PoolConfig) -> None:
 
 def _check_instance(name: str, pool: PoolConfig, nodes: tuple[NodeConfig, ...]) -> None:
     npus, memory = max(node.npus for node in nodes), max(node.ub_memory_mib for node in nodes)
-    ranks = f"{pool.ep} ranks with " if pool.ep > 1 else ""
-    lower = "lower it or ep" if pool.ep > 1 else "lower it"
+    lower = "lower it" if not pool.is_group else "lower it or the ranks" if pool.has_roles else "lower it or ep"
     if pool.npus_per_replica > npus:
         raise ConfigError(
-            f"[{name}] {ranks}npus_per_instance = {pool.npus_per_instance}, but the largest node has {npus} NPUs and an"
+            f"[{name}] {_ranks_with(pool, 'npus_per_instance', 0)}, but the largest node has {npus} NPUs and an"
             f" instance must fit one node: {lower}"
         )
     if pool.ub_memory_per_replica_mib > memory:
         raise ConfigError(
-            f"[{name}] {ranks}ub_memory_mib = {pool.ub_memory_mib}, but the largest node has {memory} MiB of UB memory:"
+            f"[{name}] {_ranks_with(pool, 'ub_memory_mib', 1)}, but the largest node has {memory} MiB of UB memory:"
             f" {lower} or raise [[cluster.nodes]] ub_memory_mib"
         )
 
 
-def _check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
-    """Check a group's executor and device, since ranks need native code on CPUs, and its number of ranks."""
-    executor, device = config.engine.executor, config.model.device
-    if pool.ep > 1 and executor in ("torch", "simulated"):
-        raise ConfigError(
-            f'[{name}] ep = {pool.ep}, but [engine] executor = "{executor}" has no ranks: set it to "native" or'
-            f' "auto", or ep to 1'
-        )
-    if pool.ep > 1 and device not in ("auto", "cpu"):
-        raise ConfigError(f'[{name}] ep = {pool.ep} needs [model] device = "cpu", and it is "{device}": change either')
-    experts = config.experts
-    most = experts.most_ranks_of(pool.ep)
-    if pool.ep > 1 and pool.ep + experts.spares > most:
-        raise ConfigError(
-            f"[{name}] ep = {pool.ep} with [experts] spares = {experts.spares} makes more than {most} ranks: raise"
-            f" most_ranks to {pool.ep + experts.spares}"
-        )
+def _ranks_with(pool: PoolConfig, key: str, index: int) -> str:
+    """The ranks of an instance and one of their resources, for messages."""
+    own, *others = (each[index] for each in pool.rank_resources)
+    if others:
+        of_experts = f"{pool.expert_ranks} expert ranks with {others[0]}"
+        return f"{pool.attention_ranks} attention ranks with {own} and {of_experts} {key}"
+    return f"{pool.ep} ranks with {key} = {own}" if pool.is_group else f"{key} = {own}"
 
 
 def _check_simulation(config: ServeConfig) -> None:
@@ -333,9 +323,8 @@ def replicas_at_start(config: ServeConfig) -> list[Need]:
     together with its spares.
     """
     needs = [
-        Need(name, pool.replicas, ranks * pool.npus_per_instance, ranks * pool.ub_memory_mib)
+        Need(name, pool.replicas, *pool.resources_of_group(config.experts.spares if pool.is_group else 0))
         for name, pool in config.pools.items()
-        for ranks in (pool.ep + (config.experts.spares if pool.ep > 1 else 0),)
     ]
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))

@@ -139,12 +139,16 @@ class PoolConfig:
     """`[prefill]`, `[decode]` or `[aggregated]`. A replica is one instance; an instance owns whole NPUs of one node.
 
     With `ep` above 1 a replica is a group of that many ranks, each a separate instance for gateways; all other keys
-    then apply to one rank.
+    then apply to one rank. With `attention_ranks` and `expert_ranks` it is a group of ranks of two kinds, of which
+    only attention ranks are instances for gateways.
     """
 
     UPGRADE = upgrades(
         restarts(OWN_POOL),
-        (restarts(GATEWAY, OWN_POOL), "npus_per_instance ep"),
+        (
+            restarts(GATEWAY, OWN_POOL),
+            "npus_per_instance ep attention_ranks expert_ranks expert_npus expert_ub_memory_mib",
+        ),
         (in_place(SERVE), "replicas"),
     )
 
@@ -172,18 +176,70 @@ class PoolConfig:
         low=1,
         high=64,
     )
+    attention_ranks: int = key(
+        "with `expert_ranks` and in place of `ep`: ranks of one instance that compute all but the routed experts; each "
+        "is a process with its own NPUs, UB memory, KV blocks and sequences, to which the other keys of this section "
+        "except `replicas` apply",
+        default=0,
+        low=0,
+        high=32,
+    )
+    expert_ranks: int = key(
+        "ranks of one instance that compute the routed experts of its attention ranks, and have no sequences; all "
+        "ranks of an instance are on one node; `cloudmatrix experts resize` changes either number while it serves",
+        default=0,
+        low=0,
+        high=32,
+    )
+    expert_npus: int = key("NPUs of one expert rank; 0 = as many as an attention rank", default=0, low=0)
+    expert_ub_memory_mib: int = key(
+        "most of its node's UB memory that one expert rank takes, for experts [MiB]; 0 = as much as an attention rank",
+        default=0,
+        low=0,
+    )
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether a replica has attention ranks and expert ranks."""
+        return self.attention_ranks > 0
+
+    @property
+    def is_group(self) -> bool:
+        """Whether a replica is a group of ranks."""
+        return self.has_roles or self.ep > 1
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """Initial ranks of one replica, by kind: all of one kind, or attention ranks and expert ranks."""
+        return (self.attention_ranks, self.expert_ranks) if self.has_roles else (self.ep,)
+
+    @property
+    def rank_resources(self) -> tuple[tuple[int, int], ...]:
+        """NPUs and UB memory [MiB] of one rank, for each of `sides`."""
+        own = self.npus_per_instance, self.ub_memory_mib
+        experts = self.expert_npus or own[0], self.expert_ub_memory_mib or own[1]
+        return (own, experts) if self.has_roles else (own,)
 
     @property
     def dies_per_instance(self) -> int:
-        """Dies of one instance; with `ep` above 1, of one rank."""
+        """Dies of one instance; of a group, of one rank."""
         return self.npus_per_instance * DIES_PER_NPU
 
     @property
     def npus_per_replica(self) -> int:
         """NPUs of one replica with all its ranks."""
-        return self.ep * self.npus_per_instance
+        return self.resources_of_group()[0]
 
     @property
     def ub_memory_per_replica_mib(self) -> int:
         """UB memory of one replica with all its ranks [MiB]."""
-        return self.ep * self.ub_memory_mib
+        return self.resources_of_group()[1]
+
+    def resources_of_group(self, spares: int = 0) -> tuple[int, int]:
+        """NPUs and UB memory [MiB] of one replica with all its ranks.
+
+        Args:
+            spares: additional ranks of each kind.
+        """
+        of = [(ranks + spares, *each) for ranks, each in zip(self.sides, self.rank_resources, strict=True)]
+        return sum(ranks * npus for ranks, npus, _ in of), sum(ranks * memory for ranks, _, memory in of)

@@ -12,7 +12,8 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """`[experts]`, of every pool whose `ep` is above 1; in virtual time with `[simulation] routing`, of decode."""
+    """`[experts]`, of every pool whose instances have several ranks; in virtual time with `[simulation] routing`, of
+    decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
     LIVE_ONLY = "most_ranks spares slots deadline_s"
@@ -26,13 +27,15 @@ class ExpertsConfig:
     most_ranks: int = key(
         "ranks to which a group can grow while running (`cloudmatrix experts resize`); each takes 8 bytes x "
         "`max_step_tokens` x experts per token in every rank's window, 32 KiB with 512 and 8; 0 = 8, or twice `ep` "
-        "if that is more; `ep` if less",
+        "if that is more; `ep` if less; of groups with attention ranks and expert ranks it is the most of each kind, "
+        "at most 32",
         default=0,
         low=0,
         high=_MOST_RANKS,
     )
     spares: int = key(
-        "spare ranks per group, started and loaded, that replace a lost rank without waiting for a process to start; "
+        "spare ranks per group, started and loaded, that replace a lost rank without waiting for a process to start, "
+        "of each kind where a group has attention ranks and expert ranks; "
         "each takes dies and UB memory like any other rank; at most what `most_ranks` leaves room for",
         default=0,
         low=0,
@@ -88,6 +91,17 @@ class ExpertsConfig:
         high=600.0,
     )
 
-    def most_ranks_of(self, ep: int) -> int:
-        """Most ranks to which a group of initially `ep` ranks can grow."""
-        return max(ep, self.most_ranks or min(_MOST_RANKS, max(8, 2 * ep)))
+    def most_ranks_of(self, *sides: int) -> int:
+        """Most ranks of each kind to which a group can grow.
+
+        Args:
+            sides: initial ranks by kind, see `PoolConfig.sides`. Ranks of the second kind are numbered from this
+                number on.
+        """
+        most = max(8, 2 * max(sides))
+        return max(*sides, self.most_ranks or min(self.room_of(sides), most))
+
+    @staticmethod
+    def room_of(sides: tuple[int, ...]) -> int:
+        """Most ranks of each kind that any group can have."""
+        return _MOST_RANKS // len(sides)

@@ -40,7 +40,7 @@ class Rule:
 
 def _whole_groups(config: ServeConfig) -> bool:
     """Whether no decode instance of a system that runs can change its size: it is one process."""
-    return config.decode.ep == 1 or "decode" not in config.pools
+    return not config.decode.is_group or "decode" not in config.pools
 
 
 SIZE_RULES = (

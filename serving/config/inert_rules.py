@@ -64,7 +64,11 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
-        tuple(f"{pool}.ep" for pool in ENGINE_POOLS),
+        tuple(
+            f"{pool}.{key}"
+            for pool in ENGINE_POOLS
+            for key in ("ep", "attention_ranks", "expert_ranks", "expert_npus", "expert_ub_memory_mib")
+        ),
         "in virtual time: there an instance's dies are its ranks",
     ),
     Rule(
@@ -199,8 +203,8 @@ _BY_MODE = (
     Rule(
         SERVE,
         ("experts.*",),
-        "where every pool's ep is 1: the experts of a single process are all at hand",
-        when=lambda config: all(pool.ep == 1 for pool in config.pools.values()),
+        "where no instance has several ranks: the experts of a single process are all at hand",
+        when=lambda config: not any(pool.is_group for pool in config.pools.values()),
     ),
     Rule(
         SERVE,

@@ -51,7 +51,7 @@ class ServeConfig:
     @property
     def instances(self) -> int:
         """Instances of all pools that the mode starts; a group counts as its ranks."""
-        return sum(pool.replicas * pool.ep for pool in self.pools.values())
+        return sum(pool.replicas * sum(pool.sides) for pool in self.pools.values())
 
     @property
     def time_scale(self) -> float:

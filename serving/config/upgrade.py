@@ -122,7 +122,8 @@ def _essence(party: str, key: str, values: Values) -> Any:  # noqa: ANN401 - any
         return [value]
     simulated = party == KVCACHE and values.get("engine.executor") == "simulated" and key in OF_SIMULATED_MEMORY
     # The ranks of a group are not Serve replicas, so Serve cannot update them in place.
-    of_ranks = party in ENGINES and party in rule.in_place and values.get(f"{party}.ep", 1) > 1
+    group = values.get(f"{party}.ep", 1) > 1 or values.get(f"{party}.attention_ranks", 0) > 0
+    of_ranks = party in ENGINES and party in rule.in_place and group
     return [value] if simulated or of_ranks else None
 
 

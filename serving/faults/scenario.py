@@ -25,13 +25,15 @@ PARTS = (
     "reaper", "shell",
 )  # fmt: skip
 """Processes outside the pools; `serving.tools.chaos.machines` finds them."""
-ONLY_IF_NAMED = ("node", "shell")
-"""Parts that a fault hits only if its `pools` name them: a node takes down all processes on it, for as long as a start,
-and shells exist only if instances have ranks."""
+RANKS = ("attention_rank", "expert_rank")
+"""Ranks of groups that have both kinds: they are processes of the engine pools as well."""
+ONLY_IF_NAMED = ("node", "shell", *RANKS)
+"""Processes that a fault hits only if its `pools` name them: a node takes down all processes on it, for as long as a
+start, and shells and these ranks exist only if instances have ranks."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
-    FaultKind.KILL: (*ENGINE_POOLS, "kvcache"),
+    FaultKind.KILL: (*ENGINE_POOLS, "kvcache", *RANKS),
     FaultKind.KILL_PART: PARTS,  # except for `ONLY_IF_NAMED`
-    FaultKind.FREEZE: (*ENGINE_POOLS, "kvcache"),
+    FaultKind.FREEZE: (*ENGINE_POOLS, "kvcache", *RANKS),
     FaultKind.BIT_FLIP: ("decode", "kvcache"),
     FaultKind.SLOW_LINK: ENGINE_POOLS,
     FaultKind.FULL_DISK: ("kvcache",),
@@ -263,7 +265,11 @@ _HARDWARE = frozenset(
 )
 """Faults of hardware that a laptop does not have."""
 _LIVE_ONLY = frozenset({FaultKind.BIT_FLIP, FaultKind.FULL_DISK, FaultKind.CANCEL_BURST, FaultKind.FLOOD})
-_IN_VIRTUAL_TIME = {FaultKind.KILL_PART: ("node", "gateway")}
+_IN_VIRTUAL_TIME = {
+    FaultKind.KILL_PART: ("node", "gateway"),
+    FaultKind.KILL: (*ENGINE_POOLS, "kvcache"),
+    FaultKind.FREEZE: (*ENGINE_POOLS, "kvcache"),
+}
 
 LIVE: Reach = {kind: pools for kind, pools in POOLS_OF.items() if kind not in _HARDWARE}
 VIRTUAL: Reach = {kind: _IN_VIRTUAL_TIME.get(kind, pools) for kind, pools in POOLS_OF.items() if kind not in _LIVE_ONLY}

@@ -17,7 +17,7 @@ from hardware.topology import Topology
 from hardware.units import Seconds
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
-from serving.faults.scenario import LASTING, ONLY_IF_NAMED, PARTS, POOLS_OF, FaultConfig, Scenario
+from serving.faults.scenario import LASTING, ONLY_IF_NAMED, PARTS, POOLS_OF, RANKS, FaultConfig, Scenario
 
 GRAVE = frozenset(
     {
@@ -118,7 +118,7 @@ def _order_of_pools(
     """Pools that a fault may hit, in an order drawn by their weights."""
     named = fault.kind == FaultKind.NODE
     allowed = fault.pools or [pool for pool in POOLS_OF[fault.kind] if named or pool not in ONLY_IF_NAMED]
-    left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools or pool in PARTS}
+    left = {pool: scenario.pools.weight(pool) for pool in allowed if pool in pools or pool in (*PARTS, *RANKS)}
     left = {pool: weight for pool, weight in left.items() if weight > 0}
     order: list[str] = []
     while left:

@@ -87,8 +87,9 @@ def _gateway_place(config: ServeConfig) -> dict[str, Any]:
 def _instances(config: ServeConfig, pool: str) -> Any:
     """Deployment of an engine pool. A group's shell requests no Ray resources, because its ranks have their own."""
     section = config.pools[pool]
-    resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if section.ep == 1 else {}
-    deployment: Any = serve.deployment(InstanceDeployment if section.ep == 1 else ShellDeployment)
+    alone = not section.is_group
+    resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if alone else {}
+    deployment: Any = serve.deployment(InstanceDeployment if alone else ShellDeployment)
     return deployment.options(
         name=pool,
         num_replicas=max(1, section.replicas),

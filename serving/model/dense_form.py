@@ -57,6 +57,6 @@ def served_architecture(config: ServeConfig) -> Architecture:
     plain, longest = without_indexers(model), config.engine.max_model_len or model.max_position_embeddings
     if config.engine.executor == "simulated":
         return model
-    if config.engine.executor == "native" or any(pool.ep > 1 for pool in config.pools.values()):
+    if config.engine.executor == "native" or any(pool.is_group for pool in config.pools.values()):
         return plain
     return model if longest > model.indexer.top_k else replace(plain, computed_up_to=None)  # no context is too long

@@ -7,7 +7,7 @@
 Tensors have the layout that the kernels of one kind of device use, and products the form of their `ProductForms`, which
 may be readable only by the same build of torch on the same kind of CPU. The image's key contains all of this
 (`image_key`), and a mismatching image is not repaired: the checkpoint is read again. The image store verifies
-whole-image checksums.
+whole-image checksums. Imports no torch, because expert ranks read images, too.
 """
 
 import hashlib
@@ -18,18 +18,21 @@ from collections.abc import Callable, Container
 from typing import Protocol
 
 import msgspec
-import torch
+import numpy as np
 
 from serving.errors import UNREADABLE, ModelError
 from serving.model.architecture import Architecture
-from serving.model.forms import ProductForms
-from serving.model.shared_tensor import ALIGNMENT, address_of
 
 MAGIC = b"CMWEIGHT"
 FORMAT = 2
 """Raise it whenever the assembly of a model changes its final tensors, since images outlive releases on SSD."""
+ALIGNMENT = 64
+"""Bytes; the alignment of torch's own allocator, so that kernels take the same path."""
 PLAIN = -1
 """Layout number of a tensor that is not packed."""
+
+_ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+"""Sizes of the dtypes that tensors of an image have, by torch's names."""
 
 _HEADER = struct.Struct("<8sIIQQ")  # magic, format, CRC-32 of the manifest, its bytes, bytes of the image
 
@@ -126,15 +129,22 @@ def config_fingerprint(config: Architecture) -> str:
     return hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
 
 
-def image_key(config: Architecture, version: str, dtype: torch.dtype, device: torch.device, forms: ProductForms) -> str:
+def address_of(memory: memoryview) -> int:
+    """Address of contiguous memory."""
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+
+
+def image_key(config: Architecture, version: str, dtype: str, device: str, forms: str) -> str:
     """Key of an image: processes with the same key can use the same bytes.
 
     Args:
         version: of the weights, see `serving.model.parcel`.
-        forms: the forms of its products.
+        dtype: the model's, as torch names it.
+        device: kind of device.
+        forms: fingerprint of the forms of its products.
     """
     parts = [f"{config.model_type}-{config_fingerprint(config)}@{version}", f"image-{FORMAT}"]
-    return "/".join([*parts, str(dtype).removeprefix("torch."), device.type, forms.fingerprint()])
+    return "/".join([*parts, dtype, device, forms])
 
 
 def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
@@ -158,11 +168,11 @@ def _read_manifest(data: memoryview) -> tuple[Manifest, int]:
 
 
 def _check_entry(entry: ImageEntry, manifest: Manifest, names: Container[str]) -> None:
-    dtype = getattr(torch, entry.dtype, None)
-    if not isinstance(dtype, torch.dtype):
+    item_bytes = _ITEM_BYTES.get(entry.dtype)
+    if item_bytes is None:
         raise ModelError(f"{entry.name} of a model image has dtype {entry.dtype!r}")
     inside = 0 <= entry.offset and 0 < entry.nbytes <= manifest.tensor_bytes - entry.offset
-    plain_bytes = math.prod(entry.shape) * dtype.itemsize
+    plain_bytes = math.prod(entry.shape) * item_bytes
     packed = entry.layout != PLAIN
     right_size = entry.nbytes >= plain_bytes if packed else entry.nbytes == plain_bytes
     layout_there = not packed or (0 <= entry.layout < len(manifest.layouts) and len(entry.shape) in (2, 3))

@@ -65,7 +65,7 @@ class PlanningBank:
         """The plan, after the assembly of a whole model."""
         return Manifest(
             config=config,
-            dtype=_name(dtype),
+            dtype=name_of(dtype),
             drafts=(drafts.start, drafts.stop),
             optional=tuple(sorted(optional)),
             entries=tuple(self._entries.values()),
@@ -82,13 +82,13 @@ class PlanningBank:
             return
         layout = self._layouts.setdefault(shape.layout, len(self._layouts))
         weight = given.weight
-        self._add(ImageEntry(name, _name(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
+        self._add(ImageEntry(name, name_of(weight.dtype), tuple(weight.shape), self._end, shape.nbytes, layout, bias))
 
     def _add_plain(self, name: str, value: Tensor, bias: str | None = None, scale: str | None = None) -> str:
         """Add a tensor unchanged; one that is already present is stored once."""
         twin = self._by_tensor.get(id(value))
         offset = self._end if twin is None else twin.offset
-        entry = ImageEntry(name, _name(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
+        entry = ImageEntry(name, name_of(value.dtype), tuple(value.shape), offset, value.nbytes, PLAIN, bias, scale)
         self._add(entry)
         self._by_tensor[id(value)] = entry
         self._kept.append(value)
@@ -229,7 +229,8 @@ def _check_planned(entry: ImageEntry, value: Tensor) -> None:
         raise ModelError(f"{entry.name} is {value.dtype} {list(value.shape)}, planned was {entry}")
 
 
-def _name(dtype: torch.dtype) -> str:
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype as images name it."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -317,7 +318,7 @@ def assemble_from(
     """
     image = Image(data)
     manifest = image.manifest
-    if (manifest.config, manifest.dtype) != (config_fingerprint(config), str(dtype).removeprefix("torch.")):
+    if (manifest.config, manifest.dtype) != (config_fingerprint(config), name_of(dtype)):
         raise ModelError("the model image is of another configuration or dtype")
     source = _NoCheckpoint(frozenset(manifest.optional))
     with torch.inference_mode():

@@ -3,13 +3,11 @@
 import logging
 import re
 import time
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import torch
-from safetensors import SafetensorError
 
 from serving.errors import ModelError
 from serving.model.architecture import Architecture, ExpertShape
@@ -19,13 +17,12 @@ from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
 from serving.model.forms import ProductForms, TorchForms
 from serving.model.image import ImageStore, MappedImage, image_key
-from serving.model.image_bank import assemble_from, plan_image, write_image
+from serving.model.image_bank import assemble_from, name_of, plan_image, write_image
 from serving.model.model import Model
-from serving.model.native.library import Library
 from serving.model.native.library import load as load_library
+from serving.model.native.panel_layout import short_weights_pay
 from serving.model.native.panels import PanelForms, WithoutExperts
 from serving.model.parcel import lacks_weights, model_version, require_weights
-from serving.model.size import weight_bytes
 from serving.model.tensors import model_tensors, mtp_layers, mtp_optional, mtp_tensors
 from serving.model.weight_bank import FreshBank
 
@@ -86,7 +83,7 @@ def load_model(
     forms = product_forms(Path(folder), target, native=native, coarse_drafts=coarse_drafts, short=short)
     with torch.inference_mode():
         if images is not None:
-            key = image_key(config, version or model_version(folder), kind, target, forms)
+            key = image_key(config, version or model_version(folder), name_of(kind), target.type, forms.fingerprint())
             model = _through_image(images, key, config, Path(folder), kind, target, forms, progress)
             if model is not None:
                 return model
@@ -170,23 +167,8 @@ def product_forms(
     if library is None:
         raise ModelError(f"there is no native library for {device.type} here: load the model without it")
     if short is None:
-        short = _short_weights_pay(library, folder)
+        short = short_weights_pay(library, folder)
     return PanelForms(library, coarse_drafts=coarse_drafts, short=short)
-
-
-def _short_weights_pay(library: Library, folder: Path) -> bool:
-    """Whether they are faster, for this model.
-
-    A server's last-level cache may be as large as the model and still be no faster than memory, because the other cores
-    share it. With AMX, models that fit in it gain like others (230 M parameters in 480 MiB: 1.33 at batch 1), or lose
-    nothing (10 M). On Zen 5 the latter lost 8 %.
-    """
-    if not library.short_weights_pay:
-        return False
-    try:
-        return library.instructions == "amx" or weight_bytes(folder, torch.bfloat16.itemsize) > last_level_cache_bytes()
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"a file of {folder} cannot be read ({error}): fetch it again") from error
 
 
 def _device(name: str) -> torch.device:
@@ -239,23 +221,3 @@ def _ignorable(config: Architecture, name: str, *, drafts: bool) -> bool:
 def _layer_of(name: str) -> int:
     match = _LAYER.match(name)
     return int(match.group(1)) if match else -1
-
-
-# Size of the processor's last-level cache.
-
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_UNITS = {"K": 1 << 10, "M": 1 << 20}
-
-
-def last_level_cache_bytes(caches: Path = _CACHES) -> int:
-    """Size of the cache closest to memory [bytes]; 0 if unknown.
-
-    Args:
-        caches: Linux's description of the first core's caches.
-    """
-    found = []
-    for folder in caches.glob("index*"):
-        with suppress(OSError, ValueError, KeyError):
-            size = (folder / "size").read_text().strip()
-            found.append((int((folder / "level").read_text()), int(size[:-1]) * _UNITS[size[-1]]))
-    return max(found)[1] if found else 0

@@ -11,19 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from serving.model.image import address_of
 from serving.model.linear import PrepackedLinear, pack, packs
-
-ALIGNMENT = 64
-"""Bytes; the alignment of torch's own allocator, so that kernels take the same path."""
-
-
-def address_of(memory: memoryview) -> int:
-    """Address of contiguous memory."""
-    return int(np.frombuffer(memory, np.uint8).ctypes.data)
 
 
 def plain_over(memory: memoryview, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import expert_series
 from serving.telemetry.histogram import cumulative
 from serving.telemetry.pool_metrics import client_series
 from serving.telemetry.stats import ITERATION_TOKEN_BUCKETS, InstanceStats
+from serving.values.expert_map import ExpertFacts
 
 Value = Callable[[InstanceStats], float]
 
@@ -132,6 +134,12 @@ class InstanceBoard(Collector):
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._stats: dict[str, InstanceStats] = {}
+        self._expert_ranks: dict[ReplicaId, tuple[str, int, ExpertFacts]] = {}
+        """Pool, number and facts of ranks that are no instances."""
+
+    def publish_expert_rank(self, replica: ReplicaId, pool: str, rank: int, facts: ExpertFacts) -> None:
+        """Replace the facts of a rank without sequences."""
+        self._expert_ranks[replica] = pool, rank, facts
 
     def publish(self, stats: InstanceStats) -> None:
         """Replace the instance's snapshot."""
@@ -141,6 +149,7 @@ class InstanceBoard(Collector):
         """Drop instances whose replica id is not in `alive`."""
         keep = set(alive)
         self._stats = {replica: stats for replica, stats in self._stats.items() if replica in keep}
+        self._expert_ranks = {replica: one for replica, one in self._expert_ranks.items() if replica in keep}
 
     def snapshots(self) -> list[InstanceStats]:
         """All snapshots, by pool and replica."""
@@ -164,7 +173,10 @@ class InstanceBoard(Collector):
             yield counter
         yield from client_series([(labels, stats.pool_use) for labels, stats in rows if stats.pool_use is not None])
         yield from path_series([(own, stats) for own, stats in rows])
-        yield from expert_series([(own, one.rank, one.experts) for own, one in rows if one.experts is not None])
+        ranks = [(own, one.rank, one.experts) for own, one in rows if one.experts is not None]
+        for replica, (pool, number, facts) in sorted(self._expert_ranks.items()):
+            ranks.append(((self._model_name, replica, pool), number, facts))
+        yield from expert_series(ranks)
         yield self._waiting_by_reason()
         yield self._accepted_by_position()
         yield self._iteration_tokens()

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.ids import ReplicaId
 from serving.telemetry.exposition import exposed
 from serving.telemetry.group_metrics import GroupBoard, GroupStats
 from serving.telemetry.histogram import (
@@ -46,6 +47,7 @@ from serving.telemetry.shared_metrics import (
 )
 from serving.telemetry.stats import InstanceStats, MemoryServerStats
 from serving.telemetry.system_metrics import HostBoard, NamespaceBoard, SystemBoard
+from serving.values.expert_map import ExpertFacts
 
 FINISHED_REASONS = ("stop", "length", "abort", "error")
 LABELS = ("model_name", "engine")
@@ -224,6 +226,10 @@ class GatewayMetrics(Collector):
     def publish_instance(self, stats: InstanceStats) -> None:
         """Store an instance's latest snapshot."""
         self.instances.publish(stats)
+
+    def publish_expert_rank(self, replica: ReplicaId, pool: str, rank: int, facts: ExpertFacts) -> None:
+        """Store the latest facts of a rank without sequences."""
+        self.instances.publish_expert_rank(replica, pool, rank, facts)
 
     def retain_instances(self, alive: Iterable[str]) -> None:
         """Drop instances that are not among `alive` (replica ids), with their series."""

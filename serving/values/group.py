@@ -4,6 +4,7 @@ from enum import Enum
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from serving.values.expert_map import ExpertMap, Held
 
@@ -19,6 +20,29 @@ class LossKind(Enum):
     BROKEN = "broken"
     STALLED = "stalled"
     LATE = "late"
+
+
+# Work of a rank in its group.
+
+
+class RankRole(Enum):
+    """Work of a rank in its group."""
+
+    BOTH = "both"
+    ATTENTION = "attention"
+    """Sequences, attention and gates; no slots of routed experts."""
+    EXPERTS = "experts"
+    """Routed experts; no sequences."""
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it may have sequences."""
+        return self is not RankRole.EXPERTS
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether it has slots of routed experts."""
+        return self is not RankRole.ATTENTION
 
 
 # Commands of an operator to the shell of a group, and the shell's responses.
@@ -45,15 +69,33 @@ class MoveOneExpert(Struct, frozen=True, tag="move"):
 
 
 class ResizeGroup(Struct, frozen=True, tag="resize"):
-    """Change the number of the group's ranks, while it serves."""
+    """Change the number of the group's ranks, while it serves.
 
-    ranks: int
+    Args:
+        ranks: those of the group, or its attention ranks; None = as many as it has.
+        expert_ranks: of a group with attention ranks and expert ranks; None = as many as it has.
+    """
+
+    ranks: int | None
+    expert_ranks: int | None = None
 
 
 class DrainRank(Struct, frozen=True, tag="drain"):
     """Move a rank's streams to others and stop it; a new process replaces it."""
 
     rank: int
+
+
+class SwitchRole(Struct, frozen=True, tag="switch"):
+    """Replace the last attention rank with an expert rank, or the reverse.
+
+    Args:
+        rank: the last one of its kind.
+        role: of the rank that is started in its place.
+    """
+
+    rank: int
+    role: RankRole
 
 
 class ReadLoad(Struct, frozen=True, tag="load"):
@@ -70,7 +112,7 @@ PlannedOrder = RebalanceExperts | MoveOneExpert
 """Commands that move experts."""
 OperatorOrder = PlannedOrder | ReadLoad
 """Commands about experts."""
-SizeOrder = ResizeGroup | DrainRank
+SizeOrder = ResizeGroup | DrainRank | SwitchRole
 """Commands about ranks."""
 
 
@@ -120,26 +162,6 @@ class RankPhase(Enum):
     """Its instance could not be built or joined; the reason is in `RankReport.problem`."""
 
 
-class RankRole(Enum):
-    """Work of a rank in its group."""
-
-    BOTH = "both"
-    ATTENTION = "attention"
-    """Sequences, attention and gates; no slots of routed experts."""
-    EXPERTS = "experts"
-    """Routed experts; no sequences."""
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether it may have sequences."""
-        return self is not RankRole.EXPERTS
-
-    @property
-    def has_experts(self) -> bool:
-        """Whether it has slots of routed experts."""
-        return self is not RankRole.ATTENTION
-
-
 class RankOffer(Struct, frozen=True):
     """Facts about one rank that its peers need before the first joint step.
 
@@ -176,8 +198,9 @@ class RegroupOrder(Struct, frozen=True):
     """A group's members and map from the next epoch on, which starts when all members have received this command.
 
     Args:
-        epoch: higher than that of any rank.
-        map: of a higher version than any; ranks fill their reserve slots according to it, without computing a map.
+        epoch: higher than that of any rank; or the present one, if only attention ranks join or leave.
+        map: of a higher version than any; ranks fill their reserve slots according to it, without computing a map. In
+            the present epoch it is for ranks that join.
         offers: of the members.
     """
 
@@ -189,6 +212,15 @@ class RegroupOrder(Struct, frozen=True):
     def version(self) -> int:
         """Version of the map."""
         return self.map.version
+
+    def processes(self, *, with_experts: bool = False) -> tuple[int, ...]:
+        """Processes of the members, by rank.
+
+        Args:
+            with_experts: leave out attention ranks.
+        """
+        offers = sorted(self.offers, key=lambda one: one.rank)
+        return tuple(one.pid for one in offers if one.role.has_experts or not with_experts)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -202,9 +234,10 @@ class RankLease(Struct, frozen=True):
     Args:
         shell: Serve's unique name of the replica. pid: of its process.
         term: number of the group's shells and of its size changes so far.
-        size: target number of ranks; 0 = the group shuts down. Ranks keep it for the next shell.
-        former: previous number of ranks, while the group grows; otherwise 0.
+        size: target number of ranks, or of attention ranks; 0 = the group shuts down. Ranks keep it for the next shell.
+        former: previous number of these ranks, while they become more; otherwise 0.
         share: fraction of its usual sequences that gateways send to this rank: less than 1 for a slow one.
+        expert_size, expert_former: the same as `size` and `former` for expert ranks; 0 if there are none.
     """
 
     shell: str
@@ -213,6 +246,25 @@ class RankLease(Struct, frozen=True):
     size: int = 0
     former: int = 0
     share: float = 1.0
+    expert_size: int = 0
+    expert_former: int = 0
+
+    @property
+    def ranks(self) -> int:
+        """Target number of ranks of any role."""
+        return self.size + self.expert_size
+
+    def of(self, role: RankRole) -> tuple[int, int]:
+        """Target and previous number of the ranks of a role."""
+        if role is RankRole.EXPERTS:
+            return self.expert_size, self.expert_former
+        return self.size, self.former
+
+    def sized(self, role: RankRole, size: int, former: int) -> "RankLease":
+        """The lease with other numbers for the ranks of a role."""
+        if role is RankRole.EXPERTS:
+            return replace(self, expert_size=size, expert_former=former)
+        return replace(self, size=size, former=former)
 
 
 class RankReport(Struct, frozen=True):
@@ -228,6 +280,7 @@ class RankReport(Struct, frozen=True):
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
         orders: operator commands that wait for a response.
+        experts: those of `members` that have experts.
     """
 
     lease: RankLease
@@ -244,3 +297,4 @@ class RankReport(Struct, frozen=True):
     problem: str = ""
     late_peer: int | None = None
     orders: tuple[PostedOrder, ...] = ()
+    experts: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 from hardware.topology import NpuId
 from serving.ids import NodeId, ReplicaId
+from serving.values.group import RankRole
 from serving.values.news import Value
 
 CRASHED_AGE_S = 1e9
@@ -56,14 +57,20 @@ class RankPlace:
 
     Args:
         number: from 0. ranks: the group's planned size when it was created, which determines its share of the experts.
-        most: largest size of the group.
+        most: rank numbers that the group's windows have room for.
         group: name of the group, for example `decode#k3jx9a`.
+        role: what it computes.
+        expert_index: its number among the expert ranks with which the group was created; None = `number`.
+        expert_count: number of these expert ranks; None = `ranks`.
     """
 
     number: int
     ranks: int
     most: int
     group: str
+    role: RankRole = RankRole.BOTH
+    expert_index: int | None = None
+    expert_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +87,10 @@ class InstancePlace:
     threads: int
     rank: RankPlace | None = None
     """Set if the instance is a rank of a group."""
+
+    def beside(self, purpose: str) -> Path:
+        """Path of another segment of this instance."""
+        return self.segment_path.with_name(f"{self.segment_path.name}-{purpose}")
 
 
 # Rows of `GET /cluster`: instances, or ranks of a group, and the number of replicas that they make.

@@ -22,7 +22,7 @@ OUR_OWN = {
     "serving.scaling.core.ledger": "the start's session folder",
     "serving.cluster.session": "the start's session folder",
     "serving.model.image": "the configuration, which was read before",
-    "serving.model.loader": "/sys",
+    "serving.model.native.panel_layout": "/sys",
     "serving.launch.patience": "/proc",
     "serving.launch.machine": "/proc, /sys",
     "serving.model.native.build": "the package's sources",

@@ -4,12 +4,12 @@ This form is required for ranks of a group: a stopped one would make the others 
 """
 
 import multiprocessing
-import os
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -17,19 +17,19 @@ from typing import Any, Self
 import torch
 
 from serving.allocator import keep_freed_memory
-from serving.group.compute.rank_parts import RankWindow
-from serving.group.compute.slot_mover import native_table
-from serving.group.core.group_map import group_shape, opening_map
-from serving.ids import SequenceId
+from serving.config.experts import ExpertsConfig
+from serving.group.compute.expert_rank import ExpertRank, ExpertWeights
+from serving.group.compute.rank_parts import RankParts
+from serving.group.core.group_map import regroup_map
+from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute_torch import end_idle_workers
 from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model, product_forms
-from serving.model.native.rank_group import GroupPlace
-from serving.model.slots.expert_slots import fill_all, make_slots
-from serving.model.slots.expert_sources import expert_source
+from serving.values.group import RankRole, RegroupOrder
+from serving.values.instances import InstancePlace, RankPlace
 from serving.values.news import Tokens
 from serving.values.orders import Add, Cancel
 from serving.values.sequence import SamplingParams, SequenceSpec
@@ -43,7 +43,10 @@ _LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class EngineOrder:
-    """Settings of one process; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks."""
+    """Settings of one process; `room`: tokens of its KV cache; `folder`: for windows and slots of a group of ranks.
+
+    With `experts` the first `ranks` have attention only, and so many ranks follow that have experts only.
+    """
 
     model: Path
     dtype: DtypeName
@@ -51,11 +54,41 @@ class EngineOrder:
     room: int
     rank: int = 0
     ranks: int = 1
+    experts: int = 0
     folder: Path = Path()
 
-    def path(self, what: str, rank: int) -> Path:
-        """Path of a segment."""
-        return self.folder / f"{what}-{rank}"
+    @property
+    def place(self) -> InstancePlace:
+        """The rank's place in its group."""
+        role, index = RankRole.BOTH, self.rank
+        if self.experts:
+            index = max(0, self.rank - self.ranks)
+            role = RankRole.ATTENTION if self.rank < self.ranks else RankRole.EXPERTS
+        share = (index, self.experts or self.ranks)
+        rank = RankPlace(self.rank, self.ranks, self.ranks + self.experts, "bench", role, *share)
+        path = self.folder / f"rank-{self.rank}"
+        return InstancePlace(ReplicaId("r"), "decode", NodeId("n"), (), path, "127.0.0.1", self.threads, rank)
+
+
+CONFIG = ExpertsConfig(policy="none", slots="copied", deadline_s=60.0)
+
+
+class SteadyExperts:
+    """The child's side, of a rank that has experts only."""
+
+    def __init__(self, order: EngineOrder, pipe: Connection) -> None:
+        self._rank = ExpertRank(CONFIG, order.place, ExpertWeights(order.model, order.dtype))
+        self._rank.start()
+        pipe.send(self._rank.offer("x"))
+        self._rank.follow(pipe.recv())
+
+    def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
+        """No tokens: it has no sequences."""
+        return 0.0
+
+    def cpu_s(self, seconds: float) -> float:
+        """CPU seconds of this process in this many idle seconds."""
+        return _cpu_s(seconds)
 
 
 class SteadyEngine:
@@ -64,42 +97,27 @@ class SteadyEngine:
     def __init__(self, order: EngineOrder, pipe: Connection) -> None:
         torch.set_num_threads(order.threads)
         keep_freed_memory()
-        model = load_model(order.model, dtype=order.dtype, native=True)
+        grouped = order.ranks + order.experts > 1
+        model = load_model(order.model, dtype=order.dtype, native=True, routed_experts=not order.experts)
         blocks = -(-order.room // BLOCK_TOKENS)
         cache = KvCache(model.config, blocks, BLOCK_TOKENS, model.dtype)
-        self._executor = NativeGroupExecutor(model, cache, threads=order.threads, max_rows=STEP_TOKENS)
-        self._kept: list[object] = []
-        if order.ranks > 1:
-            self._join(order, pipe)
+        if grouped:
+            forms = partial(product_forms, order.model, model.device, native=True)
+            self._rank = RankParts(CONFIG, order.place, model, order.model, forms)
+            executor: Any = self._rank.executor(cache, order.threads, STEP_TOKENS)
+            pipe.send(self._rank.offer("x"))
+            self._rank.follow(pipe.recv())
+        else:
+            executor = _Alone(NativeGroupExecutor(model, cache, threads=order.threads, max_rows=STEP_TOKENS))
         longest = model.config.max_position_embeddings
         settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, STEP_TOKENS, 64, max_model_len=longest)
         self._served = 0
         self._frames: list[tuple[float, int]] = []
         """Each step's end, and its tokens."""
         self._begun: set[SequenceId] = set()
-        executor: Any = self._executor if order.ranks > 1 else _Alone(self._executor)
         self._loop = engine_loop(EngineCalls(settings, blocks), executor, self._told)
         end_idle_workers()
         self._loop.start()
-
-    def _join(self, order: EngineOrder, pipe: Connection) -> None:
-        executor, model = self._executor, self._executor.model
-        own = RankWindow.create(order.path("window", order.rank), executor.window_shape(order.ranks), order.rank)
-        pipe.send(os.getpid())
-        pids = pipe.recv()
-        source = expert_source(model, order.model, lambda: product_forms(order.model, model.device, native=True))
-        experts = model.config.expert_count
-        map_ = opening_map(experts, order.ranks, 0, source.layers)
-        count = group_shape(experts, order.ranks).slots[order.rank]
-        slots = make_slots("copied", source, count, order.path("slots", order.rank), map_.slots[order.rank] - count)
-        fill_all(slots, [map_.placement(layer)[order.rank] for layer in range(source.layers)])
-        windows = [
-            own if rank == order.rank else RankWindow.attach(order.path("window", rank)) for rank in range(order.ranks)
-        ]
-        self._kept = [slots, windows]
-        memory, cores = [window.memory for window in windows], os.cpu_count() or 1
-        table = native_table(map_, order.rank)
-        executor.join(GroupPlace(order.rank, memory, pids, slots.table, table, cores=cores, deadline_s=60.0))
 
     def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
         """Tokens per second while all prompts decode, until their end."""
@@ -130,15 +148,19 @@ class SteadyEngine:
 
     def cpu_s(self, seconds: float) -> float:
         """CPU seconds of this process in this many idle seconds."""
-        before = time.process_time()
-        time.sleep(seconds)
-        return time.process_time() - before
+        return _cpu_s(seconds)
 
     def _told(self, news: list[LoopEvent]) -> None:
         tokens = [item for item in news if isinstance(item, Tokens)]
         self._begun.update(item.sequence_id for item in tokens)
         if tokens:
             self._frames.append((time.perf_counter(), sum(len(item.tokens) for item in tokens)))
+
+
+def _cpu_s(seconds: float) -> float:
+    before = time.process_time()
+    time.sleep(seconds)
+    return time.process_time() - before
 
 
 class _Alone:
@@ -149,29 +171,38 @@ class _Alone:
 
 
 class SteadyProcesses:
-    """One engine, or a group of them, each with this many threads and tokens; a context manager that ends them."""
+    """One engine, or a group of them, each with this many threads and tokens; a context manager that ends them.
 
-    def __init__(self, model: Path, dtype: DtypeName, threads: int, room: int, ranks: int = 1) -> None:
+    Args:
+        experts: ranks that have experts only, in addition to `ranks` without; 0 = all have both.
+    """
+
+    def __init__(
+        self, model: Path, dtype: DtypeName, threads: int, room: int, ranks: int = 1, experts: int = 0
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="cloudmatrix-bench-", dir="/dev/shm")
         self._pipes, self._processes = [], []
-        for rank in range(ranks):
+        self._ranks = ranks
+        for rank in range(ranks + experts):
             ours, theirs = context.Pipe()
-            order = EngineOrder(model, dtype, threads, room, rank, ranks, Path(self._folder.name))
+            order = EngineOrder(model, dtype, threads, room, rank, ranks, experts, Path(self._folder.name))
             process = context.Process(target=_serve, args=(theirs, order), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
             self._processes.append(process)
-        if ranks > 1:
-            pids = [pipe.recv() for pipe in self._pipes]
+        if ranks + experts > 1:
+            offers = tuple(pipe.recv() for pipe in self._pipes)
+            held = {one.rank: one.held for one in offers if one.role.has_experts}
+            map_ = regroup_map(held, len(offers), offers[0].experts, 1)
             for pipe in self._pipes:
-                pipe.send(pids)
+                pipe.send(RegroupOrder(1, map_, offers))
 
     def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
         """Tokens per second of all together, each with its share of the prompts."""
-        count = len(self._pipes)
-        return sum(self._all("rate", [(prompts[rank::count], seconds) for rank in range(count)]))
+        shares = [prompts[rank :: self._ranks] if rank < self._ranks else () for rank in range(len(self._pipes))]
+        return sum(self._all("rate", [(share, seconds) for share in shares]))
 
     def idle_cores(self, seconds: float) -> float:
         """Share of a core that all together use when idle."""
@@ -194,7 +225,7 @@ class SteadyProcesses:
 
 def _serve(pipe: Connection, order: EngineOrder) -> None:
     """Serve calls in the child until it is killed."""
-    engine = SteadyEngine(order, pipe)
+    engine = (SteadyEngine if order.rank < order.ranks else SteadyExperts)(order, pipe)
     threading.current_thread().name = "calls"
     while True:
         try:

@@ -14,7 +14,14 @@ URL = "http://127.0.0.1:1"
 
 def group(pids: list[int], members: list[int]) -> dict[str, Any]:
     ranks = [{"replica": f"decode#a.r{rank}", "rank": rank, "pid": pid} for rank, pid in enumerate(pids)]
-    return {"groups": [{"group": "decode#a", "members": members, "ranks": ranks}]}
+    return {"groups": [{"group": "decode#a", "members": members, "ranks": ranks, "expert_ranks": 0}]}
+
+
+def roles(attention: list[int], experts: list[int]) -> dict[str, Any]:
+    ranks = [{"rank": rank, "role": "attention"} for rank in attention]
+    ranks += [{"rank": rank, "role": "experts"} for rank in experts]
+    state = {"group": "decode#a", "members": attention + experts, "ranks": ranks, "expert_ranks": len(experts)}
+    return {"groups": [state]}
 
 
 @pytest.fixture
@@ -49,12 +56,23 @@ def test_a_drain_is_done_when_another_process_computes_in_the_same_place(seen: l
 
 def test_a_resize_is_done_when_all_compute_together(seen: list[dict[str, Any]]) -> None:
     seen += [group([5, 6], [0, 1]), group([5, 6, 7], [0, 1]), group([5, 6, 7], [0, 1, 2])]
-    assert wait_for_size(URL, None, {"groups": [{"group": "decode#a", "ranks": 3}]}) >= 0.001
+    assert wait_for_size(URL, None, {"groups": [{"group": "decode#a", "sizes": [3]}]}) >= 0.001
+
+
+def test_a_role_switch_shows_its_progress(seen: list[dict[str, Any]]) -> None:
+    seen += [roles([0, 1], [8]), roles([0, 1], [8]), roles([0], [8]), roles([0], [8, 9])]
+    shown: list[str] = []
+    wait_for_size(URL, None, {"groups": [{"group": "decode#a", "sizes": [1, 2]}]}, show=shown.append)
+    assert shown == [
+        "decode#a: attention ranks 0,1 and expert ranks 8 compute together",
+        "decode#a: attention ranks 0 and expert ranks 8 compute together",
+        "decode#a: attention ranks 0 and expert ranks 8,9 compute together",
+    ]
 
 
 def test_what_takes_too_long(seen: list[dict[str, Any]]) -> None:
     seen.append(group([5, 6], [0, 1]))
     with pytest.raises(ScaleError, match="have not got their size"):
-        wait_for_size(URL, None, {"groups": [{"group": "decode#a", "ranks": 3}]}, wait_s=0.0)
+        wait_for_size(URL, None, {"groups": [{"group": "decode#a", "sizes": [3]}]}, wait_s=0.0)
     with pytest.raises(ScaleError, match=r"the place of decode#a\.r1"):
         wait_for_replacement(URL, None, "decode#a.r1", 6, wait_s=0.0)

@@ -41,6 +41,20 @@ STATUS = {
 }
 
 
+def test_an_expert_rank_has_no_blocks_and_no_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    of_group = {"group": "decode#abc", "ranks": 2, "shell_pid": 9}
+    attention = REPLICA | of_group | {"replica": "decode#abc.r0", "rank": 0, "role": "attention"}
+    experts = {name: None for name in REPLICA} | of_group
+    experts |= {"replica": "decode#abc.r8", "rank": 8, "role": "experts", "npus": ["n0.npu6"], "pid": 77}
+    experts |= {"state": "serving"}
+    pools = [{"name": "decode", "target_replicas": 1, "replicas": [attention, experts]}]
+    print_status({**STATUS, "pools": pools}, as_json=False)
+    text = capsys.readouterr().out
+    assert "decode 1/1" in text
+    assert "r8" in text
+    assert "77  experts" in text
+
+
 def test_everything_fits_into_80_columns_or_is_raw_json(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(STATUS, as_json=True)
     assert json.loads(capsys.readouterr().out) == STATUS

@@ -25,6 +25,7 @@ from serving.errors import ConfigError
 from tests.config.toml_file import load
 
 PARTS = '[autoscaler]\npolicy = "slo"\ndecode_step_npus = {}\nmin_decode_npus = {}\nmax_decode_npus = {}\n'
+ROLES = "[decode]\nnpus_per_instance = 1\nattention_ranks = 2\nexpert_ranks = 1\n"
 REFUSED = {
     "an origin with a path": (
         '[gateway]\nallowed_origins = ["*", "https://chat.example.com/"]',
@@ -116,6 +117,43 @@ REFUSED = {
     "more ranks than a group can have": (
         PARTS.format(1, 2, 6) + "[decode]\nep = 2\nnpus_per_instance = 1\n[experts]\nmost_ranks = 4",
         "[autoscaler] max_decode_npus = 6 makes more than 4 ranks of a group: set it to 4, or raise [experts]",
+    ),
+    "attention ranks without expert ranks": (
+        "[decode]\nattention_ranks = 2",
+        "[decode] attention_ranks = 2 without expert_ranks: give both, or neither",
+    ),
+    "expert ranks without attention ranks": (
+        "[prefill]\nexpert_ranks = 1",
+        "[prefill] expert_ranks = 1 without attention_ranks",
+    ),
+    "NPUs of no expert rank": ("[decode]\nexpert_npus = 1", "[decode] expert_npus = 1 without attention_ranks"),
+    "ranks of both kinds and of one": (
+        ROLES + "ep = 2",
+        "[decode] ep = 2 beside attention_ranks = 2 and expert_ranks = 1: the ranks of ep have both roles",
+    ),
+    "ranks of two kinds that do not fit a node": (
+        ROLES + "expert_npus = 7",
+        "[decode] 2 attention ranks with 1 and 1 expert ranks with 7 npus_per_instance, but the largest node has 8",
+    ),
+    "ranks of two kinds that have no room in a window": (
+        ROLES + "[experts]\nmost_ranks = 33",
+        "[experts] most_ranks = 33, but windows have room for 32 ranks of a kind with [decode] attention_ranks = 2",
+    ),
+    "ranks of two kinds that are simulated": (
+        '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n' + ROLES,
+        '[decode] attention_ranks = 2 and expert_ranks = 1, but [engine] executor = "simulated" has no ranks',
+    ),
+    "ranks of two kinds on an accelerator": (
+        'device = "cuda"\n' + ROLES,
+        '[decode] attention_ranks = 2 and expert_ranks = 1 need [model] device = "cpu", and it is "cuda"',
+    ),
+    "more spares than there is room for expert ranks": (
+        ROLES + "[experts]\nspares = 1\nmost_ranks = 2",
+        "[decode] attention_ranks = 2 and expert_ranks = 1 with [experts] spares = 1 makes more than 2 ranks of a",
+    ),
+    "parts of a group with two kinds of ranks": (
+        PARTS.format(1, 3, 6) + ROLES,
+        "[autoscaler] decode_step_npus = 1 resizes groups of one kind of ranks, not [decode] attention_ranks = 2",
     ),
     "ranks on an accelerator": (
         'device = "cuda"\n[decode]\nep = 2\nnpus_per_instance = 1',

@@ -103,8 +103,8 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
         ),
         (
             "[experts]\nredundant = 1\n",
-            "[experts] redundant has no effect where every pool's ep is 1: the experts of a single process are all at"
-            " hand",
+            "[experts] redundant has no effect where no instance has several ranks: the experts of a single process are"
+            " all at hand",
         ),
         (
             '[experts]\npolicy = "none"\nmin_gain = 0.1\n' + TWO_RANKS,

@@ -1,10 +1,11 @@
 """`--model` and `--set`: values that the command line puts into the file before validation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from serving.config import ServeConfig, load_config
+from serving.config import PoolConfig, ServeConfig, load_config
 from serving.errors import ConfigError
 from tests.config.toml_file import checkpoint, write
 
@@ -95,3 +96,15 @@ def test_settings_say_more_of_another_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ep", "key", "most"), [(2, 0, 8), (6, 0, 12), (40, 0, 64), (2, 3, 3), (4, 3, 4)])
 def test_how_far_a_group_can_grow(tmp_path: Path, ep: int, key: int, most: int) -> None:
     assert loaded(tmp_path, "", f"experts.most_ranks={key}").experts.most_ranks_of(ep) == most
+
+
+@pytest.mark.parametrize(("sides", "key", "most"), [((2, 1), 0, 8), ((20, 3), 0, 32), ((2, 6), 5, 6)])
+def test_how_far_each_side_of_a_group_can_grow(tmp_path: Path, sides: tuple[int, int], key: int, most: int) -> None:
+    assert loaded(tmp_path, "", f"experts.most_ranks={key}").experts.most_ranks_of(*sides) == most
+
+
+def test_expert_ranks_take_npus_and_memory_too() -> None:
+    pool = PoolConfig(npus_per_instance=2, ub_memory_mib=100, attention_ranks=2, expert_ranks=3)
+    assert pool.resources_of_group() == (10, 500)
+    other = replace(pool, expert_npus=1, expert_ub_memory_mib=10)
+    assert other.resources_of_group(spares=1) == (2 * 3 + 4, 340)

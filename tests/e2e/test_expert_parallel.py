@@ -1,5 +1,5 @@
 """A decode instance of two ranks: gateways reach each rank, its shell and its ranks may die, and it leaves no
-leftovers.
+leftovers. The prefill instance has an attention rank and an expert rank.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -50,6 +51,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterat
     text = config.read_text().replace("[decode]\nreplicas = 1\nnpus_per_instance = 2", "[decode]\nreplicas = 1\nep = 2")
     assert "ep = 2" in text
     text = text.replace("ep = 2", "ep = 2\nnpus_per_instance = 1").replace("[engine]", "[engine]\ndrain_s = 0.5")
+    apart = "attention_ranks = 1\nexpert_ranks = 1\nnpus_per_instance = 1"
+    text = text.replace("[prefill]\nreplicas = 1\nnpus_per_instance = 2", f"[prefill]\nreplicas = 1\n{apart}")
+    assert apart in text
     config.write_text(text + SETTINGS)
     with Scaled(config) as running:
         session = running.session
@@ -121,7 +125,8 @@ def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
     wait_for(told, "bytes and time of the exchange show in the metrics")
     balanced = [line for line in server.get("/metrics").splitlines() if "expert_balancedness{" in line]
     assert any('layer="mean"' in line and 0 < float(line.rpartition(" ")[2]) <= 1 for line in balanced)
-    (group,) = json.loads(server.get("/api/experts", **server.dashboard))["groups"]
+    groups = json.loads(server.get("/api/experts", **server.dashboard))["groups"]
+    (group,) = [one for one in groups if one["pool"] == "decode"]
     assert (group["pool"], group["members"], group["ranks_total"]) == ("decode", [0, 1], 2)
     assert group["exchange"]["bytes"][0][1] > 0 < group["exchange"]["bytes"][1][0]
     assert {one["state"] for one in group["ranks"]} == {"serving"}
@@ -132,18 +137,18 @@ def test_metrics_of_the_ranks_and_their_group(server: Scaled) -> None:
 
 def test_experts_move_under_streams(server: Scaled, reference: Reference) -> None:
     """An operator's copy of an expert, a rebalance, and a refused command: every token is unchanged."""
-    (group,) = server.experts()["groups"]
+    group = group_of(server)
     layer, wanted = 0, group["ranks"][0]["held"][0][0]
     there = group["ranks"][1]["held"][0]
     assert wanted not in there
 
     def arrived() -> bool:
-        (group,) = server.experts()["groups"]
+        group = group_of(server)
         return wanted in group["ranks"][1]["held"][layer]
 
     def same_map() -> bool:
         """Each rank reports its map once a second, on its own schedule."""
-        (group,) = server.experts()["groups"]
+        group = group_of(server)
         return len({one["map_version"] for one in group["ranks"]}) == 1
 
     async def scene() -> None:
@@ -163,21 +168,28 @@ def test_experts_move_under_streams(server: Scaled, reference: Reference) -> Non
     asyncio.run(scene())
     wait_for(lambda: "running" not in outcomes(server), "all moves have ended", state=server.experts)
     wait_for(same_map, "all ranks have the newest map", state=server.experts)
-    (group,) = server.experts()["groups"]
+    group = group_of(server)
     assert {one["reason"] for one in group["moves"]} >= {"operator"}
     assert group["moves"][-1]["expert"] == wanted
     refused = server.command("experts", "move", "0", "99", "1", *at(server))
     assert (refused.returncode, "experts 0 to" in refused.stderr) == (2, True), refused.stderr
-    assert "operator" in server.command("experts", "moves", *at(server)).stdout
+    assert "operator" in server.command("experts", "moves", "--url", server.url).stdout
 
 
-def at(server: Scaled) -> tuple[str, str]:
-    return "--url", server.url
+def at(server: Scaled) -> tuple[str, ...]:
+    """Flags of commands about the experts of the decode group."""
+    return "--url", server.url, "--group", group_of(server)["group"]
+
+
+def group_of(server: Scaled, pool: str = "decode") -> dict[str, Any]:
+    """The only group of a pool."""
+    (group,) = [one for one in server.experts()["groups"] if one["pool"] == pool]
+    return group
 
 
 def outcomes(server: Scaled) -> list[str]:
     """Outcomes of moves, the latest first."""
-    (group,) = server.experts()["groups"]
+    group = group_of(server)
     return [one["outcome"] for one in group["rebalances"]]
 
 
@@ -203,6 +215,37 @@ def test_a_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference)
     events = server.state()["events"]
     assert ("died", lost.partition("#")[2]) in {(event["kind"], event["replica"]) for event in events}
     server.wait_idle()
+
+
+def test_an_expert_rank_that_is_killed_is_replaced(server: Scaled, reference: Reference) -> None:
+    """Prompts wait for the next one, and its side grows and shrinks while they are computed."""
+    before = {row["role"]: row for row in server.replicas("prefill")}
+    assert before["attention"]["kv_blocks_total"] > 0
+    assert before["experts"]["kv_blocks_total"] is None
+
+    def computed() -> list[str]:
+        return [one["role"] for one in group_of(server, "prefill")["ranks"] if one["rows_sent"]]
+
+    async def scene() -> None:
+        os.kill(before["experts"]["pid"], signal.SIGKILL)
+        for seed, more in ((9, "2"), (10, "1")):
+            streams = Streams(server, asks(seed, STREAMS, 30))
+            running = await streams.start()
+            told = await asyncio.to_thread(
+                server.command, "experts", "resize", "prefill", "--expert-ranks", more, "--wait", "--url", server.url
+            )
+            assert told.returncode == 0, told.stderr
+            await running
+            assert all(stream.follows(reference) for stream in streams.streams)
+
+    asyncio.run(scene())
+    after = {row["role"]: row["pid"] for row in server.replicas("prefill")}
+    assert after["attention"] == before["attention"]["pid"]
+    assert after["experts"] != before["experts"]["pid"]
+    wait_for(lambda: computed() == ["attention"], "attention ranks count rows", state=server.experts)
+    name = before["attention"]["replica"]
+    refused = server.command("experts", "switch", name, "experts", "--url", server.url)
+    assert (refused.returncode, "the only attention rank" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Reference) -> None:
@@ -296,4 +339,5 @@ def shown_ranks(server: Scaled) -> list[int]:
 
 
 def rank_processes(server: Scaled) -> int:
-    return sum("RankActor" in title for title in server.processes().values())
+    """Ranks of decode groups; the prefill group has two."""
+    return sum("RankActor" in title for title in server.processes().values()) - 2

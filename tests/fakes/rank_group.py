@@ -38,7 +38,16 @@ from serving.values.expert_map import (
     RowsCounted,
     SwitchMap,
 )
-from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+from serving.values.group import (
+    OrderAnswer,
+    PostedOrder,
+    RankLease,
+    RankOffer,
+    RankPhase,
+    RankReport,
+    RankRole,
+    RegroupOrder,
+)
 
 EXPERTS = 4
 """Of the only layer; a rank holds two of them, and has an empty slot."""
@@ -92,11 +101,13 @@ class FakeRank:
     calls: list[RankCall] = field(default_factory=list)
     held: list[list[int | None]] = field(default_factory=list)
     """[layer][slot]"""
+    role: RankRole = RankRole.BOTH
 
     @property
     def offer(self) -> RankOffer:
         """Offer of a built rank."""
-        return RankOffer(self.name.rank, self.pid, "", "x", experts=EXPERTS, held=tuple(map(tuple, self.held)))
+        held = tuple(map(tuple, self.held))
+        return RankOffer(self.name.rank, self.pid, "", "x", experts=EXPERTS, held=held, role=self.role)
 
     @property
     def computes_with(self) -> list[int]:
@@ -144,6 +155,8 @@ class FakeWorld:
         """Group and rank of those with a separate placement."""
         self.founded: dict[str, int] = {}
         """Number of ranks in each group's first placement."""
+        self.first_expert = 0
+        """Rank from which on ranks have experts only, and others only attention; 0 = all have both."""
         self.unbuildable_ranks: set[int] = set()
         self.lone_ranks: set[int] = set()
         """Ranks that cannot join the others."""
@@ -183,7 +196,7 @@ class FakePort:
         await self._turns()
         self._world.store()
         world = self._world
-        room = {group: world.room_for for group in world.placed}
+        room = {(group, role): world.room_for for group in world.placed for role in RankRole}
         return FoundRanks(
             tuple(world.ranks), frozenset(world.placed), frozenset(world.shells), frozenset(world.added), room
         )
@@ -193,14 +206,18 @@ class FakePort:
         world = self._world
         world.store()
         assert name not in world.ranks, "no name is used twice"
+        role = RankRole.BOTH
+        if world.first_expert:
+            role = RankRole.EXPERTS if name.rank >= world.first_expert else RankRole.ATTENTION
         if name.group not in world.placed:
             world.placed.add(name.group)
             world.founded[name.group] = founder.size
-        elif name.rank >= world.founded[name.group]:
+        elif name.rank - (world.first_expert if role is RankRole.EXPERTS else 0) >= world.founded[name.group]:
             world.added.add((name.group, name.rank))
         world.made += 1
         held: list[int | None] = [2 * name.rank % EXPERTS, (2 * name.rank + 1) % EXPERTS, None]
-        world.ranks[name] = FakeRank(name, RankLife(founder, 0.0), pid=1000 + world.made, gently=gently, held=[held])
+        life, slots = RankLife(founder, 0.0), [] if role is RankRole.ATTENTION else [held]
+        world.ranks[name] = FakeRank(name, life, pid=1000 + world.made, gently=gently, held=slots, role=role)
 
     async def hold(self, name: RankName, lease: RankLease, limit_s: float) -> RankReport:
         await self._turns()
@@ -237,6 +254,7 @@ class FakePort:
             using=version if raised == epoch else 0,
             problem=life.problem,
             orders=tuple(rank.orders),
+            experts=rank.order.processes(with_experts=True) if rank.order is not None else (),
         )
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:

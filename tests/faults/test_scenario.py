@@ -16,16 +16,19 @@ from serving.faults.scenario import (
     ONLY_IF_NAMED,
     PARTS,
     POOLS_OF,
+    VIRTUAL,
     FaultConfig,
     PoolsConfig,
     Scenario,
     TimesConfig,
     check_flood_keys,
+    check_reach,
     check_scenario,
     config_path,
     load_scenario,
 )
 from serving.faults.schedule import GRAVE, choose, plan_faults, units_with
+from serving.tools.chaos.targets import ranks_by_kind
 
 SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "chaos"
 BESIDE_OTHERS = set(PROCESS_KINDS) - {FaultKind.FLOOD}
@@ -207,6 +210,17 @@ def test_what_cannot_be_hit_is_not() -> None:
         scenario = Scenario(faults=(FaultConfig(FaultKind.KILL_PART, pools=named),))
         drawn = {pool for fault in plan_faults(scenario, 0, 600.0, UNITS) for pool in fault.pools}
         assert ("node" in drawn, "gcs" in drawn) == (hit, True)
+
+
+def test_ranks_of_two_kinds_are_hit_by_their_kind(tmp_path: Path) -> None:
+    scenario = load_scenario(SHIPPED / "roles.toml")
+    drawn = {pool for fault in plan_faults(scenario, 0, 600.0, UNITS) for pool in fault.pools}
+    assert drawn == {"attention_rank", "expert_rank", "shell"}
+    load_config(SHIPPED / "two-roles.toml")
+    with pytest.raises(ConfigError, match="attention_rank"):
+        check_reach(scenario, VIRTUAL, "cloudmatrix simulate", UNITS.pools)
+    row = {"replica": "decode#a.r8", "pid": 7, "role": "experts"}
+    assert ranks_by_kind({"pools": [{"name": "decode", "replicas": [row]}]}) == {"decode#a.r8": "expert_rank"}
 
 
 def test_whom_a_draw_picks() -> None:

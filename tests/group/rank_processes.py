@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.group.compute.rank_parts import RankWindow
+from serving.group.compute.group_rank import RankWindow
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
@@ -121,13 +121,13 @@ def rank_main(pipe: Connection, order: Order) -> None:
     if order.ranks == 0:
         pipe.send(drive(executor, order.work, order.settings))
         return
-    with RankWindow.create(order.window, executor.window_shape(order.ranks), order.rank) as own:
+    with RankWindow.create(order.window, executor.group.window_shape(order.ranks), order.rank) as own:
         pipe.send((os.getpid(), len(expert_layers(model)), model.config.expert_count))
         windows, processes, table, version = pipe.recv()
         contents = list(itertools.product(range(table.shape[0]), range(table.shape[2])))
         peers = [own if rank == order.rank else RankWindow.attach(path) for rank, path in enumerate(windows)]
         slots = mapped_slots(model, contents)
-        executor.join(
+        executor.group.join(
             GroupPlace(order.rank, [peer.memory for peer in peers], processes, slots, table, version, 2, LIMIT_S)
         )
         _compute(pipe, order, executor)
@@ -152,8 +152,8 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
             if newcomer is not None:
                 rank, path, process = newcomer
                 kept.append(RankWindow.attach(path))
-                executor.set_peer(rank, kept[-1].memory, process)
-            executor.set_map(version, table, epoch)
+                executor.group.set_peer(rank, kept[-1].memory, process)
+            executor.group.set_map(version, table, epoch)
             with sending:
                 pipe.send(None)
 
@@ -161,7 +161,7 @@ def _compute(pipe: Connection, order: Order, executor: NativeGroupExecutor) -> N
         if not told.is_set():
             told.set()
             if order.facts is not None:
-                order.facts.write_bytes(msgspec.msgpack.encode(executor.exchanged()))
+                order.facts.write_bytes(msgspec.msgpack.encode(executor.group.exchanged()))
             with sending:
                 pipe.send(answers)
         executor.serve(IDLE_S)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from serving.values.news import Tokens
 from serving.values.sequence import SequenceSpec, TokenLogprobs
 from tests.fakes.engine_calls import EngineCalls
 from tests.instance.native_grammars import matchers_of
+from tests.model.int8_checkpoint import quantised_checkpoint
+from tests.model.random_checkpoint import write_random_checkpoint
 
 BLOCK_TOKENS = 4
 BLOCKS = 256
@@ -212,7 +215,7 @@ class RankThreads:
         self.experts = self.model.config.expert_count
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
         self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
-        shape = self.executors[0].window_shape(ranks)
+        shape = self.executors[0].group.window_shape(ranks)
         library = load()
         assert library is not None
         self.windows = [window_memory(window_bytes(shape)) for _ in range(ranks)]
@@ -227,7 +230,7 @@ class RankThreads:
             for rank in range(ranks)
         ]  # fmt: skip
         for executor, place in zip(self.executors, self.places, strict=True):
-            executor.join(place)
+            executor.group.join(place)
 
     def _executor(self, route: GuidanceRoute, most_forced: int) -> NativeGroupExecutor:
         layers = len(self.model.config.layers) + self.settings.speculation
@@ -302,6 +305,13 @@ class RankThreads:
         if failures:
             raise failures[0]
         return answers
+
+
+def checkpoint(kind: str, folder: Path, **shape: Any) -> tuple[Path, DtypeName]:
+    if kind == "int8":
+        return quantised_checkpoint(folder, dtype="bfloat16", **shape), "bfloat16"
+    assert kind in ("float32", "bfloat16")
+    return write_random_checkpoint(folder, dtype=kind, **shape), kind  # type: ignore[arg-type, return-value]
 
 
 def prompts(count: int, rng: Random, longest: int = 60) -> list[list[int]]:

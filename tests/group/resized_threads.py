@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.errors import GroupError
-from serving.group.compute.rank_parts import LAST_EPOCH
+from serving.group.compute.group_rank import LAST_EPOCH
 from serving.ids import SequenceId
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.kv_cache import KvCache
@@ -74,8 +74,8 @@ class ResizedThreads:
             self._make(rank)
         for rank in old:
             for newcomer in work:
-                self.executors[rank].set_peer(newcomer, self.windows[newcomer], os.getpid())
-            self.executors[rank].set_map(self.epoch, table, self.epoch)
+                self.executors[rank].group.set_peer(newcomer, self.windows[newcomer], os.getpid())
+            self.executors[rank].group.set_map(self.epoch, table, self.epoch)
         for rank in work:
             self._join(rank, table)
         for rank in work:
@@ -91,7 +91,7 @@ class ResizedThreads:
         self.epoch += 1
         table = self._table()
         for rank in self.members:
-            self.executors[rank].set_map(self.epoch, table, self.epoch)
+            self.executors[rank].group.set_map(self.epoch, table, self.epoch)
         self._end(leaving)
         self._begin(self.members)
 
@@ -132,7 +132,7 @@ class ResizedThreads:
     def _make(self, rank: int) -> None:
         """Create a rank, as if by another process than the previous owner of the number."""
         self.executors[rank] = executor = self._executor()
-        shape = executor.window_shape(self._most)
+        shape = executor.group.window_shape(self._most)
         self.windows[rank] = window_memory(window_bytes(shape))
         format_window(self._library, self.windows[rank], shape, rank, (1 << self._most) - 1)
 
@@ -142,7 +142,7 @@ class ResizedThreads:
         processes = [os.getpid() if one in self.members else 0 for one in range(self._most)]
         contents = list(itertools.product(range(self._layers), range(self._experts)))
         slots = mapped_slots(self.model, contents)
-        self.executors[rank].join(GroupPlace(rank, windows, processes, slots, table, self.epoch, 2, LIMIT_S))
+        self.executors[rank].group.join(GroupPlace(rank, windows, processes, slots, table, self.epoch, 2, LIMIT_S))
 
     def _run(self, rank: int, work: Sequence[SequenceSpec]) -> None:
         def idle() -> bool:

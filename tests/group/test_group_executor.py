@@ -15,15 +15,13 @@ from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.model.loader import DtypeName
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_map import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
-from tests.group.rank_threads import SETTINGS, MappedSlots, RankThreads, drive, prompts
+from tests.group.rank_threads import SETTINGS, MappedSlots, RankThreads, checkpoint, drive, prompts
 from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
-from tests.model.int8_checkpoint import quantised_checkpoint
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import GPT_OSS
 
@@ -63,13 +61,6 @@ def assert_exact(group: RankThreads, work: list[list[SequenceSpec]]) -> None:
 def test_all_layouts_and_forms(kind: str, ranks: int, tmp_path: Path) -> None:
     folder, dtype = checkpoint(kind, tmp_path)
     assert_exact(RankThreads(folder, dtype, ranks, seed=ranks), requests(ranks, draw=ranks))
-
-
-def checkpoint(kind: str, folder: Path, **shape: Any) -> tuple[Path, DtypeName]:
-    if kind == "int8":
-        return quantised_checkpoint(folder, dtype="bfloat16", **shape), "bfloat16"
-    assert kind in ("float32", "bfloat16")
-    return write_random_checkpoint(folder, dtype=kind, **shape), kind  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
@@ -154,10 +145,10 @@ def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
 
     def between(rank: int, step: int) -> None:
         executor = group.executors[rank]
-        versions.add(executor.map_version)
+        versions.add(executor.group.map_version)
         number = (step - rank) // 4
         if (step - rank) % 4 == 0 and 0 <= number < len(maps):
-            executor.set_map(number + 2, maps[number])
+            executor.group.set_map(number + 2, maps[number])
 
     found = {name: answer for answers in group.together(work, between) for name, answer in answers.items()}
     assert found == wanted
@@ -170,11 +161,11 @@ def test_bytes_and_time_of_the_exchange_are_counted_by_peer(rounded: bool, tmp_p
     folder = write_random_checkpoint(tmp_path)
     group = RankThreads(folder, "float32", 2, copies=0.0, homes=[1], bf16_results=rounded)
     group.together([requests(2, draw=3)[0], []])
-    source, home = (executor.exchanged() for executor in group.executors)
-    rows, hidden = int(group.executors[0].rows_sent().sum()), group.executors[0].model.config.hidden_size
+    source, home = (executor.group.exchanged() for executor in group.executors)
+    rows, hidden = int(group.executors[0].group.rows_sent().sum()), group.executors[0].model.config.hidden_size
     assert source.sent_bytes[0] == source.returned_bytes[0] == 0, "what stays here is no exchange"
     assert source.returned_bytes[1] == rows * hidden * (2 if rounded else 4) > 0
-    assert source.sent_bytes[1] == rows * group.executors[0].window_shape(2).row_bytes
+    assert source.sent_bytes[1] == rows * group.executors[0].group.window_shape(2).row_bytes
     assert home.sent_bytes == home.returned_bytes == (0, 0)
     assert source.waited_s[0] == sum(home.waited_s) == 0.0, "no rank waits for itself, or for rows"
     assert source.waited_s[1] > 0
@@ -187,7 +178,7 @@ def test_bytes_and_time_of_the_exchange_are_counted_by_peer(rounded: bool, tmp_p
 
 def test_a_peer_that_never_comes_is_named(tmp_path: Path) -> None:
     group = RankThreads(write_random_checkpoint(tmp_path), "float32", 3, deadline_s=0.05)
-    assert group.executors[0].awaited() is None
+    assert group.executors[0].group.awaited() is None
     with pytest.raises(GroupError, match=r"step 0 failed: rank [12] of the group: late, in step 0, round 1"):
         drive(group.executors[0], requests(2, draw=0)[0], SETTINGS)
     with pytest.raises(GroupError, match="late"):  # out of step until the shell starts a new epoch
@@ -205,12 +196,12 @@ def test_who_is_waited_for_is_seen_meanwhile(tmp_path: Path) -> None:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    while waiting.is_alive() and ((found := executor.awaited()) is None or found[1] < 0.02):
+    while waiting.is_alive() and ((found := executor.group.awaited()) is None or found[1] < 0.02):
         time.sleep(0.001)
     assert found is not None
     assert found[0] == 1
     waiting.join()
-    assert executor.awaited() is None
+    assert executor.group.awaited() is None
 
 
 def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
@@ -223,7 +214,7 @@ def test_an_idle_rank_is_woken_and_not_kept(tmp_path: Path) -> None:
     timer.start()
     executor.serve(3600.0)
     timer.join()
-    assert executor.awaited() is None
+    assert executor.group.awaited() is None
 
 
 def test_a_map_that_sends_rows_to_a_former_member_is_never_used(tmp_path: Path) -> None:
@@ -240,7 +231,7 @@ def test_a_map_that_sends_rows_to_a_former_member_is_never_used(tmp_path: Path) 
 
     for rank in (0, 1):
         raise_epoch(library, group.windows[rank], 2, 0b011)
-    group.executors[1].set_map(2, group.other_map(2), 2)
+    group.executors[1].group.set_map(2, group.other_map(2), 2)
     threads = [threading.Thread(target=serve, args=(rank,)) for rank in (0, 1)]
     for thread in threads:
         thread.start()
@@ -253,25 +244,25 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     group = RankThreads(write_random_checkpoint(tmp_path), "float32", 2)
     executor, place = group.executors[0], group.places[0]
     with pytest.raises(EngineError, match="expert map 1 is not newer"):
-        executor.set_map(1, group.spread.expert_map)
+        executor.group.set_map(1, group.spread.expert_map)
     wrong = group.spread.expert_map.copy()
     wrong[1, 3, 5] = 0 << 16 | len(place.slots.gate_up) - 1
     with pytest.raises(EngineError, match=r"expert 5 of layer 1: slot .* of rank 0 does not hold it"):
-        executor.set_map(2, wrong)
+        executor.group.set_map(2, wrong)
     wrong[1, 3, 5] = 2 << 16
     with pytest.raises(EngineError, match="slot 0 of rank 2 does not hold it"):
-        executor.join(replace(place, expert_map=wrong))
+        executor.group.join(replace(place, expert_map=wrong))
     with pytest.raises(ModelError, match="an expert map of"):
-        executor.set_map(2, wrong[:, :1])
+        executor.group.set_map(2, wrong[:, :1])
     with pytest.raises(EngineError, match="window of rank 0 is of another model"):
-        executor.join(replace(place, windows=[place.windows[1], place.windows[0]]))
+        executor.group.join(replace(place, windows=[place.windows[1], place.windows[0]]))
     with pytest.raises(EngineError, match="rank 2 of 2"):
-        executor.join(replace(place, rank=2))
+        executor.group.join(replace(place, rank=2))
     swapped = MappedSlots(place.slots.down, place.slots.gate_up)
     with pytest.raises(EngineError, match="slot 0 holds no expert of this model"):
-        executor.join(replace(place, slots=swapped))
+        executor.group.join(replace(place, slots=swapped))
     with pytest.raises(EngineError, match="65 ranks"):
-        executor.window_shape(65)
+        executor.group.window_shape(65)
 
 
 def test_a_model_without_experts_makes_no_group(tmp_path: Path) -> None:
@@ -279,7 +270,7 @@ def test_a_model_without_experts_makes_no_group(tmp_path: Path) -> None:
     model = load_for_native(folder, "float32")
     executor = NativeGroupExecutor(model, dirty_cache(model), threads=1, max_rows=8)
     with pytest.raises(EngineError, match="no routed experts"):
-        executor.window_shape(2)
+        executor.group.window_shape(2)
 
 
 def test_idle_ranks_take_up_a_new_map_and_know_which_one_all_use(tmp_path: Path) -> None:
@@ -295,10 +286,10 @@ def test_idle_ranks_take_up_a_new_map_and_know_which_one_all_use(tmp_path: Path)
         thread.start()
     try:
         for version, rank in ((2, 0), (3, 0), (2, 1), (2, 2), (3, 1)):  # a rank may be a map ahead
-            group.executors[rank].set_map(version, group.other_map(version))
-        until(lambda: {executor.map_version for executor in group.executors} == {2})
-        group.executors[2].set_map(3, group.other_map(3))
-        until(lambda: {executor.map_version for executor in group.executors} == {3})
+            group.executors[rank].group.set_map(version, group.other_map(version))
+        until(lambda: {executor.group.map_version for executor in group.executors} == {2})
+        group.executors[2].group.set_map(3, group.other_map(3))
+        until(lambda: {executor.group.map_version for executor in group.executors} == {3})
     finally:
         stop.set()
         for executor in group.executors:
@@ -316,17 +307,17 @@ def test_a_map_waits_for_its_epoch_and_not_for_one_that_was_passed_over(tmp_path
         for executor, window in zip(group.executors, group.windows, strict=True):
             raise_epoch(library, window, epoch, 0b11)
             executor.serve(0.01)
-        return [executor.map_version for executor in group.executors]
+        return [executor.group.map_version for executor in group.executors]
 
     for executor in group.executors:
-        executor.set_map(2, group.other_map(2), epoch=3)
-        executor.set_map(4, group.other_map(4), epoch=4)
-    group.executors[0].set_map(5, group.other_map(5), epoch=4)
+        executor.group.set_map(2, group.other_map(2), epoch=3)
+        executor.group.set_map(4, group.other_map(4), epoch=4)
+    group.executors[0].group.set_map(5, group.other_map(5), epoch=4)
     assert versions(2) == [1, 1]
     assert versions(3) == [2, 2]
     assert versions(4) == [4, 4], "of the two that are used the older one"
     with pytest.raises(EngineError, match="expert map 5 is not newer"):
-        group.executors[0].set_map(5, group.other_map(5))
+        group.executors[0].group.set_map(5, group.other_map(5))
 
 
 def until(condition: Callable[[], bool]) -> None:

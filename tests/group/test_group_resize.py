@@ -51,4 +51,4 @@ def test_two_four_two_under_load(dtype: Literal["float32", "bfloat16"], tmp_path
 def test_windows_have_room_for_more_ranks_than_there_are(tmp_path: Path) -> None:
     model = load_for_native(write_random_checkpoint(tmp_path), "float32")
     executor = NativeGroupExecutor(model, dirty_cache(model), threads=1, max_rows=8)
-    assert executor.window_shape(64).ranks == 64
+    assert executor.group.window_shape(64).ranks == 64

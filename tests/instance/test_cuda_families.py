@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from serving.instance.core.settings import EngineSettings
-from serving.model.kv_cache import split_layers
+from serving.model.kv_shape import split_layers
 from serving.model.loader import load_model
 from tests.instance.family_sequences import MANY, SETTINGS, specs
 from tests.instance.torch_pair import run_alone, run_pair

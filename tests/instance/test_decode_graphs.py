@@ -12,7 +12,8 @@ from torch import Tensor
 from serving.ids import BlockId
 from serving.instance.executors.decode_graphs import MAX_GRAPHS, MAX_ROWS, CudaRecorder, DecodeGraphs, rounded
 from serving.instance.executors.step_batch import Feed, build_batch
-from serving.model.kv_cache import KvCache, split_layers
+from serving.model.kv_cache import KvCache
+from serving.model.kv_shape import split_layers
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.values.layer_split import GONE

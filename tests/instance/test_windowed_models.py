@@ -16,7 +16,8 @@ from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.model.config import read_architecture
-from serving.model.kv_cache import KvCache, split_layers
+from serving.model.kv_cache import KvCache
+from serving.model.kv_shape import split_layers
 from serving.model.loader import load_model
 from serving.model.model import Model
 from serving.values.layer_split import GONE, LayerSplit

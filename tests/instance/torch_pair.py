@@ -10,7 +10,8 @@ from serving.instance.core.events import EngineMessage, HandoffReady, PullOrder
 from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.torch_executor import TorchExecutor
-from serving.model.kv_cache import KvCache, split_layers
+from serving.model.kv_cache import KvCache
+from serving.model.kv_shape import split_layers
 from serving.model.model import Model
 from serving.values.news import Tokens
 from serving.values.sequence import BlockExtent, DraftUse, HandoffTicket, SequenceSpec

@@ -9,7 +9,7 @@ from hardware.ub.pages import let_go
 from hardware.ub.segment import UbSegment
 from serving.errors import PoolUnreachableError
 from serving.kvpool.live.segments import HUGE_PAGE, ExtentMap
-from serving.model.shared_tensor import address_of
+from serving.model.image import address_of
 from tests.hardware.ub.resident import resident_bytes
 
 MIB = 1 << 20

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from serving.group.core.group_course import GroupSizes
 from serving.group.core.group_experts import ExpertRules
+from serving.group.core.group_sides import GroupSizes
 from serving.group.live.shell import GroupShell
-from serving.values.group import RankPhase
+from serving.values.group import RankPhase, RankRole
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import FakeWorld
 
@@ -18,10 +18,18 @@ SILENCE_S = 15.0
 class Scene:
     """A world and its shells."""
 
-    def __init__(self, ranks: int = 2, silence_s: float = SILENCE_S, spares: int = 0) -> None:
+    def __init__(self, ranks: int = 2, silence_s: float = SILENCE_S, spares: int = 0, experts: int = 0) -> None:
+        """
+        Args:
+            experts: expert ranks; then the others are attention ranks. 0 = all have both roles.
+        """
         self.world = FakeWorld()
         self.clock = ManualClock()
-        self._ranks, self._spares = ranks, spares
+        self._ranks = ranks + experts
+        self._sizes = [GroupSizes(ranks, 6, spares=spares, role=RankRole.ATTENTION if experts else RankRole.BOTH)]
+        if experts:
+            self._sizes.append(GroupSizes(experts, 6, spares=spares, role=RankRole.EXPERTS))
+            self.world.first_expert = 6
         self.rules = ExpertRules()
         self._silence_s = silence_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -32,7 +40,7 @@ class Scene:
         shell = GroupShell(
             "5e55",
             "decode",
-            GroupSizes(self._ranks, 6, spares=self._spares),
+            self._sizes,
             name,
             self.world.port,
             self._silence_s,

@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +12,11 @@ import pytest
 from serving.errors import GroupError, ModelError
 from serving.group.compute.rank_experts import Answered
 from serving.group.core.rank_life import LEASE_S, check_offers
-from serving.group.live.rank import Rank
+from serving.group.live.rank import Rank, RankRuntime
 from serving.ids import NodeId, ReplicaId
-from serving.instance.live.instance import Instance
 from serving.values.expert_map import ExpertMove, ExpertOrder, ExpertSlot, FetchExpert, MoveFetched, MovesEnded
 from serving.values.group import MoveOneExpert, OrderAnswer, PostedOrder, RankLease, RankOffer, RankPhase, RegroupOrder
-from serving.values.instances import InstancePlace, RankPlace
+from serving.values.instances import CRASHED_AGE_S, InstancePlace, RankPlace
 from tests.fakes.clock import ManualClock
 from tests.fakes.rank_group import ordered
 
@@ -33,8 +31,6 @@ class FakeRankInstance:
     """The part of an instance that a rank uses."""
 
     def __init__(self) -> None:
-        self.server = self
-        self.loop = SimpleNamespace(progress_age_s=lambda: float("inf"))
         self.member = self
         self.order: RegroupOrder | None = None
         self.raised = 0
@@ -86,12 +82,13 @@ class FakeRankInstance:
     def close_log(self) -> None:
         self.said.append("close log")
 
-    def late_peer(self) -> int | None:
-        return 0
+    def hold(self, share: float, stall_timeout_s: float) -> tuple[float, int | None]:
+        assert stall_timeout_s == 30.0
+        self.share = share
+        return CRASHED_AGE_S if self.hangs else 0.0, 0
 
-    def stalled(self, timeout_s: float) -> bool:
-        assert timeout_s == 30.0
-        return self.hangs
+    def move(self, host: str) -> tuple[str, int] | None:
+        return host, 4712
 
     def facts(self) -> dict[str, Any]:
         return {"npus": ["n0.npu1"]}
@@ -109,10 +106,10 @@ class RankScene:
         self.instance = FakeRankInstance()
         self.clock = ManualClock()
 
-        def make() -> Instance:
+        def make() -> RankRuntime:
             if broken is not None:
                 raise broken
-            return cast(Instance, self.instance)
+            return cast(RankRuntime, self.instance)
 
         self.rank = Rank(PLACE, FOUNDER, make, 30.0, self.clock.now)
 

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 import ray
 
+from serving.group.core.group_sides import GroupSizes
 from serving.group.core.rank_life import placement_group_name
 from serving.group.live import group_places as places
-from serving.group.live.group_places import NoPlaceYetError, placement, remove_placement
+from serving.group.live.group_places import NoPlaceYetError, RankKind, placed_groups, placement, remove_placement
+from serving.values.group import RankRole
 
 SESSION, GROUP = "5e55", "decode#abc"
-RESOURCES = {"NPU": 1.0}
+KINDS = [RankKind(GroupSizes(2, 8), {"NPU": 1.0})]
+ROLES = [
+    RankKind(GroupSizes(2, 8, role=RankRole.ATTENTION), {"NPU": 1.0}),
+    RankKind(GroupSizes(1, 8, role=RankRole.EXPERTS), {"NPU": 4.0}),
+]
 FIRST = placement_group_name(SESSION, GROUP)
 
 
@@ -51,34 +57,34 @@ def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
     return fake
 
 
-def place(rank: int, size: int) -> tuple[object, int]:
+def place(rank: int, kinds: list[RankKind] = KINDS) -> tuple[object, int]:
     """Name of a rank's placement group, and its bundle in it."""
-    return placement(SESSION, GROUP, rank, size, RESOURCES)
+    return placement(SESSION, GROUP, rank, kinds)
 
 
 def test_the_first_ranks_share_a_place(table: FakeTable) -> None:
-    assert place(0, 2) == (FIRST, 0)
-    assert place(1, 2) == (FIRST, 1)
+    assert place(0) == (FIRST, 0)
+    assert place(1) == (FIRST, 1)
     assert table.made == [(FIRST, 2, None)]
 
 
 def test_one_that_is_added_has_its_own_beside_them(table: FakeTable) -> None:
     table.rows[FIRST] = 2, ""
     with pytest.raises(NoPlaceYetError):
-        place(2, 4)
+        place(2)
     table.rows[FIRST] = 2, "node-a"
-    assert place(2, 4) == (f"{FIRST}.r2", 0)
-    assert place(2, 4) == (f"{FIRST}.r2", 0)
+    assert place(2) == (f"{FIRST}.r2", 0)
+    assert place(2) == (f"{FIRST}.r2", 0)
     assert table.made == [(f"{FIRST}.r2", 1, "node-a")], "once"
 
 
 def test_one_that_was_added_follows_its_group_to_another_node(table: FakeTable) -> None:
     """Windows are shared memory of one host: when all ranks of a node were lost, the first place moves."""
     table.rows = {FIRST: (2, "node-b"), f"{FIRST}.r2": (1, "node-a"), f"{FIRST}.r3": (1, "")}
-    assert place(2, 4) == (f"{FIRST}.r2", 0)
+    assert place(2) == (f"{FIRST}.r2", 0)
     assert table.removed == [f"{FIRST}.r2"]
     assert table.made == [(f"{FIRST}.r2", 1, "node-b")]
-    assert place(3, 4) == (f"{FIRST}.r3", 0)
+    assert place(3) == (f"{FIRST}.r3", 0)
     assert len(table.made) == 1, "one that is nowhere yet waits for the node that it was asked for"
 
 
@@ -88,3 +94,16 @@ def test_places_are_given_back_one_by_one_or_all(table: FakeTable) -> None:
     assert table.removed == [f"{FIRST}.r2"]
     remove_placement(SESSION, GROUP)
     assert table.removed[1:] == [FIRST]
+
+
+def test_ranks_of_two_kinds_have_places_of_different_sizes(table: FakeTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place(8, ROLES) == (FIRST, 2)
+    table.rows[FIRST] = 3, "node-a"
+    assert place(1, ROLES) == (FIRST, 1)
+    assert place(2, ROLES) == (f"{FIRST}.r2", 0)
+    assert place(9, ROLES) == (f"{FIRST}.r9", 0)
+    assert table.made == [(FIRST, 3, None), (f"{FIRST}.r2", 1, "node-a"), (f"{FIRST}.r9", 1, "node-a")]
+    free = {"node-a": {"NPU": 5.0}}
+    monkeypatch.setattr(ray._private.state, "available_resources_per_node", lambda: free)
+    room = placed_groups(SESSION, "decode", ROLES).room
+    assert room == {(GROUP, RankRole.ATTENTION): 3 + 5, (GROUP, RankRole.EXPERTS): 2 + 1}

@@ -14,11 +14,10 @@ from serving.model import image
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
-from serving.model.image import FORMAT, Image, ImageEntry, Manifest, encode_start, image_key
+from serving.model.image import FORMAT, Image, ImageEntry, Manifest, address_of, encode_start, image_key
 from serving.model.native.library import load
 from serving.model.native.panels import PanelForms
 from serving.model.parcel import model_version
-from serving.model.shared_tensor import address_of
 from tests.model.random_checkpoint import write_random_checkpoint
 
 GOOD = ImageEntry("a", "float32", (4, 8), 0, 128)
@@ -157,7 +156,7 @@ def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> N
     assert library is not None
 
     def key(version: str, dtype: torch.dtype, device: torch.device, of: Architecture = config) -> str:
-        return image_key(of, version, dtype, device, TorchForms(device))
+        return image_key(of, version, str(dtype), device.type, TorchForms(device).fingerprint())
 
     torch.set_num_threads(1)
     keys = [
@@ -166,7 +165,7 @@ def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> N
         key("1", torch.bfloat16, cpu),
         key("1", torch.float32, cuda),
         key("1", torch.float32, cpu, other),
-        image_key(config, "1", torch.float32, cpu, PanelForms(library)),
+        image_key(config, "1", "float32", "cpu", PanelForms(library).fingerprint()),
     ]
     assert key("1", torch.float32, cpu) == keys[0]
     torch.set_num_threads(2)
@@ -174,5 +173,5 @@ def test_a_key_names_all_that_bytes_depend_on(folder: Path, tmp_path: Path) -> N
     assert len(set(keys)) == len(keys)
     assert "@1/" in keys[0]
     assert torch.__version__ in keys[0]
-    assert image_key(config, "1", torch.float32, cpu, PanelForms(library)) == keys[5]
+    assert image_key(config, "1", "float32", "cpu", PanelForms(library).fingerprint()) == keys[5]
     assert torch.__version__ not in keys[5]

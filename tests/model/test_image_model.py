@@ -16,12 +16,11 @@ from serving.model import forms
 from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.forms import TorchForms
-from serving.model.image import Image
+from serving.model.image import Image, address_of
 from serving.model.image_bank import ImagePlan, assemble_from, plan_image, write_image
 from serving.model.linear import Int8Linear, PlainHeads, PlainLinear, PrepackedLinear
 from serving.model.loader import DtypeName, load_model, open_checkpoint
 from serving.model.model import Model
-from serving.model.shared_tensor import address_of
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.latent import latent_weights

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.model.loader import last_level_cache_bytes
+from serving.model.native.panel_layout import last_level_cache_bytes
 
 
 def cache(folder: Path, index: int, level: str, size: str) -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from serving.model import shared_tensor
+from serving.model.image import address_of
 from serving.model.linear import PrepackedLinear, pack, packs
 from serving.model.shared_tensor import (
-    address_of,
     can_share_packed,
     packed_bytes,
     packed_layout,

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.pages import ROOT
 
 FOLDER = ROOT / "docs" / "tutorials"
-TUTORIALS = ("serve", "break-it", "scale-it", "measure-it", "supernodes", "your-model", "hosts")
+TUTORIALS = ("serve", "break-it", "scale-it", "measure-it", "supernodes", "your-model", "hosts", "take-apart")
 """In the order in which they are read. They share one system, but where they start one of their own."""
 _BLOCK = re.compile(
     r"(?:<!-- by hand: (?P<why>[^>]+) -->\n)?```bash\n(?P<commands>.*?)^```\n"

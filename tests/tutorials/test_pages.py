@@ -56,7 +56,7 @@ def test_what_is_alike_differs_in_figures_only() -> None:
 
 
 def test_every_tutorial_shows_what_its_commands_print() -> None:
-    assert len(TUTORIALS) == 7
+    assert len(TUTORIALS) == 8
     for name in TUTORIALS:
         found = blocks(FOLDER / f"{name}.md")
         assert sum(block.shown is not None for block in found) >= 3, name

@@ -2,9 +2,10 @@
 // all of these have answered; a rank with experts answers whoever has asked, in any order. There is no word among ranks
 // that ask, or among ranks that answer, and no round of all. Payload is the business of dispatch.h and service.h.
 //
-// In a new epoch a rank says hello to all before it answers anybody: from then on it reads and writes nothing for an
-// older epoch. So a session may touch what others read or write as soon as all members have said it; it asks nobody
-// before.
+// In a new epoch a rank with experts says hello to all that may ask it before it answers anybody: from then on it reads
+// and writes nothing for an older epoch. So a session may touch what others read or write as soon as all members with
+// experts have said it; it asks nobody before. Ranks that only ask may join or leave within an epoch: those with experts
+// admit or drop them between two services, and nobody else needs to know.
 //
 // A rank that waits for answers also looks for asks, and serves them in between: two ranks may need one another.
 // A wait takes an answer that is there before it looks whether the epoch was raised or a member died.
@@ -83,6 +84,9 @@ class Exchange {
     const Window& window(uint32_t rank) const { return windows_[rank]; }
     const WindowShape& shape() const { return windows_[self_].shape(); }
     RankSet members() const { return members_; }
+    RankSet asked_by() const { return sources_; }  // other members that this rank may have to answer
+    RankSet answering() const { return experts_; }  // other members that it may ask
+    Role role() const { return own().header().role; }
     uint64_t epoch() const { return epoch_; }
     uint32_t step() const { return now_.step; }
 
@@ -93,7 +97,13 @@ class Exchange {
             epoch_ = named.epoch.load(std::memory_order_seq_cst);
             members_ = named.members.load(std::memory_order_acquire);
         } while (named.coming.load(std::memory_order_relaxed) != epoch_);
-        dead_ = 0;
+        sources_ = experts_ = dead_ = 0;
+        for_each(members_ & ~just(self_), [this](uint32_t rank) {
+            const WindowHeader& there = windows_[rank].header();
+            if (there.owner != rank) return;  // not mapped: neither needs the other
+            if (answers(there.role) && asks(role())) experts_ |= just(rank);
+            if (asks(there.role) && answers(role())) sources_ |= just(rank);
+        });
         now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), low_bits(kStepBits), 0, 0};
         greeted_ = false;
         own_count_ = 0;
@@ -101,7 +111,25 @@ class Exchange {
         sent_.fill(0);
         answered_.fill(pack(now_));
         CM_EXCHANGE_POINT("hello");
-        for_each(members_ & ~just(self_), [&](uint32_t rank) { post(rank, Kind::kAnswer, pack(now_)); });
+        for_each(sources_, [&](uint32_t rank) { post(rank, Kind::kAnswer, pack(now_)); });
+    }
+
+    // Admit a rank that only asks to this epoch, or another process in its place; between two services. A dead one's last
+    // word must not count as the newcomer's ask.
+    void admit(uint32_t rank, const Window& window) {
+        drop(rank);
+        windows_[rank] = window;
+        members_ |= just(rank);
+        sources_ |= just(rank);
+        answered_[rank] = pack({now_.epoch, low_bits(kStepBits), 0, 0});
+        CM_EXCHANGE_POINT("hello");
+        post(rank, Kind::kAnswer, answered_[rank]);
+    }
+    // One that only asked has left, or is dead.
+    void drop(uint32_t rank) {
+        members_ &= ~just(rank);
+        sources_ &= ~just(rank);
+        own().word(Kind::kAsk, rank).store(0, std::memory_order_seq_cst);
     }
 
     // Takes effect with the next wait.
@@ -120,11 +148,11 @@ class Exchange {
 
     // ---- the rank's own session
 
-    // Begin the next step. The first of an epoch waits for all members.
+    // Begin the next step. The first of an epoch waits for all members with experts.
     Outcome begin_step(Deadline deadline) {
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);  // who is alone never waits, and sees it here
         if (!greeted_) {
-            open_ = members_ & ~just(self_);
+            open_ = experts_;
             if (const Outcome heard = await_answers(deadline, false); !heard) return heard;
             greeted_ = true;
         }
@@ -140,7 +168,7 @@ class Exchange {
     void end_rounds() {
         show(Phase::kAway);
         slower_ = 0;
-        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+        for_each(sources_ & experts_, [&](uint32_t rank) {
             steps_[rank] = step_shown(rank);
             if (phase_of(rank) != Phase::kAway) slower_ |= just(rank);
             ring_as(windows_[rank].bell(), Kind::kAsk, self_);
@@ -157,10 +185,10 @@ class Exchange {
 
     // Tell all which version of the map of experts this rank uses from now on, between two steps.
     void use_map(uint64_t version) { own().progress().map.store(version, std::memory_order_release); }
-    // The oldest that a member uses: no ask follows an older one.
+    // The oldest that this rank uses, or one that it asks or answers: no ask follows an older one.
     uint64_t oldest_map() const {
         uint64_t oldest = ~uint64_t{0};
-        for_each(members_, [&](uint32_t rank) {
+        for_each(sources_ | experts_ | just(self_), [&](uint32_t rank) {
             oldest = std::min(oldest, windows_[rank].progress().map.load(std::memory_order_acquire));
         });
         return oldest;
@@ -171,7 +199,7 @@ class Exchange {
         ++now_.round;
         open_ = 0;
         own_count_ = counts[self_];
-        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+        for_each(experts_, [&](uint32_t rank) {
             sent_[rank] = counts[rank];
             if (counts[rank] == 0) return;
             open_ |= just(rank);
@@ -190,7 +218,7 @@ class Exchange {
     // ---- the rank's part as one with experts
 
     // Wait, at most so long, for asks that come soon, so that more rows share the reading of an expert's weights: of members
-    // that compute at the moment, and whose answers this rank needs, too.
+    // that compute at the moment, and whose answers this rank needs, too; without attention it waits for any.
     void gather(std::chrono::nanoseconds most) {
         Wanted open;
         auto seen = [&] {
@@ -207,7 +235,7 @@ class Exchange {
     // Take all asks that are there: they are answered together, by `answer`.
     RankSet take() {
         taken_ = own_count_ ? just(self_) : 0;
-        for_each(members_ & ~just(self_), [&](uint32_t rank) {
+        for_each(sources_, [&](uint32_t rank) {
             const uint64_t word = own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst);
             if (!is_new(rank, word)) return;
             answered_[rank] = word;
@@ -244,7 +272,7 @@ class Exchange {
     // Whether somebody has asked and was not taken yet.
     bool asked() const {
         if (own_count_) return true;
-        for (RankSet left = members_ & ~just(self_); left; left &= left - 1)
+        for (RankSet left = sources_; left; left &= left - 1)
             if (has_asked(first_of(left))) return true;
         return false;
     }
@@ -272,7 +300,7 @@ class Exchange {
     }
 
     bool epoch_raised() const { return own().membership().epoch.load(std::memory_order_seq_cst) != epoch_; }
-    RankSet lost() const { return (own().membership().lost.load(std::memory_order_seq_cst) | dead_) & members_; }
+    RankSet lost() const { return (own().membership().lost.load(std::memory_order_seq_cst) | dead_) & experts_; }
     bool note_deaths() {
         dead_ |= watch_.dead();
         return lost() != 0;
@@ -294,10 +322,10 @@ class Exchange {
         return is_new(rank, own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst));
     }
 
-    // Members that will ask soon, and whose answers this rank needs.
+    // Members that will ask soon, and whose answers this rank needs if it has attention.
     RankSet expected() const {
         RankSet found = 0;
-        for_each(open_, [&](uint32_t rank) {
+        for_each(asks(role()) ? open_ & sources_ : sources_, [&](uint32_t rank) {
             if (phase_of(rank) == Phase::kComputing && !has_asked(rank)) found |= just(rank);
         });
         return found;
@@ -356,9 +384,10 @@ class Exchange {
     Patience patience_;
     uint64_t epoch_ = 0;
     RankSet members_ = 0;
+    RankSet sources_ = 0, experts_ = 0;  // other members that ask this rank, and that it asks
     RankSet dead_ = 0;  // detected by this rank in this epoch
     Announcement now_{};
-    bool greeted_ = false;  // all members have said hello
+    bool greeted_ = false;  // all members with experts have said hello
     RankSet open_ = 0;      // whose answers are awaited
     RankSet taken_ = 0;     // whose asks are worked at
     uint32_t own_count_ = 0;  // entries of this rank's own rows for its own experts, until they are computed

@@ -24,8 +24,8 @@ class Service {
     // A peer's list says where this rank will write: nothing outside of that peer's results.
     Outcome check() const {
         Outcome found;
-        const WindowShape& shape = exchange_.shape();
         Exchange::for_each(sources_, [&](uint32_t source) {
+            const WindowShape& shape = exchange_.window(source).shape();
             const uint32_t entries_there = count(source);
             if (entries_there > shape.max_entries()) {
                 found = exchange_.mismatch(source);

@@ -1,6 +1,6 @@
 // A rank's window: shared memory that it owns and that its peers read and write.
 //
-//   header       its owner and its sizes
+//   header       its owner, what that computes, and its sizes
 //   membership   epoch and members; raised by the shell
 //   bell         where the owner sleeps
 //   progress     what the owner is at in its step, from which peers guess whether to wait for its next rows; and which
@@ -12,8 +12,8 @@
 //   rows         [row]; the owner's, staged once, read in place by its peers
 //   results      [row][choice]; written by the ranks that computed them, read by the owner
 //
-// Memory does not grow with the number of ranks, but for words and lists. hardware/ub/exchange_layout.py mirrors this
-// file.
+// Memory does not grow with the number of ranks, but for words and lists. Windows of a group differ in max_rows only: a
+// rank that never asks needs one row. hardware/ub/exchange_layout.py mirrors this file.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -25,7 +25,7 @@
 namespace cm::ub {
 
 constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
-constexpr uint32_t kWindowVersion = 3;
+constexpr uint32_t kWindowVersion = 4;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
 constexpr uint32_t kMostChoices = 64;
@@ -50,10 +50,20 @@ struct WindowShape {
     }
 };
 
+// What a rank does in its group.
+enum class Role : uint32_t {
+    kAttention = 1,  // it asks
+    kExperts = 2,    // it answers
+    kBoth = 3,
+};
+constexpr bool asks(Role role) { return (static_cast<uint32_t>(role) & 1) != 0; }
+constexpr bool answers(Role role) { return (static_cast<uint32_t>(role) & 2) != 0; }
+
 struct WindowHeader {
     uint64_t magic;  // written last
     uint32_t version;
     uint32_t owner;
+    Role role;
     WindowShape shape;
 };
 
@@ -122,12 +132,14 @@ struct WindowLayout {
 class Window {
   public:
     // Format memory, 64-byte aligned and of WindowLayout(shape).bytes, as a window. Call it before any peer opens it.
-    static Window format(void* memory, const WindowShape& shape, uint32_t owner, uint64_t epoch, RankSet members) {
+    static Window format(void* memory, const WindowShape& shape, uint32_t owner, Role role, uint64_t epoch,
+                         RankSet members) {
         Window window(memory, shape);
         std::memset(memory, 0, window.layout_.rows);
         WindowHeader& header = window.header();
         header.version = kWindowVersion;
         header.owner = owner;
+        header.role = role;
         header.shape = shape;
         window.membership().members.store(members, std::memory_order_relaxed);
         window.membership().coming.store(epoch, std::memory_order_relaxed);
@@ -136,11 +148,14 @@ class Window {
         return window;
     }
 
-    // Whether the memory is a window of this owner and shape; the check of `open`.
+    // Whether the memory is a window of this owner, and of this shape but for max_rows; the check of `open`.
     static bool fits(const void* memory, const WindowShape& shape, uint32_t owner) {
         const WindowHeader& header = *static_cast<const WindowHeader*>(memory);
+        WindowShape same = shape;
+        same.max_rows = header.shape.max_rows;
         return header.magic == kWindowMagic && header.version == kWindowVersion && header.owner == owner &&
-               std::memcmp(&header.shape, &shape, sizeof shape) == 0;
+               (asks(header.role) || answers(header.role)) && header.role <= Role::kBoth && same.possible() &&
+               std::memcmp(&header.shape, &same, sizeof same) == 0;
     }
     static Window open(void* memory) { return Window(memory, static_cast<const WindowHeader*>(memory)->shape); }
 

@@ -285,14 +285,24 @@ class PoolNamespaceRequest(WireModel):
 class ResizeGroupsRequest(WireModel):
     """POST /experts/resize."""
 
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["ranks"]}, {"required": ["expert_ranks"]}]})
+
     pool: Annotated[str, Field(max_length=64)]
-    ranks: Annotated[int, Field(ge=1, le=64)]
+    ranks: Annotated[int, Field(ge=1, le=64)] | None = None
+    expert_ranks: Annotated[int, Field(ge=1, le=64)] | None = None
 
 
 class DrainRankRequest(WireModel):
     """POST /experts/drain."""
 
     rank: Annotated[str, Field(max_length=256)]
+
+
+class SwitchRoleRequest(WireModel):
+    """POST /experts/switch."""
+
+    rank: Annotated[str, Field(max_length=256)]
+    role: Literal["attention", "experts"]
 
 
 # Placeholders for images and documents, which a text model cannot read.

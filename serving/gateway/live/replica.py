@@ -17,7 +17,7 @@ from serving.cluster.logs import log_beside_serve
 from serving.cluster.membership import Member, MemberReader, post_order
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
-from serving.cluster.ray_metrics import RayMetrics, instance_stats, serve_place
+from serving.cluster.ray_metrics import RayMetrics, expert_facts, instance_stats, serve_place
 from serving.cluster.serve_replicas import keep_on_loopback
 from serving.cluster.shutdown import ANNOUNCE_S
 from serving.config.serve import ServeConfig
@@ -45,7 +45,7 @@ from serving.gateway.live.pool_admin import LivePoolAdmin
 from serving.gateway.live.pool_links import CHECK_PERIOD_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
-from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.gateway.live.timelines import SharedTimelines, TraceExporter, wished
 from serving.gateway.live.traffic_report import MeteredBackend, TrafficReporter
 from serving.group.core.expert_status import expert_status, group_stats
@@ -254,7 +254,7 @@ class GatewayDeployment:
                 logger.warning("membership does not respond (%s); keeping the links", type(error).__name__)
                 await asyncio.sleep(MEMBERS_PERIOD_S)
             else:
-                self._backend.links.update(self._members)
+                self._backend.links.update([one for one in self._members if one.is_instance])
                 self._backend.hosts = host_labels(self._members)
                 self._members_read.set()
                 self._backend.losses.retain({member.replica for member in self._members})
@@ -263,7 +263,10 @@ class GatewayDeployment:
     def _publish(self) -> None:
         current = self._current()
         for member in current:
-            self._metrics.publish_instance(instance_stats(member, self._backend.hosts))
+            if member.is_instance:
+                self._metrics.publish_instance(instance_stats(member, self._backend.hosts))
+            elif (facts := expert_facts(member.facts)) is not None:
+                self._metrics.publish_expert_rank(member.replica, member.pool, int(member.facts["rank"]), facts)
         self._metrics.system.publish(self._metered.targets, self._metered.tally)
         self._metrics.publish_groups(group_stats(self._experts()))
         self._metrics.hosts.publish(self._metered.hosts)
@@ -282,7 +285,8 @@ class GatewayDeployment:
             lost = self._backend.losses.how(member.replica, member.incarnation)
             if links.hangs(member.replica):
                 lost = "frozen"
-            current.append(replace(member, facts={**facts, "state": state_of(facts, lost, linked=link is not None)}))
+            linked = link is not None or not member.is_instance
+            current.append(replace(member, facts={**facts, "state": state_of(facts, lost, linked=linked)}))
         return current
 
     async def _watch_links(self) -> None:
@@ -307,16 +311,10 @@ class GatewayDeployment:
 
     def _experts(self) -> dict[str, Any]:
         """Response to `cloudmatrix experts`."""
-        return expert_status({name: pool.ep for name, pool in self._config.pools.items()}, self._current())
+        return expert_status({name: sum(pool.sides) for name, pool in self._config.pools.items()}, self._current())
 
     def _groups(self) -> list[OrderedGroup]:
-        """Groups that accept commands, each with one of its present ranks."""
-        found: dict[str, OrderedGroup] = {}
-        for member in self._current():
-            facts = member.facts
-            if facts.get("actor") and facts["state"] == "serving":
-                found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
-        return list(found.values())
+        return ordered_groups(self._current())
 
     async def _post_order(self, group: str | None, order: OperatorOrder) -> OrderAnswer:
         return await post_order(

@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from serving.config.serve import ServeConfig
+from serving.gateway.api.admin.cluster_routes import OrderedGroup
 from serving.gateway.api.admin.pool_summary import server_rows
 from serving.gateway.live.pool_links import Address
 from serving.values.instances import Status
@@ -20,6 +21,7 @@ _REPLICA_FIELDS = (
     "group",
     "rank",
     "ranks",
+    "role",
     "shell",
     "shell_pid",
     "npus",
@@ -140,6 +142,23 @@ def state_of(facts: Mapping[str, Any], lost: NoticeKind | None, *, linked: bool)
     if not linked:
         return "starting"
     return "draining" if facts.get("draining") else "serving"
+
+
+def ordered_groups(members: Iterable[Address]) -> list[OrderedGroup]:
+    """Groups that accept commands, each with one of its present ranks.
+
+    An expert rank is the last choice, because a gateway has no link that reports its death. A rank that waits for a
+    lost one accepts commands, although it counts as frozen.
+
+    Args:
+        members: with their state among the facts.
+    """
+    found: dict[str, OrderedGroup] = {}
+    for member in sorted(members, key=lambda one: (one.port == 0, one.facts["state"] != "serving")):
+        facts = member.facts
+        if facts.get("actor") and facts["state"] in ("serving", "frozen"):
+            found.setdefault(facts["group"], OrderedGroup(facts["group"], member.pool, facts["actor"]))
+    return list(found.values())
 
 
 def host_labels(members: Iterable[Address]) -> dict[str, str]:

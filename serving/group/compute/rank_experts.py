@@ -1,4 +1,4 @@
-"""Experts of one rank: their slots, the map in use, and moves."""
+"""Experts of one rank: their slots, the map in use, and moves. Imports no torch."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 
 from hardware.units import MIB
 from serving.config.experts import ExpertsConfig
-from serving.errors import ConfigError, GroupError
+from serving.errors import GroupError
 from serving.group.compute.slot_mover import SlotMover, native_table
 from serving.group.core.group_map import contents_of, opening_map
-from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.model.forms import ProductForms
-from serving.model.model import Model
 from serving.model.native.layout import NativeLinear
-from serving.model.slots.expert_slots import ExpertSlots, SlotTable, fill_all, make_slots
-from serving.model.slots.expert_sources import expert_source, layer_names
+from serving.model.native.rank_group import RankGroup
+from serving.model.slots.expert_slots import ExpertSlots, RoutedExperts, SlotTable, fill_all, make_slots, shapes_of
 from serving.model.slots.slot_region import PeerSlots, SlotsOffer
 from serving.values.expert_map import (
     PARTS,
@@ -48,9 +45,10 @@ Answered = Callable[[tuple[RankEvent, ...]], None]
 
 
 class RankExperts:
-    """Slots of a rank, own ones and the reserve after them, and changes to them.
+    """Slots of a rank, own ones and the reserve after them, and changes to them; a rank without experts has none.
 
     Args:
+        routed: the model's.
         path: of the segment of copied slots.
     Raises: PlacementError if the model has no experts for so many ranks; HardwareError if there is no memory.
     Effects: fills the own slots according to `opening_map`.
@@ -60,30 +58,23 @@ class RankExperts:
         self,
         config: ExpertsConfig,
         place: RankPlace,
-        model: Model,
-        folder: Path,
-        forms: Callable[[], ProductForms],
+        routed: RoutedExperts,
         path: Path,
     ) -> None:
         self._number = place.number
-        self._source = source = expert_source(model, folder, forms)
-        self._layer_names = layer_names(model)
-        shape = model.config.experts
-        if shape is None:
-            raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
-        self.experts = shape.experts
+        self._source = source = routed.source
+        self._layer_names = routed.layer_names
+        self.experts = routed.experts
         """Of a layer."""
-        self.groups = shape.gate.groups
-        opening = contents_of(
-            opening_map(self.experts, place.ranks, config.redundant, source.layers), place.number % place.ranks
-        )
+        self.groups = routed.groups
+        opening = _opening(config, place, routed)
         self.own = len(opening[0])
-        """Slots of a layer that have memory of their own."""
+        """Slots of a layer that have memory of their own; 0 without experts."""
         self._slots: ExpertSlots = make_slots(config.slots, source, self.own, path, self.experts)
         fill_all(self._slots, opening)
         self._open = _OpenOrders()
         self._mover = SlotMover(self._number, self._slots, opening, self._open.on, config.move_mib_per_s * MIB)
-        self._executor: NativeGroupExecutor | None = None
+        self._group: RankGroup | None = None
         self._borrowed: set[tuple[int, int]] = set()
         """Experts (layer, expert) that the reserve holds."""
         self._map: ExpertMap | None = None
@@ -116,9 +107,9 @@ class RankExperts:
             newest = max(self._given, default=0)
         return max(newest, self._map.version) if self._map is not None else newest
 
-    def join(self, executor: NativeGroupExecutor, offers: Sequence[RankOffer]) -> None:
+    def join(self, group: RankGroup, offers: Sequence[RankOffer]) -> None:
         """Join a group. Call it again whenever the members have changed."""
-        self._executor = executor
+        self._group = group
         peers = {one.rank: one.slots for one in offers if one.rank != self._number and one.slots}
         self._mover.join(self, {rank: PeerSlots(_slots_of(slots)) for rank, slots in peers.items()})
 
@@ -151,24 +142,24 @@ class RankExperts:
 
     def set_map(self, version: int, expert_map: NDArray[np.uint32]) -> None:
         """Implements `MapUser.set_map`."""
-        assert self._executor is not None
+        assert self._group is not None
         with self._lock:
             with self._small_lock:
                 given = self._given.get(version)
             if given is None:
                 raise GroupError(f"expert map {version} is older than the one that the group was formed with")
-            self._executor.set_map(version, expert_map)
+            self._group.set_map(version, expert_map)
             self._use(given)
 
     @property
     def map_version(self) -> int:
         """Version of the oldest map that a rank of the group uses."""
-        return self._executor.map_version if self._executor is not None else 0
+        return self._group.map_version if self._group is not None else 0
 
     def wake(self) -> None:
         """Implements `MapUser.wake`."""
-        assert self._executor is not None
-        self._executor.wake()
+        assert self._group is not None
+        self._group.wake()
 
     def give_back(self) -> None:
         """Empty reserve slots that no map names. Call it periodically, from any thread; never waits."""
@@ -189,21 +180,23 @@ class RankExperts:
 
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
-        executor, facts = self._executor, self._facts
+        group, facts = self._group, self._facts
         return (
             None
-            if executor is None or facts is None
-            else facts.of(executor.rows_sent(), executor.epoch, self.map_version, executor.exchanged())
+            if group is None or facts is None
+            else facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged())
         )
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
-        """Products of one present expert of each layer: absent experts have the same sizes and form."""
-        table, layout, found = self._slots.table, self._slots.layout, []
-        for layer in range(self._source.layers):
-            numbers = (layout.number(layer, slot) for slot in range(layout.slots))
-            filled = [number for number in numbers if table.gate_up[number].out_features]
-            found.append((table.gate_up[filled[0]], table.down[filled[0]]))
-        return found
+        """Products of one expert of each layer, for a model without them; they must not be computed with."""
+        if self.own:
+            table, layout, found = self._slots.table, self._slots.layout, []
+            for layer in range(self._source.layers):
+                numbers = (layout.number(layer, slot) for slot in range(layout.slots))
+                filled = [number for number in numbers if table.gate_up[number].out_features]
+                found.append((table.gate_up[filled[0]], table.down[filled[0]]))
+            return found
+        return shapes_of(self._source)
 
     def close(self) -> None:
         """Release the memory. No step may be running."""
@@ -237,13 +230,22 @@ class RankExperts:
         ]
 
     def _counted(self) -> RowsCounted:
-        executor = self._executor
-        if executor is None:
+        group = self._group
+        if group is None:
             return RowsCounted(self._number, ())
-        return RowsCounted(self._number, tuple(map(tuple, executor.rows_sent().tolist())), executor.exchanged())
+        return RowsCounted(self._number, tuple(map(tuple, group.rows_sent().tolist())), group.exchanged())
 
     def _is_mine(self, order: MoveOrder) -> bool:
         return not isinstance(order, FetchExpert | LoadExpert) or order.move.to.rank == self._number
+
+
+def _opening(config: ExpertsConfig, place: RankPlace, routed: RoutedExperts) -> Held:
+    """Contents of a rank's own slots, [layer][slot], in the map with which its group starts."""
+    if not place.role.has_experts:
+        return ((),) * routed.source.layers
+    count = place.ranks if place.expert_count is None else place.expert_count
+    index = place.number if place.expert_index is None else place.expert_index
+    return contents_of(opening_map(routed.experts, count, config.redundant, routed.source.layers), index % count)
 
 
 class _Waiting:

@@ -1,36 +1,22 @@
 """Parts that make an instance a rank of a group: its window, its expert slots, its initial map."""
 
-import os
-import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from hardware.errors import HardwareError
-from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
-from hardware.ub.segment import UbSegment
 from serving.config.experts import ExpertsConfig
-from serving.errors import EngineError, ExpertError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
-from serving.group.compute.rank_experts import Answered, RankExperts
+from serving.group.compute.group_rank import GroupRank
+from serving.group.compute.rank_experts import RankExperts
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.forms import ProductForms
 from serving.model.kv_cache import KvCache
 from serving.model.model import Model
-from serving.model.native.library import instructions, load
-from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace, format_window, raise_epoch, window_bytes
-from serving.values.expert_map import ExpertFacts, ExpertOrder
-from serving.values.group import RankOffer, RegroupOrder
-from serving.values.instances import InstancePlace, RankPlace
-
-LAST_EPOCH = (1 << 64) - 1
-"""A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
+from serving.model.slots.expert_sources import routed_experts
+from serving.values.instances import InstancePlace
 
 
-class RankParts:
-    """Parts of one rank in addition to those of any instance.
+class RankParts(GroupRank):
+    """Parts of one rank with attention in addition to those of any instance.
 
     Args:
         model: with routed experts, or with absent ones.
@@ -48,241 +34,23 @@ class RankParts:
         forms: Callable[[], ProductForms],
     ) -> None:
         assert place.rank is not None
-        self._rank: RankPlace = place.rank
-        self._config = config
+        beside = place.beside
+        experts = RankExperts(config, place.rank, routed_experts(model, folder, forms), beside("slots"))
+        super().__init__(config, place.rank, experts, beside)
         self._model = model
-        self._segment_path = place.segment_path
-        self.experts = RankExperts(config, place.rank, model, folder, forms, self._beside("slots"))
-        self._executor: NativeGroupExecutor | None = None
-        self._own: RankWindow | None = None
-        self._peers: dict[int, tuple[int, RankWindow]] = {}
-        """By rank: process and window."""
-        self._lock = threading.Lock()
-        self.order: RegroupOrder | None = None
-        """The last order that was followed: members that compute together, or will from its epoch on."""
 
     def executor(
-        self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers, most_forced: int = 0
+        self, cache: KvCache, threads: int, max_rows: int, matchers: Matchers | None = None, most_forced: int = 0
     ) -> NativeGroupExecutor:
         """The executor of this rank, which is to `join`. Effects: makes the rank's window."""
-        shapes = self.experts.shapes()
         made = NativeGroupExecutor(
             self._model,
             cache,
             threads=threads,
             max_rows=max_rows,
-            expert_shapes=shapes,
+            expert_shapes=self.experts.shapes(),
             matchers=matchers,
             most_forced=most_forced,
         )
-        shape = made.window_shape(self._rank.most)
-        self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
-        self._executor = made
+        self.bind(made.group, made.group.window_shape(self._rank.most))
         return made
-
-    @property
-    def window_path(self) -> str:
-        """Path of the rank's window, for its peers."""
-        assert self._own is not None
-        return str(self._own.path)
-
-    def offer(self, layout: str) -> RankOffer:
-        """Implements `GroupMember.offer`. Effects: empties reserve slots that no map names."""
-        experts = self.experts
-        experts.give_back()
-        return RankOffer(
-            rank=self._rank.number,
-            pid=os.getpid(),
-            window_path=self.window_path,
-            layout=layout,
-            instructions=instructions() or "",
-            experts=experts.experts,
-            groups=experts.groups,
-            expert_bytes=experts.expert_bytes,
-            held=experts.held,
-            slots=experts.offer,
-        )
-
-    @property
-    def version(self) -> int:
-        """Implements `GroupMember.version`."""
-        return self.experts.version
-
-    @property
-    def using(self) -> int:
-        """Implements `GroupMember.using`."""
-        return 0 if self.order is None else self.experts.map_version
-
-    def carry_out(self, orders: Sequence[ExpertOrder], answered: Answered) -> None:
-        """Implements `GroupMember.carry_out`."""
-        self.experts.carry_out(orders, answered)
-
-    @property
-    def raised(self) -> int:
-        """Implements `GroupMember.raised`."""
-        return self._own.epoch if self._own is not None and self.order is not None else 0
-
-    def awaited(self) -> tuple[int, float] | None:
-        """Implements `GroupMember.awaited`."""
-        return None if self._executor is None else self._executor.awaited()
-
-    def begin(self, epoch: int, members: Sequence[int]) -> None:
-        """Implements `GroupMember.begin`."""
-        assert self._own is not None
-        if epoch > self._own.epoch:
-            self._own.raise_epoch(epoch, sum(1 << rank for rank in members))
-
-    def follow(self, order: RegroupOrder) -> None:
-        """Compute with these members from the order's epoch on. The first order joins the group.
-
-        Members compute experts that are in no own slot from their reserves, according to the order's map.
-
-        Raises: GroupError if they do not fit.
-        """
-        try:
-            with self._lock:
-                if self.order is None:
-                    self._join(order)
-                else:
-                    self._regroup(order)
-                self.order = order
-        except (HardwareError, EngineError, ExpertError, ModelError) as error:
-            raise GroupError(f"rank {self._rank.number} cannot follow its group: {error}") from error
-
-    def _join(self, order: RegroupOrder) -> None:
-        assert self._executor is not None
-        assert self._own is not None
-        windows: list[memoryview | None] = [None] * self._rank.most
-        processes = [0] * self._rank.most
-        for offer in order.offers:
-            self._meet(offer)
-            processes[offer.rank] = offer.pid
-        for rank, (_, window) in self._peers.items():
-            windows[rank] = window.memory
-        windows[self._rank.number] = self._own.memory
-        self._own.raise_epoch(FIRST_EPOCH, sum(1 << rank for rank in order.members))
-        place = GroupPlace(
-            rank=self._rank.number,
-            windows=windows,
-            processes=processes,
-            slots=self.experts.table,
-            expert_map=self.experts.prepare(order.map),
-            map_version=order.version,
-            cores=len(os.sched_getaffinity(0)),
-            deadline_s=self._config.deadline_s,
-        )
-        self._executor.join(place)
-        self.experts.join(self._executor, order.offers)
-
-    def _regroup(self, order: RegroupOrder) -> None:
-        assert self._executor is not None
-        for offer in order.offers:
-            if self._meet(offer):
-                self._executor.set_peer(offer.rank, self._peers[offer.rank][1].memory, offer.pid)
-        self._executor.set_map(order.version, self.experts.prepare(order.map), order.epoch)
-        self.experts.join(self._executor, order.offers)
-
-    def _meet(self, offer: RankOffer) -> bool:
-        """Map a peer's window. Returns: False if it is this rank, or known. Effects: as it says."""
-        known = self._peers.get(offer.rank)
-        if offer.rank == self._rank.number or (known is not None and known[0] == offer.pid):
-            return False
-        self._peers[offer.rank] = offer.pid, RankWindow.attach(offer.window_path)
-        return True
-
-    def facts(self) -> ExpertFacts | None:
-        """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
-        return None if self.order is None else self.experts.facts()
-
-    def leave(self) -> None:
-        """End any wait of this rank; no step can follow."""
-        if self._own is not None:
-            self._own.raise_epoch(LAST_EPOCH, 0)
-
-    def close(self) -> None:
-        """Give the memory back, when nothing computes any more."""
-        if self._own is not None:
-            self._own.close()
-        for _, window in self._peers.values():
-            window.close()
-        self.experts.close()
-
-    def _beside(self, what: str) -> Path:
-        return self._segment_path.with_name(f"{self._segment_path.name}-{what}")
-
-
-# Windows of a group's ranks in shared memory: each rank makes its own and maps those of its peers.
-
-
-class RankWindow:
-    """One window, made or mapped by this process; a context manager that closes it.
-
-    Attributes:
-        memory: the window, writable; valid until this is closed.
-    """
-
-    def __init__(self, segment: UbSegment, *, own: bool) -> None:
-        self._segment = segment
-        self._own = own
-        (region,) = segment.regions()
-        self.memory = segment.view(region)
-
-    @classmethod
-    def create(cls, path: Path, shape: WindowShape, rank: int) -> Self:
-        """Make the window of a rank of this process, in the first epoch of a group of all `shape.ranks`.
-
-        Raises: UbFullError, UbExistsError as `UbSegment.create`; ModelError if the sizes cannot be.
-        Effects: a UB segment, removed by `close`.
-        """
-        library = load()
-        if library is None:
-            raise ModelError("there is no native library here, and so no groups of ranks")
-        segment = UbSegment.create(path, window_bytes(shape), max_regions=1)
-        try:
-            region = segment.allocate(window_bytes(shape), owner=f"rank {rank}")
-            format_window(library, segment.view(region), shape, rank, (1 << shape.ranks) - 1)
-            return cls(segment, own=True)
-        except BaseException:
-            segment.remove()
-            raise
-
-    @classmethod
-    def attach(cls, path: str | Path) -> Self:
-        """Map the window of a peer.
-
-        Raises: UbError if there is none; GroupError if the segment is not such a window.
-        """
-        segment = UbSegment.attach(path)
-        if len(segment.regions()) != 1:
-            segment.close()
-            raise GroupError(f"{path} is not a window of a rank")
-        return cls(segment, own=False)
-
-    @property
-    def path(self) -> Path:
-        """Path of the segment, for peers."""
-        return self._segment.path
-
-    @property
-    def epoch(self) -> int:
-        """Epoch that its owner has started."""
-        return int.from_bytes(self.memory[EPOCH_OFFSET : EPOCH_OFFSET + 8], sys.byteorder)
-
-    def raise_epoch(self, epoch: int, members: int) -> None:
-        """Implements `rank_group.raise_epoch` for this rank."""
-        library = load()
-        assert library is not None, "a window without a library"
-        raise_epoch(library, self.memory, epoch, members)
-
-    def close(self) -> None:
-        """Unmap it; the rank's own segment is removed."""
-        if self._own:
-            self._segment.remove()
-        else:
-            self._segment.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()

@@ -13,7 +13,7 @@ from serving.group.core.straggler import StragglerMeasure
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
 from serving.values.expert_map import ExpertFacts
-from serving.values.group import LossKind
+from serving.values.group import LossKind, RankRole
 
 MOST_BUSIEST = 10
 
@@ -36,7 +36,8 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
         ep: ranks of a group by pool; 1 = one process computes all experts.
         members: instances and ranks; instances are left out.
     Returns: for each group, `exchange` has `worked_s` [rank], `waited_s` [rank][last peer to arrive] and `bytes`
-        [from][to] of rows and results; `layer_names` has the model's names of the layers, which commands count from 0.
+        [from][to] of rows and results; `layer_names` has the model's names of the layers, which commands count from 0;
+        `rank_numbers` are those of the complete group, of which `expert_ranks` compute experts only.
     """
     groups: dict[str, list[AnnouncedMember]] = {}
     for member in members:
@@ -75,14 +76,22 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
     facts = [told for _, told in ranks]
     newest = max(facts, key=lambda one: (one.epoch, one.map_version))
     loads = [_to_ranks(facts, layer, newest.ranks) for layer in range(len(newest.to_ranks))]
-    balance = [balancedness(load[rank] for rank in newest.members) for load in loads]
+    told = members[0].facts
+    first, of_experts = int(told.get("first_expert") or 0), int(told.get("expert_ranks") or 0)
+    numbers = list(range(newest.ranks))
+    if of_experts:
+        wanted = *range(int(told["ranks"]) - of_experts), *range(first, first + of_experts)
+        numbers = sorted({*wanted, *newest.members})
+    balance = [balancedness(load[rank] for rank in newest.members if rank >= first) for load in loads]
     whole = all(one.rows for one in facts)
     rows = [[sum(one.rows[layer][expert] for one in facts) for expert in range(newest.experts)]
             for layer in range(len(loads))] if whole else None  # fmt: skip
     return {
         "group": name,
         "pool": members[0].pool,
-        "ranks_total": newest.ranks,
+        "ranks_total": len(numbers),
+        "rank_numbers": numbers,
+        "expert_ranks": of_experts,
         "epoch": newest.epoch,
         "map_version": newest.map_version,
         "members": list(newest.members),
@@ -148,6 +157,7 @@ def _exchange(ranks: Sequence[tuple[AnnouncedMember, ExpertFacts]], count: int) 
 def _rank(member: AnnouncedMember, told: ExpertFacts) -> dict[str, Any]:
     return {
         "rank": member.facts["rank"],
+        "role": member.facts.get("role", RankRole.BOTH.value),
         "replica": member.replica,
         "pid": member.facts.get("pid"),
         "state": member.facts.get("state"),

@@ -18,96 +18,23 @@ Spares are ranks that have offered and are not members: when fewer than `size` r
 its own number, and the number of the lost rank is given to the next spare. So members need not be the ranks 0 to
 size - 1.
 
-Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch.
+Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch. Attention
+ranks compute with expert ranks only: when attention ranks join, leave or are lost, the others follow the new members in
+the same epoch, and redo nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from serving.values.group import LossKind, RankOffer, RankPhase, RankReport, RankRole
+from serving.group.core.group_sides import COMPUTING, GroupSide, RankSnapshot, whole_sides
+from serving.values.group import LossKind, RankOffer, RankPhase, RankReport
 from serving.values.health import silent_too_long
-
-T = TypeVar("T")
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 FRESH_S = 1.5
 """How long the report of a rank about its peers is trusted [s]: a frozen rank sends no newer report."""
-_COMPUTING = frozenset({RankPhase.SERVING, RankPhase.LEAVING})
 _NOT_BEGUN = frozenset({RankPhase.LOADING, RankPhase.OFFERED})
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSizes:
-    """Possible numbers of ranks of a group.
-
-    Args:
-        first: at the start. most: room of its windows.
-        redundant: expert slots of a rank in addition to its share.
-        spares: ranks in addition to the size, if there is room for them.
-    """
-
-    first: int
-    most: int
-    redundant: int = 0
-    spares: int = 0
-
-    def spares_of(self, size: int) -> int:
-        """Spares of a group of this size; 0 for a group that shuts down."""
-        return min(self.spares, self.most - size) if size else 0
-
-    def room_of(self, size: int) -> int:
-        """Ranks of a group of this size, spares included."""
-        return size + self.spares_of(size)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSide:
-    """Target for the ranks of one role, whose numbers are consecutive.
-
-    Args:
-        size: ranks that are to compute.
-        former: ranks that it had, while it grows; else 0.
-        spares: additional ranks, which wait to join.
-        first: its lowest rank.
-        end: number behind its highest possible rank; None = no side has higher ones.
-    """
-
-    size: int
-    former: int = 0
-    spares: int = 0
-    first: int = 0
-    end: int | None = None
-
-    @property
-    def full(self) -> int:
-        """Number behind the ranks of its size."""
-        return self.first + self.size
-
-    @property
-    def room(self) -> int:
-        """Number behind its spares."""
-        return self.full + self.spares
-
-    def of(self, ranks: Mapping[int, T]) -> dict[int, T]:
-        """The entries of its ranks, in order."""
-        return {rank: ranks[rank] for rank in sorted(ranks) if self.first <= rank and (not self.end or rank < self.end)}
-
-
-@dataclass(frozen=True, slots=True)
-class RankSnapshot:
-    """State of one rank, as known to its shell.
-
-    Args:
-        dead: its process has ended.
-        silent_s: time since its last response [s].
-        report: its last response; None = it has not responded yet.
-    """
-
-    dead: bool = False
-    silent_s: float = 0.0
-    report: RankReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,49 +86,32 @@ class Regroup:
         epoch: higher than that of any rank. version: least version of the map, higher than any rank has received.
         members: their offers.
         left: drained ranks, which stop after all members have received the order, before the epoch starts.
+        keeps_epoch: only attention ranks have changed: `epoch` is the present one, whose map stays.
     """
 
     epoch: int
     version: int
     members: tuple[RankOffer, ...]
     left: tuple[int, ...] = ()
+    keeps_epoch: bool = False
 
 
 GroupOrder = Make | Kill | BeginDrain | Dismiss | Regroup
 
 
-def mend(
-    ranks: Mapping[int, RankSnapshot],
-    size: int,
-    silence_s: float,
-    *,
-    former: int = 0,
-    spares: int = 0,
-    anew: bool = False,
-) -> list[GroupOrder]:
-    """Orders that complete the group. Call it again after they are carried out, and periodically.
-
-    Args:
-        ranks: ranks with a process, or with one at the last check, by number.
-        size: ranks of the group.
-        silence_s: a rank that does not respond for longer is frozen [s].
-        former: previous number of ranks, while the group grows; else 0.
-        spares: additional ranks, which wait to join.
-        anew: regroup the serving ranks even if nothing has changed.
-    Returns: orders; empty while the group is complete or only has to wait.
-    """
-    return mend_sides(ranks, [GroupSide(size, former, spares)], silence_s, anew=anew)
-
-
 def mend_sides(
     ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide], silence_s: float, *, anew: bool = False
 ) -> list[GroupOrder]:
-    """Orders that complete a group of several roles, as `mend`: each side by ranks of its own.
+    """Orders that complete the group. Call it again after they are carried out, and periodically.
 
     A side of which no rank computes keeps the others in their epoch until one of its ranks has offered.
 
     Args:
+        ranks: ranks with a process, or with one at the last check, by number.
         sides: one for each role, in order of their ranks.
+        silence_s: a rank that does not respond for longer is frozen [s].
+        anew: regroup the serving ranks even if nothing has changed.
+    Returns: orders; empty while the group is complete or only has to wait.
     """
     late = _late(ranks)
     lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank))}
@@ -226,7 +136,7 @@ def mend_sides(
 def _awaited(reports: Iterable[RankReport | None]) -> set[int]:
     """Processes that a computing rank counts as members: some may not have received that order, if a shell died while
     it sent it, and are dismissed only after a regrouping without them."""
-    return {pid for one in reports if one is not None and one.phase in _COMPUTING for pid in one.members}
+    return {pid for one in reports if one is not None and one.phase in COMPUTING for pid in one.members}
 
 
 def _too_many(phases: Mapping[int, RankPhase], side: GroupSide) -> list[int]:
@@ -240,8 +150,7 @@ def _too_many(phases: Mapping[int, RankPhase], side: GroupSide) -> list[int]:
 
 def _is_coming(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> bool:
     """Whether a side grows, and some newcomer has not reported yet."""
-    new = range(side.first + side.former, side.full)
-    return side.former > 0 and any(rank not in ranks or ranks[rank].report is None for rank in new)
+    return any(rank not in ranks or ranks[rank].report is None for rank in side.new)
 
 
 def _absent(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> list[int]:
@@ -255,59 +164,6 @@ def _absent(ranks: Mapping[int, RankSnapshot], side: GroupSide) -> list[int]:
     starts = any(rank >= first_new and one.report is None and not one.dead for rank, one in ranks.items())
     wait = starts or (not side.former and not whole_sides(ranks, [side]))
     return lost + ([] if wait else new[:1])
-
-
-def whole(ranks: Mapping[int, RankSnapshot], size: int, spares: int = 0) -> bool:
-    """Whether every rank serves or drains; with spares, whether `size` ranks do."""
-    return whole_sides(ranks, [GroupSide(size, spares=spares)])
-
-
-def whole_sides(ranks: Mapping[int, RankSnapshot], sides: Iterable[GroupSide]) -> bool:
-    """Whether each side is complete; see `whole`."""
-    serving = {rank: one for rank, one in ranks.items() if one.report and one.report.phase in _COMPUTING}
-    return all(
-        len(side.of(serving)) >= side.size if side.spares else serving.keys() >= set(range(side.first, side.full))
-        for side in sides
-    )
-
-
-def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spares: int = 0) -> str:
-    """Why a rank cannot be drained and replaced now; empty if it can."""
-    if not 0 <= rank < size + spares or (spares and rank not in ranks):
-        return f"there is no rank {rank}: the group's are 0 to {size + spares - 1}"
-    if size == 1:
-        return "it is the only rank: no other one could take its streams"
-    phases = {one: sight.report.phase if sight.report is not None else None for one, sight in ranks.items()}
-    if spares and phases[rank] is not RankPhase.SERVING:
-        return f"rank {rank} is a spare: it has no streams"
-    serving = {one for one, phase in phases.items() if phase is RankPhase.SERVING}
-    well = len(serving) == size if spares else serving == set(phases) == set(range(size))
-    if not well:
-        return "the group is not whole, or is being resized: wait until all of its ranks serve"
-    return ""
-
-
-def resize_refusal(size: int, sizes: GroupSizes, experts: int, role: RankRole = RankRole.BOTH) -> str:
-    """Why a group cannot have this number of ranks of a role; empty if it can.
-
-    Args:
-        sizes: of that role.
-        experts: of a layer.
-    """
-    if not 1 <= size <= sizes.most:
-        return f"{size} ranks: give 1 to {sizes.most}; [experts] most_ranks sets the most"
-    if role.has_experts and size > experts and not sizes.redundant:
-        return (
-            f"{size} ranks, but a layer has {experts} experts: some would hold none; [experts] redundant gives each one"
-        )
-    return ""
-
-
-def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) -> list[int]:
-    """Spares of a complete group: ranks that have offered and are not members."""
-    if not spares or not whole(ranks, size, spares):
-        return []
-    return [rank for rank, one in sorted(ranks.items()) if one.report and one.report.phase is RankPhase.OFFERED]
 
 
 def _regroup(
@@ -326,7 +182,7 @@ def _regroup(
         coming: sides with newcomers that are about to start.
     """
     reports = {rank: one for rank, one in there.items() if one is not None}
-    computing = {rank: one for rank, one in reports.items() if one.phase in _COMPUTING}
+    computing = {rank: one for rank, one in reports.items() if one.phase in COMPUTING}
     new: dict[int, RankReport] = {}
     for side in sides:
         joining = _joining(side.of(reports), side, begun=bool(computing), coming=side in coming)
@@ -338,9 +194,27 @@ def _regroup(
     pids = tuple(one.pid for one in members.values())
     if not new and not anew and all(one.members == pids and one.raised == one.epoch for one in computing.values()):
         return None
-    epoch = 1 + max(max(one.epoch, one.raised) for one in computing.values()) if computing else 1
-    version = 1 + max((one.version for one in computing.values()), default=0)
-    return Regroup(epoch, version, tuple(one.offer for one in members.values() if one.offer is not None), left)
+    offers = tuple(one.offer for one in members.values() if one.offer is not None)
+    version = max((one.version for one in computing.values()), default=0)
+    kept = _kept_epoch(computing.values(), tuple(one.pid for one in offers if one.role.has_experts))
+    if kept and not anew and not any(one.offer and one.offer.role.has_experts for one in new.values()):
+        return Regroup(kept, version, offers, left, keeps_epoch=True)
+    epoch = 1 + max((max(one.epoch, one.raised) for one in computing.values()), default=0)
+    return Regroup(epoch, version + 1, offers, left)
+
+
+def _kept_epoch(computing: Collection[RankReport], experts: tuple[int, ...]) -> int:
+    """The epoch in which all ranks are and can stay, since it has the same processes with experts; 0 = there is none.
+
+    Attention ranks may still have to start it.
+
+    Args:
+        experts: processes of the next members with experts, by rank.
+    """
+    epochs = {one.epoch for one in computing}
+    if len(epochs) != 1 or any(one.experts != experts or one.raised > one.epoch for one in computing):
+        return 0
+    return 0 if any(one.raised < one.epoch for one in computing if one.pid in experts) else max(epochs)
 
 
 def _joining(reports: Mapping[int, RankReport], side: GroupSide, *, begun: bool, coming: bool) -> dict[int, RankReport]:

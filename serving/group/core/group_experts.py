@@ -90,6 +90,8 @@ class GroupExperts:
         self.load: CountedLoad | None = None
         """None as `ledger`."""
         self._count_at = 0.0
+        self.newest: ExpertMap | None = None
+        """The latest map that was sent to all members; None as `ledger`."""
         self._switched: dict[int, set[int]] = {}
         """By version of a map: the ranks that use it."""
         self._confirmed = False
@@ -131,11 +133,31 @@ class GroupExperts:
         if ledger is None:
             self.ledger = ledger = SlotLedger(found, experts)
         ledger.regroup(found, newcomers)
+        self.newest = found
         self._members = {one.rank: one for one in members}
         self._said.clear()
         self._confirmed, self._since = False, now
         self._follow_members(ledger)
         return found
+
+    def admit(self, members: Sequence[RankOffer], version: int, now: float) -> list[MoveOrder]:
+        """Follow attention ranks that join or leave in the present epoch: the map stays, and moves continue.
+
+        Args:
+            members: all, those with experts as before.
+            version: of the map that new members have received; they also need `newest` if that is newer by now.
+        Returns: effects of a map whose switch is complete without the ranks that have left.
+        """
+        before, self._members = self._members, {one.rank: one for one in members}
+        joined = {rank for rank, one in self._members.items() if rank not in before or before[rank].pid != one.pid}
+        self.pace.follow({one.rank: one.pid for one in members})
+        if self.load is not None:
+            self.load.keep({one.pid for one in members})
+        self._switched.setdefault(version, set())
+        for of, by in self._switched.items():
+            by -= joined
+            by |= joined if of <= version else set()
+        return [each for of in sorted(self._switched) for each in self._all_switched(of, now)]
 
     def adopt(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> list[MoveOrder]:
         """Effects that give a group that was taken over, and continues, a map known to this shell."""
@@ -206,11 +228,8 @@ class GroupExperts:
                 if exchange is not None:
                     self.pace.count(rank, exchange)
             case MapSwitched(version):
-                by = self._switched.setdefault(version, set())
-                by.add(rank)
-                if by >= self._members.keys():
-                    self._switched = {one: ranks for one, ranks in self._switched.items() if one > version}
-                    return self._noted(self._rebalancer.on(event, now), now)
+                self._switched.setdefault(version, set()).add(rank)
+                return self._all_switched(version, now)
             case _:
                 if isinstance(event, MoveLoaded):
                     self.journal.moved(event.move, now)
@@ -272,6 +291,13 @@ class GroupExperts:
         known = self._members.get(rank)
         return known.pid if known is not None else None
 
+    def _all_switched(self, version: int, now: float) -> list[MoveOrder]:
+        """Continue once all members use a map."""
+        if self._rebalancer is None or not self._switched.get(version, set()) >= self._members.keys():
+            return []
+        self._switched = {one: ranks for one, ranks in self._switched.items() if one > version}
+        return self._noted(self._rebalancer.on(MapSwitched(version), now), now)
+
     def _may_begin(self, map_version: int) -> bool:
         ledger = self.ledger
         return ledger is not None and self._confirmed and not ledger.busy and ledger.map.version == map_version
@@ -314,6 +340,8 @@ class GroupExperts:
     def _noted(self, effects: Iterable[MoveOrder], now: float) -> list[MoveOrder]:
         found = list(effects)
         for effect in found:
+            if isinstance(effect, SwitchMap):
+                self.newest = effect.map
             if isinstance(effect, MovesEnded) and self.ledger is not None:
                 outcome = UNDONE if effect.reason else DONE
                 self.journal.end(outcome, effect.reason, self.ledger.map.version, now)

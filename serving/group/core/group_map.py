@@ -60,8 +60,9 @@ def opening_map(
     shape = group_shape(experts, ranks, redundant, holders=holders)
     able = ranks if holders is None else len(holders)
     if len(shape.ranks()) < able:
+        key = "ep" if holders is None else "expert_ranks"
         raise PlacementError(
-            f"ep = {able}, but a layer of this model has {experts} experts: set it to {experts} at most, or give "
+            f"{key} = {able}, but a layer of this model has {experts} experts: set it to {experts} at most, or give "
             f"each rank one more slot with [experts] redundant = 1"
         )
     return first_map(shape, experts, layers, GlobalPlacement())

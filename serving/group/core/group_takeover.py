@@ -1,7 +1,12 @@
 """Groups whose shell has ended: which of them a new shell takes over, and which placements have no rank."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from serving.group.core.group_sides import GroupSizes, first_lease
+from serving.values.group import RankLease
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,20 +15,17 @@ class SeenGroup:
 
     Args:
         shell: holder of its lease, or its founder if no rank has reported one.
-        size: target number of ranks; 0 = it drains and ends; None = unknown.
-        former: previous number of ranks, while it grows; else 0.
+        lease: of its latest shell; None = unknown.
     """
 
     name: str
     shell: str
-    term: int = 1
-    size: int | None = None
-    former: int = 0
+    lease: RankLease | None = None
 
     @property
     def leaving(self) -> bool:
         """Whether it shuts down."""
-        return self.size == 0
+        return self.lease is not None and not self.lease.ranks
 
 
 def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | None:
@@ -34,6 +36,18 @@ def orphan(groups: Iterable[SeenGroup], shells: Collection[str]) -> SeenGroup | 
     """
     lost = [one for one in groups if one.shell not in shells and not one.leaving]
     return min(lost, key=lambda one: one.name, default=None)
+
+
+def next_lease(taken: SeenGroup | None, own: RankLease, sizes: Sequence[GroupSizes]) -> RankLease:
+    """Lease for the group that a shell takes over, or for a new one.
+
+    Args:
+        own: has the shell's name and process.
+        sizes: at the start, where no others are known.
+    """
+    if taken is None or taken.lease is None:
+        return first_lease(own.shell, own.pid, 2 if taken is not None else 1, sizes)
+    return replace(taken.lease, shell=own.shell, pid=own.pid, term=taken.lease.term + 1, share=1.0)
 
 
 def abandoned(places: Collection[str], groups: Collection[str], shells: Collection[str]) -> list[str]:
@@ -48,11 +62,11 @@ def abandoned(places: Collection[str], groups: Collection[str], shells: Collecti
     return sorted(name for name in places if name not in groups and name.partition("#")[2] not in shells)
 
 
-def spare_places(places: Iterable[int], ranks: Collection[int], size: int) -> list[int]:
+def spare_places(places: Iterable[int], ranks: Collection[int], wanted: Collection[int]) -> list[int]:
     """Ranks with an unused placement of their own, which a shell did not release before it ended.
 
     Args:
         places: added ranks, which have a placement of their own. ranks: those with a process.
-        size: of the group, its spares included.
+        wanted: ranks that the group is to have.
     """
-    return sorted(rank for rank in places if rank >= size and rank not in ranks)
+    return sorted(rank for rank in places if rank not in wanted and rank not in ranks)

@@ -34,7 +34,15 @@ from serving.values.expert_map import (
     MovesEnded,
     SwitchMap,
 )
-from serving.values.group import MoveOneExpert, OrderAnswer, PlannedOrder, RankLease, ReadLoad, RebalanceExperts
+from serving.values.group import (
+    MoveOneExpert,
+    OrderAnswer,
+    PlannedOrder,
+    RankLease,
+    ReadLoad,
+    RebalanceExperts,
+    RegroupOrder,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +76,32 @@ class GroupMoves:
         """Operators' commands that were read."""
 
     async def regroup(self, due: Regroup, members: Sequence[KnownRank], ranks: int) -> ExpertMap | None:
-        """The map of a regrouping. Effects: abandons running moves.
+        """The map of a regrouping. Effects: abandons running moves, unless the epoch stays: then so does the map.
 
         Args:
             members: those that `due` names.
             ranks: of the group, including missing ones.
         Returns: None if a member has not reported its slots; a later round tries again.
         """
+        if due.keeps_epoch:
+            if self.experts.newest is None:
+                await self._adopt([one for one in members if one.serves], ranks)
+            return self.experts.newest
         self._take(self.experts.abandon("the group's members have changed", self._clock()))
         if not await self._know(members):
             return None
         self._members = {one.name.rank: one for one in members}
         return self.experts.regroup(due.members, ranks, due.version, self._clock())
+
+    def admit(self, order: RegroupOrder, members: Sequence[KnownRank]) -> None:
+        """Follow members that have received an order of the present epoch."""
+        joined = [one for one in members if one.name.rank not in self._members or not one.serves]
+        self._members = {one.name.rank: one for one in members}
+        self._take(self.experts.admit(order.offers, order.version, self._clock()))
+        newest = self.experts.newest
+        if newest is not None and newest.version > order.version:
+            for one in joined:
+                self._tasks.start(self._ask(one, (SwitchMap(newest),), MOVE_DEADLINE_S))
 
     def stuck(self, known: Mapping[int, KnownRank], ranks: int) -> bool:
         """Start whatever is due in a computing group. Never blocks.

@@ -5,13 +5,18 @@ rank that is added later has one of its own on the same node; a shrinking group 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from hardware.ray_resources import replica_resources
+from serving.config.engine import PoolConfig
+from serving.config.experts import ExpertsConfig
+from serving.group.core.group_sides import GroupSizes
 from serving.group.core.rank_life import placement_group_name
+from serving.values.group import RankRole
 
 _ADDED = re.compile(r"(?P<group>[^#]+#[^.]+)\.r(?P<rank>\d+)")
 _NODE_LABEL = "ray.io/node-id"
@@ -36,24 +41,48 @@ class _Seen:
     node: str
 
 
-def placement(
-    session: str, group: str, rank: int, size: int, resources: Mapping[str, float]
-) -> tuple[PlacementGroup, int]:
+@dataclass(frozen=True, slots=True)
+class RankKind:
+    """Ranks of one role: their possible numbers, and the resources of each."""
+
+    sizes: GroupSizes
+    resources: Mapping[str, float]
+
+
+def rank_kinds(pool: PoolConfig, experts: ExpertsConfig) -> tuple[RankKind, ...]:
+    """Kinds of ranks that a pool's groups have."""
+    roles = (RankRole.ATTENTION, RankRole.EXPERTS) if pool.has_roles else (RankRole.BOTH,)
+    most = experts.most_ranks_of(*pool.sides)
+    return tuple(
+        RankKind(GroupSizes(first, most, experts.redundant, experts.spares, role), replica_resources(*each))
+        for role, first, each in zip(roles, pool.sides, pool.rank_resources, strict=True)
+    )
+
+
+def kind_of(kinds: Sequence[RankKind], rank: int) -> RankKind:
+    """The kind of a rank, by its number."""
+    return next(one for one in kinds if one.sizes.has(rank))
+
+
+def placement(session: str, group: str, rank: int, kinds: Sequence[RankKind]) -> tuple[PlacementGroup, int]:
     """The place of a rank, and its bundle there; made if there is none. Ray gives it room as soon as its node has that.
 
     Args:
-        size: ranks of the group as it is to be: a group that has no place yet gets one for all of them.
-        resources: of one rank.
+        kinds: of the group's ranks; one that has no place yet gets one for all that it starts with.
     Raises: NoPlaceYetError; what Ray raises. Blocks.
     """
-    title, bundle = placement_group_name(session, group), dict(resources)
+    title = placement_group_name(session, group)
     seen = {one.rank: one for one in _places(session) if one.group == group}
     first, own = seen.get(None), seen.get(rank)
+    begun = {number: dict(kind.resources) for kind in kinds for number in kind.sizes.start}
+    made: PlacementGroup
     if first is None:
-        made: PlacementGroup = placement_group([bundle] * size, "STRICT_PACK", name=title, lifetime="detached")
-        return made, rank
-    if rank < first.bundles:
-        return ray.util.get_placement_group(title), rank
+        made = placement_group(list(begun.values()), "STRICT_PACK", name=title, lifetime="detached")
+        first = _Seen(group, None, len(begun), "")
+    else:
+        made = ray.util.get_placement_group(title)
+    if rank in begun:
+        return made, list(begun).index(rank)
     if not first.node:
         raise NoPlaceYetError(group)
     title = f"{title}.r{rank}"
@@ -63,6 +92,7 @@ def placement(
     if own is not None:
         return ray.util.get_placement_group(title), 0
     selector = [{_NODE_LABEL: first.node}]
+    bundle = dict(kind_of(kinds, rank).resources)
     made = placement_group([bundle], "STRICT_PACK", name=title, lifetime="detached", bundle_label_selector=selector)
     return made, 0
 
@@ -87,29 +117,32 @@ class PlacedGroups:
     Args:
         groups: that have some.
         added: group and rank of those that are one rank's own.
-        room: by group, ranks that have a place, and as many more as are free on its node.
+        room: by group and role, ranks that have a place, and as many more as are free on its node.
     """
 
     groups: frozenset[str]
     added: frozenset[tuple[str, int]]
-    room: Mapping[str, int]
+    room: Mapping[tuple[str, RankRole], int]
 
 
-def placed_groups(session: str, pool: str, resources: Mapping[str, float]) -> PlacedGroups:
+def placed_groups(session: str, pool: str, kinds: Sequence[RankKind]) -> PlacedGroups:
     """Places of a pool's groups.
 
     Args:
-        resources: of one rank.
+        kinds: of their ranks.
     Raises: what Ray raises. Blocks.
     """
     seen = [one for one in _places(session) if one.group.startswith(f"{pool}#")]
     free: dict[str, dict[str, float]] = ray._private.state.available_resources_per_node()  # type: ignore[no-untyped-call]
     room = {}
     for first in (one for one in seen if one.rank is None):
-        added = sum(one.rank is not None and one.group == first.group for one in seen)
+        added = [one.rank for one in seen if one.rank is not None and one.group == first.group]
         left = free.get(first.node, {})
-        more = min((int(left.get(name, 0.0) // amount) for name, amount in resources.items() if amount), default=0)
-        room[first.group] = first.bundles + added + more
+        for kind in kinds:
+            needs = [(name, amount) for name, amount in kind.resources.items() if amount]
+            more = min((int(left.get(name, 0.0) // amount) for name, amount in needs), default=0)
+            placed = kind.sizes.first + sum(kind.sizes.has(rank) for rank in added)
+            room[first.group, kind.sizes.role] = placed + more
     return PlacedGroups(
         frozenset(one.group for one in seen),
         frozenset((one.group, one.rank) for one in seen if one.rank is not None),

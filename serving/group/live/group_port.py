@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from serving.group.core.group_course import RankSnapshot
+from serving.group.core.group_sides import RankSnapshot
 from serving.group.core.group_takeover import SeenGroup, abandoned, spare_places
 from serving.group.core.rank_life import RankName
 from serving.values.expert_map import ExpertOrder, RankEvent
-from serving.values.group import OrderAnswer, RankLease, RankPhase, RankReport, RegroupOrder
+from serving.values.group import OrderAnswer, RankLease, RankPhase, RankReport, RankRole, RegroupOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,14 @@ class FoundRanks:
         places: names of groups with a placement.
         shells: Serve's unique names of the pool's replicas.
         added: group and number of ranks with a placement of their own, because they were added to a group.
-        room: by group, largest possible number of ranks: placed ones, and free room on its node.
+        room: by group and role, largest possible number of ranks: placed ones, and free room on its node.
     """
 
     ranks: tuple[RankName, ...]
     places: frozenset[str]
     shells: frozenset[str]
     added: frozenset[tuple[str, int]] = frozenset()
-    room: Mapping[str, int] = field(default_factory=dict)
+    room: Mapping[tuple[str, RankRole], int] = field(default_factory=dict)
 
 
 class GroupPort(Protocol):
@@ -190,23 +190,20 @@ class GroupSearch:
         for group in sorted({name.group for name in names}):
             told = [one for name, one in zip(names, reports, strict=True) if name.group == group and one is not None]
             newest = max((one.lease for one in told), key=lambda lease: lease.term, default=None)
-            if newest is None:
-                groups.append(SeenGroup(group, group.partition("#")[2]))
-            else:
-                groups.append(SeenGroup(group, newest.shell, newest.term, newest.size, newest.former))
+            groups.append(SeenGroup(group, newest.shell if newest is not None else group.partition("#")[2], newest))
         return groups
 
-    async def sweep(self, found: FoundRanks, own: str, ranks: Collection[int], size: int) -> None:
+    async def sweep(self, found: FoundRanks, own: str, ranks: Collection[int], wanted: Collection[int]) -> None:
         """Remove abandoned placements.
 
         Args:
-            own: name of the caller's group. ranks: those of its ranks with a process. size: its target size.
+            own: name of the caller's group. ranks: those of its ranks with a process. wanted: those it is to have.
         """
         groups = {name.group for name in found.ranks} | {own}
         for group in abandoned(found.places, groups, found.shells):
             logger.warning("%s has a placement group but no ranks; releasing it", group)
             await self._remove(group, None)
-        for rank in spare_places([rank for group, rank in found.added if group == own], ranks, size):
+        for rank in spare_places([rank for group, rank in found.added if group == own], ranks, wanted):
             logger.warning("rank %d of %s has a placement group but no process; releasing it", rank, own)
             await self._remove(own, rank)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from serving.deadline import within
-from serving.group.core.group_course import RankSnapshot
+from serving.group.core.group_sides import RankSnapshot
 from serving.group.core.rank_life import RankName
 from serving.group.live.group_port import (
     EndRank,

@@ -1,4 +1,4 @@
-"""One rank without Ray: an instance that is built, joins its peers, serves and drains on command of its shell.
+"""One rank without Ray: it is built, joins its peers, serves and drains on command of its shell.
 
 The Ray actor forwards calls to it.
 """
@@ -9,16 +9,26 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from serving.deadline import within
 from serving.errors import ConfigError, GroupError, in_words
-from serving.group.core.group_course import LONGEST_AGE_S
 from serving.group.core.rank_life import RankLife, counted_size
 from serving.instance.live.collector import collector_off
-from serving.instance.live.instance import Instance
+from serving.instance.live.compute import GroupMember
 from serving.values.expert_map import ExpertOrder, RankEvent
-from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankPhase, RankReport, RegroupOrder
+from serving.values.group import (
+    OrderAnswer,
+    PostedOrder,
+    RankLease,
+    RankOffer,
+    RankPhase,
+    RankReport,
+    RankRole,
+    RegroupOrder,
+)
 from serving.values.instances import InstancePlace
 
 logger = logging.getLogger(__name__)
@@ -26,20 +36,73 @@ logger = logging.getLogger(__name__)
 _CAN_FOLLOW = frozenset({RankPhase.OFFERED, RankPhase.SERVING, RankPhase.LEAVING, RankPhase.LEFT})
 
 
+class RankRuntime(Protocol):
+    """Program of a rank: an instance, or the experts of a rank without sequences."""
+
+    @property
+    def member(self) -> GroupMember:
+        """Place in the group."""
+        ...
+
+    def offer(self) -> RankOffer:
+        """Facts that its peers and its shell need."""
+        ...
+
+    def follow(self, order: RegroupOrder) -> None:
+        """Compute with these members, see `GroupMember.follow`. Blocks. Raises: GroupError."""
+        ...
+
+    async def start(self) -> tuple[str, int] | None:
+        """Serve. Returns: the address for gateways; None if it has none. Raises: ConfigError, OSError."""
+        ...
+
+    def move(self, host: str) -> tuple[str, int] | None:
+        """Also listen on another address of this host. Returns: as `start`. Raises: as `start`."""
+        ...
+
+    def hold(self, share: float, stall_timeout_s: float) -> tuple[float, int | None]:
+        """Take the share of sequences that it is to request from gateways.
+
+        Returns: time that it has had work without progress [s], 0 if that is not too long; the rank for which it has
+            waited longer than a step may take.
+        """
+        ...
+
+    async def leave(self, drain_s: float) -> None:
+        """Hand its sequences on; returns when it has none."""
+        ...
+
+    def quit(self) -> None:
+        """Stop computing. Blocks for a moment."""
+        ...
+
+    def close_log(self) -> None:
+        """End the decision log, if there is one. May block."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop all parts and free the memory."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Facts for status pages and metrics."""
+        ...
+
+
 class Rank:
     """One rank. Belongs to one event loop.
 
     Args:
         founder: lease of the shell that made it.
-        make: builds the instance; slow, called on a thread.
-        stall_timeout_s: see `Instance.stalled`.
+        make: builds what it runs; slow, called on a thread.
+        stall_timeout_s: see `RankRuntime.hold`.
     """
 
     def __init__(
         self,
         place: InstancePlace,
         founder: RankLease,
-        make: Callable[[], Instance],
+        make: Callable[[], RankRuntime],
         stall_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -51,9 +114,9 @@ class Rank:
         self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._life = RankLife(founder, clock())
-        self._instance: Instance | None = None
+        self._runtime: RankRuntime | None = None
         self.address: tuple[str, int] | None = None
-        """Address for gateways, once it serves."""
+        """Address for gateways, once it serves; None for a rank without sequences."""
         self._following = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None
         self._has_quit = False
@@ -62,10 +125,10 @@ class Rank:
         """Facts of the whole group, from its shell."""
 
     async def build(self) -> None:
-        """Build the instance. A failure is in the next report."""
+        """Build what it runs. A failure is in the next report."""
         try:
             with collector_off():
-                self._instance = await asyncio.to_thread(self._make)
+                self._runtime = await asyncio.to_thread(self._make)
         except Exception as error:
             logger.exception("%s could not be built", self.place.replica)
             self._life.enter(RankPhase.FAILED, in_words(error))
@@ -75,28 +138,25 @@ class Rank:
     def hold(self, asker: RankLease) -> RankReport:
         """Renew a shell's lease, or let the shell take the rank over; with term 0, only report."""
         self._life.hold(asker, self._clock())
-        instance, life = self._instance, self._life
-        if instance is not None:
-            instance.server.share = life.lease.share
-        order = instance.member.order if instance is not None else None
-        stalled = instance is not None and instance.stalled(self._stall_timeout_s)
-        return RankReport(
-            lease=life.lease,
-            phase=life.phase,
-            pid=os.getpid(),
-            node=self.place.node,
-            offer=instance.offer() if instance is not None else None,
-            members=tuple(one.pid for one in sorted(order.offers, key=lambda one: one.rank))
-            if order is not None
-            else (),
-            epoch=order.epoch if order is not None else 0,
-            raised=instance.member.raised if order is not None and instance is not None else 0,
-            version=instance.member.version if instance is not None else 0,
-            using=instance.member.using if instance is not None else 0,
-            stalled_s=min(instance.loop.progress_age_s(), LONGEST_AGE_S) if instance is not None and stalled else 0.0,
-            problem=life.problem,
-            late_peer=instance.late_peer() if instance is not None and order is not None else None,
-            orders=self.mailbox.waiting(),
+        runtime, life = self._runtime, self._life
+        report = RankReport(
+            life.lease, life.phase, os.getpid(), self.place.node, problem=life.problem, orders=self.mailbox.waiting()
+        )
+        if runtime is None:
+            return report
+        stalled_s, late_peer = runtime.hold(life.lease.share, self._stall_timeout_s)
+        member = runtime.member
+        report = replace(report, offer=runtime.offer(), version=member.version, using=member.using, stalled_s=stalled_s)
+        order = member.order
+        if order is None:
+            return report
+        return replace(
+            report,
+            members=order.processes(),
+            experts=order.processes(with_experts=True),
+            epoch=order.epoch,
+            raised=member.raised,
+            late_peer=late_peer,
         )
 
     async def follow(self, order: RegroupOrder) -> bool:
@@ -109,14 +169,14 @@ class Rank:
         Raises: GroupError if it cannot follow, so that no epoch starts with it.
         """
         async with self._following:
-            instance, phase = self._instance, self._life.phase
-            if instance is None or self._has_quit or phase not in _CAN_FOLLOW:
+            runtime, phase = self._runtime, self._life.phase
+            if runtime is None or self._has_quit or phase not in _CAN_FOLLOW:
                 raise GroupError(f"{self.place.replica} is {phase.value} and is not part of a group")
             try:
-                await asyncio.to_thread(instance.follow, order)
+                await asyncio.to_thread(runtime.follow, order)
                 if phase is not RankPhase.OFFERED:
                     return False
-                self.address = await instance.start()
+                self.address = await runtime.start()
             except (GroupError, ConfigError, OSError) as error:
                 logger.exception("%s could not join its group", self.place.replica)
                 if phase is RankPhase.OFFERED:
@@ -126,15 +186,14 @@ class Rank:
             return True
 
     def listen_at(self, host: str) -> None:
-        """Listen on another address of this host too, as `Instance.move`."""
-        if self._instance is not None:
-            self._instance.move(host)
-            self.address = self._instance.address
+        """Listen on another address of this host too."""
+        if self._runtime is not None:
+            self.address = self._runtime.move(host)
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """Start an epoch, whose members have all received the order."""
-        if self._instance is not None and self._instance.member.order is not None:
-            self._instance.member.begin(epoch, members)
+        if self._runtime is not None and self._runtime.member.order is not None:
+            self._runtime.member.begin(epoch, members)
 
     async def move(self, asker: RankLease, orders: Sequence[ExpertOrder]) -> tuple[RankEvent, ...]:
         """Carry out commands of the shell's mover.
@@ -142,8 +201,8 @@ class Rank:
         Returns: events of all commands, after the last of them is done or has failed.
         Raises: GroupError if another shell holds this rank, or the rank has not joined yet.
         """
-        instance = self._instance
-        if asker.shell != self._life.lease.shell or instance is None or instance.member.order is None:
+        runtime = self._runtime
+        if asker.shell != self._life.lease.shell or runtime is None or runtime.member.order is None:
             raise GroupError(f"{self.place.replica} accepts no expert moves from shell {asker.shell}")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[RankEvent, ...]] = loop.create_future()
@@ -156,7 +215,7 @@ class Rank:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(settle, events)
 
-        instance.member.carry_out(orders, answered)
+        runtime.member.carry_out(orders, answered)
         return await done
 
     def leave(self, drain_s: float) -> None:
@@ -171,47 +230,51 @@ class Rank:
         """Stop computing with the group, which continues without this rank. Idempotent."""
         async with self._following:
             self._has_quit = True
-            if self._instance is not None:
-                await asyncio.to_thread(self._instance.quit)
+            if self._runtime is not None:
+                await asyncio.to_thread(self._runtime.quit)
 
     def close_log(self) -> None:
         """End the decision log, if there is one. May block."""
-        if self._instance is not None:
-            self._instance.close_log()
+        if self._runtime is not None:
+            self._runtime.close_log()
 
     def lapsed(self) -> bool:
         """Whether no shell has renewed the lease for too long. Call it every second."""
         return self._life.lapsed(self._clock())
 
     async def stop(self) -> None:
-        """Stop the instance and release its memory. Remaining sequences are lost."""
+        """Stop what it runs and release its memory. Remaining sequences are lost."""
         if self._leaving is not None:
             self._leaving.cancel()
-        instance, self._instance = self._instance, None
-        if instance is not None:
-            await instance.stop()
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.stop()
 
     def facts(self) -> dict[str, Any]:
-        """Facts for status pages and metrics: those of the instance, its group and its shell."""
-        assert self._instance is not None
-        order = self._instance.member.order
-        members = len(order.offers) if order is not None else 0
-        self._size = counted_size(self._size, self._life.lease.size, members)
+        """Facts for status pages and metrics: those of what it runs, its group and its shell."""
+        assert self._runtime is not None
+        order = self._runtime.member.order
+        lease = self._life.lease
+        members = order.members if order is not None else ()
+        self._size = counted_size(self._size, lease.ranks, len(members))
         return {
             "pid": os.getpid(),
             "group": self._rank.group,
             "rank": self._rank.number,
+            "role": self._rank.role.value,
             "ranks": self._size,
-            "ranks_wanted": self._life.lease.size,
-            "shell": self._life.lease.shell,
-            "shell_pid": self._life.lease.pid,
+            "ranks_wanted": lease.ranks,
+            "expert_ranks": lease.expert_size,
+            "first_expert": self._rank.most // 2 if self._rank.role is not RankRole.BOTH else None,
+            "shell": lease.shell,
+            "shell_pid": lease.pid,
             "of_group": self.shown,
-            **self._instance.facts(),
+            **self._runtime.facts(),
         }
 
     async def _leave(self, drain_s: float) -> None:
-        assert self._instance is not None
-        await self._instance.server.leave(drain_s)
+        assert self._runtime is not None
+        await self._runtime.leave(drain_s)
         self._life.enter(RankPhase.LEFT)
 
 

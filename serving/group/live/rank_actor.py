@@ -14,22 +14,21 @@ import ray
 from hardware.ray_resources import allocated_npu_ids
 from serving.cluster.identity import SocketKeeper
 from serving.cluster.logs import log_to_stderr
-from serving.cluster.membership import Announcer, Member
+from serving.cluster.membership import NO_ADDRESS, Announcer, Member
 from serving.cluster.model_parcels import with_model_here
 from serving.cluster.node_numbers import disk_marks, own_number
 from serving.cluster.nodes import link_host, new_segment_path, own_npu_share, sweep_forever
-from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.serve import ServeConfig
 from serving.deadline import within
+from serving.group.core.group_sides import rank_place
 from serving.group.core.rank_life import LEASE_S, RankName
-from serving.group.live.group_places import remove_placement
-from serving.group.live.rank import Rank
+from serving.group.live.group_places import rank_kinds, remove_placement
+from serving.group.live.rank import Rank, RankRuntime
 from serving.ids import NodeId
-from serving.instance.live.instance import Instance
 from serving.kvpool.live.pool_control import PoolViewFollower
 from serving.values.expert_map import ExpertOrder, RankEvent
 from serving.values.group import OrderAnswer, PostedOrder, RankLease, RankReport, RegroupOrder
-from serving.values.instances import InstancePlace, RankPlace
+from serving.values.instances import InstancePlace
 from serving.values.pool_view import PoolView
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,6 @@ class RankActor:
 
     def __init__(self, order: RankOrder) -> None:
         log_to_stderr(order.config.cluster.log_format)
-        keep_on_loopback()
         self._order = order = replace(order, config=with_model_here(order.config))
         config, name = order.config, order.name
         node = NodeId(ray.get_runtime_context().get_node_id())
@@ -75,8 +73,11 @@ class RankActor:
             segment_path=new_segment_path(name.session, node, f"{name.replica.replace('#', '-')}-{name.birth}"),
             link_host=link_host(),
             threads=config.threads_per_instance(os.cpu_count() or 1, own_npu_share()),
-            rank=RankPlace(
-                name.rank, order.founder.size, config.experts.most_ranks_of(config.pools[name.pool].ep), name.group
+            rank=rank_place(
+                name.group,
+                name.rank,
+                order.founder,
+                [kind.sizes for kind in rank_kinds(config.pools[name.pool], config.experts)],
             ),
         )
         self._incarnation = uuid.uuid4().hex
@@ -105,8 +106,10 @@ class RankActor:
         """See `Rank.follow`. Effects: the first call announces the rank to gateways."""
         if await self._rank.follow(order):
             self._announcer.start(self._describe)
-            self._keeper.start(self._rank.listen_at)
             self._tasks.append(asyncio.create_task(sweep_forever(self._order.name.session)))
+            if self._rank.address is None:
+                return
+            self._keeper.start(self._rank.listen_at)
             if (config := self._order.config).cluster.ray_metrics:
                 from serving.cluster.ray_metrics import rank_place, relay_instance
 
@@ -155,9 +158,19 @@ class RankActor:
         """Never returns: Ray ends the call of a waiting shell when the process ends."""
         await asyncio.Event().wait()
 
-    def _make(self) -> Instance:
+    def _make(self) -> RankRuntime:
         order = self._order
+        if not self._has_attention:
+            from serving.group.live.expert_runtime import ExpertRuntime
+
+            return ExpertRuntime(order.config, self._place, self._keeper.secrets, self._view, gently=order.gently)
+        from serving.instance.live.instance import Instance  # not needed in the process of an expert rank
+
         return Instance(order.config, self._place, self._keeper.secrets, self._view, gently=order.gently)
+
+    @property
+    def _has_attention(self) -> bool:
+        return self._place.rank is not None and self._place.rank.role.has_attention
 
     async def _build(self) -> None:
         config = self._order.config
@@ -191,8 +204,7 @@ class RankActor:
             os._exit(0)
 
     def _describe(self) -> Member:
-        assert self._rank.address is not None
-        host, port = self._rank.address
+        host, port = self._rank.address or NO_ADDRESS
         return Member(
             replica=self._place.replica,
             pool=self._place.pool,

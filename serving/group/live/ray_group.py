@@ -14,14 +14,20 @@ from typing import Any, TypeVar
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from hardware.ray_resources import replica_resources
 from serving.cluster.gcs_store import ActorLookup
 from serving.cluster.membership import NAMESPACE
 from serving.cluster.serve_replicas import replicas_among
 from serving.config.serve import ServeConfig
 from serving.deadline import within
 from serving.group.core.rank_life import RankName
-from serving.group.live.group_places import NoPlaceYetError, placed_groups, placement, remove_placement
+from serving.group.live.group_places import (
+    NoPlaceYetError,
+    kind_of,
+    placed_groups,
+    placement,
+    rank_kinds,
+    remove_placement,
+)
 from serving.group.live.group_port import (
     AnswerOperator,
     Begin,
@@ -62,9 +68,7 @@ class RayGroup:
     ) -> None:
         self._session, self._config, self._pool = session, config, pool
         self._secret = secret
-        section = config.pools[pool]
-        self._resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
-        """Of one rank."""
+        self._kinds = rank_kinds(config.pools[pool], config.experts)
         self._died = died
         self._actors: dict[RankName, Any] = {}
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
@@ -79,7 +83,7 @@ class RayGroup:
         listed: list[dict[str, str]] = await _of_ray(partial(ray.util.list_named_actors, all_namespaces=True))
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
         shells = frozenset(one.unique_id for one in replicas_among(listed) if one.deployment_id.name == self._pool)
-        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._resources))
+        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._kinds))
         ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
         return FoundRanks(ranks, places.groups, shells, places.added, places.room)
 
@@ -152,13 +156,13 @@ class RayGroup:
         await _of_ray(partial(remove_placement, self._session, group, rank))
 
     def _make(self, name: RankName, founder: RankLease, gently: bool) -> Any:
-        place, bundle = placement(name.session, name.group, name.rank, founder.size, self._resources)
+        place, bundle = placement(name.session, name.group, name.rank, self._kinds)
         actor_class: Any = RankActor
         return actor_class.options(
             name=name.actor,
             namespace=NAMESPACE,
             lifetime="detached",
-            resources=self._resources,
+            resources=kind_of(self._kinds, name.rank).resources,
             scheduling_strategy=PlacementGroupSchedulingStrategy(place, placement_group_bundle_index=bundle),
         ).remote(RankOrder(self._config, name, founder, self._secret, gently))
 

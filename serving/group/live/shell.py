@@ -8,7 +8,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -17,17 +17,22 @@ from serving.errors import GroupError
 from serving.group.core.group_course import (
     BeginDrain,
     Dismiss,
-    GroupSizes,
     Kill,
     Make,
     Regroup,
-    mend,
-    waiting_spares,
-    whole,
+    mend_sides,
 )
 from serving.group.core.group_experts import ExpertRules
-from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, former_size, unbuildable
-from serving.group.core.group_takeover import orphan
+from serving.group.core.group_growth import MOST_TRIES, GroupGrowth, given_up, grown, resized, shut, unbuildable
+from serving.group.core.group_sides import (
+    GroupSide,
+    GroupSizes,
+    first_lease,
+    waiting_spares,
+    wanted_ranks,
+    whole_sides,
+)
+from serving.group.core.group_takeover import next_lease, orphan
 from serving.group.core.rank_life import RankName, outranks
 from serving.group.live.group_moves import GroupMoves
 from serving.group.live.group_port import (
@@ -58,7 +63,7 @@ class GroupShell:
 
     Args:
         session: name of the start of the system. pool: of the group.
-        sizes: that the group may have.
+        sizes: that the group may have, one for each role of its ranks.
         shell: Serve's unique name of this replica.
         port_of: makes the port, which reports each rank that dies.
         silence_s: a rank that does not respond for longer is frozen.
@@ -70,7 +75,7 @@ class GroupShell:
         self,
         session: str,
         pool: str,
-        sizes: GroupSizes,
+        sizes: Sequence[GroupSizes],
         shell: str,
         port_of: Callable[[Callable[[RankName], None]], GroupPort],
         silence_s: float,
@@ -90,7 +95,7 @@ class GroupShell:
         self._search = GroupSearch(self._port, session, pool)
         self._orders = SizeOrders(self._port, sizes, self)
         self._growth = GroupGrowth()
-        self.lease: RankLease = RankLease(shell, os.getpid(), 0, sizes.first)
+        self.lease: RankLease = first_lease(shell, os.getpid(), 0, sizes)
         self._moves = GroupMoves(self._port, rules or ExpertRules(), lambda: self.lease, clock)
         self.group = ""
         """Its name, once there is one; contains the name of the shell that founded the group."""
@@ -112,9 +117,8 @@ class GroupShell:
             if self._clock() - swept_at > SWEEP_PERIOD_S:
                 swept_at = self._clock()
                 with contextlib.suppress(RankSilentError):
-                    await self._search.sweep(
-                        await self._port.found(), self.group, self.ranks.known, self._sizes.room_of(self.size)
-                    )
+                    found = await self._port.found()
+                    await self._search.sweep(found, self.group, self.ranks.known, wanted_ranks(self.sides))
         if self.lost:
             self._moves.close()
             logger.error("another shell holds %s; this one exits", self.group)
@@ -133,8 +137,8 @@ class GroupShell:
                     break
             while not self.lost and not self._closing:
                 await self.round()
-                if whole(self.ranks.snapshots(), self.size, self._spares):
-                    logger.info("%s serves with %d ranks, processes %s", self.group, self.size, self.ranks.pids)
+                if whole_sides(self.ranks.snapshots(), self.sides):
+                    logger.info("%s serves with %d ranks, processes %s", self.group, self.lease.ranks, self.ranks.pids)
                     return self.formed.set()
                 await self.ranks.wait(self._period_s)
             if self.lost:  # another shell was faster
@@ -151,18 +155,16 @@ class GroupShell:
         if self.lost or self._closing:
             return
         if not self.formed.is_set() and not self.adopted:
-            problem = unbuildable(self.ranks.snapshots(), self._births, self.size, MOST_TRIES)
+            problem = unbuildable(self.ranks.snapshots(), self._births, self.sides, MOST_TRIES)
             if problem:
                 await self._remove()
                 raise GroupError(problem)
         await self._orders.obey(self.ranks.known, self.ranks.snapshots(), self._moves.experts.pace.to_drain())
         await self._give_up_growing()
-        due = partial(
-            mend, self.ranks.snapshots(), self.size, self._silence_s, former=self._growth.former, spares=self._spares
-        )
+        due = partial(mend_sides, self.ranks.snapshots(), self.sides, self._silence_s)
         orders = due()
-        self._moves.experts.journal.set_spares(waiting_spares(self.ranks.snapshots(), self.size, self._spares))
-        if not orders and self._moves.stuck(self.ranks.known, self.size):
+        self._moves.experts.journal.set_spares(waiting_spares(self.ranks.snapshots(), self.sides))
+        if not orders and self._moves.stuck(self.ranks.known, self._numbers):
             orders = due(anew=True)
         fenced = True
         for order in orders:
@@ -190,7 +192,7 @@ class GroupShell:
         self._moves.close()
         if self.lost or not self.group:
             return
-        await self.resize(0)
+        await self.resize(shut(self.lease))
         await self.ranks.tell_all(Leave(drain_s), CALL_DEADLINE_S)
         while any(not known.dead and known.serves for known in self.ranks.known.values()):
             await self.ranks.wait(self._period_s)
@@ -199,20 +201,19 @@ class GroupShell:
         await self._remove()
 
     @property
-    def _spares(self) -> int:
-        return self._sizes.spares_of(self.size)
+    def sides(self) -> list[GroupSide]:
+        """Implements `SizedGroup.sides`."""
+        return [one.side(self.lease) for one in self._sizes]
 
     @property
-    def size(self) -> int:
-        """Implements `SizedGroup.size`."""
-        return self.lease.size
+    def _numbers(self) -> int:
+        """Number behind the highest rank of the group's size."""
+        return self.sides[-1].full
 
-    async def resize(self, size: int) -> None:
-        """Implements `SizedGroup.resize`; 0 = the group shuts down."""
-        lease = self.lease
-        former = former_size(lease.size, lease.former, size)
-        self._growth = GroupGrowth(former, self._births)
-        self.lease = RankLease(lease.shell, lease.pid, lease.term + 1, size, former)
+    async def resize(self, lease: RankLease) -> None:
+        """Implements `SizedGroup.resize`."""
+        self.lease = lease
+        self._growth = GroupGrowth(self.sides, self._births)
         await self._hold_all()
         self.ranks.wake()
 
@@ -231,7 +232,7 @@ class GroupShell:
         while True:
             try:
                 found = await self._port.found()
-                await self._search.sweep(found, self.group, self.ranks.known, self._sizes.room_of(self.size))
+                await self._search.sweep(found, self.group, self.ranks.known, wanted_ranks(self.sides))
                 groups = await self._search.groups(found, RankLease(self.lease.shell, self.lease.pid, 0))
             except RankSilentError:
                 logger.exception("cannot look for groups; trying again")
@@ -243,16 +244,14 @@ class GroupShell:
         taken = orphan(groups, found.shells - {self.lease.shell})  # its own group, if another shell has it in part
         self.adopted = taken is not None
         self.group = taken.name if taken is not None else f"{self._pool}#{self.lease.shell}"
-        term = taken.term + 1 if taken is not None else 1
-        size = taken.size if taken is not None and taken.size is not None else self._sizes.first
-        self.lease = RankLease(self.lease.shell, self.lease.pid, term, size, taken.former if taken is not None else 0)
+        self.lease = next_lease(taken, self.lease, self._sizes)
         for name in sorted(found.ranks):
             if name.group == self.group:
                 if name.rank in self.ranks.known:  # it is ending
                     await self.ranks.end_process(self.ranks.known[name.rank])
                 self.ranks.known[name.rank] = KnownRank(name, self._clock())
                 self._births[name.rank] = name.birth
-        self._growth = GroupGrowth(self.lease.former, self._births)
+        self._growth = GroupGrowth(self.sides, self._births)
 
     async def _hold_all(self) -> None:
         await asyncio.gather(*(self._hold(known) for known in list(self.ranks.known.values()) if not known.dead))
@@ -289,19 +288,21 @@ class GroupShell:
     async def _forget(self, rank: int) -> None:
         """Drop a rank whose process has ended."""
         del self.ranks.known[rank]
-        if rank >= self._sizes.room_of(self.size):
+        if rank not in wanted_ranks(self.sides):
             await self.ranks.did(self._port.remove(self.group, rank), f"remove the place of rank {rank}")
         self.ranks.wake()  # the next round comes at once, and makes another
 
     async def _give_up_growing(self) -> None:
         """Return to the former size if a new rank cannot be built."""
-        growth = self._growth
-        if growth and whole(self.ranks.snapshots(), self.size, self._spares):
-            self._growth, self.lease = GroupGrowth(), msgspec.structs.replace(self.lease, former=0)
-        elif growth and growth.hopeless(self._births):
+        lease = grown(self.lease, self.ranks.snapshots(), self.sides)
+        if lease != self.lease:
+            self.lease = lease
+            self._growth = GroupGrowth(self.sides, self._births)
+        side = self._growth.hopeless(self._births)
+        if side is not None:
             self._moves.experts.journal.not_grown()
-            logger.error("%s", growth.given_up(self.group, self.size))
-            await self.resize(growth.former)
+            logger.error("%s", given_up(self.group, side))
+            await self.resize(resized(self.lease, side.role, side.former))
 
     async def _regroup(self, due: Regroup) -> None:
         """Have all members follow, then start the epoch. If a member does not follow, a later round regroups again.
@@ -309,7 +310,7 @@ class GroupShell:
         The epoch starts at newcomers first, so that serving ranks continue in the old one while a new process warms up.
         """
         known = [self.ranks.known[offer.rank] for offer in due.members]
-        new_map = await self._moves.regroup(due, known, self.size)
+        new_map = await self._moves.regroup(due, known, self._numbers)
         if new_map is None:
             return
         order = RegroupOrder(due.epoch, new_map, tuple(msgspec.structs.replace(one, held=()) for one in due.members))
@@ -317,6 +318,8 @@ class GroupShell:
         left = [self.ranks.known[rank] for rank in due.left]
         if not all(await asyncio.gather(*(self.ranks.tell(one, Follow(order), FOLLOW_DEADLINE_S) for one in known))):
             return
+        if due.keeps_epoch:
+            self._moves.admit(order, known)
         if all(await asyncio.gather(*(self.ranks.quit(one) for one in left))):
             new = [one for one in known if one.report is not None and one.report.phase is RankPhase.OFFERED]
             for some in (new, [one for one in known if one not in new]):

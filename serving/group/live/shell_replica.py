@@ -13,8 +13,8 @@ from hardware.units import MIB
 from serving.cluster.logs import log_beside_serve
 from serving.cluster.serve_replicas import keep_on_loopback
 from serving.config.serve import ServeConfig
-from serving.group.core.group_course import GroupSizes
 from serving.group.core.group_experts import ExpertRules
+from serving.group.live.group_places import rank_kinds
 from serving.group.live.ray_group import RayGroup
 from serving.group.live.shell import GroupShell
 
@@ -35,11 +35,10 @@ class ShellDeployment:
         keep_on_loopback()
         self._drain_s = config.engine.drain_s
         self._leaving = False
-        ep = config.pools[pool].ep
         self._shell = GroupShell(
             session,
             pool,
-            GroupSizes(ep, config.experts.most_ranks_of(ep), config.experts.redundant, config.experts.spares),
+            [kind.sizes for kind in rank_kinds(config.pools[pool], config.experts)],
             serve.get_replica_context().replica_id.unique_id,
             partial(RayGroup, session, config, pool, secret),
             config.health.replaced_after_s,

@@ -21,8 +21,9 @@ from serving.instance.executors.prompt_logprobs import prompt_logprobs
 from serving.model.kv_cache import KvCache
 from serving.model.model import Model
 from serving.model.native.bind import BoundModel, ExpertShapes, bind_cache
-from serving.model.native.layout import GrammarFunctions, NativeFailure
+from serving.model.native.layout import GrammarFunctions
 from serving.model.native.library import Library, load
+from serving.model.native.rank_group import EngineHandle
 from serving.model.sampler import Sampled, sample
 from serving.values.sequence import TokenLogprobs
 from serving.values.step_plan import SequenceResult, SequenceStep, StepPlan, StepResult
@@ -218,30 +219,21 @@ class NativeExecutor:
 # A cm_engine in Python: the native library's threads and scratch memory for the steps of one instance.
 
 
-class NativeEngine:
-    """A cm_engine: the library's threads and scratch memory."""
+class NativeEngine(EngineHandle):
+    """A cm_engine that takes steps: the library's threads and scratch memory."""
 
     def __init__(
         self, library: Library, bound: BoundModel, cache: KvCache, threads: int, max_rows: int, context: int
     ) -> None:
-        self._functions = library.functions
+        super().__init__(library)
         self._kept = bound, cache
-        self._address = ctypes.c_void_p()
         struct = bind_cache(cache)
-        model, place = ctypes.byref(bound.struct), ctypes.byref(self._address)
-        library.check(self._functions.cm_engine_new(model, ctypes.byref(struct), threads, max_rows, context, place))
-
-    def __del__(self) -> None:
-        self._functions.cm_engine_free(self._address)
-
-    @property
-    def address(self) -> ctypes.c_void_p:
-        """Address of the cm_engine; valid while this object exists."""
-        return self._address
+        model, place = ctypes.byref(bound.struct), ctypes.byref(self.address)
+        library.check(self.functions.cm_engine_new(model, ctypes.byref(struct), threads, max_rows, context, place))
 
     def use_grammars(self, functions: Sequence[int]) -> None:
         """Allow batches to have matchers from now on. Args: functions: addresses in the order of `GrammarFunctions`."""
-        self._functions.cm_engine_use_grammars(self._address, ctypes.byref(GrammarFunctions(*functions)))
+        self.functions.cm_engine_use_grammars(self.address, ctypes.byref(GrammarFunctions(*functions)))
 
     def step(self, batch: NativeBatch, answer: NativeAnswer) -> None:
         """Compute one step; releases the GIL.
@@ -249,10 +241,4 @@ class NativeEngine:
         Raises: EngineError with the library's message; GroupError if other ranks of a group caused it.
         Effects: fills the answer.
         """
-        self.check(self._functions.cm_step(self._address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)))
-
-    def check(self, result: int) -> None:
-        """Raises: EngineError or GroupError with the library's message if a function did not return 0."""
-        if result:
-            kind = GroupError if result == NativeFailure.GROUP else EngineError
-            raise kind(self._functions.cm_error_text().decode(errors="replace"))
+        self.check(self.functions.cm_step(self.address, ctypes.byref(batch.struct), ctypes.byref(answer.struct)))

@@ -35,8 +35,9 @@ from serving.instance.live.pool_access import PoolAccess
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import PoolContextCache
 from serving.model.dense_form import served_architecture
-from serving.model.kv_cache import KvCache, split_layers
+from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvLayout
+from serving.model.kv_shape import split_layers
 from serving.model.loader import load_model, product_forms
 from serving.model.model import Model
 from serving.model.native import library

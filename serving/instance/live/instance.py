@@ -30,7 +30,7 @@ from serving.sockets.secrets import ClusterSecrets
 from serving.telemetry.decision_writer import writer_in
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.health import LinkLimits, StepLimits
-from serving.values.instances import InstancePlace
+from serving.values.instances import CRASHED_AGE_S, InstancePlace
 from serving.values.pool_view import PoolView
 from serving.wire.messages import InstanceWelcome
 
@@ -152,13 +152,27 @@ class Instance:
         """Address to which gateways connect, once started."""
         return self.server.address
 
-    def move(self, host: str) -> None:
+    def move(self, host: str) -> tuple[str, int]:
         """Also listen on another address of this host, and report that one to gateways and pullers from now on.
 
-        Raises: as `start`.
+        Returns, raises: as `start`.
         """
         self._segment_server.move(host)
         self.server.move(host)
+        return self.address
+
+    def hold(self, share: float, stall_timeout_s: float) -> tuple[float, int | None]:
+        """Take the share of its usual sequences that this rank is to request, see `Status.share`.
+
+        Returns: time that it has had work without progress [s], 0 unless `stalled`; and `late_peer`.
+        """
+        self.server.share = share
+        stalled_s = min(self.loop.progress_age_s(), CRASHED_AGE_S) if self.stalled(stall_timeout_s) else 0.0
+        return stalled_s, self.late_peer() if self.member.order is not None else None
+
+    async def leave(self, drain_s: float) -> None:
+        """Hand its sequences on, see `InstanceServer.leave`."""
+        await self.server.leave(drain_s)
 
     def quit(self) -> None:
         """Stop computing, for this rank and its peers; the step in flight is void. Takes at most a few seconds."""

@@ -23,6 +23,7 @@ size_t attention_bytes(const cm_model& model, const cm_cache& cache, int max_row
 // Scratch memory, aligned to 64 bytes, for steps of at most this many rows over contexts of at most this many tokens.
 inline size_t attention_scratch_bytes(const cm_model& model, const cm_cache& cache, int max_rows, int max_context,
                                       int threads) {
+    if (model.heads == 0) return 0;  // experts only
     return model.form == CM_BF16 ? attention_bytes<bf16>(model, cache, max_rows, max_context, threads)
                                  : attention_bytes<float>(model, cache, max_rows, max_context, threads);
 }

@@ -119,7 +119,8 @@ extern "C" CM_EXPORT int64_t cm_size_of(const char* name) {
         {"cm_draft_layer", sizeof(cm_draft_layer)}, {"cm_cache", sizeof(cm_cache)}, {"cm_batch", sizeof(cm_batch)},
         {"cm_sequence", sizeof(cm_sequence)},       {"cm_answer", sizeof(cm_answer)},
         {"cm_matcher", sizeof(cm_matcher)},         {"cm_grammar_functions", sizeof(cm_grammar_functions)},
-        {"cm_window_shape", sizeof(cm_window_shape)}, {"cm_group_place", sizeof(cm_group_place)}};
+        {"cm_window_shape", sizeof(cm_window_shape)}, {"cm_group_place", sizeof(cm_group_place)},
+        {"cm_expert_sizes", sizeof(cm_expert_sizes)}};
     for (const auto& [known, size] : sizes)
         if (std::strcmp(known, name) == 0) return static_cast<int64_t>(size);
     return 0;

@@ -2,11 +2,28 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "interface.h"
 #include "kernels.h"
 #include "round.h"
 #include "team.h"
+
+namespace cm {
+
+// The model of an engine with experts only: of the rest it has the sizes that an exchange needs.
+struct ExpertNets {
+    explicit ExpertNets(const cm_expert_sizes& sizes);
+    ExpertNets(const ExpertNets&) = delete;
+    ExpertNets& operator=(const ExpertNets&) = delete;
+
+    cm_linear gate_up, down;  // of any expert, without weights
+    std::vector<cm_block> blocks;
+    cm_model model;
+};
+
+}  // namespace cm
 
 struct cm_engine {
     cm_engine(const cm_model& m, const cm_cache& c, int threads, int rows, int context)
@@ -33,6 +50,7 @@ struct cm_engine {
     size_t scratch_bytes = 0;
     cm_grammar_functions grammar{};  // all null: no sequence has a matcher
     cm::Group* group = nullptr;  // owned; null: all experts are here
+    std::unique_ptr<cm::ExpertNets> nets;  // null: a whole model
 };
 
 namespace cm {

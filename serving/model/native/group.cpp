@@ -41,7 +41,7 @@ int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int
     return CM_OK;
 }
 
-Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows)
+Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, std::vector<ub::Window> windows)
     : place_(place),
       model_(model),
       deadline_(place.deadline_ns),
@@ -58,7 +58,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, std::vector<ub:
     }
     exchange_.use_map(used_.version);
     wait_as_members();
-    const size_t room = exchange_.shape().max_entries();
+    const size_t room = static_cast<size_t>(max_rows) * static_cast<size_t>(model.top_k);
     received_.resize(room);
     used_slots_.reserve(static_cast<size_t>(place.slots));
     jobs_.reserve(room);
@@ -112,6 +112,18 @@ bool Group::await_slower_peers(ub::Deadline deadline) {
     return !none() && exchange_.await_ask(deadline, none) && exchange_.asked();
 }
 
+void Group::take_sources() {
+    if (!new_sources_.exchange(false)) return;
+    std::lock_guard<std::mutex> guard(lock_);
+    for (const SourceChange& change : changes_) {
+        if (change.window)
+            exchange_.admit(change.rank, *change.window);
+        else
+            exchange_.drop(change.rank);
+    }
+    changes_.clear();
+}
+
 // If the newest map sends rows to a rank which is no member any more, nobody would compute them: this rank lacks the
 // epoch's map, and fails instead.
 bool Group::take_map() {
@@ -128,7 +140,9 @@ bool Group::take_map() {
 }
 
 ub::Outcome Group::check_homes() const {
-    const ub::RankSet gone = used_.ranks & ~exchange_.members();
+    if (!ub::asks(exchange_.role())) return {};
+    const ub::RankSet own = ub::answers(exchange_.role()) ? ub::just(exchange_.self()) & exchange_.members() : 0;
+    const ub::RankSet gone = used_.ranks & ~(exchange_.answering() | own);
     return gone ? exchange_.mismatch(static_cast<uint32_t>(__builtin_ctzll(gone))) : ub::Outcome{};
 }
 
@@ -137,6 +151,9 @@ bool Group::recover() {
     if (!exchange_.await_epoch(lost ? ub::Clock::now() + kShellPatience : deadline())) return false;
     {
         std::lock_guard<std::mutex> guard(lock_);
+        for (const SourceChange& change : changes_)
+            if (change.window) exchange_.replace(change.rank, *change.window);
+        changes_.clear();
         for (const Peer& peer : newcomers_) {
             exchange_.replace(peer.rank, peer.window);
             watch_.add(peer.rank, peer.process);  // if that fails the shell reports its death
@@ -153,7 +170,7 @@ bool Group::recover() {
 }
 
 bool Group::await_ask(ub::Deadline deadline) {
-    const auto wants = [this] { return wanted_.load() || new_map_.load(); };
+    const auto wants = [this] { return wanted_.load() || new_map_.load() || new_sources_.load(); };
     const ub::Outcome outcome = exchange_.await_ask(deadline, wants);
     if (outcome.ending == ub::Ending::kLate) return false;
     return note(outcome) && exchange_.asked();
@@ -168,6 +185,20 @@ int32_t Group::set_peer(uint32_t rank, const ub::Window& window, int32_t process
     std::lock_guard<std::mutex> guard(lock_);
     newcomers_.push_back({rank, window, process});
     return CM_OK;
+}
+
+bool Group::settled() {
+    std::lock_guard<std::mutex> guard(lock_);
+    return changes_.empty() && newcomers_.empty();
+}
+
+void Group::change_source(const SourceChange& change) {
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        changes_.push_back(change);
+    }
+    new_sources_.store(true);
+    ub::ring(exchange_.window(exchange_.self()).bell());
 }
 
 int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) {
@@ -198,7 +229,7 @@ void Group::counts(uint64_t* to) const {
 // Rows announced in this round, and their results.
 void Group::count_bytes(int64_t row_bytes) {
     const uint64_t result_bytes = exchange_.shape().result_bytes;
-    ub::Exchange::for_each(exchange_.members() & ~ub::just(exchange_.self()), [&](uint32_t rank) {
+    ub::Exchange::for_each(exchange_.answering(), [&](uint32_t rank) {
         const uint64_t entries = dispatch_->sent(rank);
         add(row_bytes_[rank], entries * static_cast<uint64_t>(row_bytes));
         add(result_bytes_[rank], entries * result_bytes);

@@ -2,7 +2,7 @@
 // slots.
 //
 // A step of the engine asks the peers that hold its rows' experts, layer by layer; while it waits for them, it serves
-// theirs. A rank without a step serves whoever asks. A step that a peer's death interrupts is redone in the next epoch: the
+// theirs. A rank without a step, or without attention, serves whoever asks. A step that a peer's death interrupts is redone in the next epoch: the
 // same batch, hence the same rows of the cache and the same tokens.
 #pragma once
 #include <array>
@@ -35,6 +35,12 @@ struct Peer {
     int32_t process;
 };
 
+// A rank that only asks has joined, or left, within an epoch.
+struct SourceChange {
+    uint32_t rank;
+    std::optional<ub::Window> window;  // none: it has left
+};
+
 // 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert. homes: [layers][CM_MAP_POSITIONS][experts].
 int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
                   const uint32_t* homes);
@@ -42,10 +48,12 @@ int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int
 class Group {
   public:
     // windows: opened, by rank. Throws std::bad_alloc.
-    Group(const cm_group_place& place, const cm_model& model, std::vector<ub::Window> windows);
+    // max_rows: computed at once, times the experts of a row.
+    Group(const cm_group_place& place, const cm_model& model, int max_rows, std::vector<ub::Window> windows);
 
     const ub::Awaited& awaited() const { return exchange_.awaited(); }
     const ub::WindowShape& shape() const { return exchange_.shape(); }
+    bool asks() const { return ub::asks(exchange_.role()); }
     // False if the kernel cannot watch a peer's process.
     bool watch(const int32_t* processes);
 
@@ -65,12 +73,16 @@ class Group {
     bool await_ask(ub::Deadline deadline);
     // Use the newest map. False if it names a rank that is no member.
     bool take_map();
+    // Admit and drop ranks that only ask, as said meanwhile.
+    void take_sources();
     void wake();
     // Whether this rank was woken for other work since the last call.
     bool wanted() { return wanted_.exchange(false); }
 
     int32_t set_map(uint64_t version, const uint32_t* homes, uint64_t epoch);
     int32_t set_peer(uint32_t rank, const ub::Window& window, int32_t process);
+    void change_source(const SourceChange& change);
+    bool settled();
     // Of the oldest map that a member uses.
     uint64_t map_version();
     uint64_t epoch() const { return epoch_.load(); }
@@ -124,6 +136,8 @@ class Group {
     std::mutex lock_;  // of what the next epoch or step takes up
     std::vector<ExpertMap> pending_;  // by version and epoch: those of epochs to come
     std::vector<Peer> newcomers_;
+    std::vector<SourceChange> changes_;  // in order
+    std::atomic<bool> new_sources_{false};
     std::vector<std::atomic<uint64_t>> counts_;  // [layers][experts]
     std::array<std::atomic<uint64_t>, ub::kMostRanks> row_bytes_{}, result_bytes_{};  // to and from each peer
     std::atomic<int64_t> step_ns_{0};

@@ -102,11 +102,13 @@ int64_t cm_window_bytes(const cm_window_shape* shape) {
     return cm::possible(*shape) ? static_cast<int64_t>(cm::ub::WindowLayout(cm::shape_of(*shape)).bytes) : 0;
 }
 
-int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members) {
+int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, int32_t role, uint64_t epoch,
+                         uint64_t members) {
     const bool aligned = reinterpret_cast<uintptr_t>(memory) % cm::ub::kLine == 0;
-    if (!cm::possible(*shape) || !aligned || owner < 0 || owner >= shape->ranks)
-        return cm::fail(CM_BAD_ARGUMENT, "a window of rank %d of %d", owner, shape->ranks);
-    cm::ub::Window::format(memory, cm::shape_of(*shape), static_cast<uint32_t>(owner), epoch, members);
+    if (!cm::possible(*shape) || !aligned || owner < 0 || owner >= shape->ranks || role < CM_ATTENTION || role > CM_BOTH)
+        return cm::fail(CM_BAD_ARGUMENT, "a window of rank %d of %d, of role %d", owner, shape->ranks, role);
+    cm::ub::Window::format(memory, cm::shape_of(*shape), static_cast<uint32_t>(owner),
+                           static_cast<cm::ub::Role>(role), epoch, members);
     return CM_OK;
 }
 
@@ -130,12 +132,16 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
             return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
         windows.push_back(cm::ub::Window::open(memory));
     }
+    const cm::ub::Window& own = windows[static_cast<size_t>(place->rank)];
+    const bool asks = cm::ub::asks(own.header().role);
+    if (asks && (engine->nets || own.shape().max_rows < static_cast<uint32_t>(engine->max_rows)))
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d has a window for steps of %u rows", place->rank, own.shape().max_rows);
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
     if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
                                             place->map_version, place->map))
         return error;
     try {
-        auto group = std::make_unique<cm::Group>(*place, engine->model, std::move(windows));
+        auto group = std::make_unique<cm::Group>(*place, engine->model, engine->max_rows, std::move(windows));
         if (!group->watch(place->processes))
             return cm::fail(CM_BAD_ARGUMENT, "the processes of the group cannot be watched");
         delete engine->group;
@@ -151,6 +157,7 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
     const cm::ub::Deadline until = cm::ub::Clock::now() + std::chrono::nanoseconds(ns);
     for (;;) {
         if (group.wanted()) return CM_OK;
+        group.take_sources();
         if (!group.failed() && group.take_map()) {
             const bool asked = group.await_ask(until);
             if (asked) {
@@ -180,6 +187,29 @@ int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t
         return cm::fail(CM_BAD_ARGUMENT, "the new window of rank %d is of another model, or of other step sizes", rank);
     return engine->group->set_peer(static_cast<uint32_t>(rank), cm::ub::Window::open(window), process);
 }
+
+int32_t cm_group_admit(cm_engine* engine, int32_t rank, void* window) {
+    cm::Group& group = *engine->group;
+    const cm::ub::WindowShape shape = group.shape();
+    if (rank < 0 || static_cast<uint32_t>(rank) >= shape.ranks ||
+        !cm::ub::Window::fits(window, shape, static_cast<uint32_t>(rank)))
+        return cm::fail(CM_BAD_ARGUMENT, "the window of rank %d is of another model, or of other step sizes", rank);
+    const cm::ub::Window opened = cm::ub::Window::open(window);
+    if (group.asks() || opened.header().role != cm::ub::Role::kAttention)
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d cannot join without an epoch: only ranks without experts can", rank);
+    group.change_source({static_cast<uint32_t>(rank), opened});
+    return CM_OK;
+}
+
+int32_t cm_group_drop(cm_engine* engine, int32_t rank) {
+    cm::Group& group = *engine->group;
+    if (rank < 0 || static_cast<uint32_t>(rank) >= group.shape().ranks || group.asks())
+        return cm::fail(CM_BAD_ARGUMENT, "rank %d cannot leave this rank's group without an epoch", rank);
+    group.change_source({static_cast<uint32_t>(rank), std::nullopt});
+    return CM_OK;
+}
+
+int32_t cm_group_settled(cm_engine* engine) { return engine->group == nullptr || engine->group->settled(); }
 
 uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 

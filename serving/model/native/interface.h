@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 17  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 18  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -194,7 +194,18 @@ typedef struct {
 
 typedef struct cm_engine cm_engine;
 
-// Sizes of a rank's window, the same in a whole group; see hardware/ub/native/window.h.
+// What is known of a model's routed experts without the model.
+typedef struct {
+    int32_t form;           // CM_F32 or CM_BF16: of rows that are not INT8
+    int32_t hidden, width;  // outer and inner width of an expert
+    int32_t layers, experts, top_k;  // layers with routed experts; experts of a layer, and of a row
+    int32_t bf16_results;   // this and the rest as in cm_model
+    float gate_alpha, gate_limit;
+} cm_expert_sizes;
+
+enum { CM_ATTENTION = 1, CM_EXPERTS = 2, CM_BOTH = 3 };  // the role of a rank
+
+// Sizes of a rank's window, the same in a whole group but for max_rows; see hardware/ub/native/window.h.
 typedef struct {
     int32_t ranks, max_rows, top_k, row_bytes, result_bytes;
 } cm_window_shape;
@@ -257,9 +268,14 @@ size_t cm_tokenize(const void* texts, const uint8_t* text, size_t bytes, uint32_
 int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape);
 int64_t cm_window_bytes(const cm_window_shape* shape);
 // Initialise memory, 64-byte aligned, as the window of a rank. Call it before any peer opens it.
-int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, uint64_t epoch, uint64_t members);
+int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, int32_t role, uint64_t epoch,
+                         uint64_t members);
 // For the shell: begin a new epoch at a rank, and wake it. Former members must be dead before.
 void cm_window_raise(void* memory, uint64_t epoch, uint64_t members);
+
+// An engine of a rank that only has experts: it takes no steps, but joins a group and serves. max_rows: computed at once,
+// times the experts of a row.
+int32_t cm_experts_new(const cm_expert_sizes* sizes, int32_t threads, int32_t max_rows, cm_engine** engine);
 
 // From now on the experts of every step are the group's. Windows are read and written until cm_engine_free.
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
@@ -270,6 +286,10 @@ void cm_group_wake(cm_engine* engine);  // any thread
 int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch);
 // Set the process of rank `rank` from the next epoch on. Any thread.
 int32_t cm_group_set_peer(cm_engine* engine, int32_t rank, void* window, int32_t process);
+// At a rank without attention: admit a rank without experts to this epoch, or drop it. In order. Any thread.
+int32_t cm_group_admit(cm_engine* engine, int32_t rank, void* window);
+int32_t cm_group_drop(cm_engine* engine, int32_t rank);
+int32_t cm_group_settled(cm_engine* engine);  // 1: all windows that were given are in use. Any thread
 uint64_t cm_group_map_version(cm_engine* engine);  // of the oldest that a member uses. Any thread
 uint64_t cm_group_epoch(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 17
+INTERFACE = 18
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -209,6 +209,23 @@ MAP_MASKED = 0xFFFFFFFF
 """CM_MAP_MASKED: no rank holds the expert."""
 
 
+class NativeRole(IntEnum):
+    """Work of a rank in its group, as the library names it."""
+
+    ATTENTION = 1
+    EXPERTS = 2
+    BOTH = 3
+
+
+class NativeExpertSizes(ctypes.Structure):
+    """cm_expert_sizes."""
+
+    _fields_: ClassVar[list[tuple[str, type]]] = [
+        *((name, _Int) for name in ("form", "hidden", "width", "layers", "experts", "top_k", "bf16_results")),
+        *((name, _Real) for name in ("gate_alpha", "gate_limit")),
+    ]
+
+
 class NativeWindowShape(ctypes.Structure):
     """cm_window_shape."""
 
@@ -245,5 +262,6 @@ SIZES = {
     "cm_answer": ctypes.sizeof(NativeOutput),
     "cm_window_shape": ctypes.sizeof(NativeWindowShape),
     "cm_group_place": ctypes.sizeof(NativeGroupPlace),
+    "cm_expert_sizes": ctypes.sizeof(NativeExpertSizes),
 }
 """Bytes of every struct, for comparison with the library's."""

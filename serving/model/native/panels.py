@@ -5,27 +5,29 @@ serves every process of a node.
 """
 
 import mmap
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from serving.errors import ModelError
 from serving.model.forms import PackedShape, StoredProduct
+from serving.model.image import ALIGNMENT, address_of
 from serving.model.linear import HeadLinear, Linear, LinearWeight
 from serving.model.native.layout import SHORT_INPUTS, W8A16_INPUTS, Form, NativeLinear
 from serving.model.native.library import Library
-from serving.model.shared_tensor import ALIGNMENT, address_of
+from serving.model.native.panel_layout import (
+    EITHER_LAYOUT,
+    HEAD_BYTES,
+    LAYOUT,
+    W8A16_LAYOUT,
+    nbytes_of,
+    open_panels,
+    panel_fingerprint,
+    product_sizes,
+)
 from serving.model.weight_bank import BuildLinear, BuildTensor, FreshBank
 
-LAYOUT = b"panels-2"
-"""Name of the layout in pack.h; raise it with every change, because images outlive releases."""
-
 _FORMS = {torch.float32: Form.F32, torch.bfloat16: Form.BF16, torch.int8: Form.INT8}
-_W8A16_LAYOUT = LAYOUT + b"/w8a16"
-_EITHER_LAYOUT = LAYOUT + b"/short"
-"""64 bytes, the first of which is the form, BF16_SHORT or BF16; then the panels."""
-_HEAD_BYTES = 64
 _ARENA_BYTES = 64 << 20
 _HUGE_PAGE = 2 << 20
 
@@ -102,12 +104,12 @@ class PanelForms:
 
     def fingerprint(self) -> str:
         """The layout's name, whether drafts are coarse, and whether weights may be short."""
-        return LAYOUT.decode() + "/coarse-drafts" * self.coarse_drafts + "/short" * self._short
+        return panel_fingerprint(coarse_drafts=self.coarse_drafts, short=self._short)
 
     def linear(self, given: LinearWeight) -> PanelLinear | PanelHeads:
         """Pack into memory of this process."""
         for form in self._forms_to_try(given):
-            linear = _struct(given.weight.shape, form)
+            linear = product_sizes(given.weight.shape, form)
             memory = self._arena.take(self._nbytes(linear))
             if self._pack(given, linear, memory):
                 return self._product(memory, linear, given.weight.dim(), given.bias)
@@ -121,10 +123,10 @@ class PanelForms:
     def packed_shape(self, given: LinearWeight) -> PackedShape:
         """The shape, from the weight's shape alone; if the form depends on the values, the larger size."""
         *shorter, form = self._forms_to_try(given)
-        nbytes = self._nbytes(_struct(given.weight.shape, form))
+        nbytes = self._nbytes(product_sizes(given.weight.shape, form))
         if shorter:
-            return PackedShape(_EITHER_LAYOUT, _HEAD_BYTES + nbytes)
-        return PackedShape(_W8A16_LAYOUT if form == Form.W8A16 else LAYOUT, nbytes)
+            return PackedShape(EITHER_LAYOUT, HEAD_BYTES + nbytes)
+        return PackedShape(W8A16_LAYOUT if form == Form.W8A16 else LAYOUT, nbytes)
 
     def write(self, given: LinearWeight, shape: PackedShape, memory: memoryview) -> None:
         """Pack in place.
@@ -133,9 +135,9 @@ class PanelForms:
         """
         if memory.nbytes != self.packed_shape(given).nbytes:
             raise ModelError(f"panels of {list(given.weight.shape)} do not take {memory.nbytes} bytes")
-        head = _HEAD_BYTES if shape.layout == _EITHER_LAYOUT else 0
+        head = HEAD_BYTES if shape.layout == EITHER_LAYOUT else 0
         for form in self._forms_to_try(given):
-            if self._pack(given, _struct(given.weight.shape, form), memory[head:]):
+            if self._pack(given, product_sizes(given.weight.shape, form), memory[head:]):
                 memory[:head] = bytes([form]).ljust(head, b"\0") if head else b""
                 return
 
@@ -144,20 +146,9 @@ class PanelForms:
 
         Raises: ModelError if they are not panels of this layout.
         """
-        memory, form, planned = stored.memory, _FORMS.get(stored.dtype), _FORMS.get(stored.dtype)
-        if stored.layout == _EITHER_LAYOUT and planned == Form.BF16 and memory.nbytes > _HEAD_BYTES:
-            form = Form.BF16_SHORT if memory[0] == Form.BF16_SHORT else Form.BF16
-            memory = memory[_HEAD_BYTES:]
-        elif stored.layout == _W8A16_LAYOUT and planned == Form.INT8:
-            form = planned = Form.W8A16
-        elif stored.layout != LAYOUT:
-            planned = None
-        if form is None or planned is None or memory.nbytes != self._nbytes(_struct(stored.shape, planned)):
-            raise ModelError(
-                f"{stored.memory.nbytes} bytes of layout {stored.layout!r} are not panels of {stored.shape}"
-            )
-        linear = _struct(stored.shape, form)
-        return self._product(memory[: self._nbytes(linear)], linear, len(stored.shape), stored.bias)
+        dtype = str(stored.dtype).removeprefix("torch.")
+        linear, panels = open_panels(self._library, stored.memory, stored.layout, dtype, stored.shape)
+        return self._product(panels, linear, len(stored.shape), stored.bias)
 
     def _forms_to_try(self, given: LinearWeight) -> list[Form]:
         """Forms to try in order; the last one is always possible.
@@ -188,7 +179,7 @@ class PanelForms:
         return kind(self._library, memory, linear, bias)
 
     def _nbytes(self, linear: NativeLinear) -> int:
-        return self._library.packed_bytes(linear.out_features, linear.in_features, linear.groups, Form(linear.form))
+        return nbytes_of(self._library, linear)
 
 
 class _Arena:
@@ -218,11 +209,6 @@ class _Arena:
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _struct(shape: Sequence[int], form: Form) -> NativeLinear:
-    groups, out_features, in_features = (1, *shape) if len(shape) == 2 else (shape[0], shape[2], shape[1])
-    return NativeLinear(out_features, in_features, groups, form)
 
 
 def _scales(scale: Tensor, linear: NativeLinear) -> Tensor:

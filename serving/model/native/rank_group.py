@@ -1,6 +1,6 @@
-"""A rank's place in its group: windows in shared memory, and the locations of experts.
+"""A rank's place in its group: windows in shared memory, the locations of experts, and its native side.
 
-The library keeps the addresses; the joining rank keeps the memory alive, see `NativeGroupExecutor`.
+The library keeps the addresses; `RankGroup` keeps the memory alive. Imports no torch: expert ranks have none.
 """
 
 import ctypes
@@ -12,12 +12,57 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware.ub.exchange_layout import WindowLayout, WindowShape
-from serving.errors import ModelError
-from serving.model.native.layout import MAP_POSITIONS, NativeGroupPlace, NativeLinear, NativeWindowShape
+from serving.errors import EngineError, GroupError, ModelError
+from serving.model.native.layout import (
+    MAP_POSITIONS,
+    NativeExpertSizes,
+    NativeFailure,
+    NativeGroupPlace,
+    NativeLinear,
+    NativeRole,
+    NativeWindowShape,
+)
 from serving.model.native.library import Library
+from serving.values.expert_map import ExchangeFacts, ExpertWork
 
 FIRST_EPOCH = 1
 """Epoch of a new group; each loss or change of size raises it."""
+
+
+class EngineHandle:
+    """A cm_engine, freed with this object.
+
+    Attributes:
+        address: of the cm_engine; valid while this object exists.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self.functions = library.functions
+        self.address = ctypes.c_void_p()
+
+    def __del__(self) -> None:
+        self.functions.cm_engine_free(self.address)
+
+    def check(self, result: int) -> None:
+        """Raises: EngineError or GroupError with the library's message if a function did not return 0."""
+        if result:
+            kind = GroupError if result == NativeFailure.GROUP else EngineError
+            raise kind(self.functions.cm_error_text().decode(errors="replace"))
+
+
+class ExpertEngine(EngineHandle):
+    """An engine of a rank that has experts only: it serves its group, and takes no steps.
+
+    Args:
+        threads: that compute rows, including the one that serves.
+        max_rows: computed at once, times the experts of a row.
+    Raises: EngineError if sizes are impossible, or memory or threads are short.
+    Effects: starts the other threads, which sleep while no rank asks; they end with this object.
+    """
+
+    def __init__(self, library: Library, sizes: NativeExpertSizes, threads: int, max_rows: int) -> None:
+        super().__init__(library)
+        self.check(self.functions.cm_experts_new(ctypes.byref(sizes), threads, max_rows, ctypes.byref(self.address)))
 
 
 class SlotArrays(Protocol):
@@ -59,6 +104,151 @@ class GroupPlace:
     map_version: int = 1
     cores: int = 1
     deadline_s: float = 5.0
+
+
+class RankGroup:
+    """An engine's side of a group. After `join` the experts of each of its steps are the group's.
+
+    Args:
+        experts: of a layer.
+    """
+
+    def __init__(self, engine: EngineHandle, experts: int) -> None:
+        self._engine, self._functions, self._experts = engine, engine.functions, experts
+        self._joined: GroupPlace | None = None
+        self._windows: dict[int, list[memoryview]] = {}
+        """By rank: windows that were set after `join`; more than one until the engine uses the latest."""
+
+    def window_shape(self, ranks: int) -> WindowShape:
+        """Sizes of the windows of a group with this many ranks.
+
+        Raises: EngineError if the model has no routed experts, or there are too many rows or ranks.
+        """
+        found = NativeWindowShape()
+        self._engine.check(self._functions.cm_window_shape_of(self._engine.address, ranks, ctypes.byref(found)))
+        return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
+
+    def join(self, place: GroupPlace) -> None:
+        """Join the group. Call once, before the first step.
+
+        Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
+        """
+        struct, _kept = native_place(place, self._experts)
+        self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
+        self._joined = place
+
+    @property
+    def joined(self) -> bool:
+        """Whether it has joined."""
+        return self._joined is not None
+
+    def publish(self) -> None:
+        """Publish changes of the slots, between two steps."""
+        if self._joined is not None:
+            self._joined.slots.publish()
+
+    def serve(self, timeout_s: float) -> None:
+        """Serve rows of peers, until the timeout or `wake`.
+
+        Raises: GroupError if a peer sent an impossible request, or a new epoch does not include this rank.
+        """
+        assert self._joined is not None, "a rank serves peers only after it has joined"
+        self.publish()
+        self._engine.check(self._functions.cm_group_serve(self._engine.address, max(0, int(timeout_s * 1e9))))
+
+    def wake(self) -> None:
+        """End `serve` soon. Any thread."""
+        if self._joined is not None:
+            self._functions.cm_group_wake(self._engine.address)
+
+    def set_peer(self, rank: int, window: memoryview, process: int) -> None:
+        """Replace a rank's process from the next epoch on. Any thread.
+
+        Args:
+            window: the new process's, mapped; kept.
+        Raises: EngineError if the window does not fit.
+        """
+        self._keep(rank, window)
+        check = self._functions.cm_group_set_peer(self._engine.address, rank, address_of(window), process)
+        self._engine.check(check)
+
+    def admit(self, rank: int, window: memoryview) -> None:
+        """Let a rank without experts join this epoch, or another process in its place. Only at a rank without
+        attention. Any thread.
+
+        Args:
+            window: as for `set_peer`.
+        Raises: EngineError if the window does not fit, or either rank has another role.
+        """
+        self._keep(rank, window)
+        self._engine.check(self._functions.cm_group_admit(self._engine.address, rank, address_of(window)))
+
+    def drop(self, rank: int) -> None:
+        """Answer a rank without experts no more. Only at a rank without attention. Any thread.
+
+        Raises: EngineError at a rank with attention.
+        """
+        self._engine.check(self._functions.cm_group_drop(self._engine.address, rank))
+
+    def _keep(self, rank: int, window: memoryview) -> None:
+        known = self._windows.setdefault(rank, [])
+        if self._functions.cm_group_settled(self._engine.address):
+            del known[:-1]
+        known.append(window)
+
+    def set_map(self, version: int, expert_map: NDArray[np.uint32], epoch: int = 0) -> None:
+        """Set the next expert map. This rank uses it from its next step on.
+
+        Args:
+            version: higher than any before.
+            expert_map: as `GroupPlace.expert_map`.
+            epoch: earliest epoch of use, in which all ranks of the map are members.
+        Raises: ModelError, or EngineError if it does not match the experts in this rank's slots or its version is not
+            higher.
+        """
+        table = native_map(expert_map, self._experts)
+        self._engine.check(self._functions.cm_group_set_map(self._engine.address, version, table.ctypes.data, epoch))
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of this rank's computation."""
+        return int(self._functions.cm_group_epoch(self._engine.address))
+
+    @property
+    def map_version(self) -> int:
+        """Version of the oldest map that this rank uses, or one that it asks or answers."""
+        return int(self._functions.cm_group_map_version(self._engine.address))
+
+    def rows_sent(self) -> NDArray[np.uint64]:
+        """`[layers, experts]`: rows of this rank that chose each expert, since it joined."""
+        assert self._joined is not None, "a rank that has not joined sends nothing"
+        found = np.zeros((len(self._joined.expert_map), self._experts), np.uint64)
+        self._functions.cm_group_counts(self._engine.address, found.ctypes.data)
+        return found
+
+    def exchanged(self) -> ExchangeFacts:
+        """Bytes and time of the exchange since it joined. Any thread."""
+        assert self._joined is not None, "a rank that has not joined exchanges nothing"
+        found = np.zeros((3, len(self._joined.windows)), np.uint64)
+        step_ns = int(self._functions.cm_group_usage(self._engine.address, found.ctypes.data))
+        sent, returned, waited = found.tolist()
+        work = (ctypes.c_int64 * 3)()
+        self._functions.cm_group_work(self._engine.address, work)
+        return ExchangeFacts(
+            sent_bytes=tuple(sent),
+            returned_bytes=tuple(returned),
+            waited_s=tuple(ns / 1e9 for ns in waited),
+            worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait is counted before its step ends
+            work=ExpertWork(work[0] / 1e9, work[1], work[2]),
+        )
+
+    def awaited(self) -> tuple[int, float] | None:
+        """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
+        if self._joined is None:
+            return None
+        waited = ctypes.c_int64()
+        rank = int(self._functions.cm_group_awaits(self._engine.address, ctypes.byref(waited)))
+        return None if rank < 0 else (rank, waited.value / 1e9)
 
 
 def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, list[object]]:
@@ -105,7 +295,14 @@ def window_bytes(shape: WindowShape) -> int:
     return WindowLayout.of(shape).bytes
 
 
-def format_window(library: Library, memory: memoryview, shape: WindowShape, rank: int, members: int) -> None:
+def format_window(
+    library: Library,
+    memory: memoryview,
+    shape: WindowShape,
+    rank: int,
+    members: int,
+    role: NativeRole = NativeRole.BOTH,
+) -> None:
     """Initialise memory as a rank's window in the first epoch.
 
     Args:
@@ -116,7 +313,7 @@ def format_window(library: Library, memory: memoryview, shape: WindowShape, rank
     """
     sizes = native_shape(shape)
     place = address_of(memory)
-    library.check(library.functions.cm_window_format(place, ctypes.byref(sizes), rank, FIRST_EPOCH, members))
+    library.check(library.functions.cm_window_format(place, ctypes.byref(sizes), rank, role, FIRST_EPOCH, members))
 
 
 def raise_epoch(library: Library, memory: memoryview, epoch: int, members: int) -> None:

@@ -8,16 +8,20 @@ record being written is invalid, and a reader that copies it at that time detect
 """
 
 import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hardware.ub.copy import Hashed, checksum, copy_checked
 from serving.errors import ExpertError
+from serving.model.native.panel_layout import LAYOUT
 
 MAGIC = b"CMEXPERT"
 VERSION = 1
 HEAD_BYTES = 256
 ALIGNMENT = 64
+PANELS = zlib.crc32(LAYOUT)
+"""Fingerprint of the panel layout, for records."""
 _NO_BYTES = memoryview(b"")
 
 _PRODUCT = struct.Struct("<4i4Q")  # outputs, inputs, groups, form; place and bytes of the panels, and of the bias

@@ -9,9 +9,11 @@ being filled. A map that refers to it is requested only after the slot was publi
 missing in the arrays.
 """
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np
 from serving.errors import ExpertError
 from serving.model.native.layout import NativeLinear
 from serving.model.slots.expert_record import (
+    PANELS,
     Pace,
     PackedExpert,
     PackedProduct,
@@ -27,13 +30,51 @@ from serving.model.slots.expert_record import (
     open_record,
     write_record,
 )
-from serving.model.slots.expert_sources import PANELS, ExpertSource
 from serving.model.slots.slot_region import SlotLayout, SlotRegion, SlotsOffer
 
 Contents = Sequence[Sequence[int | None]]
 """Experts of a rank's slots, [expert layer][slot]; None = empty."""
 Published = Callable[[], None]
 """Called between two steps once the native step uses a slot; must not block."""
+
+
+class ExpertSource(Protocol):
+    """A model's experts, from a source that can be read repeatedly."""
+
+    @property
+    def layers(self) -> int:
+        """Layers with routed experts."""
+        ...
+
+    def room(self, layer: int) -> int:
+        """Size of the largest possible record of an expert in this layer [bytes]."""
+        ...
+
+    def expert(self, layer: int, expert: int) -> PackedExpert:
+        """An expert's products; valid while they are referenced.
+
+        Raises: ModelError or ExpertError if they are unavailable.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Release memory that was mapped only to copy experts from it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedExperts:
+    """Routed experts of a model, wherever they are read from.
+
+    Args:
+        experts: of a layer. groups: expert groups of the router.
+        layer_names: of the layers with experts, as the model numbers them.
+    """
+
+    source: ExpertSource
+    experts: int
+    groups: int
+    layer_names: tuple[str, ...]
 
 
 class SlotTable:
@@ -139,7 +180,8 @@ class MappedSlots:
     offer: SlotsOffer | None = None
 
     def __init__(self, source: ExpertSource, slots: int, reserve: int = 0) -> None:
-        self.layout = SlotLayout.of(slots, [0] * source.layers, reserve)
+        room = [0] * source.layers
+        self.layout = SlotLayout.of(slots, room, reserve) if slots else SlotLayout(0, tuple(room))
         self.table = SlotTable(self.layout.count)
         self._source = source
 
@@ -247,13 +289,13 @@ def make_slots(
     """Empty slots of a rank.
 
     Args:
-        slots: number per layer.
+        slots: number per layer; 0 = a rank without experts.
         reserve: number of additional slots per layer, without memory.
         path: of the segment for copied slots.
     Raises: PlacementError for more slots than a rank can have; HardwareError if memory is short; ModelError if the
         source cannot be read.
     """
-    if kind == "mapped":
+    if kind == "mapped" or slots == 0:
         return MappedSlots(source, slots, reserve)
     layout = SlotLayout.of(slots, [source.room(layer) for layer in range(source.layers)], reserve)
     return CopiedSlots(SlotRegion(path, layout), source)
@@ -273,6 +315,25 @@ def fill_all(slots: ExpertSlots, contents: Contents) -> None:
                 slots.fill(layer, slot, expert)
     slots.forget()
     slots.table.publish()
+
+
+_NO_WEIGHTS = ctypes.create_string_buffer(64)
+"""Stands for the weights of a product that only has sizes."""
+
+
+def shapes_of(source: ExpertSource) -> list[tuple[NativeLinear, NativeLinear]]:
+    """Products of one expert of each layer, without weights.
+
+    Raises: ExpertError, ModelError.
+    """
+    experts = [source.expert(layer, 0) for layer in range(source.layers)]
+    source.forget()
+    return [(_shape_of(one.gate_up), _shape_of(one.down)) for one in experts]
+
+
+def _shape_of(product: PackedProduct) -> NativeLinear:
+    sizes = product.out_features, product.in_features, product.groups, product.form
+    return NativeLinear(*sizes, ctypes.addressof(_NO_WEIGHTS))
 
 
 def _linear(product: PackedProduct) -> NativeLinear:

@@ -3,16 +3,14 @@
 Expert layers are numbered over all blocks with routed experts, the draft layer's last.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from hardware.ub.pages import let_go
-from serving.errors import ModelError
+from serving.errors import ConfigError, ModelError
 from serving.model.architecture import Architecture
 from serving.model.assembly import Assembly
 from serving.model.checkpoint import Checkpoint, CheckpointShapes
@@ -23,36 +21,11 @@ from serving.model.image_bank import PlanningBank
 from serving.model.linear import Linear
 from serving.model.loader import open_checkpoint
 from serving.model.model import Model
-from serving.model.native.panels import LAYOUT, AbsentPanels, PanelLinear
+from serving.model.native.panels import AbsentPanels, PanelLinear
 from serving.model.slots.expert_record import PackedExpert, PackedProduct, record_bytes
+from serving.model.slots.expert_slots import ExpertSource, RoutedExperts
+from serving.model.slots.stored_experts import names_of_layers
 from serving.model.weight_bank import FreshBank
-
-PANELS = zlib.crc32(LAYOUT)
-"""Fingerprint of the panel layout, for records."""
-
-
-class ExpertSource(Protocol):
-    """A model's experts, from a source that can be read repeatedly."""
-
-    @property
-    def layers(self) -> int:
-        """Layers with routed experts."""
-        ...
-
-    def room(self, layer: int) -> int:
-        """Size of the largest possible record of an expert in this layer [bytes]."""
-        ...
-
-    def expert(self, layer: int, expert: int) -> PackedExpert:
-        """An expert's products; valid while they are referenced.
-
-        Raises: ModelError or ExpertError if they are unavailable.
-        """
-        ...
-
-    def forget(self) -> None:
-        """Release memory that was mapped only to copy experts from it."""
-        ...
 
 
 class LoadedExperts:
@@ -162,15 +135,22 @@ def expert_source(model: Model, folder: Path, forms: Callable[[], ProductForms])
     return LoadedExperts(model)
 
 
+def routed_experts(model: Model, folder: Path, forms: Callable[[], ProductForms]) -> RoutedExperts:
+    """A model's routed experts; arguments as for `expert_source`.
+
+    Raises: ConfigError if it has none; ModelError if they are not panels.
+    """
+    shape = model.config.experts
+    if shape is None:
+        raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
+    names = names_of_layers(model.config, list(expert_layers(model)))
+    return RoutedExperts(expert_source(model, folder, forms), shape.experts, shape.gate.groups, names)
+
+
 def expert_layers(model: Model) -> dict[int, ExpertLayer]:
     """Layers with routed experts by their number in the model, in order; of draft layers only the first."""
     blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
     return {number: block.feed for number, block in enumerate(blocks) if isinstance(block.feed, ExpertLayer)}
-
-
-def layer_names(model: Model) -> tuple[str, ...]:
-    """Names of the layers with routed experts: the number in the model, or `draft`."""
-    return tuple("draft" if number == len(model.blocks) else str(number) for number in expert_layers(model))
 
 
 def packed_expert(gate_up: Linear, down: Linear) -> PackedExpert:

@@ -90,7 +90,7 @@ def experts_of(
         "seen_s": now - snapshot.at,
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
-        **expert_status({name: pool.ep for name, pool in config.pools.items()}, members),
+        **expert_status({name: sum(pool.sides) for name, pool in config.pools.items()}, members),
     }
 
 

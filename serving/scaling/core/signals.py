@@ -10,6 +10,7 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase,
 from serving.scaling.core.node_room import NodeRoom
 from serving.scaling.core.replica_room import ReplicaSize
 from serving.scaling.core.totals import SourceTotals
+from serving.values.group import RankRole
 from serving.values.signals import CacheSignals, PoolSignals, ScalingSignals, Traffic
 
 # Policy time: the seconds of the instances and of `[slo]`, which simulated devices may run faster or slower.
@@ -71,7 +72,8 @@ INSIDE = ("waiting", "pulling", "fetching", "running")
 def sizes_of(config: ServeConfig) -> dict[str, ReplicaSize]:
     """Share of its node that one replica of each pool uses."""
     sizes = {
-        name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib, p.ep) for name, p in config.pools.items()
+        name: ReplicaSize(p.npus_per_replica, p.ub_memory_per_replica_mib, sum(p.sides))
+        for name, p in config.pools.items()
     }
     if config.kvcache.replicas:
         sizes[KVCACHE] = ReplicaSize(0, config.kvcache.ub_memory_mib)
@@ -186,14 +188,15 @@ def _has_room(config: ServeConfig, snapshot: ClusterSnapshot, room: NodeRoom) ->
 
 
 def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> list[SeenMember]:
-    """Serving instances of a pool; for a group, its ranks.
+    """Serving instances of a pool; for a group, its ranks with sequences.
 
     Args:
         leaving: include draining ones.
     """
     phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
     there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
-    return [member for member in sight.members.values() if member.pool == pool and member.serve_name in there]
+    of_pool = (one for one in sight.members.values() if one.pool == pool and one.serve_name in there)
+    return [one for one in of_pool if one.facts.get("role") != RankRole.EXPERTS.value]
 
 
 def total(members: list[SeenMember], *facts: str) -> int:
@@ -221,7 +224,7 @@ def _pool(
         members = members_of(snapshot, pool)
     low, high = config.autoscaler.bounds(pool)
     # A scaler counts groups: multiply what was measured on one rank by the group's ranks.
-    ranks = _ranks(members, section.ep) if section.ep > 1 else 1
+    ranks = _ranks(members, section.sides[0]) if section.is_group else 1
 
     def most_sequences(spread: float) -> float:
         return ranks * abilities.most_sequences(pool, config.slo.tpot_s, section.max_sequences, spread)
@@ -249,12 +252,16 @@ def _pool(
 
 
 def _ranks(members: list[SeenMember], begun: int) -> float:
-    """Average number of ranks of a group, which may grow and shrink. Lost ranks count, because they are replaced.
+    """Average number of a group's ranks with sequences, which may change. Lost ranks count, because they are replaced.
 
     Args:
-        begun: initial number of ranks of a group.
+        begun: initial number of these ranks.
     """
-    sizes = {one.serve_name: int(one.facts["ranks"]) for one in members if "ranks" in one.facts}
+    sizes = {
+        one.serve_name: int(one.facts["ranks"]) - int(one.facts.get("expert_ranks", 0))
+        for one in members
+        if "ranks" in one.facts
+    }
     return sum(sizes.values()) / len(sizes) if sizes else begun
 
 

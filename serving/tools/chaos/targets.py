@@ -14,7 +14,9 @@ from hardware.faults import FaultUnits
 from hardware.ub.file import read_header
 from serving.errors import UnavailableError
 from serving.faults.injected import session_of
+from serving.faults.scenario import RANKS
 from serving.faults.schedule import units_with
+from serving.values.group import RankRole
 from serving.values.instances import whole_replicas
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -64,6 +66,17 @@ def rows_of(status: dict[str, Any]) -> list[ListedProcess]:
     servers = status.get("kvcache", {}).get("servers", ())
     found += [ListedProcess("kvcache", one["name"], int(one["pid"] or 0), one.get("node", "")) for one in servers]
     return [row for row in found if row.pid]
+
+
+def ranks_by_kind(status: dict[str, Any]) -> dict[str, str]:
+    """`attention_rank` or `expert_rank`, by the name of each rank that `GET /cluster` lists as one or the other."""
+    rows = [replica for pool in status.get("pools", ()) for replica in pool["replicas"]]
+    return {
+        row["replica"]: kind
+        for row in rows
+        for kind, role in zip(RANKS, (RankRole.ATTENTION, RankRole.EXPERTS), strict=True)
+        if row.get("role") == role.value
+    }
 
 
 def listed(status: dict[str, Any]) -> list[tuple[str, str, int]]:

@@ -11,7 +11,7 @@ from serving.faults.schedule import GRAVE
 from serving.tools.chaos.chaos_result import ChaosRun, Down, Event, Sample
 from serving.tools.chaos.machines import Machines
 from serving.tools.chaos.steady_load import ChaosLoad
-from serving.tools.chaos.targets import Target, rows_of, sizes, there
+from serving.tools.chaos.targets import Target, ranks_by_kind, rows_of, sizes, there
 from serving.values.instances import whole_replicas
 
 PERIOD_S = 0.5
@@ -50,16 +50,20 @@ class Watch:
         self.status: dict[str, Any] = {}
 
     def healthy(self) -> dict[str, list[str]]:
-        """Names of listed replicas without an injected fault, by pool."""
+        """Names of listed replicas without an injected fault, by pool; ranks by their kind as well."""
         pools: dict[str, list[str]] = {}
+        kinds = ranks_by_kind(self.status)
         for target in self._targets.values():
             if not self._is_hurt(target) and self._machines.alive(target):
                 pools.setdefault(target.pool, []).append(target.name)
+                if (kind := kinds.get(target.name)) is not None:
+                    pools.setdefault(kind, []).append(target.name)
         return pools
 
     def target(self, pool: str, name: str) -> Target | None:
-        """A listed replica without an injected fault."""
-        found = (one for one in self._targets.values() if (one.pool, one.name) == (pool, name))
+        """A listed replica without an injected fault, by its pool or its kind of rank."""
+        kind = ranks_by_kind(self.status).get(name)
+        found = (one for one in self._targets.values() if one.name == name and pool in (one.pool, kind))
         return next((one for one in found if not self._is_hurt(one)), None)
 
     def listed(self, target: Target) -> bool:

@@ -4,7 +4,7 @@ import pytest
 
 from serving.gateway.api.admin.cluster_routes import OrderedGroup, group_size_router
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
-from serving.values.group import DrainRank, OrderAnswer, ResizeGroup, SizeOrder
+from serving.values.group import DrainRank, OrderAnswer, RankRole, ResizeGroup, SizeOrder, SwitchRole
 from tests.gateway.api.support import Harness, post
 
 SETTINGS = ApiSettings(api_key_hashes=(hash_api_key("plain"),), admin_key_hashes=(hash_api_key("root"),))
@@ -54,6 +54,14 @@ def test_a_rank_is_drained_by_its_name(shells: Shells) -> None:
     assert shells.asked == [("actor-b", DrainRank(1))]
 
 
+def test_each_side_of_a_group_is_resized_and_ranks_change_their_role(shells: Shells) -> None:
+    assert shells.ask("/experts/resize", {"pool": "decode", "expert_ranks": 2})[0] == 200
+    assert shells.asked == [("actor-a", ResizeGroup(None, 2)), ("actor-b", ResizeGroup(None, 2))]
+    shells.asked.clear()
+    assert shells.ask("/experts/switch", {"rank": "decode#b.r1", "role": "experts"})[0] == 200
+    assert shells.asked == [("actor-b", SwitchRole(1, RankRole.EXPERTS))]
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
@@ -63,6 +71,8 @@ def test_a_rank_is_drained_by_its_name(shells: Shells) -> None:
         ("drain", {"rank": "decode#a"}, 404),
         ("resize", {"pool": "decode", "ranks": 0}, 400),
         ("resize", {"pool": "decode"}, 400),
+        ("switch", {"rank": "decode#c.r1", "role": "experts"}, 404),
+        ("switch", {"rank": "decode#a.r1", "role": "both"}, 400),
         ("resize", {"ranks": 2}, 400),
     ],
 )

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hardware.topology import NpuId
-from serving.gateway.live.status import cluster_status, current_facts, host_labels, state_of
+from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
 from serving.values.system_tally import HostRow
 from serving.values.traffic import NoticeKind
 from tests.scaling.live.case import config
@@ -33,6 +33,20 @@ def test_hosts_are_called_as_their_npus_are() -> None:
     ]
     assert host_labels(members) == {"aa": "n0", "bb": "n1"}
     assert host_labels([SimpleNamespace(node="cc", facts={"npus": []})]) == {}
+
+
+def test_orders_to_a_group_go_to_an_instance_if_there_is_one() -> None:
+    def rank(number: int, state: str, port: int) -> SimpleNamespace:
+        facts = {"group": "decode#a", "state": state, "actor": f"r{number}"}
+        return SimpleNamespace(pool="decode", port=port, facts=facts)
+
+    def asked(*members: SimpleNamespace) -> list[str]:
+        return [one.actor for one in ordered_groups(members)]
+
+    assert asked(rank(8, "serving", 0), rank(0, "frozen", 1), rank(1, "serving", 2)) == ["r1"]
+    assert asked(rank(8, "serving", 0), rank(0, "frozen", 1)) == ["r0"], "it waits for an expert rank that may be dead"
+    assert asked(rank(8, "serving", 0), rank(0, "dead", 1)) == ["r8"]
+    assert asked(rank(0, "draining", 1)) == []
 
 
 def test_offered_npus_are_those_of_living_hosts() -> None:

@@ -1,7 +1,11 @@
 """Ranks from a shell's point of view."""
 
-from serving.group.core.group_course import RankSnapshot
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RegroupOrder
+from collections.abc import Mapping
+
+from serving.group.core import group_sides
+from serving.group.core.group_course import GroupOrder, mend_sides
+from serving.group.core.group_sides import GroupSide, RankSnapshot, whole_sides
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RankRole, RegroupOrder
 from tests.fakes.rank_group import ordered, progress
 
 SILENCE_S = 15.0
@@ -15,11 +19,35 @@ def report(
     order: RegroupOrder | None = None,
     raised: int = 0,
     stalled_s: float = 0.0,
+    role: RankRole = RankRole.BOTH,
 ) -> RankReport:
     offered = phase not in (RankPhase.LOADING, RankPhase.FAILED)
-    offer = RankOffer(rank, pid, "", "x") if offered else None
+    offer = RankOffer(rank, pid, "", "x", role=role) if offered else None
     problem = "no room" * (phase is RankPhase.FAILED)
-    return RankReport(LEASE, phase, pid, "n", offer, *progress(order, raised), stalled_s=stalled_s, problem=problem)
+    experts = order.processes(with_experts=True) if order is not None else ()
+    told = progress(order, raised)
+    return RankReport(LEASE, phase, pid, "n", offer, *told, stalled_s=stalled_s, problem=problem, experts=experts)
+
+
+# Groups whose ranks have both roles.
+
+
+def mend(
+    ranks: Mapping[int, RankSnapshot], size: int, silence_s: float, *, former: int = 0, spares: int = 0
+) -> list[GroupOrder]:
+    return mend_sides(ranks, [GroupSide(size, former, spares)], silence_s)
+
+
+def whole(ranks: Mapping[int, RankSnapshot], size: int) -> bool:
+    return whole_sides(ranks, [GroupSide(size)])
+
+
+def drain_refusal(ranks: Mapping[int, RankSnapshot], size: int, rank: int, spares: int = 0) -> str:
+    return group_sides.drain_refusal(ranks, [GroupSide(size, spares=spares)], rank)
+
+
+def waiting_spares(ranks: Mapping[int, RankSnapshot], size: int, spares: int) -> list[int]:
+    return group_sides.waiting_spares(ranks, [GroupSide(size, spares=spares)])
 
 
 def sights(*phases: RankPhase) -> dict[int, RankSnapshot]:

@@ -11,7 +11,7 @@ import pytest
 
 from serving.cli.experts_table import MOST_MOVES, heat, print_experts, print_order
 from serving.cluster.membership import Member
-from serving.cluster.ray_metrics import instance_stats
+from serving.cluster.ray_metrics import expert_facts, instance_stats
 from serving.group.compute.rank_experts import RankFacts
 from serving.group.core.expert_status import expert_status, group_stats
 from serving.group.core.group_map import opening_map
@@ -54,6 +54,28 @@ def test_a_group_is_the_sum_of_its_ranks() -> None:
     assert group["busiest"][0] == {"layer": 0, "expert": 0, "rows": 18}
     assert [one["rank"] for one in group["ranks"]] == [0, 1]
     assert json.loads(json.dumps(group)) == group
+
+
+def test_ranks_of_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Expert ranks are numbered from 4 on; attention ranks count rows, which expert ranks compute."""
+    opening = opening_map(4, 6, 0, layers=2, holders=(4, 5))
+    told = {"ranks": 4, "expert_ranks": 2, "first_expert": 4}
+    exchange = ExchangeFacts((0,) * 6, (0,) * 6, (0.0,) * 6, 1.0)
+    members = []
+    for rank in (0, 1, 4, 5):
+        facts = RankFacts(opening, rank, 2, (0, 1, 4, 5)).of(ROWS if rank < 4 else 0 * ROWS, 1, 1, exchange)
+        own = {**member(0, RankFacts(OPENING, 0, 2, (0, 1))).facts, **told, "rank": rank}
+        own |= {"role": "attention" if rank < 4 else "experts", "experts": msgspec.to_builtins(facts)}
+        members.append(Member(ReplicaId(f"decode#a.r{rank}"), "decode", NodeId("n"), "", 0, "x", own))
+    (group,) = expert_status({"decode": 4}, members)["groups"]
+    assert (group["rank_numbers"], group["ranks_total"], group["expert_ranks"]) == ([0, 1, 4, 5], 4, 2)
+    assert group["rank_rows"] == [0, 0, 0, 0, *rank_loads(OPENING.layers[0], [18, 0, 2, 4], 2)]
+    assert group["balancedness"][0] == balancedness(group["rank_rows"][4:]), "among expert ranks"
+    print_experts({"groups": [group]}, "ranks", as_json=False)
+    assert "attention ranks 0,1 and expert ranks 4,5 of 4 compute together" in capsys.readouterr().out
+    shown = expert_facts(members[0].facts)
+    assert shown is not None
+    assert (shown.ranks, len(shown.members)) == (4, 4), "or an alert would miss a rank"
 
 
 def test_a_lost_rank_does_not_count_and_its_experts_are_borrowed() -> None:

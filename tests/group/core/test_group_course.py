@@ -7,30 +7,36 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from serving.group.core import group_sides
 from serving.group.core.group_course import (
     LONGEST_AGE_S,
     BeginDrain,
     Dismiss,
-    GroupSizes,
     Kill,
     Make,
-    RankSnapshot,
     Regroup,
-    drain_refusal,
-    mend,
-    resize_refusal,
-    waiting_spares,
-    whole,
+    mend_sides,
 )
-from serving.group.core.group_growth import former_size
+from serving.group.core.group_growth import grown, resized, switched
+from serving.group.core.group_sides import (
+    COMPUTING,
+    GroupSide,
+    GroupSizes,
+    RankSnapshot,
+    first_lease,
+    resize_refusal,
+    switch_refusal,
+    wanted_ranks,
+    whole_sides,
+)
 from serving.group.core.group_takeover import SeenGroup, abandoned, orphan, spare_places
-from serving.values.group import RankPhase, RegroupOrder
+from serving.values.group import RankLease, RankPhase, RankRole, RegroupOrder
 from tests.fakes.rank_group import ordered
-from tests.group.core.group_sights import SILENCE_S, first_order, report, sights
+from tests.group.core.group_sights import SILENCE_S, drain_refusal, first_order, mend, report, sights, whole
 
 
 def test_a_shell_takes_over_what_nobody_holds() -> None:
-    held, left, leaving = SeenGroup("a", "one"), SeenGroup("b", "gone"), SeenGroup("c", "gone", size=0)
+    held, left, leaving = SeenGroup("a", "one"), SeenGroup("b", "gone"), SeenGroup("c", "gone", RankLease("gone", 1, 3))
     assert orphan([held, leaving, left], {"one"}) == left
     assert orphan([held, leaving], {"one"}) is None
     assert orphan([SeenGroup("z", "gone"), left], set()) == left, "all shells that look see the same first"
@@ -212,7 +218,7 @@ def test_which_sizes_a_group_cannot_have() -> None:
 
 
 def test_places_of_ranks_that_left_are_spare() -> None:
-    assert spare_places([2, 3, 4], ranks={0, 1, 3}, size=2) == [2, 4]
+    assert spare_places([2, 3, 4], ranks={0, 1, 3}, wanted={0, 1}) == [2, 4]
 
 
 @dataclass
@@ -231,17 +237,27 @@ class Played:
 class Group(RuleBasedStateMachine):
     """A group that is resized, and whose ranks die, freeze, fail and drain at any time between a shell's commands."""
 
-    @initialize(size=st.integers(1, 4), spares=st.integers(0, 2))
-    def begin(self, size: int, spares: int) -> None:
-        self.size, self.former, self.spares = size, 0, spares
+    @initialize(size=st.integers(1, 4), experts=st.integers(0, 2), spares=st.integers(0, 2))
+    def begin(self, size: int, experts: int, spares: int) -> None:
+        """Ranks have both roles, or there are expert ranks of their own."""
+        role = RankRole.ATTENTION if experts else RankRole.BOTH
+        self.sizes = [GroupSizes(size, 8, spares=spares, role=role)]
+        if experts:
+            self.sizes.append(GroupSizes(experts, 8, spares=spares, role=RankRole.EXPERTS))
+        self.lease = first_lease("s", 1, 1, self.sizes)
         self.ranks: dict[int, Played] = {}
         self.pids = 0
+
+    @property
+    def sides(self) -> list[GroupSide]:
+        return [one.side(self.lease) for one in self.sizes]
 
     def sights(self) -> dict[int, RankSnapshot]:
         found = {}
         for rank, one in self.ranks.items():
             stalled_s = 31.0 if one.trouble == "stall" else 0.0
-            told = report(rank, one.phase, one.pid, one.order, one.raised, stalled_s)
+            role = next(each.role for each in self.sizes if each.has(rank))
+            told = report(rank, one.phase, one.pid, one.order, one.raised, stalled_s, role)
             silent_s = SILENCE_S + 1 if one.trouble == "freeze" else 0.0
             found[rank] = RankSnapshot(dead=one.trouble == "die", silent_s=silent_s, report=told)
         return found
@@ -254,16 +270,23 @@ class Group(RuleBasedStateMachine):
         if one.phase is RankPhase.LOADING and data.draw(st.booleans()):
             one.phase, one.trouble = RankPhase.FAILED, ""
 
-    @rule(size=st.integers(1, 5))
-    def resize(self, size: int) -> None:
-        self.former = former_size(self.size, self.former, size)
-        self.size = size
+    @rule(size=st.integers(1, 5), side=st.integers(0, 1))
+    def resize(self, size: int, side: int) -> None:
+        self.lease = resized(self.lease, self.sizes[side % len(self.sizes)].role, size)
+
+    @rule(data=st.data(), to=st.sampled_from([RankRole.ATTENTION, RankRole.EXPERTS]))
+    @precondition(lambda self: self.ranks)
+    def switch(self, data: st.DataObject, to: RankRole) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.ranks)))
+        if not switch_refusal(self.sights(), self.sides, rank, to):
+            self.lease = switched(self.lease, to)
+            assert all(side.size for side in self.sides)
 
     @rule(data=st.data())
     @precondition(lambda self: self.ranks)
     def drain(self, data: st.DataObject) -> None:
         rank = data.draw(st.sampled_from(sorted(self.ranks)))
-        if not drain_refusal(self.sights(), self.size, rank, self.spares):
+        if not group_sides.drain_refusal(self.sights(), self.sides, rank):
             self.ranks[rank].phase = RankPhase.LEAVING
 
     @rule(data=st.data())
@@ -277,41 +300,47 @@ class Group(RuleBasedStateMachine):
         if one.trouble not in ("die", "freeze"):
             one.phase = after.get(one.phase, one.phase)
 
-    @rule(told=st.integers(0, 5), begun=st.integers(0, 5))
+    @rule(told=st.integers(0, 7), begun=st.integers(0, 7))
     def obey(self, told: int, begun: int) -> None:
         """Execute commands; of a regroup, so many ranks receive and start it, then the shell dies."""
-        for order in mend(self.sights(), self.size, SILENCE_S, former=self.former, spares=self.spares):
+        self.lease = grown(self.lease, self.sights(), self.sides)
+        for order in mend_sides(self.sights(), self.sides, SILENCE_S):
             match order:
                 case Make(rank):
                     assert rank not in self.ranks
-                    assert rank < self.size + self.spares
+                    assert rank in wanted_ranks(self.sides)
                     self.pids += 1
                     self.ranks[rank] = Played(self.pids)
                 case Kill(rank):
                     del self.ranks[rank]
                 case BeginDrain(rank):
-                    assert rank >= self.size or self.spares
+                    assert any(side.has(rank) and (rank >= side.full or side.spares) for side in self.sides)
                     assert self.ranks[rank].phase is RankPhase.SERVING
                     self.ranks[rank].phase = RankPhase.LEAVING
                 case Dismiss(rank):
                     self._end(rank)
-                case Regroup(epoch, version, offers, left):
-                    self._regroup(ordered(epoch, version, offers), left, told, begun)
+                case Regroup():
+                    self._regroup(order, told, begun)
 
     def _end(self, rank: int) -> None:
         one = self.ranks.pop(rank)
         assert one.phase in (RankPhase.LOADING, RankPhase.OFFERED, RankPhase.LEFT)
         for other in self.ranks.values():
             if other.order is not None and other.raised == other.order.epoch and other.trouble != "die":
-                computing = other.phase in (RankPhase.SERVING, RankPhase.LEAVING)
-                assert not computing or one.pid not in [offer.pid for offer in other.order.offers]
+                assert other.phase not in COMPUTING or one.pid not in other.order.processes()
 
-    def _regroup(self, order: RegroupOrder, left: tuple[int, ...], told: int, begun: int) -> None:
+    def _regroup(self, due: Regroup, told: int, begun: int) -> None:
+        order = ordered(due.epoch, due.version, due.members)
         members = order.members
         assert set(members) <= set(self.ranks), "nobody who was killed"
-        assert all(self.ranks[rank].phase is RankPhase.LEFT for rank in left)
+        assert all(self.ranks[rank].phase is RankPhase.LEFT for rank in due.left)
         for one in self.ranks.values():
-            if one.order is not None and one.phase is not RankPhase.LEFT:
+            if one.order is None or one.phase is RankPhase.LEFT:
+                continue
+            if due.keeps_epoch:
+                assert one.raised <= order.epoch == one.order.epoch
+                assert one.order.processes(with_experts=True) == order.processes(with_experts=True)
+            else:
                 assert order.epoch > max(one.order.epoch, one.raised)
                 assert order.version > one.order.version
         for rank in members[:told]:
@@ -320,7 +349,7 @@ class Group(RuleBasedStateMachine):
             one.phase = RankPhase.SERVING if one.phase is RankPhase.OFFERED else one.phase
         if told < len(members):
             return
-        for rank in left:
+        for rank in due.left:
             self.ranks[rank].stopped = True
         for rank in members[:begun]:
             self.ranks[rank].raised = order.epoch
@@ -328,26 +357,28 @@ class Group(RuleBasedStateMachine):
             assert all(one.stopped for one in others), "who is no member computes no more"
 
     @invariant()
-    def who_computes_in_an_epoch_computes_with_the_same_processes(self) -> None:
+    def who_computes_in_an_epoch_computes_with_the_same_experts(self) -> None:
         epochs: dict[int, set[tuple[int, ...]]] = {}
         for one in getattr(self, "ranks", {}).values():
             if one.order is not None and one.raised == one.order.epoch:
-                epochs.setdefault(one.raised, set()).add(tuple(offer.pid for offer in one.order.offers))
+                epochs.setdefault(one.raised, set()).add(one.order.processes(with_experts=True))
         assert all(len(members) == 1 for members in epochs.values())
 
     def teardown(self) -> None:
         """Without further events, the group becomes complete, without surplus ranks."""
         if not hasattr(self, "ranks"):
             return
-        for _ in range(24):
-            self.obey(9, 9)
+        for _ in range(40):
+            self.obey(20, 20)
             for one in self.ranks.values():
                 self._go_on(one)
-        assert whole(self.sights(), self.size, self.spares)
-        assert set(self.ranks) == set(range(self.size + self.spares))
-        assert sum(one.phase is RankPhase.SERVING for one in self.ranks.values()) == self.size
-        assert len(waiting_spares(self.sights(), self.size, self.spares)) == self.spares
-        assert mend(self.sights(), self.size, SILENCE_S, spares=self.spares) == []
+        sights = self.sights()
+        assert whole_sides(sights, self.sides)
+        assert set(self.ranks) == wanted_ranks(self.sides)
+        for side in self.sides:
+            assert sum(one.phase is RankPhase.SERVING for one in side.of(self.ranks).values()) == side.size
+            assert len(group_sides.waiting_spares(sights, [side])) == side.spares
+        assert mend_sides(sights, self.sides, SILENCE_S) == []
 
 
 TestGroup = Group.TestCase

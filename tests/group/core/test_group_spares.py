@@ -1,18 +1,9 @@
 """Spares wait until a rank is lost, drains, or is to be added."""
 
-from serving.group.core.group_course import (
-    Dismiss,
-    GroupSizes,
-    Kill,
-    Make,
-    RankSnapshot,
-    Regroup,
-    drain_refusal,
-    mend,
-    waiting_spares,
-)
+from serving.group.core.group_course import Dismiss, Kill, Make, Regroup
+from serving.group.core.group_sides import GroupSizes, RankSnapshot
 from serving.values.group import RankPhase
-from tests.group.core.group_sights import SILENCE_S, first_order, report, sights
+from tests.group.core.group_sights import SILENCE_S, drain_refusal, first_order, mend, report, sights, waiting_spares
 
 
 def test_spares_start_when_the_group_is_whole() -> None:

@@ -1,47 +1,68 @@
 """Groups of attention ranks and expert ranks: each side is made whole by itself, experts stay on expert ranks."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from serving.errors import GroupError, PlacementError
-from serving.group.core.group_course import (
-    BeginDrain,
-    GroupOrder,
+from serving.group.core.group_course import BeginDrain, GroupOrder, Kill, Make, Regroup, mend_sides
+from serving.group.core.group_experts import ExpertRules, GroupExperts
+from serving.group.core.group_growth import switched
+from serving.group.core.group_map import contents_of, opening_map
+from serving.group.core.group_sides import (
     GroupSide,
     GroupSizes,
-    Kill,
-    Make,
     RankSnapshot,
-    Regroup,
-    mend_sides,
+    drain_refusal,
     resize_refusal,
+    switch_refusal,
     whole_sides,
 )
-from serving.group.core.group_experts import ExpertRules, GroupExperts
-from serving.group.core.group_map import contents_of, opening_map
 from serving.group.core.rank_life import check_offers
-from serving.values.expert_map import FetchExpert, RowsCounted
-from serving.values.group import RankOffer, RankPhase, RankRole
+from serving.values.expert_map import (
+    FetchExpert,
+    LoadExpert,
+    MapSwitched,
+    MoveFetched,
+    MoveLoaded,
+    RowsCounted,
+    SwitchMap,
+)
+from serving.values.group import MoveOneExpert, RankLease, RankOffer, RankPhase, RankRole
 from tests.fakes.rank_group import ordered
 from tests.group.core.group_sights import SILENCE_S, report
 
-ATTENTION, EXPERTS = GroupSide(2, end=4), GroupSide(2, first=4)
+ATTENTION = GroupSide(2, end=4, role=RankRole.ATTENTION)
+EXPERTS = GroupSide(2, first=4, end=8, role=RankRole.EXPERTS)
 MEMBERS = (0, 1, 4, 5)
 SERVING, OFFERED = RankPhase.SERVING, RankPhase.OFFERED
 Ranks = dict[int, RankSnapshot]
 
 
-def serving(*members: int, epoch: int = 1) -> Ranks:
-    order = ordered(epoch, epoch, tuple(RankOffer(rank, rank, "", "x") for rank in members))
-    return {rank: RankSnapshot(report=report(rank, SERVING, rank, order, epoch)) for rank in members}
+def role_of(rank: int) -> RankRole:
+    return RankRole.ATTENTION if rank < 4 else RankRole.EXPERTS
+
+
+def serving(*members: int, epoch: int = 1, raised: int | None = None) -> Ranks:
+    order = ordered(epoch, epoch, tuple(RankOffer(rank, rank, "", "x", role=role_of(rank)) for rank in members))
+    return {
+        rank: RankSnapshot(report=report(rank, SERVING, rank, order, raised or epoch, role=role_of(rank)))
+        for rank in members
+    }
 
 
 def offered(rank: int) -> Ranks:
-    return {rank: RankSnapshot(report=report(rank, OFFERED, rank))}
+    return {rank: RankSnapshot(report=report(rank, OFFERED, rank, role=role_of(rank)))}
 
 
 def mended(ranks: Ranks, attention: GroupSide = ATTENTION, experts: GroupSide = EXPERTS) -> list[GroupOrder]:
     return mend_sides(ranks, [attention, experts], SILENCE_S)
+
+
+def epoch_of(orders: list[GroupOrder]) -> int:
+    (order,) = [one for one in orders if isinstance(one, Regroup)]
+    return order.epoch
 
 
 def members(orders: list[GroupOrder]) -> list[int]:
@@ -65,8 +86,25 @@ def test_a_lost_rank_of_either_side_is_replaced_under_its_number(lost: int) -> N
     orders = mended(serving(*MEMBERS) | {lost: RankSnapshot(dead=True)})
     assert orders[0] == Kill(lost, "has ended")
     assert members(orders) == others
-    assert mended(serving(*others, epoch=2)) == [Make(lost)]
-    assert members(mended(serving(*others, epoch=2) | offered(lost))) == list(MEMBERS)
+    epoch = 1 if lost == 1 else 2
+    assert epoch_of(orders) == epoch, "without one of the attention ranks the others go on as they are"
+    assert mended(serving(*others, epoch=epoch)) == [Make(lost)]
+    back = mended(serving(*others, epoch=epoch) | offered(lost))
+    assert members(back) == list(MEMBERS)
+    assert epoch_of(back) == (1 if lost == 1 else 3)
+
+
+def test_an_attention_rank_is_lost_with_an_expert_rank() -> None:
+    orders = mended(serving(*MEMBERS) | {rank: RankSnapshot(dead=True) for rank in (1, 4)})
+    assert (members(orders), epoch_of(orders)) == ([0, 5], 2)
+
+
+def test_an_order_that_only_some_have_received() -> None:
+    """Of the present epoch it is given again; of another epoch, another one follows."""
+    some = serving(0, 4, 5) | {0: serving(*MEMBERS)[0]}
+    assert epoch_of(mended(some, attention=GroupSide(1, end=4))) == 1
+    told = serving(0, 4, 5, epoch=2, raised=1)
+    assert epoch_of(mended(told | {0: serving(0, 4, 5)[0]}, attention=GroupSide(1, end=4))) == 3
 
 
 def test_a_side_without_ranks_waits_for_one() -> None:
@@ -78,17 +116,40 @@ def test_a_side_without_ranks_waits_for_one() -> None:
 
 
 def test_one_side_is_resized_and_the_other_stays() -> None:
-    grows = GroupSide(3, former=2, first=4)
+    grows = replace(EXPERTS, size=3, former=2)
     assert mended(serving(*MEMBERS), experts=grows) == [Make(6)]
     assert members(mended(serving(*MEMBERS) | offered(6), experts=grows)) == [*MEMBERS, 6]
-    assert mended(serving(*MEMBERS), attention=GroupSide(1, end=4)) == [BeginDrain(1)]
-    sizes = GroupSizes(2, 9)
-    assert "a layer has 4 experts" in resize_refusal(5, sizes, 4, RankRole.EXPERTS)
-    assert resize_refusal(5, sizes, 4, RankRole.ATTENTION) == ""
+    assert mended(serving(*MEMBERS), attention=replace(ATTENTION, size=1)) == [BeginDrain(1)]
+    sizes = GroupSizes(2, 9, role=RankRole.EXPERTS)
+    assert "5 expert ranks, but a layer has 4 experts" in resize_refusal(5, sizes, 4)
+    assert resize_refusal(5, replace(sizes, role=RankRole.ATTENTION), 4) == ""
+
+
+def test_which_ranks_can_change_their_role() -> None:
+    there, sides = serving(*MEMBERS), [ATTENTION, EXPERTS]
+    assert switch_refusal(there, sides, 1, RankRole.EXPERTS) == ""
+    assert switch_refusal(there, sides, 5, RankRole.ATTENTION) == ""
+    assert "not the last attention rank: switch rank 1" in switch_refusal(there, sides, 0, RankRole.EXPERTS)
+    assert "is an expert rank already" in switch_refusal(there, sides, 5, RankRole.EXPERTS)
+    assert "there is no rank 3" in switch_refusal(there, sides, 3, RankRole.EXPERTS)
+    assert "not whole" in switch_refusal(serving(0, 1, 4), sides, 1, RankRole.EXPERTS)
+    assert "both roles" in switch_refusal(there, [GroupSide(6)], 1, RankRole.EXPERTS)
+    one = [replace(ATTENTION, size=1), EXPERTS]
+    assert "the only attention rank" in switch_refusal(serving(0, 4, 5), one, 0, RankRole.EXPERTS)
+    assert "the only attention rank" in drain_refusal(serving(0, 4, 5), one, 0)
+    assert drain_refusal(serving(0, 4, 5), one, 5) == ""
+    assert drain_refusal(there, sides, 2) == "there is no rank 2: the group's are 0 to 1 and 4 to 5"
+
+
+def test_a_role_switch_drains_one_rank_and_starts_another() -> None:
+    sizes = [GroupSizes(2, 4, role=RankRole.ATTENTION), GroupSizes(2, 4, role=RankRole.EXPERTS)]
+    lease = switched(RankLease("s", 1, 1, 2, expert_size=2), RankRole.EXPERTS)
+    attention, experts = (one.side(lease) for one in sizes)
+    assert mended(serving(*MEMBERS), attention, experts) == [BeginDrain(1), Make(6, gently=True)]
 
 
 def test_a_spare_of_a_side_takes_the_place_of_its_lost_rank_alone() -> None:
-    spare = GroupSide(2, spares=1, first=4)
+    spare = replace(EXPERTS, spares=1)
     there = serving(*MEMBERS) | offered(6)
     assert mended(there, experts=spare) == []
     assert members(mended(there | {4: RankSnapshot(dead=True)}, experts=spare)) == [0, 1, 5, 6]
@@ -148,6 +209,32 @@ def test_a_lost_attention_rank_leaves_experts_where_they_are() -> None:
     assert (after.slots, after.layers) == (before.slots, before.layers)
 
 
+def test_an_attention_rank_joins_and_leaves_amid_a_switch_of_maps() -> None:
+    """A map that is being switched to waits for no rank that has left, nor for one that has started with it."""
+    core = grouped(*MEMBERS)
+    assert core.ledger is not None
+    core.confirm(dict.fromkeys(MEMBERS, core.ledger.map.version), 0.0)
+    homes = core.ledger.map.layers[0].homes
+    order = MoveOneExpert(0, next(expert for expert, own in enumerate(homes) if own[0].at.rank == 5), 4)
+    plan = core.plan_order(order, 0.0)
+    _, effects = core.begin_order(order, plan, core.ledger.map.version, 0.0)
+    (fetch,) = effects
+    assert isinstance(fetch, FetchExpert)
+    effects = core.on(4, 5, MoveFetched(fetch.move), 0.0)
+    while not isinstance(effects[0], SwitchMap):
+        assert isinstance(effects[0], LoadExpert)
+        effects = core.on(4, 5, MoveLoaded(fetch.move), 0.0)
+    (switch,) = effects
+    assert isinstance(switch, SwitchMap)
+    assert core.newest == switch.map
+    for rank in (0, 4, 5):
+        assert core.on(rank, rank + 1, MapSwitched(switch.map.version), 0.0) == []
+    joined = [*offers(0, 4, 5), msgspec.structs.replace(offers(1)[0], pid=77)]
+    assert core.ledger.map != switch.map
+    assert core.admit(joined, switch.map.version, 0.0), "rank 1 is another process, which started with the map"
+    assert core.ledger.map == switch.map
+
+
 def test_a_lost_expert_rank_leaves_all_experts_with_the_other_one() -> None:
     core = grouped(*MEMBERS)
     after = core.regroup(offers(0, 1, 5), 6, 2, 1.0)
@@ -156,7 +243,7 @@ def test_a_lost_expert_rank_leaves_all_experts_with_the_other_one() -> None:
         core.regroup(offers(0, 1), 6, 3, 2.0)
     with pytest.raises(PlacementError, match="no rank of the group holds experts"):
         opening_map(COUNT, 6, 0, LAYERS, holders=())
-    with pytest.raises(PlacementError, match="ep = 2, but a layer of this model has 1 experts"):
+    with pytest.raises(PlacementError, match="expert_ranks = 2, but a layer of this model has 1 experts"):
         opening_map(1, 6, 0, LAYERS, holders=(4, 5))
 
 

@@ -15,6 +15,7 @@ from serving.ids import SequenceId
 from serving.model.forms import ProductForms
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
+from serving.model.slots.expert_sources import routed_experts
 from serving.values.expert_map import CountRows, ExpertOrder, FetchExpert, LoadExpert, MoveOrder, RankEvent
 from serving.values.group import MoveOneExpert, PlannedOrder, RankOffer, RebalanceExperts
 from serving.values.instances import RankPlace
@@ -41,7 +42,7 @@ class ShelledGroup:
         self._group, self._random = group, Random(seed)
         self.core = GroupExperts(RULES)
         self.ranks = [
-            RankExperts(config, place, group.model, folder, _forms, folder / f"r{place.number}")
+            RankExperts(config, place, routed_experts(group.model, folder, _forms), folder / f"r{place.number}")
             for place in (RankPlace(rank, group.ranks, group.ranks, "g") for rank in range(group.ranks))
         ]
         self.members = list(range(group.ranks))
@@ -50,8 +51,8 @@ class ShelledGroup:
         for rank, experts in enumerate(self.ranks):
             table = experts.prepare(first)
             place = replace(group.places[rank], slots=experts.table, expert_map=table, map_version=first.version)
-            group.executors[rank].join(place)
-            experts.join(group.executors[rank], offers)
+            group.executors[rank].group.join(place)
+            experts.join(group.executors[rank].group, offers)
         self._events: SimpleQueue[tuple[int, RankEvent]] = SimpleQueue()
         self._lost: int | None = None
         self._random_orders = threading.Event()
@@ -205,8 +206,8 @@ class ShelledGroup:
         new = self.core.regroup(offers, self._group.ranks, 1, now)
         for rank in self.members:
             experts = self.ranks[rank]
-            self._group.executors[rank].set_map(new.version, experts.prepare(new), 2)
-            experts.join(self._group.executors[rank], offers)
+            self._group.executors[rank].group.set_map(new.version, experts.prepare(new), 2)
+            experts.join(self._group.executors[rank].group, offers)
         for rank in self.members:
             raise_epoch(library, self._group.windows[rank], 2, sum(1 << one for one in self.members))
 

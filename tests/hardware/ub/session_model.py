@@ -11,96 +11,23 @@ A word says {epoch, round}; round 0 is an expert rank's *hello*: it is in that e
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
+from tests.hardware.ub.session_state import (
+    DEAD,
+    END,
+    LOST,
+    TORN,
+    Expert,
+    Mistake,
+    ProtocolError,
+    Session,
+    Setting,
+    State,
+)
+
 T = TypeVar("T")
-
-TORN = -1
-END, LOST, DEAD = -1, -2, -3
-"""Places of a session that is behind its last round, that waits for the next epoch, whose rank is dead."""
-
-
-class Mistake(Enum):
-    """A way to get the protocol wrong."""
-
-    ASK_BEFORE_ROWS = auto()
-    DONE_BEFORE_RESULTS = auto()
-    WORD_WITHOUT_EPOCH = auto()
-    WORD_WITHOUT_ROUND = auto()
-    NO_HELLO = auto()  # a session begins in a new epoch although an expert rank may be at work for it in the old one
-    HELLO_IN_SERVICE = auto()
-    HELLO_OF_THE_DEAD = auto()  # is waited for
-    FIRST_DONE_IS_ENOUGH = auto()
-    RESULTS_BY_ROUND = auto()  # all results of a session lie at the same place
-    SAME_MAP = auto()  # the next epoch's experts lie with the dead rank, too
-    EPOCH_UNSEEN = auto()  # by who waits
-    WAIT_WITHOUT_SERVICE = auto()  # a rank of both kinds serves when its session is over
-
-
-class ProtocolError(Exception):
-    """The protocol let something happen that must not."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Setting of one search.
-
-    Args:
-        colocated: each session's rank is an expert rank, too, in one thread; there are as many of both.
-        dies: an "expert" or "attention" rank (colocated: both); empty = none.
-        joins: the last session comes when the others are at work.
-        idle: the last session has no work; colocated, its rank only serves.
-    """
-
-    sessions: int = 2
-    experts: int = 2
-    rounds: int = 2
-    colocated: bool = False
-    dies: str = ""
-    joins: bool = False
-    idle: bool = False
-    mistake: Mistake | None = None
-
-
-class Session(NamedTuple):
-    """One session, and what of its window and in expert ranks is about it. Lists are by expert rank, or by expert.
-
-    Attributes:
-        place: in its program.
-        raised: epoch that the shell has named.
-        rows: round that they were staged for, as `Search.moment`.
-        serving: 1 = rank e computes its rows; 2 = it has; 3 = it has said so too early.
-    """
-
-    epoch: int
-    place: int
-    raised: int
-    rows: int
-    results: tuple[int, ...]
-    asks: tuple[int, ...]
-    dones: tuple[int, ...]
-    answered: tuple[int, ...]
-    serving: tuple[int, ...]
-
-
-class Expert(NamedTuple):
-    """An expert rank."""
-
-    epoch: int
-    raised: int
-    dead: bool
-
-
-class State(NamedTuple):
-    """Everything."""
-
-    sessions: tuple[Session, ...]
-    experts: tuple[Expert, ...]
-    killed: bool
-
 
 Op = tuple[str, int, int]
 """`await` the answers to a round (0: hellos), `block` (take in the results before a round, stage its rows), `ask` in a
@@ -187,7 +114,8 @@ class Search:
     def _first(self) -> State:
         count = self.setting.experts
         nothing, hellos = (0,) * count, (self.word(1, 0),) * count
-        made = [Session(1, 0, 1, 0, nothing, nothing, hellos, nothing, nothing)] * self.setting.sessions
+        first = Session(1, 0, 1, 0, nothing, nothing, hellos, nothing, nothing, mapped=(1,) * count)
+        made = [first] * self.setting.sessions
         if self.setting.joins:
             made[-1] = made[-1]._replace(dones=nothing)
         if self.setting.idle:
@@ -229,7 +157,7 @@ class Search:
         place = after.place + 1 if after.place + 1 < len(program) else END
         if place != END and program[place][0] == "block":
             for rank, serving in enumerate(after.serving):
-                if serving in (1, 3) and not state.experts[rank].dead:
+                if serving in (1, 3) and not state.experts[rank].dead and after.mapped[rank] == after.life:
                     raise ProtocolError(f"a session writes its rows while rank {rank} is at work for it")
         return _with(state, number, after._replace(place=place))
 
@@ -259,17 +187,30 @@ class Search:
         early = self.setting.mistake is Mistake.HELLO_IN_SERVICE
         if expert.raised > expert.epoch and (not busy or early) and self._may_enter(state, rank):
             yield self._begin_epoch(state, rank)
+        if not busy or self.setting.mistake is Mistake.ADMIT_IN_SERVICE:
+            yield from self._admit(state, rank)
         if busy:
             return
-        for number, one in enumerate(state.sessions):
-            if one.dones[rank] == 0 and one.place != DEAD:  # who has joined: its window is mapped
-                yield _with(state, number, one._replace(dones=_put(one.dones, rank, self.word(expert.epoch, 0))))
         if not self._is_free(state, rank):
             return
         ready = [number for number, one in enumerate(state.sessions) if self._has_asked(one, rank, expert.epoch)]
         for count in range(1, len(ready) + 1):
             for some in combinations(ready, count):
                 yield self._begin_service(state, rank, some)
+
+    def _admit(self, state: State, rank: int) -> Iterator[State]:
+        """Map the window of a session that has joined, and say hello."""
+        for number, one in enumerate(state.sessions):
+            if one.dones[rank] or one.place == DEAD:
+                continue
+            if one.mapped[rank] != one.life:  # a dead rank had its place
+                one = one._replace(mapped=_put(one.mapped, rank, one.life))
+                if self.setting.mistake is not Mistake.OLD_ASK_STAYS:
+                    one = one._replace(asks=_put(one.asks, rank, 0))
+                if self.setting.mistake is not Mistake.OLD_ANSWER_COUNTS:
+                    one = one._replace(answered=_put(one.answered, rank, 0))
+            hello = self.word(state.experts[rank].epoch, 0)
+            yield _with(state, number, one._replace(dones=_put(one.dones, rank, hello)))
 
     def _is_free(self, state: State, rank: int) -> bool:
         """Whether the rank's thread is not at work for a session of its own."""
@@ -295,12 +236,12 @@ class Search:
         for number in some:
             one = state.sessions[number]
             op = self.programs[one.epoch][one.place][0] if one.place >= 0 else "await"
-            if op == "block":
+            if op == "block" and one.mapped[rank] == one.life:
                 raise ProtocolError(f"rank {rank} reads rows that their session is just writing")
             cells = self._cells(epoch, one.asks[rank] % 100, rank)
             for other, serving in enumerate(one.serving):
                 theirs = self._cells(state.experts[other].epoch, one.asks[other] % 100, other)
-                if serving in (1, 3) and cells & theirs:
+                if serving in (1, 3) and cells & theirs and one.mapped[rank] == one.mapped[other]:
                     raise ProtocolError(f"ranks {rank} and {other} write the same result")
             state = _with(state, number, one._replace(serving=_put(one.serving, rank, 1)))
         return state
@@ -318,6 +259,7 @@ class Search:
             one, left = state.sessions[number], 3 if early else 0
             if one.serving[rank] == (1 if early else 2):
                 dones, answered = _put(one.dones, rank, one.asks[rank]), _put(one.answered, rank, one.asks[rank])
+                dones = dones if one.mapped[rank] == one.life else one.dones
                 one = one._replace(dones=dones, answered=answered, serving=_put(one.serving, rank, left))
                 state = _with(state, number, one)
                 break
@@ -325,6 +267,8 @@ class Search:
 
     def _write(self, one: Session, rank: int, epoch: int) -> Session:
         asked = one.asks[rank]
+        if one.mapped[rank] != one.life:  # a dead rank's window
+            return one
         if self.setting.mistake is None and one.rows != asked:
             raise ProtocolError(f"rank {rank} reads rows {one.rows} for round {asked}")
         for x in self._cells(epoch, asked % 100, rank):
@@ -349,6 +293,10 @@ class Search:
 
     def _shell(self, state: State) -> Iterator[State]:
         dies = self.setting.dies
+        if self.setting.again:
+            for number, session in enumerate(state.sessions):
+                if session.place == DEAD:
+                    yield _with(state, number, self._newcomer(session))
         if not state.killed:
             yield from self._deaths(state)
             return
@@ -376,6 +324,11 @@ class Search:
     def _dead(self, one: Session) -> Session:
         writing = one.place >= 0 and self.programs[one.epoch][one.place][0] == "block"
         return one._replace(place=DEAD, rows=TORN if writing else one.rows)
+
+    def _newcomer(self, one: Session) -> Session:
+        """Another rank in a dead one's place, with a window of its own; expert ranks know of it later."""
+        nothing = (0,) * self.setting.experts
+        return one._replace(place=0, rows=0, results=nothing, dones=nothing, life=one.life + 1)
 
     def _without(self, one: Session, rank: int, epoch: int) -> Session:
         """A session after the death of an expert rank: results under way are torn."""

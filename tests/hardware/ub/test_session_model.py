@@ -5,7 +5,8 @@ import pytest
 from tests.cases.nightly import mostly_nightly
 from tests.hardware.ub import bell_model
 from tests.hardware.ub.bell_model import BellMistake, LostWakeup
-from tests.hardware.ub.session_model import Mistake, ProtocolError, Search, Setting
+from tests.hardware.ub.session_model import Search
+from tests.hardware.ub.session_state import Mistake, ProtocolError, Setting
 
 SETTINGS = {
     "one": Setting(sessions=1, rounds=3),
@@ -13,6 +14,7 @@ SETTINGS = {
     "colocated": Setting(colocated=True, rounds=3),
     "attention dies": Setting(dies="attention"),
     "joins": Setting(joins=True),
+    "attention dies and comes again": Setting(dies="attention", again=True),
     "expert dies": Setting(dies="expert"),
     "joins, expert dies": Setting(joins=True, dies="expert"),
     "colocated dies": Setting(colocated=True, dies="expert"),
@@ -20,7 +22,7 @@ SETTINGS = {
     "three sessions, expert dies": Setting(sessions=3, rounds=1, dies="expert"),
     "an idle rank dies": Setting(sessions=3, experts=3, rounds=1, colocated=True, dies="expert", idle=True),
 }
-QUICK = list(SETTINGS)[:8]
+QUICK = list(SETTINGS)[:9]
 
 
 @pytest.mark.parametrize(
@@ -46,12 +48,17 @@ FOUND = {
     Mistake.SAME_MAP: "waits for ever in epoch 2",
     Mistake.EPOCH_UNSEEN: "waits for ever in epoch 1",
     Mistake.WAIT_WITHOUT_SERVICE: "waits for ever",
+    Mistake.OLD_ASK_STAYS: "is just writing|is at work for it|reads rows|waits for ever|reads result",
+    Mistake.OLD_ANSWER_COUNTS: "waits for ever",
+    Mistake.ADMIT_IN_SERVICE: "is at work for it|waits for ever|is just writing|reads result",
 }
 
 
 @pytest.mark.parametrize("mistake", list(Mistake), ids=lambda mistake: mistake.name)
 def test_each_mistake_is_found(mistake: Mistake) -> None:
-    setting = Setting(dies="expert", colocated=mistake is Mistake.WAIT_WITHOUT_SERVICE, mistake=mistake)
+    again = mistake in (Mistake.OLD_ASK_STAYS, Mistake.OLD_ANSWER_COUNTS, Mistake.ADMIT_IN_SERVICE)
+    colocated = mistake is Mistake.WAIT_WITHOUT_SERVICE
+    setting = Setting(dies="attention" if again else "expert", again=again, colocated=colocated, mistake=mistake)
     with pytest.raises(ProtocolError, match=FOUND[mistake]):
         Search(setting).run()
 

@@ -15,12 +15,13 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model import loader
 from serving.model.forms import PackedShape, StoredProduct
+from serving.model.image import address_of
 from serving.model.linear import Int8Linear, LinearWeight, PlainHeads, PlainLinear
 from serving.model.loader import DtypeName, load_model
 from serving.model.native.layout import Form
 from serving.model.native.library import Library
-from serving.model.native.panels import LAYOUT, PanelForms, PanelHeads, PanelLinear
-from serving.model.shared_tensor import address_of
+from serving.model.native.panel_layout import LAYOUT
+from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
 from tests.model.image_shelf import ImageShelf
 from tests.model.int8_checkpoint import round_to_int8
 from tests.model.latent import latent_weights

@@ -16,6 +16,7 @@ from serving.model import loader
 from serving.model.forms import StoredProduct
 from serving.model.linear import LinearWeight
 from serving.model.loader import load_model
+from serving.model.native import panel_layout
 from serving.model.native.layout import SHORT_INPUTS, Form
 from serving.model.native.library import Library
 from serving.model.native.panels import PanelForms, PanelHeads, PanelLinear
@@ -192,7 +193,7 @@ def test_they_are_short_by_themselves_where_that_pays(
         instructions = property(lambda self: name)
 
     monkeypatch.setattr(loader, "load_library", lambda: Knowing(own.path))
-    monkeypatch.setattr(loader, "last_level_cache_bytes", lambda: cache)
+    monkeypatch.setattr(panel_layout, "last_level_cache_bytes", lambda: cache)
     model = load_model(write_random_checkpoint(tmp_path), dtype="bfloat16", native=True)
     assert isinstance(model.head, PanelLinear)
     assert model.head.form == form

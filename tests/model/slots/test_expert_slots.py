@@ -22,10 +22,10 @@ from serving.model.slots.expert_sources import (
     LoadedExperts,
     expert_layers,
     expert_source,
-    layer_names,
     packed_expert,
 )
 from serving.model.slots.slot_region import PeerSlots, SlotLayout, SlotRegion
+from serving.model.slots.stored_experts import names_of_layers
 from tests.hardware.ub.resident import resident_bytes
 from tests.model.image_shelf import FileShelf
 from tests.model.int8_checkpoint import round_to_int8
@@ -271,7 +271,7 @@ def test_a_model_without_its_experts_is_loaded_without_reading_them(tmp_path: Pa
     prepare(tmp_path, "bfloat16")
     read = list[int]()
     model = panel_model(tmp_path, routed_experts=False, progress=lambda done, of: read.append(of - done))
-    assert layer_names(model) == ("1", "2", "draft")
+    assert names_of_layers(model.config, list(expert_layers(model))) == ("1", "2", "draft")
     assert read[-1] >= 3 * 8 * 3, "three matrices of eight experts in three layers"
     assert all(isinstance(one, AbsentPanels) for one in products(model, 0, 5))
     with pytest.raises(ModelError, match="AbsentPanels"):

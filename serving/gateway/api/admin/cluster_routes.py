@@ -14,16 +14,18 @@ from serving.gateway.api.body import parse_body
 from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.routes import json_response
-from serving.gateway.api.schema import DrainRankRequest, ResizeGroupsRequest, WireModel
+from serving.gateway.api.schema import DrainRankRequest, ResizeGroupsRequest, SwitchRoleRequest, WireModel
 from serving.values.group import (
     DrainRank,
     MoveOneExpert,
     OperatorOrder,
     OrderAnswer,
+    RankRole,
     ReadLoad,
     RebalanceExperts,
     ResizeGroup,
     SizeOrder,
+    SwitchRole,
 )
 
 # `/cluster` and `/experts`: the state of the whole system, for `cloudmatrix status` and `cloudmatrix experts`.
@@ -180,10 +182,12 @@ def require_admin(request: Request) -> None:
 
 # Sizes of groups of ranks over HTTP, for administrators.
 #
-#   POST /experts/resize    `{"pool": "decode", "ranks": 4}`: each group of the pool grows or shrinks while serving
+#   POST /experts/resize    `{"pool": "decode", "ranks": 4}`: each group of the pool grows or shrinks while serving;
+#                           of groups with two kinds of ranks, "ranks" is that of attention ranks, and "expert_ranks"
 #   POST /experts/drain     `{"rank": "decode#k3jx9a.r1"}`: its sequences move to other ranks, a new process replaces it
+#   POST /experts/switch    `{"rank": "decode#k3jx9a.r1", "role": "experts"}`: the same, but an expert rank replaces it
 #
-# Both respond when the groups have accepted the command; `GET /experts` shows their progress.
+# All respond when the groups have accepted the command; `GET /experts` shows their progress.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +225,10 @@ def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> A
             raise RouteError(
                 404, f"pool '{body.pool[:200]}' has no group of ranks; `cloudmatrix experts` lists all groups"
             )
-        answers = [accepted(await post(one.actor, ResizeGroup(body.ranks)), "ranks") for one in found]
+        if body.ranks is None and body.expert_ranks is None:
+            raise InvalidRequestError("give ranks or expert_ranks", param="ranks", code="missing_required_parameter")
+        order = ResizeGroup(body.ranks, body.expert_ranks)
+        answers = [accepted(await post(one.actor, order), "ranks") for one in found]
         return json_response({"groups": [_row(one, answer) for one, answer in zip(found, answers, strict=True)]})
 
     @router.post("/experts/drain", include_in_schema=False)
@@ -229,14 +236,29 @@ def group_size_router(groups: Callable[[], list[OrderedGroup]], post: Post) -> A
         """Replace one rank without losing its sequences."""
         require_admin(request)
         body = await parse_body(request, DrainRankRequest, MAX_BODY_BYTES)
-        name, _, number = body.rank.rpartition(".r")
-        found = next((one for one in groups() if one.name == name and number.isdecimal()), None)
-        if found is None:
-            raise RouteError(404, f"there is no rank '{body.rank[:200]}'; `cloudmatrix status` shows their names")
-        answer = accepted(await post(found.actor, DrainRank(int(number))))
+        found, number = _named(groups(), body.rank)
+        answer = accepted(await post(found.actor, DrainRank(number)))
+        return json_response({"groups": [_row(found, answer)]})
+
+    @router.post("/experts/switch", include_in_schema=False)
+    async def switch(request: Request) -> Response:
+        """Replace the last rank of its kind with a rank of the other kind."""
+        require_admin(request)
+        body = await parse_body(request, SwitchRoleRequest, MAX_BODY_BYTES)
+        found, number = _named(groups(), body.rank)
+        answer = accepted(await post(found.actor, SwitchRole(number, RankRole(body.role))), "rank")
         return json_response({"groups": [_row(found, answer)]})
 
     return router
+
+
+def _named(groups: list[OrderedGroup], rank: str) -> tuple[OrderedGroup, int]:
+    """The group and number of a rank. Raises: RouteError."""
+    name, _, number = rank.rpartition(".r")
+    found = next((one for one in groups if one.name == name and number.isdecimal()), None)
+    if found is None:
+        raise RouteError(404, f"there is no rank '{rank[:200]}'; `cloudmatrix status` shows their names")
+    return found, int(number)
 
 
 def _row(group: OrderedGroup, answer: dict[str, Any]) -> dict[str, Any]:

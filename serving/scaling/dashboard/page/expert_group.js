@@ -30,7 +30,7 @@ export function groupCard({ group }, afterwards) {
 }
 
 function update({ chips, words, orders, heat, busiest, ranks, moved, waits, rebalances: moves }, { group, controls }) {
-  const { members, ranks_total: all, exchange } = group;
+  const { members, ranks_total: all, rank_numbers: numbers, exchange } = group;
   write(chips.epoch, `epoch ${group.epoch}`);
   write(chips.map, `map ${group.map_version}`);
   write(chips.members, members.length === all ? `${plural(all, "rank")}` : `${members.length} of ${plural(all, "rank")}`);
@@ -41,8 +41,8 @@ function update({ chips, words, orders, heat, busiest, ranks, moved, waits, reba
   show(busiest, group.busiest.length > 0);
   write(busiest, `Busiest: ${group.busiest.slice(0, 5).map(({ layer, expert, rows }) => `${layerName(group.layer_names[layer])} expert ${expert} (${count(rows)})`).join(", ")}`);
   ranks.update(group, controls);
-  moved.update(exchange.bytes, all);
-  waits.update(exchange.waited_s, all);
+  moved.update(exchange.bytes, numbers);
+  waits.update(exchange.waited_s, numbers);
   moves.update(group);
 }
 

@@ -17,13 +17,15 @@ export class Orders {
     this.rebalance = make("button", { type: "button", onclick: () => this.ask("rebalance", {}, "Asking for a rebalance …") }, "Rebalance");
     this.number = make("input", { type: "number", min: "1", max: "64", inputmode: "numeric", "aria-label": `Ranks of ${group}`, oninput: () => this.typed() });
     this.resize = make("button", { type: "submit" }, "Resize");
-    this.form = make("form.ask", { onsubmit: (event) => { event.preventDefault(); this.send(); } }, make("label", {}, "ranks ", this.number), this.resize);
+    this.form = make("form.ask", { onsubmit: (event) => { event.preventDefault(); this.send(); } }, make("label", {}, this.kind = make("span", {}, "ranks"), " ", this.number), this.resize);
     this.element = make("div.orders", {}, this.rebalance, this.form, this.answer);
   }
 
-  update({ ranks_total: size }, controls) {
+  update({ ranks_total: all, expert_ranks: experts }, controls) {
+    const size = all - experts;
     this.controls = controls;
     this.size = size;
+    write(this.kind, experts ? "attention ranks" : "ranks");
     if (!this.draft && document.activeElement !== this.number) this.number.value = size;
     this.bound();
   }

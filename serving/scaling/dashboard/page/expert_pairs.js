@@ -9,20 +9,21 @@ export function pairs(title, explained, unit, between = "to") {
   const matrix = make("table.matrix");
   const list = make("ol.largest");
   const element = make("section.pair-part", {}, make("h3", {}, title), make("p.quiet", {}, explained), make("div.scroll.wide", {}, matrix), list);
-  let built = 0;
+  let built = "";
   let cells = [];
   element.update = (values, ranks) => {
-    const large = ranks > MOST_RANKS;
+    const large = ranks.length > MOST_RANKS;
     show(matrix, !large);
     show(list, large);
     if (large) return largest(list, values, unit, between);
-    if (built !== ranks) {
-      built = ranks;
+    if (built !== ranks.join()) {
+      built = ranks.join();
       cells = build(matrix, title, ranks, between);
     }
     const most = Math.max(1e-9, ...values.flat());
-    values.forEach((row, from) => row.forEach((value, to) => {
-      const cell = cells[from][to];
+    ranks.forEach((from, line) => ranks.forEach((to, column) => {
+      const cell = cells[line][column];
+      const value = values[from]?.[to] ?? 0;
       cell.style.setProperty("--heat", `${Math.round((value / most) * 100)}%`);
       write(cell, from === to ? "" : unit(value));
     }));
@@ -32,7 +33,7 @@ export function pairs(title, explained, unit, between = "to") {
 }
 
 function build(matrix, title, ranks, between) {
-  const names = Array.from({ length: ranks }, (_, rank) => `r${rank}`);
+  const names = ranks.map((rank) => `r${rank}`);
   const cells = names.map(() => names.map(() => make("td.shade")));
   const head = make("tr", {}, make("th", { scope: "col" }, between), ...names.map((name) => make("th", { scope: "col" }, name)));
   matrix.replaceChildren(make("caption.hidden", {}, title), make("thead", {}, head),

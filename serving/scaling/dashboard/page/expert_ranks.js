@@ -16,11 +16,11 @@ export function rankTable(group, drain) {
 }
 
 /** A rank that is missing has a row, too. */
-function rowsOf({ ranks, ranks_total: all, rank_rows: rows, exchange, paces, treated }, controls) {
+function rowsOf({ ranks, rank_numbers: numbers, rank_rows: rows, exchange, paces, treated }, controls) {
   const most = Math.max(1, ...rows);
-  return Array.from({ length: all }, (_, rank) => ({
-    rank, controls: controls && all > 1, told: ranks.find((one) => one.rank === rank), rows: rows[rank], share: rows[rank] / most,
-    waited: exchange.waited_s[rank], worked: exchange.worked_s[rank],
+  return numbers.map((rank) => ({
+    rank, controls: controls && numbers.length > 1, told: ranks.find((one) => one.rank === rank), rows: rows[rank] ?? 0, share: (rows[rank] ?? 0) / most,
+    waited: exchange.waited_s[rank] ?? [], worked: exchange.worked_s[rank] ?? 0,
     pace: paces[rank], treated: treated[rank],
   }));
 }
@@ -39,7 +39,7 @@ function row({ rank }, drain) {
     line.dataset.state = missing ? "dead" : told.state ?? "";
     write(state, missing ? "missing" : ["serving", null].includes(told.state) ? "" : told.state);
     leave.disabled = !controls || missing || told.state !== "serving";
-    write(cells.pid, missing ? "" : `pid ${told.pid}`);
+    write(cells.pid, missing ? "" : `${told.role === "both" ? "" : `${told.role}, `}pid ${told.pid}`);
     write(cells.epoch, missing ? dash : told.epoch);
     write(cells.map, missing ? dash : told.map_version);
     load.set(share);

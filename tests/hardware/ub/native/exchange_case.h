@@ -18,6 +18,11 @@ inline WindowShape shape_for(uint32_t ranks) {
     return {ranks, kMaxRows, kTopK, kHidden * sizeof(float), kHidden * sizeof(float)};
 }
 
+// Of a rank in a group with these sources and ranks with experts.
+inline Role role_in(RankSet sources, RankSet experts, uint32_t rank) {
+    return static_cast<Role>((has(sources, rank) ? 1 : 0) + (has(experts, rank) ? 2 : 0));
+}
+
 using Vector = std::array<float, kHidden>;
 
 // An expert: any function will do whose bits depend on all of the row.

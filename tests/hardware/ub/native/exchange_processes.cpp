@@ -1,10 +1,12 @@
 // Ranks as processes over a file of shared memory; one may be killed at a place of the protocol, and the others go on.
 //
-//   exchange_processes FILE STEPS VICTIM PLACE HIT OFFSET...     one offset of a window for each rank
+//   exchange_processes FILE STEPS VICTIM PLACE HIT ROLES OFFSET...
 //
-// This process is the shell: it makes windows and ranks, and when one dies it raises the epoch. The others redo the
-// step that they were in, with the dead one's experts, and must end with the bits of a process alone. Ends with 0 and a
-// line: ranks that died, and waits that ended with the loss or the new epoch.
+// ROLES has a letter for each rank: (a)ttention, (e)xperts, (b)oth; then the offset of its window, and of one more.
+// This process is the shell: it makes windows and ranks. When one with experts dies it raises the epoch: the others redo
+// the step that they were in, with the dead one's experts, and must end with the bits of a process alone. One without
+// is replaced in the same epoch by a process with the other window, and nobody redoes anything. Ends with 0 and a line:
+// ranks that died, and waits that ended with the loss or the new epoch.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -43,6 +45,29 @@ struct Shared {
     std::atomic<pid_t> process[kMostRanks];
     std::atomic<int> interrupted;
     std::atomic<RankSet> finished;
+    std::atomic<RankSet> again;  // those that a second process stands for
+};
+
+// The arguments.
+struct Plan {
+    const char* path;
+    uint32_t steps;
+    std::string roles;
+    std::vector<size_t> offsets;  // [2][rank]
+
+    uint32_t ranks() const { return static_cast<uint32_t>(roles.size()); }
+    RankSet with(const char* letters) const {
+        RankSet found = 0;
+        for (uint32_t rank = 0; rank < ranks(); ++rank)
+            if (std::string(letters).find(roles[rank]) != std::string::npos) found |= just(rank);
+        return found;
+    }
+    RankSet sources() const { return with("ab"); }
+    RankSet experts() const { return with("eb"); }
+    Window format(char* file, uint32_t rank, bool second) const {
+        return Window::format(file + offsets[rank + second * ranks()], shape_for(ranks()), rank,
+                              role_in(sources(), experts(), rank), 1, all_of(ranks()));
+    }
 };
 
 char* map_file(const char* path) {
@@ -54,32 +79,47 @@ char* map_file(const char* path) {
     return memory == MAP_FAILED ? nullptr : static_cast<char*>(memory);
 }
 
-std::vector<Window> open_windows(const char* path, const std::vector<size_t>& offsets) {
-    char* file = map_file(path);
+// [2][rank]; of the second ones those that are formatted.
+std::vector<Window> open_windows(const Plan& plan) {
+    char* file = map_file(plan.path);
     if (file == nullptr) _exit(3);
-    const WindowShape shape = shape_for(static_cast<uint32_t>(offsets.size()));
     std::vector<Window> windows;
-    for (uint32_t rank = 0; rank < offsets.size(); ++rank) {
-        if (!Window::fits(file + offsets[rank], shape, rank)) _exit(4);
-        windows.push_back(Window::open(file + offsets[rank]));
+    for (uint32_t at = 0; at < plan.offsets.size(); ++at) {
+        const bool second = at >= plan.ranks();
+        char* const there = file + plan.offsets[at];
+        const bool good = Window::fits(there, shape_for(plan.ranks()), at % plan.ranks());
+        if (!good && !second) _exit(4);
+        windows.push_back(good ? Window::open(there) : windows[at % plan.ranks()]);
     }
     return windows;
 }
 
 // Returns the exit status: 0, or what went wrong.
-int run_rank(uint32_t rank, const std::vector<Window>& windows, Shared& shared, uint32_t steps) {
+int run_rank(uint32_t rank, const Plan& plan, Shared& shared, bool second) {
+    std::vector<Window> windows = open_windows(plan);
     Watch watch;
-    for (uint32_t peer = 0; peer < windows.size(); ++peer) {
+    for (uint32_t peer = 0; peer < plan.ranks(); ++peer) {
         while (shared.process[peer].load() == 0) ::sched_yield();
         if (peer != rank && !watch.add(peer, shared.process[peer].load())) return 5;
     }
-    Exchange exchange(rank, windows, watch, Patience::of(static_cast<int>(windows.size()), 2));
-    const RankSet all = all_of(static_cast<uint32_t>(windows.size()));
+    if (second) windows[rank] = windows[rank + plan.ranks()];
+    windows.erase(windows.begin() + plan.ranks(), windows.end());
+    Exchange exchange(rank, windows, watch, Patience::of(static_cast<int>(plan.ranks()), 2));
+    const RankSet all = plan.experts();
+    const uint32_t steps = has(plan.sources(), rank) ? plan.steps : 0;
     uint32_t step = 0;
+    RankSet admitted = 0;
+    const auto come = [&] { return asks(exchange.role()) ? 0 : shared.again.load() & ~admitted; };
     const auto over = [&] {
-        return step == steps && (exchange.members() & ~shared.finished.load()) == 0;
+        return come() || (step == steps && (exchange.members() & ~shared.finished.load()) == 0);
     };
-    while (!over()) {
+    if (steps == 0) shared.finished |= just(rank);
+    for (;;) {
+        Exchange::for_each(come(), [&](uint32_t newcomer) {
+            exchange.admit(newcomer, open_windows(plan)[newcomer + plan.ranks()]);
+            admitted |= just(newcomer);
+        });
+        if (over()) return 0;
         const bool work = step < steps;
         const Batch batch(rank, step, false);
         std::array<Vector, kMaxRows> x;
@@ -96,12 +136,21 @@ int run_rank(uint32_t rank, const std::vector<Window>& windows, Shared& shared, 
         if (!exchange.await_epoch(Clock::now() + seconds(60))) return 8;
         exchange.enter();
     }
-    return 0;
+}
+
+pid_t start(uint32_t rank, const Plan& plan, Shared& shared, bool second) {
+    const pid_t child = fork();
+    if (child == 0) {
+        if (second) hits_left = 0;
+        _exit(run_rank(rank, plan, shared, second));
+    }
+    shared.process[rank].store(child);
+    return child;
 }
 
 // Until all have ended. Returns how many were killed; exits if one failed.
-int tend(const std::vector<Window>& windows, const Shared& shared) {
-    RankSet members = all_of(static_cast<uint32_t>(windows.size()));
+int tend(const std::vector<Window>& windows, char* file, const Plan& plan, Shared& shared) {
+    RankSet members = all_of(plan.ranks());
     int killed = 0, status = 0;
     for (pid_t ended; (ended = wait(&status)) > 0;) {
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
@@ -110,8 +159,16 @@ int tend(const std::vector<Window>& windows, const Shared& shared) {
             std::exit(1);
         }
         ++killed;
-        for (uint32_t rank = 0; rank < windows.size(); ++rank)
-            if (shared.process[rank].load() == ended) members &= ~just(rank);
+        uint32_t dead = 0;
+        while (shared.process[dead].load() != ended) ++dead;
+        if (!has(plan.experts(), dead)) {
+            plan.format(file, dead, true);
+            shared.again |= just(dead);
+            start(dead, plan, shared, true);
+            for (const Window& window : windows) ring(window.bell());
+            continue;
+        }
+        members &= ~just(dead);
         Exchange::for_each(members, [&](uint32_t rank) {
             raise_epoch(windows[rank], 1 + static_cast<uint64_t>(killed), members);
         });
@@ -122,30 +179,24 @@ int tend(const std::vector<Window>& windows, const Shared& shared) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count < 7) return 2;
-    const char* path = arguments[1];
-    const auto steps = static_cast<uint32_t>(std::atoi(arguments[2]));
+    if (count < 9) return 2;
+    Plan plan{arguments[1], static_cast<uint32_t>(std::atoi(arguments[2])), arguments[6], {}};
     const auto victim = static_cast<uint32_t>(std::atoi(arguments[3]));
-    std::vector<size_t> offsets;
-    for (int i = 6; i < count; ++i) offsets.push_back(std::strtoull(arguments[i], nullptr, 10));
-    const auto ranks = static_cast<uint32_t>(offsets.size());
+    for (int i = 7; i < count; ++i) plan.offsets.push_back(std::strtoull(arguments[i], nullptr, 10));
+    if (plan.offsets.size() != 2 * plan.ranks()) return 2;
 
     void* beside = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    char* file = map_file(path);
+    char* file = map_file(plan.path);
     if (beside == MAP_FAILED || file == nullptr) return 3;
     Shared& shared = *new (beside) Shared{};
     std::vector<Window> windows;
-    for (uint32_t rank = 0; rank < ranks; ++rank)
-        windows.push_back(Window::format(file + offsets[rank], shape_for(ranks), rank, 1, all_of(ranks)));
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-        const pid_t child = fork();
-        if (child == 0) {
-            deadly_place = arguments[4];
-            hits_left = rank == victim ? std::atoi(arguments[5]) : 0;
-            _exit(run_rank(rank, open_windows(path, offsets), shared, steps));
-        }
-        shared.process[rank].store(child);
+    for (uint32_t rank = 0; rank < plan.ranks(); ++rank) windows.push_back(plan.format(file, rank, false));
+    deadly_place = arguments[4];
+    for (uint32_t rank = 0; rank < plan.ranks(); ++rank) {
+        hits_left = rank == victim ? std::atoi(arguments[5]) : 0;
+        start(rank, plan, shared, false);
     }
-    const int killed = tend(windows, shared);
+    hits_left = 0;
+    const int killed = tend(windows, file, plan, shared);
     std::printf("killed %d interrupted %d\n", killed, shared.interrupted.load());
 }

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -24,6 +25,7 @@ using std::chrono::seconds;
 void require(bool good, const char* text) {
     if (good) return;
     std::printf("failed: %s\n", text);
+    std::fflush(stdout);
     std::_Exit(1);
 }
 
@@ -33,17 +35,21 @@ struct Free {
 
 // Windows of a group in this process's memory, each exactly as long as its layout says.
 struct Group {
-    explicit Group(uint32_t ranks) : shape(shape_for(ranks)) {
-        const WindowLayout layout(shape);
-        for (uint32_t rank = 0; rank < ranks; ++rank) {
-            void* bytes = nullptr;
-            if (posix_memalign(&bytes, kLine, layout.bytes)) std::abort();
-            memory.emplace_back(bytes);
-            Window::format(bytes, shape, rank, 1, all_of(ranks));
-            require(Window::fits(bytes, shape, rank), "a window fits its own shape");
-            require(!Window::fits(bytes, shape, rank + 1), "a window is its owner's only");
-            windows.push_back(Window::open(bytes));
-        }
+    explicit Group(uint32_t ranks) : Group(ranks, all_of(ranks), all_of(ranks)) {}
+    Group(uint32_t ranks, RankSet sources, RankSet experts) : shape(shape_for(ranks)) {
+        for (uint32_t rank = 0; rank < ranks; ++rank) windows.push_back(make(rank, role_in(sources, experts, rank)));
+    }
+    // Of a rank that never asks it has room for one row.
+    Window make(uint32_t rank, Role role) {
+        WindowShape own = shape;
+        if (!asks(role)) own.max_rows = 1;
+        void* bytes = nullptr;
+        if (posix_memalign(&bytes, kLine, WindowLayout(own).bytes)) std::abort();
+        memory.emplace_back(bytes);
+        Window::format(bytes, own, rank, role, 1, all_of(shape.ranks));
+        require(Window::fits(bytes, shape, rank), "a window fits its own shape");
+        require(!Window::fits(bytes, shape, rank + 1), "a window is its owner's only");
+        return Window::open(bytes);
     }
     WindowShape shape;
     std::vector<std::unique_ptr<void, Free>> memory;
@@ -79,7 +85,7 @@ void run_rank(const Group& group, uint32_t rank, const Work& work, std::atomic<R
 }
 
 void run_group(uint32_t ranks, const Work& work) {
-    const Group group(ranks);
+    const Group group(ranks, work.sources, work.experts);
     std::atomic<RankSet> finished{0};
     std::vector<std::thread> threads;
     for (uint32_t rank = 0; rank < ranks; ++rank)
@@ -87,11 +93,66 @@ void run_group(uint32_t ranks, const Work& work) {
     for (std::thread& thread : threads) thread.join();
 }
 
+// One rank asks all the time; another comes, goes without a word, and comes again with another window, all in one epoch.
+void come_and_go(uint32_t steps) {
+    constexpr RankSet sources = just(0) | just(1), experts = just(2) | just(3);
+    Group group(4, sources, experts);
+    std::atomic<RankSet> finished{experts};
+    std::mutex lock;
+    std::vector<Window> lives{group.windows[1]};
+    std::atomic<size_t> count{1};
+    const auto rank_with_experts = [&](uint32_t rank) {
+        Watch watch;
+        Exchange exchange(rank, group.windows, watch, impatient());
+        size_t known = 1;
+        while (finished.load() != all_of(4)) {
+            const auto news = [&] { return count.load() != known || finished.load() == all_of(4); };
+            const Outcome outcome = serve_until(exchange, experts, news);
+            require(static_cast<bool>(outcome), name(outcome.ending));
+            for (; known < count.load(); ++known) {
+                exchange.drop(1);
+                std::lock_guard<std::mutex> guard(lock);
+                exchange.admit(1, lives[known]);
+            }
+        }
+    };
+    std::thread two(rank_with_experts, 2), three(rank_with_experts, 3);
+    std::thread steady([&] { run_rank(group, 0, {sources, experts, steps}, finished); });
+    for (uint32_t life = 0; life < steps; ++life) {
+        std::vector<Window> windows = group.windows;
+        windows[1] = lives[life];
+        Watch watch;
+        Exchange exchange(1, windows, watch, impatient());
+        for (uint32_t step = 0; step < 1 + life % 3; ++step) {
+            const Batch batch(1, 100 * life + step, false);
+            std::array<Vector, kMaxRows> x;
+            require(static_cast<bool>(run_step(exchange, experts, batch, Clock::now() + seconds(60), x)), "a guest's step");
+            const auto want = alone(batch);
+            require(std::memcmp(x.data(), want.data(), sizeof(Vector) * static_cast<size_t>(batch.rows)) == 0, "its bits");
+        }
+        if (life % 2) {  // it dies after an ask
+            require(static_cast<bool>(exchange.begin_step(Clock::now() + seconds(60))), "hello");
+            Dispatch dispatch(exchange);
+            dispatch.send(2, 0, 0, 0);
+            dispatch.ask();
+        }
+        std::lock_guard<std::mutex> guard(lock);
+        lives.push_back(group.make(1, Role::kAttention));
+        count.store(lives.size());
+        for (const uint32_t rank : {2u, 3u}) ring(group.windows[rank].bell());
+    }
+    finished |= just(1);
+    steady.join();
+    two.join();
+    three.join();
+}
+
 void threads(uint32_t steps) {
     for (uint32_t ranks = 2; ranks <= 4; ++ranks) run_group(ranks, {all_of(ranks), all_of(ranks), steps});
     run_group(3, {just(0), all_of(3), steps});
     run_group(3, {just(0) | just(1), just(2), steps});
     run_group(4, {just(0), just(1) | just(2) | just(3), steps});
+    come_and_go(steps);
 }
 
 void words() {
@@ -137,13 +198,13 @@ void late() {
 void mismatches() {
     const Group group(2);
     Watch watch;
-    for (const Announcement& said : {Announcement{2, 0, 2, 1}, Announcement{2, 0, 1, 2}}) {
+    for (const Announcement& said : {Announcement{2, 0, 2, 1}, Announcement{2, 1, 1, 1}, Announcement{2, 0, 1, 2}}) {
         Exchange exchange(0, group.windows, watch, impatient());
         answer_of(group, 1).store(hello);
         ask_one(exchange);
         answer_of(group, 1).store(pack(said));
         const Outcome outcome = exchange.await(Clock::now() + seconds(60));
-        require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "of a later round, or of other rows");
+        require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "of a later round or step, or of other rows");
     }
     uint32_t round = 1;
     for (const auto& [entry, count] : {std::pair<Entry, uint32_t>{{0, 0, 0}, kMaxRows * kTopK + 1},
@@ -157,6 +218,26 @@ void mismatches() {
         const Outcome outcome = service.check();
         require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "rows that there are not");
     }
+}
+
+// A word without epoch, of another one, or of a round that is over is no ask; nor is one of a rank without attention.
+void no_asks() {
+    const Group group(3, just(1), just(0) | just(2));
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    require(group.windows[1].word(Kind::kAnswer, 0).load() == hello, "hello to who asks");
+    require(group.windows[2].word(Kind::kAnswer, 0).load() == 0, "and to nobody else");
+    for (const Announcement& said : {Announcement{0, 0, 1, 1}, Announcement{3, 0, 1, 1}, Announcement{1, 0, 1, 1},
+                                     Announcement{2, low_bits(kStepBits), 0, 1}}) {
+        group.windows[0].word(Kind::kAsk, 1).store(pack(said));
+        require(!exchange.asked() && exchange.take() == 0, "no ask of this epoch");
+    }
+    group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 1}));
+    require(!exchange.asked() && exchange.take() == 0, "this one has nothing to ask");
+    group.windows[0].word(Kind::kAsk, 1).store(pack({2, 5, 1, 1}));
+    require(exchange.asked(), "steps without rows for this rank are passed over");
+    exchange.drop(1);
+    require(!exchange.asked() && exchange.members() == (just(0) | just(2)), "dropped");
 }
 
 void epoch_changed() {
@@ -263,6 +344,24 @@ void gathers() {
     exchange.gather(seconds(60));  // nothing of it is needed
 }
 
+// A rank without attention waits for all that compute.
+void gathers_for_others() {
+    const Group group(3, just(1) | just(2), just(0));
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    exchange.gather(seconds(60));  // nobody computes
+    group.windows[2].progress().phase.store(static_cast<uint64_t>(Phase::kComputing));
+    group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 7}));
+    std::thread peer([&] {
+        std::this_thread::sleep_for(milliseconds(10));
+        group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 5}));
+        ring_as(group.windows[0].bell(), Kind::kAsk, 2);
+    });
+    exchange.gather(seconds(60));
+    require(exchange.take() == (just(1) | just(2)), "both are served at once");
+    peer.join();
+}
+
 void lost_by_word_of_the_shell() {
     const Group group(3);
     Watch watch;
@@ -310,10 +409,12 @@ int main(int count, char** arguments) {
         words();
         late();
         mismatches();
+        no_asks();
         epoch_changed();
         half_raised();
         idle();
         gathers();
+        gathers_for_others();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
     } else {
