@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware.ub.exchange_layout import WindowShape
+from serving.instance.core.micro_batches import MicroBatches
+from serving.instance.executors.native_batch import NativeBatch
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.layout import NativeWindowShape
 from serving.model.native.rank_group import GroupPlace, address_of, native_map, native_place
@@ -23,6 +25,11 @@ class NativeGroupExecutor(NativeExecutor):
 
     _joined: GroupPlace | None = None
     _peers: list[memoryview]
+    _micro_batches = MicroBatches(1)
+
+    def use_micro_batches(self, wanted: int | str) -> None:
+        """Cut steps into micro-batches, as `MicroBatches`; by default steps are not cut. Tokens do not depend on it."""
+        self._micro_batches = MicroBatches(wanted)
 
     def window_shape(self, ranks: int) -> WindowShape:
         """Sizes of the windows of a group with this many ranks.
@@ -53,6 +60,16 @@ class NativeGroupExecutor(NativeExecutor):
         """
         self._publish()
         return super().execute(plan)
+
+    def _run(self, plan: StepPlan, prepared: NativeBatch | None) -> StepResult:
+        if self._joined is None:
+            return super()._run(plan, prepared)
+        rows, sequences = sum(len(step.tokens) + len(step.drafts) for step in plan.sequences), len(plan.sequences)
+        count = self._micro_batches.choose(rows, sequences)
+        self._functions.cm_group_use_micro_batches(self._engine.address, count)
+        result = super()._run(plan, prepared)
+        self._micro_batches.on_step(rows, sequences, count, result.elapsed_s)
+        return result
 
     def serve(self, timeout_s: float) -> None:
         """Serve rows of peers while this rank has no step, as `GroupExecutor.serve`."""

@@ -153,7 +153,7 @@ void mismatches() {
         group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, round++, count}));
         require(exchange.asked(), "an ask");
         Service service(exchange);
-        require(service.sources() == just(1) && !exchange.asked(), "is taken once");
+        require(exchange.taken(0) == just(1) && exchange.taken(1) == 0 && !exchange.asked(), "is taken once");
         const Outcome outcome = service.check();
         require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "rows that there are not");
     }
@@ -219,7 +219,8 @@ void idle() {
     for (uint32_t rank = 0; rank < 3; ++rank) group.windows[rank].progress().map.store(7 - rank);
     exchange.use_map(9);
     require(exchange.oldest_map() == 5, "the oldest map that is used");
-    require(exchange.take() == just(2) && exchange.count_from(2) == 7 && !exchange.asked(), "for what it says");
+    exchange.take();
+    require(exchange.taken(0) == just(2) && exchange.count_from(2, 0) == 7 && !exchange.asked(), "for what it says");
     exchange.answer();
     require(group.windows[2].word(Kind::kAnswer, 0).load() == pack({2, 0, 1, 7}), "and is answered by its own word");
     std::thread own([&] {
