@@ -75,6 +75,7 @@ class RankParts:
             matchers=matchers,
             most_forced=most_forced,
         )
+        made.use_micro_batches(self._config.micro_batches)
         shape = made.window_shape(self._rank.most)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number)
         self._executor = made
