@@ -12,10 +12,9 @@ import msgspec
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Measured, Watch, run_once
-from loadgen.errors import INTERRUPTED, OutputError
+from loadgen.errors import INTERRUPTED, OutputError, explained
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.vllm_keys import flat as vllm_keys
-from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
 from loadgen.run_folder import REPORT, write_result

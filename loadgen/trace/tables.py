@@ -66,7 +66,7 @@ NAMES = (
     ("output_tokens", "completion_tokens", "output_len", "output_lens", "expected_output_len", "output_length",
      "generation_tokens", "num_generation_tokens"),
 )  # fmt: skip
-"""Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
+"""Known column names of time [s], prompt and output tokens: plain ones, OpenAI's, vLLM's, and those of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 """Azure's traces have dates; written ones need an arbitrary first day."""
@@ -74,7 +74,7 @@ _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TableTrace:
-    """Reader of one file. `block_tokens`: None, since there are no prefix ids."""
+    """`Trace` of one file. `block_tokens`: None, since there are no prefix ids."""
 
     path: Path
     table: CsvFormat
@@ -83,7 +83,6 @@ class TableTrace:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`."""
         times = TraceTimes(self.path, self.notes, per_s=self.table.per_s, dates_expected=self.table.dates)
         seconds = times.seconds
         if self.table.note:

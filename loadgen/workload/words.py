@@ -65,7 +65,6 @@ class Words:
         return self.spell_ids(self._draw(seed, n_tokens, len(self._known_ids())))
 
     def spell(self, numbers: Sequence[int]) -> str:
-        """See `WordSource`."""
         vocabulary = self.vocabulary
         return "".join([vocabulary[number] for number in numbers])
 

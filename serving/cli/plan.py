@@ -190,8 +190,8 @@ def run(arguments: argparse.Namespace) -> int:
         trace, answer = order.trace, partial(plan, order)
     if arguments.out is not None:
         make_folder(arguments.out)
-    told = Console(stderr=True)
-    print_notes(trace.open().notes, told)
+    stderr = Console(stderr=True)
+    print_notes(trace.open().notes, stderr)
     found = _with_progress(answer, arguments.processes, quiet=arguments.quiet)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
@@ -199,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
         show(found, table_console())
     if arguments.out is not None:
         for path in write_all(found, arguments.out):
-            told.print(f"wrote {path}", highlight=False)
+            stderr.print(f"wrote {path}", highlight=False)
     return EXIT_NOTHING_HOLDS if found.best is None else 0
 
 

@@ -142,8 +142,9 @@ def _check_experts_apart(config: ServeConfig) -> None:
     for other in ("decode_attention_tp", "head_tp", "expert_tp"):
         if getattr(simulation, other) > 1:
             raise ConfigError(f"[simulation] {other} together with {name} is not priced: set it to 1")
-    if config.serving.mode == "aggregated":
-        raise ConfigError(f'{name} is of decode instances, and [serving] mode = "aggregated" has none: set it to 0')
+    if config.one_pool:
+        mode = f'[serving] mode = "{config.serving.mode}"'
+        raise ConfigError(f"{name} is of decode instances, and {mode} has none: set it to 0")
     if scaler.policy != "none" and scaler.decode_step_npus:
         raise ConfigError(
             f"{name} with [autoscaler] decode_step_npus = {scaler.decode_step_npus}: instances that grow by a part are"

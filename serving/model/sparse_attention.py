@@ -128,7 +128,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class IndexQueries:
-    """Queries of rows.
+    """Queries of the index for the rows of a step.
 
     Args:
         query: `[rows, heads, head_dim]`, float32.

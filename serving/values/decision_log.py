@@ -125,15 +125,20 @@ def plain(value: object) -> object:
         return shorten(value)
     kind = type(value)
     if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
-        told = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
-        return {"is": kind.__name__, **told}
+        encoded = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
+        return {"is": kind.__name__, **encoded}
     return value  # an enum, which msgspec can write
 
 
 def _short_spec(spec: SequenceSpec) -> object:
     tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
-    told = {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
-    return {**told, "whole": True} if spec.whole else told
+    encoded = {
+        "id": spec.sequence_id,
+        "tokens": tokens,
+        "time_left_s": spec.time_left_s,
+        "sampling": str(spec.sampling),
+    }
+    return {**encoded, "whole": True} if spec.whole else encoded
 
 
 _SHORTER: dict[type, Callable[[Any], object]] = {

@@ -100,10 +100,8 @@ class FaultInjector:
                 for gateway in node.gateways[numbers[0] : numbers[0] + 1]:
                     cost.hit = gateway.crash(fault.until_s)
             case FaultKind.NETWORK_GLITCH:
-                for decode in list(node.decodes):
+                for decode in node.decoding:
                     decode.repeat(fault.factor)
-                for both in list(node.aggregated):
-                    both.repeat(fault.factor)
             case FaultKind.LAUNCH_JITTER:
                 for instance in self._on(lambda npu: npu.node == numbers[0]):
                     instance.stall(fault.duration_s)

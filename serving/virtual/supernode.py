@@ -294,6 +294,11 @@ class Supernode:
         return self.prefills if isinstance(instance, PrefillInstance) else self.decodes
 
     @property
+    def decoding(self) -> list[DecodeInstance | AggregatedInstance]:
+        """Instances that are up and decode."""
+        return [*self.decodes, *self.aggregated]
+
+    @property
     def everyone(self) -> list[PrefillInstance | DecodeInstance]:
         """All instances that are up."""
         return [*self.prefills, *self.decodes, *self.aggregated]

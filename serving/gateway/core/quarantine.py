@@ -63,12 +63,12 @@ class Quarantine:
             commands = journal.judged(need.lost, alone=self.deaths.alone(need.lost))
         else:
             try:
-                seat = self._empty(choice, now)
+                slot = self._empty(choice, now)
             except UnavailableError as error:
                 return journal.give_up(FailKind.UNAVAILABLE, str(error))
-            if seat is None:
+            if slot is None:
                 return ()
-            commands = journal.serve_whole(seat, now)
+            commands = journal.serve_whole(slot, now)
         choice.need = choice.waiting_since = None
         return commands
 

@@ -104,9 +104,7 @@ class TorchCompute:
         self._probe: float | None = None
 
     def attach(self, arena: memoryview) -> Attached:
-        """Put the KV cache on the arena itself on a CPU, else on the device with the arena as its mirror; see
-        `Compute.attach`.
-        """
+        """Put the KV cache on the arena on a CPU, else on the device with the arena as mirror; see `Compute.attach`."""
         model, blocks, engine = self._model, self.kv.count, self._config.engine
         mirror = None
         on_cpu = model.device.type == "cpu"

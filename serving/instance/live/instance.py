@@ -161,9 +161,7 @@ class Instance:
         self.server.move(host)
 
     def quit(self) -> None:
-        """Stop computing, both for this rank and for its peers; the step in flight is void. Takes a few seconds at
-        most, usually no time.
-        """
+        """Stop computing, for this rank and its peers; the step in flight is void. Takes at most a few seconds."""
         self.loop.stop(release=self.compute.stop)
 
     async def stop(self) -> None:

@@ -94,7 +94,6 @@ class QueueOrder:
         self._clock = clock
 
     def use(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         if not self._moves:
             return
         self._clock = clock = self._clock + 1
@@ -106,12 +105,10 @@ class QueueOrder:
             queue[version] = clock
 
     def remove(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         if self._queue.pop(version, None) is None and self._aside.pop(version, None) is None:
             self._back.pop(version, None)
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        """See `EvictionPolicy`."""
         if self._back:
             self._return()
         found: list[int] = []
@@ -128,7 +125,6 @@ class QueueOrder:
         return found
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """See `EvictionPolicy`."""
         if self._back:
             self._return()
         while self._queue:
@@ -139,7 +135,6 @@ class QueueOrder:
         return None
 
     def put_back(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         stamp = self._aside.pop(version, None)
         if stamp is not None:
             self._back[version] = stamp
@@ -216,7 +211,6 @@ class HeapOrder:
         heappush(self._heap, (item.rank, version, item.born))
 
     def touch(self, versions: Iterable[int]) -> None:
-        """See `EvictionPolicy`."""
         known, age = self._known, self._age
         clock = self._clock
         for version in versions:
@@ -231,7 +225,6 @@ class HeapOrder:
         self._clock = clock
 
     def use(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         self.touch((version,))
 
     def remove(self, version: int) -> None:
@@ -266,11 +259,9 @@ class HeapOrder:
         return [version for _rank, version, _born in found]
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """See `EvictionPolicy`."""
         return next(iter(self.coldest(1, usable)), None)
 
     def put_back(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         item = self._known.get(version)
         if item is not None and item.aside:
             item.aside = False

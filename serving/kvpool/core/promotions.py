@@ -2,11 +2,11 @@
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entry import Entry, LoadFromSsd
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, quota_room
 from serving.kvpool.core.inventory import Inventory
 
 _TRIES = 16
-"""So many that wait are tried at one time: one large object must not hold up small ones, nor cost much."""
+"""Limit of waiting objects tried at a time, so that a large one does not block small ones, at bounded cost."""
 
 
 class Promotions:
@@ -84,7 +84,7 @@ class Promotions:
     def _try(self, entry: Entry, now: float) -> bool:
         entry.loading = True  # from here on: the room that is made for it must not cost its own file
         inventory = self._inventory
-        quota_kept = self._evictor.quota_room(entry.account, entry.nbytes)
+        quota_kept = quota_room(inventory, entry.account, entry.nbytes)
         offset = self._evictor.extent(entry.nbytes, now) if quota_kept else None
         if offset is None:
             entry.loading = False

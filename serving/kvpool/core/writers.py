@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from serving.errors import LedgerError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, Grant, GrantStatus, Kind, Space
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, quota_room
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.spills import Spills
@@ -86,7 +86,7 @@ class Writers:
         """
         if nbytes > self._capacity_bytes:
             return self._refuse(GrantStatus.TOO_LARGE)
-        if account.quota_bytes and not self._evictor.quota_room(account, nbytes):
+        if account.quota_bytes and not quota_room(self._inventory, account, nbytes):
             return self._refuse(GrantStatus.QUOTA)
         offset = self._allocate(nbytes)
         if offset is None:

@@ -9,7 +9,6 @@ from rich.markup import escape
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, select, table_of, terminal_table
-from serving.faults.scenario import ENGINES
 from serving.faults.schedule import GRAVE
 from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.findings import (
@@ -22,6 +21,7 @@ from serving.tools.chaos.findings import (
     stops_streams,
 )
 from serving.tools.chaos.hit_stream import as_value, drawn_stream, signal_of
+from serving.values.pool_kinds import ENGINE_POOLS
 from serving.version import VERSION
 
 
@@ -89,7 +89,7 @@ def share(part: int, whole: int) -> str:
 
 def _kind_row(kind: KindFindings) -> list[str]:
     hurt = kind.kind in GRAVE
-    streams = hurt and kind.pool in ENGINES
+    streams = hurt and kind.pool in ENGINE_POOLS
     none = numbers.MISSING
     return [
         kind.kind.replace("_", " "),

@@ -63,7 +63,7 @@ class Candidate:
         return self.prefills * self.prefill.npus + self.decodes * self.decode.npus
 
     @property
-    def aggregated(self) -> bool:
+    def one_pool(self) -> bool:
         """Whether each instance prefills and decodes."""
         return self.prefills == 0
 
@@ -75,7 +75,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """The split in short: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
-        if self.aggregated:
+        if self.one_pool:
             return f"{self.decodes} x {self.decode.npus}{self.decode.division} aggregated"
         return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
 
@@ -91,7 +91,7 @@ class Candidate:
 
     def within(self, other: "Candidate") -> bool:
         """Whether it has the other's shapes and in no pool more instances, so that it cannot do better."""
-        same = (self.both, self.aggregated) == (other.both, other.aggregated)
+        same = (self.both, self.one_pool) == (other.both, other.one_pool)
         return same and self.prefills <= other.prefills and self.decodes <= other.decodes
 
 
@@ -120,11 +120,11 @@ class SearchSpace:
 
     def rank(self, candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
         """Cheapest first; at the same cost two pools, by preference of shapes, then the fewest decode instances."""
-        if candidate.aggregated:
+        if candidate.one_pool:
             places = (self.both.index(candidate.both), 0)
         else:
             places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
-        return candidate.npus, candidate.aggregated, sum(places), *places, candidate.decodes
+        return candidate.npus, candidate.one_pool, sum(places), *places, candidate.decodes
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
@@ -150,7 +150,7 @@ class SearchSpace:
 
     def variants(self, candidate: Candidate) -> list[Candidate]:
         """The same split with another batch limit in one of the pools, or of aggregated instances."""
-        if candidate.aggregated:
+        if candidate.one_pool:
             others = [one for one in self.both if one[1].size == candidate.decode.size and one != candidate.both]
             return [replace(candidate, prefill=prompts, decode=answers) for prompts, answers in others]
         prefills = [one for one in self.prefill if one.size == candidate.prefill.size]

@@ -60,7 +60,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         ),
         slo=slo,
     )  # fmt: skip
-    if candidate.aggregated:
+    if candidate.one_pool:
         return _aggregated(config, candidate)
     return replace(
         config,
@@ -293,7 +293,7 @@ def _prefill_state(
 
 
 def _who(candidate: Candidate) -> str:
-    return "instances" if candidate.aggregated else "prefill instances"
+    return "instances" if candidate.one_pool else "prefill instances"
 
 
 def _late_by_themselves(

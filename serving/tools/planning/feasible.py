@@ -111,7 +111,7 @@ def capacity_per_s(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, one: Candidate
 ) -> float:
     """Requests per second that a split serves at most, by the cost model with an ideal cache."""
-    if one.aggregated:
+    if one.one_pool:
         return one.decodes * bounds.both_per_s(cost, config, demand, one.both, target)
     context = float(demand.prompt.mean())
     rate = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill, demand.attended)

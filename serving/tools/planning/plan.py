@@ -64,7 +64,7 @@ class ShapeBound:
     Attributes:
         limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
         division: as `Shape.division`.
-        chunk: of an aggregated instance, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
+        chunk: of an instance that does both, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
         answers' together, in the demanded ratio.
     """
 
