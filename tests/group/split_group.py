@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,11 +28,11 @@ from serving.instance.executors.native_grammar import route_for_steps
 from serving.model.image import ImageStore
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model, product_forms
-from serving.values.group import RankRole, RegroupOrder
+from serving.values.group import RankOffer, RankRole, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
-from serving.values.sequence import SequenceSpec
-from tests.group.rank_threads import BLOCK_TOKENS, BLOCKS, SETTINGS, Answer, drive
-from tests.instance.native_grammars import matchers_of
+from serving.values.sequence import SamplingParams, SequenceSpec
+from tests.group.rank_threads import BLOCK_TOKENS, BLOCKS, SETTINGS, Answer, drive, prompts
+from tests.instance.native_grammars import grammar_sampling, matchers_of
 
 FIRST_EXPERT = 4
 """Number of the first expert rank; windows have room for twice as many ranks."""
@@ -98,11 +99,10 @@ class Setting:
         return KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, num_layers=layers)
 
 
-def order_of(ranks: Sequence[GroupRank], epoch: int, version: int) -> RegroupOrder:
-    """The order by which these ranks form a group."""
-    offers = tuple(rank.offer("x") for rank in ranks)
+def order_from(offers: Sequence[RankOffer], epoch: int, version: int) -> RegroupOrder:
+    """The order by which the ranks of these offers form a group."""
     held = {one.rank: one.held for one in offers if one.role.has_experts}
-    return RegroupOrder(epoch, regroup_map(held, 2 * FIRST_EXPERT, offers[0].experts, version), offers)
+    return RegroupOrder(epoch, regroup_map(held, 2 * FIRST_EXPERT, offers[0].experts, version), tuple(offers))
 
 
 class SplitGroup:
@@ -123,7 +123,7 @@ class SplitGroup:
         return [*(parts for parts, _ in self.attention.values()), *self.experts.values()]
 
     def _follow(self, ranks: Sequence[GroupRank]) -> None:
-        order = order_of(self.members, self.epoch, self._version)
+        order = order_from([rank.offer("x") for rank in self.members], self.epoch, self._version)
         for rank in ranks:
             rank.follow(order)
 
@@ -185,6 +185,20 @@ class SplitGroup:
             expert.stop()
         for rank in self.members:
             rank.close()
+
+
+def specs_of(rank: int, feature: str, count: int = 4) -> list[SequenceSpec]:
+    """Requests of one rank."""
+    rng = Random(f"{feature}{rank}")
+    found = []
+    for number, prompt in enumerate(prompts(count, rng)):
+        sampling: dict[str, Any] = {"temperature": 0.0, "max_tokens": rng.randrange(4, 14)}
+        if feature == "logprobs":
+            sampling |= {"temperature": 0.8, "seed": number, "logprobs": 2, "prompt_logprobs": 1}
+        params = grammar_sampling(number) if feature == "grammar" else SamplingParams(**sampling)
+        stem = [7 + i for i in range(16)] if feature == "prefix" else []
+        found.append(SequenceSpec(SequenceId(f"{rank}-{number}"), (*stem, *prompt), params))
+    return found
 
 
 def with_drafts(settings: EngineSettings, drafts: int) -> EngineSettings:

@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ import pytest
 from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_shape
 from serving.errors import EngineError, GroupError
 from serving.ids import SequenceId
-from serving.values.sequence import SamplingParams, SequenceSpec
+from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
-from tests.group.rank_threads import SETTINGS, checkpoint, prompts
-from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, with_drafts
-from tests.instance.native_grammars import grammar_sampling
+from tests.group.rank_threads import SETTINGS, checkpoint
+from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
 from tests.model.shapes import GPT_OSS
 
@@ -48,20 +46,6 @@ PRODUCT = [
     for feature in FEATURES
 ]
 QUICK = [COVERING[0], COVERING[6], COVERING[9], COVERING[13], COVERING[19]]
-
-
-def specs_of(rank: int, feature: str, count: int = 4) -> list[SequenceSpec]:
-    """Requests of one rank."""
-    rng = Random(f"{feature}{rank}")
-    found = []
-    for number, prompt in enumerate(prompts(count, rng)):
-        sampling: dict[str, Any] = {"temperature": 0.0, "max_tokens": rng.randrange(4, 14)}
-        if feature == "logprobs":
-            sampling |= {"temperature": 0.8, "seed": number, "logprobs": 2, "prompt_logprobs": 1}
-        params = grammar_sampling(number) if feature == "grammar" else SamplingParams(**sampling)
-        stem = [7 + i for i in range(16)] if feature == "prefix" else []
-        found.append(SequenceSpec(SequenceId(f"{rank}-{number}"), (*stem, *prompt), params))
-    return found
 
 
 def setting_of(folder: Path, kind: str, drafts: int, feature: str, **more: Any) -> Setting:

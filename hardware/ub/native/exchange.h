@@ -224,7 +224,7 @@ class Exchange {
     // ---- the rank's part as one with experts
 
     // Wait, at most so long, for asks that come soon, so that more rows share the reading of an expert's weights: of members
-    // that compute at the moment, and whose answers this rank needs, too.
+    // that compute at the moment, and whose answers this rank needs, too; without attention it waits for any.
     void gather(std::chrono::nanoseconds most) {
         Wanted open;
         auto seen = [&] {
@@ -342,7 +342,7 @@ class Exchange {
         return false;
     }
 
-    // Members that will ask soon, and whose answers this rank needs.
+    // Members that will ask soon, and whose answers this rank needs if it has attention.
     RankSet expected() const {
         RankSet found = 0;
         const RankSet needed = own_[0].open | own_[1].open;

@@ -5,6 +5,7 @@ read (`StoredExperts.readable`) import torch.
 """
 
 import logging
+import os
 import threading
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,7 +85,9 @@ class ExpertRank(GroupRank):
     """A `GroupMember` without attention.
 
     Args:
-        place: of a rank whose role is `EXPERTS`; its threads compute.
+        place: of a rank whose role is `EXPERTS`.
+        threads: that compute rows; None = the host's cores shared by the expert ranks, since attention ranks wait
+            meanwhile.
         images: the node's store of images; None = there is none.
     Raises: ConfigError if the model has no experts, or there is no native library; ModelError if they cannot be read;
         PlacementError, HardwareError as `RankParts`.
@@ -92,7 +95,12 @@ class ExpertRank(GroupRank):
     """
 
     def __init__(
-        self, config: ExpertsConfig, place: InstancePlace, weights: ExpertWeights, images: ImageStore | None = None
+        self,
+        config: ExpertsConfig,
+        place: InstancePlace,
+        weights: ExpertWeights,
+        images: ImageStore | None = None,
+        threads: int | None = None,
     ) -> None:
         assert place.rank is not None
         library = load()
@@ -108,7 +116,9 @@ class ExpertRank(GroupRank):
         self.layout = opened.layout()
         """See `Attached.layout`."""
         sizes = opened.sizes()
-        self._engine = ExpertEngine(library, sizes, place.threads, _rows_at_once(sizes))
+        if threads is None:
+            threads = max(1, len(os.sched_getaffinity(0)) // (place.rank.expert_count or place.rank.ranks))
+        self._engine = ExpertEngine(library, sizes, threads, _rows_at_once(sizes))
         group = RankGroup(self._engine, opened.config.expert_count)
         self.bind(group, replace(group.window_shape(place.rank.most), max_rows=1))
         self._served = group

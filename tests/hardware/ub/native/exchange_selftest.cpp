@@ -351,6 +351,24 @@ void gathers() {
     exchange.gather(seconds(60));  // nothing of it is needed
 }
 
+// A rank without attention waits for all that compute.
+void gathers_for_others() {
+    const Group group(3, just(1) | just(2), just(0));
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    exchange.gather(seconds(60));  // nobody computes
+    group.windows[2].progress().phase.store(static_cast<uint64_t>(Phase::kComputing));
+    group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 7}));
+    std::thread peer([&] {
+        std::this_thread::sleep_for(milliseconds(10));
+        group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 5}));
+        ring_as(group.windows[0].bell(), Kind::kAsk, 2);
+    });
+    exchange.gather(seconds(60));
+    require(take(exchange) == (just(1) | just(2)), "both are served at once");
+    peer.join();
+}
+
 void lost_by_word_of_the_shell() {
     const Group group(3);
     Watch watch;
@@ -403,6 +421,7 @@ int main(int count, char** arguments) {
         half_raised();
         idle();
         gathers();
+        gathers_for_others();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
     } else {
