@@ -4,6 +4,7 @@ The parent is their shell: after the death of an expert rank it begins an epoch 
 another takes its number within the epoch.
 """
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -120,8 +121,9 @@ class SplitProcesses:
                 self._replace(dead[0])
                 continue
             for rank in (pipes[one] for one in ready):
-                found, steps[rank] = self._pipes[rank].recv()
-                answers |= found
+                with contextlib.suppress(EOFError):  # dead: the next look sees it
+                    found, steps[rank] = self._pipes[rank].recv()
+                    answers |= found
         return answers, steps
 
     def _start(self, number: int, die_at: str = "", birth: int = 0) -> None:

@@ -126,6 +126,8 @@ class GroupRank:
         """See `GroupMember.begin`."""
         assert self._own is not None
         if epoch > self._own.epoch:
+            if self.order is not None and self.order.epoch == epoch:
+                members = self.order.members  # some may have joined or left since the epoch was planned
             self._own.raise_epoch(epoch, sum(1 << rank for rank in members))
 
     def follow(self, order: RegroupOrder) -> None:

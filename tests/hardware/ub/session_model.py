@@ -14,54 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
-from tests.hardware.ub.session_setting import Mistake, ProtocolError, Setting
+from tests.hardware.ub.session_state import (
+    DEAD,
+    END,
+    LOST,
+    TORN,
+    Expert,
+    Mistake,
+    ProtocolError,
+    Session,
+    Setting,
+    State,
+)
 
 T = TypeVar("T")
-
-TORN = -1
-END, LOST, DEAD = -1, -2, -3
-"""Places of a session that is behind its last round, that waits for the next epoch, whose rank is dead."""
-
-
-class Session(NamedTuple):
-    """One session, and what of its window and in expert ranks is about it. Lists are by expert rank, or by expert.
-
-    Attributes:
-        place: in its program.
-        raised: epoch that the shell has named.
-        rows: round that they were staged for, as `Search.moment`.
-        serving: 1 = rank e computes its rows; 2 = it has; 3 = it has said so too early.
-        life: number of the rank that has this place. mapped: life whose window rank e has mapped.
-    """
-
-    epoch: int
-    place: int
-    raised: int
-    rows: int
-    results: tuple[int, ...]
-    asks: tuple[int, ...]
-    dones: tuple[int, ...]
-    answered: tuple[int, ...]
-    serving: tuple[int, ...]
-    life: int = 1
-    mapped: tuple[int, ...] = ()
-
-
-class Expert(NamedTuple):
-    """An expert rank."""
-
-    epoch: int
-    raised: int
-    dead: bool
-
-
-class State(NamedTuple):
-    """Everything."""
-
-    sessions: tuple[Session, ...]
-    experts: tuple[Expert, ...]
-    killed: bool
-
 
 Op = tuple[str, int, int]
 """`await` the answers to a round (0: hellos), `block` (take in the results before a round, stage its rows), `ask` in a

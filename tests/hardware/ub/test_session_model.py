@@ -6,7 +6,7 @@ from tests.cases.nightly import mostly_nightly
 from tests.hardware.ub import bell_model
 from tests.hardware.ub.bell_model import BellMistake, LostWakeup
 from tests.hardware.ub.session_model import Search
-from tests.hardware.ub.session_setting import Mistake, ProtocolError, Setting
+from tests.hardware.ub.session_state import Mistake, ProtocolError, Setting
 
 SETTINGS = {
     "one": Setting(sessions=1, rounds=3),

@@ -1,7 +1,12 @@
-"""What `session_model.py` searches: the ranks, what happens to them, and mistakes in the protocol."""
+"""States of the model of sessions in `session_model.py`, and what it may be set to."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
+
+TORN = -1
+END, LOST, DEAD = -1, -2, -3
+"""Places of a session that is behind its last round, that waits for the next epoch, whose rank is dead."""
 
 
 class Mistake(Enum):
@@ -51,3 +56,43 @@ class Setting:
     idle: bool = False
     halves: bool = False
     mistake: Mistake | None = None
+
+
+class Session(NamedTuple):
+    """One session, and what of its window and in expert ranks is about it. Lists are by expert rank, or by expert.
+
+    Attributes:
+        place: in its program.
+        raised: epoch that the shell has named.
+        rows: round that they were staged for, as `Search.moment`.
+        serving: 1 = rank e computes its rows; 2 = it has; 3 = it has said so too early.
+        life: number of the rank that has this place. mapped: life whose window rank e has mapped.
+    """
+
+    epoch: int
+    place: int
+    raised: int
+    rows: int
+    results: tuple[int, ...]
+    asks: tuple[int, ...]
+    dones: tuple[int, ...]
+    answered: tuple[int, ...]
+    serving: tuple[int, ...]
+    life: int = 1
+    mapped: tuple[int, ...] = ()
+
+
+class Expert(NamedTuple):
+    """An expert rank."""
+
+    epoch: int
+    raised: int
+    dead: bool
+
+
+class State(NamedTuple):
+    """Everything."""
+
+    sessions: tuple[Session, ...]
+    experts: tuple[Expert, ...]
+    killed: bool
