@@ -185,15 +185,15 @@ def _has_room(config: ServeConfig, snapshot: ClusterSnapshot, room: NodeRoom) ->
     )
 
 
-def members_of(snapshot: ClusterSnapshot, pool: str, *, leaving: bool = False) -> list[SeenMember]:
+def members_of(sight: ClusterSnapshot, pool: str, *, leaving: bool = False) -> list[SeenMember]:
     """Serving instances of a pool; for a group, its ranks.
 
     Args:
         leaving: include draining ones.
     """
     phases = {ReplicaPhase.SERVING, ReplicaPhase.DRAINING} if leaving else {ReplicaPhase.SERVING}
-    there = {r.name for r in snapshot.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
-    return [member for member in snapshot.members.values() if member.pool == pool and member.serve_name in there]
+    there = {r.name for r in sight.deployments.get(pool, NOT_THERE).replicas if r.phase in phases}
+    return [member for member in sight.members.values() if member.pool == pool and member.serve_name in there]
 
 
 def total(members: list[SeenMember], *facts: str) -> int:

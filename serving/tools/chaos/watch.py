@@ -53,14 +53,14 @@ class Watch:
         """Names of listed replicas without an injected fault, by pool."""
         pools: dict[str, list[str]] = {}
         for target in self._targets.values():
-            if not self._is_faulted(target) and self._machines.alive(target):
+            if not self._is_hurt(target) and self._machines.alive(target):
                 pools.setdefault(target.pool, []).append(target.name)
         return pools
 
     def target(self, pool: str, name: str) -> Target | None:
         """A listed replica without an injected fault."""
         found = (one for one in self._targets.values() if (one.pool, one.name) == (pool, name))
-        return next((one for one in found if not self._is_faulted(one)), None)
+        return next((one for one in found if not self._is_hurt(one)), None)
 
     def listed(self, target: Target) -> bool:
         """Whether the gateway still lists this exact process."""
@@ -90,14 +90,14 @@ class Watch:
             if event.fate == "under way" and event.kind in GRAVE and seen:
                 self._judge(event, now)
 
-    def _is_faulted(self, target: Target) -> bool:
+    def _is_hurt(self, target: Target) -> bool:
         return self.faulted.get(target.process) == target
 
     def _judge(self, event: Event, now: float) -> None:
         """Whether an injured replica has been replaced."""
         here = [one for one in self._targets.values() if one.pool == event.pool and self._machines.alive(one)]
         wanted = {**self._parts, **sizes(self.status)}
-        whole = self._replicas([one for one in here if not self._is_faulted(one)], event.pool) >= wanted[event.pool]
+        whole = self._replicas([one for one in here if not self._is_hurt(one)], event.pool) >= wanted[event.pool]
         # By name and process: a memory server's replacement has its name, and process numbers come again.
         if whole and (event.target, event.host, event.pid) not in {(one.name, *one.process) for one in here}:
             event.fate, event.replaced_s = "replaced", now - event.at_clock_s
