@@ -294,8 +294,8 @@ class Search:
     def _shell(self, state: State) -> Iterator[State]:
         dies = self.setting.dies
         if self.setting.again:
-            for number, one in enumerate(state.sessions):
-                if one.place == DEAD:
+            for number, session in enumerate(state.sessions):
+                if session.place == DEAD:
                     yield self._with_rank(state, number, self._newcomer)
         if not state.killed:
             yield from self._deaths(state)
