@@ -26,8 +26,9 @@ class Finished:
     """One point: a run or its repetitions taken together.
 
     Attributes:
-        runs: its repetitions. stopped: exit status of the run that was stopped early, after which no other run starts.
-        aborted: why a watch did, else empty.
+        result: of the single run, or of all repetitions merged.
+        runs: the repetitions.
+        stopped: exit status if the series was stopped early, so that no other run starts; else 0.
     """
 
     result: RunResult

@@ -177,9 +177,9 @@ class _Backlog:
         self._running: list[float] = []
 
     def __call__(self, progress: Progress) -> str:
-        """Why the probe cannot end well; empty if it may.
+        """The reason to end the probe early, since requests pile up; empty while there is none.
 
-        The last look is due when the last request has left, which may be a little before or after its planned time.
+        It is checked at planned times, the last time once all requests were sent, which may be a little early or late.
         """
         if progress.now_s <= 0 or not self._looks:
             return ""

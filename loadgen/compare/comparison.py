@@ -140,7 +140,7 @@ class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A flag, or the server, that was not the same."""
+    """A setting that differs between the two sides: a flag, or the url, endpoint, model, seed or version."""
 
     name: str
     baseline: object

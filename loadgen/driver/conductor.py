@@ -222,7 +222,7 @@ class Conductor:
             self._pacer.call_at(time.monotonic() + EVALUATION_DEADLINE_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Every connection is closed; what has not been evaluated by now never will be."""
+        """Fail the run if responses are still not evaluated, a while after all connections were cut."""
         self.fail(LoadgenError(f"{len(self._sessions)} answers could not be evaluated in time"))
 
     def _look_whether_over(self) -> None:

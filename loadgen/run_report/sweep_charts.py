@@ -246,7 +246,7 @@ def _users_trace(
 
 
 def _beats(one: _Placed, other: _Placed) -> bool:
-    """Whether a load gives at least as much to both, and more to one of them."""
+    """Whether a load has at least the other's tokens per second, both per user and per NPU, and more of one."""
     return one[1] >= other[1] and one[2] >= other[2] and one[1:] != other[1:]
 
 

@@ -34,9 +34,12 @@ class CsvFormat:
     """One kind of CSV.
 
     Attributes:
-        columns: of time, prompt and response. dates: times are dates. failed: a length of 0 is a failed request.
-        header: columns as they are written. per_s: units of time in a second. note: information for the reader about
-        them.
+        columns: names of the columns that are read: time, tokens of the prompt, tokens of the response.
+        dates: whether times are dates; otherwise they are numbers.
+        failed: whether a length of 0 marks a failed request, which is left out.
+        header: all columns, for a file that is written; empty = `columns`.
+        per_s: units of a numeric time in one second.
+        note: text for the user about these units.
     """
 
     columns: tuple[str, str, str]

@@ -155,7 +155,8 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     choices.add_argument(
         "--redundant", type=_counts, default="", metavar="N,N", help="copies of experts beyond one of each in every "
-        "instance, the preferred number first (default: as configured)",
+        "instance; with [simulation] routing, slots of each decode rank beyond its share; the preferred number first "
+        "(default: as configured)",
     )  # fmt: skip
     choices.add_argument(
         "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"

@@ -182,7 +182,7 @@ class CRoute:
 
 
 class _CVocabulary:
-    """An LlgTokenizer, and what it calls."""
+    """An `LlgTokenizer` of the library, kept together with the Python tokenizer that it calls back."""
 
     def __init__(self, functions: ctypes.CDLL, vocabulary: Vocabulary, tokenizer: TextTokenizer) -> None:
         self.functions = functions

@@ -173,7 +173,7 @@ class LogEncoder:
         return MAGIC + self._frame(header)
 
     def pair(self, call: Call[Any], kept: object) -> bytes:
-        """A call and its kept outcome."""
+        """The frame of one call of a core, with what is kept of its outcome."""
         return self._frame((call, outcome(call, kept)))
 
     def _frame(self, value: object) -> bytes:

@@ -87,10 +87,10 @@ class BestRates:
     def _prefill_s(self, tokens: int, attended: float) -> float:
         if not tokens:
             return 0.0
-        pool, perfect = prompts_pool(self.config), self.config.simulation.expert_balance == "perfect"
+        pool, balance = prompts_pool(self.config), self.config.simulation.prefill_imbalance
         sizes = {pool.max_step_tokens * part for part in _PARTS}
         sizes |= {float(min(size, pool.max_step_tokens)) for size in _CHUNKS}
-        loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, perfect) for size in sorted(sizes)]
+        loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, balance) for size in sorted(sizes)]
         return tokens * min(self.cost.prefill_step_s(one) / one.tokens for one in loads)
 
 

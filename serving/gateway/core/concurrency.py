@@ -103,7 +103,10 @@ class ConcurrencyLedger:
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def held(self, one: QueuedRequest) -> bool:
-        """Whether its key has used its share, so that others may overtake it; never for a key without running work."""
+        """Whether a request waits because its key has used its share, so that other keys' requests may overtake it.
+
+        Never if the key has no sequence in the pools.
+        """
         pools, most, own = self._pools, self.most, self._own[one.key]
         if pools is None or most is None or not own:
             return False

@@ -17,7 +17,9 @@ EMPTYING_S = 30.0
 
 
 class Quarantine:
-    """Keeps an instance free for the sequence on trial, and records which instances died together.
+    """Trials of one gateway: chooses an instance for the suspected sequence, keeps it free of other work, and judges.
+
+    A sequence is suspected once instances died while they computed it. `deaths` records which of them died together.
 
     Args:
         choices: all running sequences of the gateway.

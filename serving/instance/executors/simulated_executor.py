@@ -190,7 +190,7 @@ class StepTimes:
             tokens * copies,
             attended_tokens * copies,
             self._chunk_dies,
-            self._perfect_balance,
+            1.0 if self._perfect_balance else None,
             largest=0 if self._on_decode_dies else largest,
         )
         if load.sequences and tokens and self._mixed is not None:

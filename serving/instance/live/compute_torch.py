@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class FormChoices(TypedDict):
-    """Arguments of `load_model` for the forms of products."""
+    """The arguments of `load_model` that choose how weight matrices are stored."""
 
     native: bool
     coarse_drafts: bool
@@ -265,7 +265,7 @@ def _load(
 
 
 def _form_choices(config: ServeConfig, *, native: bool) -> FormChoices:
-    """Arguments of `load_model` and `product_forms` for the storage form of products."""
+    """The arguments of `load_model` and `product_forms` that choose how weight matrices are stored."""
     short = config.model.short_weights
     return FormChoices(
         native=native,

@@ -22,37 +22,41 @@ Rank = tuple[float, int]
 
 
 class EvictionPolicy(Protocol):
-    """An order of versions. Versions that it does not hold are ignored by `touch`, `remove` and `put_back`."""
+    """The order in which entries are evicted; an entry is named by its version.
+
+    Unknown versions are ignored by `touch`, `remove` and `put_back`. A version that was set aside stays known, but
+    takes no part in the order until it is put back, or used under a policy for which use counts.
+    """
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
-        """A new one, just used. `cost`: what it takes to have it again, in any unit that all share."""
+        """Add a version as just used. `cost`: of restoring its bytes, in a unit common to all entries."""
 
     def touch(self, versions: Iterable[int]) -> None:
-        """These were used now, the last of them last."""
+        """Record that these versions were used now, in this order."""
 
     def use(self, version: int) -> None:
-        """Touch this one alone; see `touch`."""
+        """The same as `touch` of one version."""
 
     def remove(self, version: int) -> None:
         """Remove a version."""
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        """The first `limit` that may leave, first one first. Sets aside those met that may not."""
+        """The first `limit` versions in the order that are `usable`; sets aside the unusable ones before them."""
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """The one that `coldest` would name first; None if there is none."""
+        """The version that `coldest` would return first; None if none is usable."""
 
     def put_back(self, version: int) -> None:
-        """If it was set aside, it takes part again."""
+        """Return a version that was set aside to the order."""
 
     def rank(self, version: int) -> Rank:
         """Place of a version in the order, set aside or not."""
 
     def __len__(self) -> int:
-        """Versions that it holds, with those set aside."""
+        """Number of known versions, including those set aside."""
 
     def __contains__(self, version: int) -> bool:
-        """Whether it holds this one."""
+        """Whether the version is known."""
 
 
 class QueueOrder:
@@ -153,7 +157,7 @@ class QueueOrder:
         return version in self._queue or version in self._aside or version in self._back
 
     def _return(self) -> None:
-        """Queue what was put back where it was. That is near the cold end, since there it was met."""
+        """Return versions that were put back to their former positions, near the cold end of the queue."""
         newest = max(self._back.values())
         for version, stamp in self._queue.items():
             if stamp > newest:

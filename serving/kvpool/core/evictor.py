@@ -274,7 +274,10 @@ class Evictor:
         return self._relieving or self._filled() > self._high
 
     def relieve(self, now: float) -> None:
-        """Once above the high water mark, let the coldest go until the low one is reached. A bounded piece of work."""
+        """Evict the coldest entries from above the high water mark down to the low one, a bounded number per call.
+
+        First continues to clear a span if that was started.
+        """
         if self._clearing:
             if now >= (self.clearing_until or now) or not any(span.used for span in self._clearing):
                 self._end_clearing()
@@ -293,7 +296,7 @@ class Evictor:
             self._relieving = False
 
     def _filled(self) -> int:
-        """Bytes that are given out and will not be free by themselves soon."""
+        """Bytes that are allocated, less those of entries on their way to the SSD."""
         return self._allocator.charged_bytes - self._spills.leaving_bytes
 
     # One entry

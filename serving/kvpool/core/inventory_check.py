@@ -29,9 +29,9 @@ def check_inventory(inventory: Inventory) -> None:
 
 
 def check_flows(inventory: Inventory, spills: Spills, promotions: Promotions, held: int) -> None:
-    """Prove that what is under way between the tiers is counted rightly.
+    """Check that the counters of running spills and promotions agree with the entries.
 
-    Raises: LedgerError if not.
+    Raises: LedgerError if they do not.
     """
     entries = inventory.by_version.values()
     spilling = [entry for entry in entries if entry.spilling]

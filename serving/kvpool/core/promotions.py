@@ -1,4 +1,4 @@
-"""Entries on their way from SSD back to DRAM, and those that still wait for room there."""
+"""Promotions: entries that are loaded from the SSD back into DRAM, and those that wait for space there."""
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entry import Entry, LoadFromSsd
@@ -10,7 +10,7 @@ _TRIES = 16
 
 
 class Promotions:
-    """Waiting and running loads. A load that finds no room waits for `lease_s`, then it is given up."""
+    """Waiting and running loads of entries. A load without space in DRAM waits for `lease_s`, then it is given up."""
 
     def __init__(self, inventory: Inventory, evictor: Evictor) -> None:
         self.under_way = 0
@@ -21,7 +21,7 @@ class Promotions:
 
     @property
     def next_due(self) -> float | None:
-        """When the first wish is given up, if any waits."""
+        """When the first waiting load is given up; None if none waits."""
         return min(self._waiting.values(), default=None)
 
     def want(self, entry: Entry, now: float) -> None:
@@ -37,7 +37,7 @@ class Promotions:
         return entry is not None and (entry.loading or version in self._waiting)
 
     def retry(self, now: float) -> None:
-        """Serve those that wait, in turns, and give up those that waited for too long."""
+        """Start waiting loads that now have space, a bounded number per call in turns; give up those that timed out."""
         tries = 0
         for version, until in list(self._waiting.items()):
             entry = self._inventory.visible(version)

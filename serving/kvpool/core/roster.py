@@ -43,7 +43,7 @@ class _Member:
     born: float
     """When this process started to serve."""
     started: float
-    """When the first process of this name, of those that replaced each other, started to serve."""
+    """When the first of the successive processes with this name started to serve."""
 
 
 class PoolRoster:

@@ -238,17 +238,20 @@ class PoolViewFollower:
 
 
 class NamespaceChanges:
-    """Changes of tenants, brought to the controller: a `NamespaceDirectory`."""
+    """Sends changes of namespaces to the pool's controller; implements `NamespaceDirectory`."""
 
     def __init__(self) -> None:
         self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
-        """Raises: UnavailableError if the controller does not respond."""
+        """Add a namespace, or change its quota and weight.
+
+        Raises: UnavailableError if the controller does not respond.
+        """
         await self._ask(lambda actor: actor.set_namespace.remote(record))
 
     async def drop_namespace(self, name: str) -> None:
-        """Raises: UnavailableError if the controller does not respond."""
+        """Remove a namespace; its entries stay. Raises: UnavailableError if the controller does not respond."""
         await self._ask(lambda actor: actor.delete_namespace.remote(name))
 
     async def _ask(self, call: Callable[[Any], Any]) -> None:

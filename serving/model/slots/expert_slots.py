@@ -211,11 +211,11 @@ class MappedSlots:
 
 
 class CopiedSlots:
-    """`ExpertSlots` in a region of this rank; reserve slots point into the source.
+    """`ExpertSlots` in memory of their own; a reserve slot takes none, but uses the source's weights in place.
 
     Args:
-        region: closed together with the slots.
-        source: of experts that are not given as records.
+        region: the memory; closed together with the slots.
+        source: weights of experts that `fill` is called for without a record.
     """
 
     def __init__(self, region: SlotRegion, source: ExpertSource) -> None:
@@ -226,7 +226,7 @@ class CopiedSlots:
         self._source = source
 
     def record(self, number: int) -> memoryview:
-        """The memory of one slot."""
+        """The memory of a slot, by its number in the layout."""
         return self._region.record(number)
 
     def empty(self, layer: int, slot: int) -> None:

@@ -22,11 +22,11 @@ from serving.values.traffic import BoardReply, GatewayReport
 
 
 class Observations:
-    """Measurements from snapshots and reports. Time is passed in [s since 1970].
+    """Measurements from snapshots of the cluster and reports of gateways. All times are passed in [s since 1970].
 
     Args:
-        now: at the start.
-        kept: where events are stored; None = not stored.
+        now: time of the start.
+        kept: store for events, so that they outlive the process; None = they do not.
     Attributes:
         policy_polled: when a scaler last requested signals; 0 = never.
     """

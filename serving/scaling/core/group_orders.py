@@ -74,11 +74,12 @@ class _Member:
 def experts_of(
     config: ServeConfig, snapshot: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
 ) -> dict[str, Any]:
-    """Groups with load and placement of experts, `ep` by pool, and the age of the snapshot.
+    """Response to `ReadExperts`: each group's ranks with their experts and load, and the age of the snapshot.
 
     Args:
         lost: ranks that are dead or frozen, by name.
         now: seconds since 1970.
+    Returns: JSON-ready; `ep` is the number of ranks per group that each pool is configured for.
     """
     members = [
         _Member(ReplicaId(one.name), one.pool, {**one.facts, "state": _state(lost.get(one.name), one.facts)})

@@ -156,7 +156,7 @@ class GroupParts:
         return PoolTarget(DECODE, before, self.target, ScaleKind.HELD, f"{reason}; counted in {self._unit}")
 
     def _counted(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot with each part as a replica."""
+        """The snapshot with the decode pool counted in parts: one replica per part of a group."""
         parts = as_replicas(self.target, self._groups(snapshot))
         return replace(snapshot, deployments={**snapshot.deployments, DECODE: parts})
 

@@ -66,7 +66,7 @@ class Narrator:
         self._console.print(Text(text, style="bold yellow"), width=self._width)
 
     def line(self, text: str = "") -> None:
-        """A literal line; without text the end of a streamed one."""
+        """Print a line as it is; without text, end the line that `stream` has printed."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def address(self, name: str, url: str) -> None:

@@ -16,7 +16,8 @@ class Shape:
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
         attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
         expert_dies: dies of a decode instance that hold experts only; 0 = every die does both.
-        redundant: copies of experts beyond one of each, of prefill instances too; -1 = the device file's value.
+        redundant: copies of experts beyond one of each, of prefill instances too; with `[simulation] routing`, slots of
+            each decode rank in addition to its share; -1 = the device file's value, or as configured.
     """
 
     npus: int
@@ -34,7 +35,7 @@ class Shape:
     def division(self) -> str:
         """How a decode instance is divided, in short; empty where it is not.
 
-        As in " TP4", " E96" for 96 dies of experts, " R32" for 32 redundant copies.
+        As in " TP4", " E96" for 96 dies of experts, " R32" for 32 redundant copies (or slots).
         """
         tp, experts, copies = self.attention_tp, self.expert_dies, self.redundant
         return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}{f' R{copies}' * (copies >= 0)}"
@@ -69,7 +70,7 @@ class Candidate:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the NPUs fill."""
+        """Number of nodes with enough NPUs for both pools."""
         return -(-self.npus // NPUS_PER_NODE)
 
     @property

@@ -90,7 +90,7 @@ def split_of(config: ServeConfig) -> Candidate:
             max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU)),
             config.simulation.decode_attention_tp,
             config.simulation.expert_dies,
-            config.simulation.redundant_experts,
+            config.experts.redundant if config.simulation.routing else config.simulation.redundant_experts,
         ),
         decode.replicas,
     )

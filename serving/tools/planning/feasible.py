@@ -327,7 +327,10 @@ def _limited(
     kind: Shape,
     dropped: list[Dropped],
 ) -> list[Both]:
-    """One kind with its batch limits. Effects: adds those that cannot be to `dropped`."""
+    """Pairs of shapes for aggregated instances of one kind, one for each choice of batch limits.
+
+    Effects: adds impossible limits to `dropped`.
+    """
     npus, found = kind.npus, []
     sequences = wanted.decode_limits or decode_limits(cost, config, demand, npus, target)
     usual, room = prefill_limits(config, wanted)[0], max(sequences) * DIES_PER_NPU

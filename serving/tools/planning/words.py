@@ -116,7 +116,10 @@ def _legend(plan: CapacityPlan) -> str:
         (any(one.candidate.one_pool for one in options), AGGREGATED),
         (any(one.attention_tp > 1 for one in shapes), " TP4: four dies share their sequences."),
         (any(one.expert_dies for one in shapes), " E32: 32 dies hold experts only."),
-        (any(one.redundant >= 0 for one in shapes), " R32: 32 copies of experts beyond one of each."),
+        (
+            any(one.redundant >= 0 for one in shapes),
+            " R32: 32 copies of experts beyond one of each; with routing, slots of each rank.",
+        ),
     )
     return LEGEND + "".join(text for is_there, text in marks if is_there)
 
@@ -240,7 +243,7 @@ def _factor(factor: float) -> str:
 
 
 def dropped_table(plan: CapacityPlan) -> Table:
-    """A table of what was not simulated on the whole trace."""
+    """A table of the candidates that were not simulated on the whole trace, with the reasons."""
     return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 

@@ -121,7 +121,7 @@ _EMBED = "model.embed_tokens.weight"
 _CHOSEN = "chosen"
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what is done, parts done, parts in all)."""
+"""Reports progress; called with the name of the phase, parts done and parts in total."""
 
 
 def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, tell: Tell) -> QuantizationReport:

@@ -184,7 +184,11 @@ class PoolNamespace(Answer):
 
 
 class Pool(Answer):
-    """GET /pool. `silent`: why a server did not respond. Only administrators get `silent`, servers and blocks."""
+    """GET /pool. Only administrators get `servers`, `blocks` and `silent`.
+
+    `blocks`: number of blocks that instances looked up, by where they were found (`dram`, `ssd`) or why they were not
+    (`absent`, `lost`). `silent`: the servers that did not respond, with the reason. `complete`: every server responded.
+    """
 
     servers: list[PoolServer]
     blocks: dict[str, Count]
