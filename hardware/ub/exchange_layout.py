@@ -10,10 +10,12 @@ from hardware.errors import SpecError
 from hardware.ub.region import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
-WINDOW_VERSION = 4
+WINDOW_VERSION = 5
 LINE = 64
 MOST_RANKS = 64
 MOST_CHOICES = 64
+MICRO_BATCHES = 2
+"""Of a step, at most; each has words and lists of its own."""
 
 COUNT_BITS, ROUND_BITS, STEP_BITS, EPOCH_BITS = 18, 10, 22, 14
 """Fields of an announcement's 8-byte word, from the lowest."""
@@ -98,8 +100,8 @@ class WindowLayout:
         row_stride = round_up(shape.row_bytes, LINE)
         result_stride = round_up(shape.result_bytes, LINE)
         words = 4 * LINE
-        lists = words + 2 * shape.ranks * LINE
-        rows = lists + shape.ranks * round_up(_ENTRY_BYTES * shape.max_entries, LINE)
+        lists = words + 2 * MICRO_BATCHES * shape.ranks * LINE
+        rows = lists + MICRO_BATCHES * shape.ranks * round_up(_ENTRY_BYTES * shape.max_entries, LINE)
         results = rows + shape.max_rows * row_stride
         whole = results + shape.max_entries * result_stride
         return cls(LINE, 2 * LINE, 3 * LINE, words, lists, rows, results, whole, row_stride, result_stride)

@@ -16,7 +16,7 @@ class ExpertsConfig:
     decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "most_ranks spares slots deadline_s"
+    LIVE_ONLY = "most_ranks spares slots deadline_s micro_batches"
 
     redundant: int = key(
         "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",
@@ -25,8 +25,8 @@ class ExpertsConfig:
         high=1024,
     )
     most_ranks: int = key(
-        "ranks to which a group can grow while running (`cloudmatrix experts resize`); each takes 8 bytes x "
-        "`max_step_tokens` x experts per token in every rank's window, 32 KiB with 512 and 8; 0 = 8, or twice `ep` "
+        "ranks to which a group can grow while running (`cloudmatrix experts resize`); each takes 16 bytes x "
+        "`max_step_tokens` x experts per token in every rank's window, 64 KiB with 512 and 8; 0 = 8, or twice `ep` "
         "if that is more; `ep` if less; of groups with attention ranks and expert ranks it is the most of each kind, "
         "at most 32",
         default=0,
@@ -76,6 +76,12 @@ class ExpertsConfig:
         "memory of expert slots: `copied` = each rank holds only its own experts; `mapped` = slots point into the "
         "whole model, shared by the ranks of a node where the KV-cache pool holds its image",
         default="copied",
+    )
+    micro_batches: Literal["auto", "1", "2"] = key(
+        "parts of a rank's step with several sequences: with `2`, attention of one half is computed while the rows of "
+        "the other are with their experts, but weights are read twice; `auto` = measured, the faster by size of step; "
+        "tokens do not depend on it",
+        default="auto",
     )
     move_mib_per_s: float = key(
         "rate at which experts move between ranks while tokens flow, all ranks of a group together [MiB/s]",

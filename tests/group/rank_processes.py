@@ -121,6 +121,7 @@ def rank_main(pipe: Connection, order: Order) -> None:
     if order.ranks == 0:
         pipe.send(drive(executor, order.work, order.settings))
         return
+    executor.use_micro_batches(2 - order.rank % 2)
     with RankWindow.create(order.window, executor.group.window_shape(order.ranks), order.rank) as own:
         pipe.send((os.getpid(), len(expert_layers(model)), model.config.expert_count))
         windows, processes, table, version = pipe.recv()

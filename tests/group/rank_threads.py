@@ -215,6 +215,8 @@ class RankThreads:
         self.experts = self.model.config.expert_count
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
         self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
+        for rank, executor in enumerate(self.executors):  # ranks choose on their own, and tokens do not depend on it
+            executor.use_micro_batches(1 + (rank + seed) % 2)
         shape = self.executors[0].group.window_shape(ranks)
         library = load()
         assert library is not None

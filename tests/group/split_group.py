@@ -36,7 +36,7 @@ from tests.instance.native_grammars import grammar_sampling, matchers_of
 
 FIRST_EXPERT = 4
 """Number of the first expert rank; windows have room for twice as many ranks."""
-CONFIG = ExpertsConfig(policy="none", deadline_s=60.0)
+CONFIG = ExpertsConfig(policy="none", micro_batches="2", deadline_s=60.0)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from hardware.ub.exchange_layout import LINE, WindowLayout
 from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
@@ -124,6 +125,19 @@ def test_guesses_in_every_form(kind: str, tmp_path: Path) -> None:
 def test_other_shapes_and_settings(kind: str, shape: dict[str, Any], more: dict[str, Any], tmp_path: Path) -> None:
     folder, dtype = checkpoint(kind, tmp_path, **shape)
     assert_exact(RankThreads(folder, dtype, 3, seed=2, **more), requests(3, draw=4))
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("bfloat16", DRAFTING), ("int8", SETTINGS)])
+def test_two_micro_batches_a_step(kind: str, settings: EngineSettings, tmp_path: Path) -> None:
+    folder, dtype = checkpoint(kind, tmp_path)
+    group = RankThreads(folder, dtype, 3, seed=3, settings=settings)
+    for executor in group.executors:
+        executor.use_micro_batches(2)
+    assert_exact(group, requests(3, draw=5))
+    words = WindowLayout.of(group.executors[0].group.window_shape(3)).words
+    second = LINE  # of kind "ask", by rank 0: its first micro-batch comes before
+    for window in group.windows[1:]:
+        assert any(window[words + second : words + second + 8]), "rank 0 has asked for its second micro-batch"
 
 
 def test_more_rows_come_than_a_rank_computes_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_shape
 from serving.errors import EngineError, GroupError
 from serving.ids import SequenceId
 from serving.values.sequence import SequenceSpec
@@ -71,6 +72,7 @@ def test_every_layout_is_exact(
 ) -> None:
     """Forms, draft tokens and what is asked of them; latent attention of an INT8 checkpoint is W8A16 in bfloat16."""
     setting = setting_of(tmp_path, kind, drafts, feature, attention=attention, experts=experts)
+    setting = replace(setting, config=replace(setting.config, micro_batches="2" if drafts % 2 else "1"))
     assert_exact(setting, shm, feature)
 
 
@@ -82,8 +84,9 @@ def test_rounded_results_and_fused_experts(more: dict[str, Any], tmp_path: Path,
     assert_exact(Setting(folder, 2, 2, bf16_results=not shape), shm)
 
 
-def test_attention_ranks_join_leave_and_come_again_without_an_epoch(tmp_path: Path, shm: Path) -> None:
-    setting = setting_of(tmp_path, "bfloat16", 0, "plain", attention=2, experts=2)
+@pytest.mark.parametrize("experts", [1, 2])
+def test_attention_ranks_join_leave_and_come_again_without_an_epoch(experts: int, tmp_path: Path, shm: Path) -> None:
+    setting = setting_of(tmp_path, "bfloat16", 0, "plain", attention=2, experts=experts)
     first, second = specs_of(0, "plain"), specs_of(1, "plain")
     wanted = setting.alone([*first, *second])
     with SplitGroup(setting, shm) as group:
@@ -103,6 +106,11 @@ def test_attention_ranks_join_leave_and_come_again_without_an_epoch(tmp_path: Pa
         assert len(steps) == max(steps) + 1 > 7, "no step was repeated"
         found |= group.run({1: second})
         found |= group.run({2: [replaced(spec) for spec in second]})
+        window = group.experts[FIRST_EXPERT]._own
+        assert window is not None
+        words = WindowLayout.of(read_shape(window.memory)).words
+        second_asks = [words + (MICRO_BATCHES * rank + 1) * LINE for rank in range(3)]
+        assert all(any(window.memory[at : at + 8]) for at in second_asks), "all have asked for a second micro-batch"
         assert {name: answer for name, answer in found.items() if not name.startswith("again")} == wanted
         assert all(found[SequenceId(f"again-{name}")] == wanted[name] for name in (spec.sequence_id for spec in second))
         assert {rank.raised for rank in group.members} == {1}

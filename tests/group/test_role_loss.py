@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,11 @@ def test_a_killed_expert_rank_costs_a_redone_step(
 def test_a_killed_attention_rank_costs_nobody_a_step(
     place: str, hit: int, setting: Setting, faults: Path, wanted: Answers, shm: Path
 ) -> None:
-    """Its number is taken by another process, which computes the same requests anew, in the same epoch."""
-    with SplitProcesses(setting, WORK, shm, faults, 1, f"{place}:{hit}") as group:
+    """Its number is taken by another process, which computes the same requests anew, in the same epoch.
+
+    Steps of all are in two micro-batches.
+    """
+    one_expert_rank = replace(setting, experts=1)
+    with SplitProcesses(one_expert_rank, WORK, shm, faults, 1, f"{place}:{hit}") as group:
         assert group.run()[0] == wanted
         assert group.epoch == 1

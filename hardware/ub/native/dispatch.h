@@ -13,21 +13,21 @@ namespace cm::ub {
 
 class Dispatch {
   public:
-    explicit Dispatch(Exchange& exchange) : exchange_(exchange) {}
+    explicit Dispatch(Exchange& exchange, uint32_t half = 0) : exchange_(exchange), half_(half) {}
 
     // Where this rank's row is to be written, once, before `ask`; after all results of the round before were read.
     char* stage(uint32_t row) const { return own().row(row); }
 
     // List a row for an expert slot of a rank. At most max_rows * top_k entries.
     void send(uint32_t rank, uint32_t row, uint32_t choice, uint32_t slot) {
-        own().list(rank)[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
+        own().list(rank, half_)[counts_[rank]++] = {row, static_cast<uint16_t>(choice), static_cast<uint16_t>(slot)};
     }
 
     // Number of entries for a rank so far.
     uint32_t sent(uint32_t rank) const { return counts_[rank]; }
 
     // Rows and lists are whole.
-    void ask() { exchange_.ask(counts_); }
+    void ask() { exchange_.ask(counts_, half_); }
 
     // Add a row's results, float32, to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
     // order. Once all have answered.
@@ -51,6 +51,7 @@ class Dispatch {
     const Window& own() const { return exchange_.window(exchange_.self()); }
 
     Exchange& exchange_;
+    uint32_t half_;
     std::array<uint32_t, kMostRanks> counts_{};
 };
 

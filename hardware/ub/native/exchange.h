@@ -1,6 +1,7 @@
 // Sessions between the ranks of one epoch. A rank with rows asks the ranks that have experts for them, and goes on when
 // all of these have answered; a rank with experts answers whoever has asked, in any order. There is no word among ranks
 // that ask, or among ranks that answer, and no round of all. Payload is the business of dispatch.h and service.h.
+// A rank has a session for each micro-batch of its step, `half` 0 and 1, each with words and lists of its own.
 //
 // In a new epoch a rank with experts says hello to all that may ask it before it answers anybody: from then on it reads
 // and writes nothing for an older epoch. So a session may touch what others read or write as soon as all members with
@@ -11,12 +12,14 @@
 // A wait takes an answer that is there before it looks whether the epoch was raised or a member died.
 // tests/hardware/ub/session_model.py runs these rules through every order of words.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "announcement.h"
+#include "awaited.h"
 #include "bell.h"
 #include "outcome.h"
 #include "patience.h"
@@ -37,40 +40,6 @@ inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
     window.membership().epoch.store(epoch, std::memory_order_seq_cst);
     ring(window.bell());
 }
-
-// The rank that a rank waits for, and since when; written by the rank, read by any thread.
-class Awaited {
-  public:
-    void note(uint32_t rank) {
-        if (rank_.load(std::memory_order_relaxed) == static_cast<int32_t>(rank)) return;
-        since_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
-        rank_.store(static_cast<int32_t>(rank), std::memory_order_release);
-    }
-    void end() { rank_.store(-1, std::memory_order_relaxed); }
-    // The awaited rank, or -1; and the time waited.
-    int32_t look(std::chrono::nanoseconds& waited) const {
-        const int32_t rank = rank_.load(std::memory_order_acquire);
-        waited = Clock::now().time_since_epoch() - std::chrono::nanoseconds(since_.load(std::memory_order_relaxed));
-        return rank;
-    }
-
-  private:
-    std::atomic<int32_t> rank_{-1};
-    std::atomic<int64_t> since_{0};
-};
-
-// Time waited, by the last awaited rank; written by the rank, read by any thread.
-class Waited {
-  public:
-    void add(uint32_t rank, std::chrono::nanoseconds time) {
-        const int64_t before = ns_[rank].load(std::memory_order_relaxed);
-        ns_[rank].store(before + time.count(), std::memory_order_relaxed);
-    }
-    int64_t ns(uint32_t rank) const { return ns_[rank].load(std::memory_order_relaxed); }
-
-  private:
-    std::array<std::atomic<int64_t>, kMostRanks> ns_{};
-};
 
 class Exchange {
   public:
@@ -106,30 +75,32 @@ class Exchange {
         });
         now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), low_bits(kStepBits), 0, 0};
         greeted_ = false;
-        own_count_ = 0;
-        open_ = taken_ = slower_ = 0;
-        sent_.fill(0);
-        answered_.fill(pack(now_));
+        taken_ = {};
+        slower_ = 0;
+        own_ = {};
+        for (auto& words : answered_) words.fill(pack(now_));
         CM_EXCHANGE_POINT("hello");
-        for_each(sources_, [&](uint32_t rank) { post(rank, Kind::kAnswer, pack(now_)); });
+        for_each(sources_, [&](uint32_t rank) { post(rank, Kind::kAnswer, 0, pack(now_)); });
     }
 
     // Admit a rank that only asks to this epoch, or another process in its place; between two services. A dead one's last
-    // word must not count as the newcomer's ask.
+    // words must not count as the newcomer's asks.
     void admit(uint32_t rank, const Window& window) {
         drop(rank);
         windows_[rank] = window;
         members_ |= just(rank);
         sources_ |= just(rank);
-        answered_[rank] = pack({now_.epoch, low_bits(kStepBits), 0, 0});
+        const uint64_t hello = pack({now_.epoch, low_bits(kStepBits), 0, 0});
+        for (auto& words : answered_) words[rank] = hello;
         CM_EXCHANGE_POINT("hello");
-        post(rank, Kind::kAnswer, answered_[rank]);
+        post(rank, Kind::kAnswer, 0, hello);
     }
     // One that only asked has left, or is dead.
     void drop(uint32_t rank) {
         members_ &= ~just(rank);
         sources_ &= ~just(rank);
-        own().word(Kind::kAsk, rank).store(0, std::memory_order_seq_cst);
+        for (uint32_t half = 0; half < kMicroBatches; ++half)
+            own().word(Kind::kAsk, rank, half).store(0, std::memory_order_seq_cst);
     }
 
     // Takes effect with the next wait.
@@ -152,11 +123,12 @@ class Exchange {
     Outcome begin_step(Deadline deadline) {
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);  // who is alone never waits, and sees it here
         if (!greeted_) {
-            open_ = experts_;
-            if (const Outcome heard = await_answers(deadline, false); !heard) return heard;
+            own_[0].open = experts_;
+            if (const Outcome heard = await_answers(0, deadline, false); !heard) return heard;
             greeted_ = true;
         }
         now_ = {now_.epoch, (now_.step + 1) & static_cast<uint32_t>(low_bits(kStepBits)), 0, 0};
+        for (Session& own : own_) own.round = 0;
         show(Phase::kComputing);
         return {};
     }
@@ -195,25 +167,26 @@ class Exchange {
     }
 
     // The next round of the step, at most 1,023: ask the ranks that have entries of this rank's lists, by rank.
-    void ask(const std::array<uint32_t, kMostRanks>& counts) {
-        ++now_.round;
-        open_ = 0;
-        own_count_ = counts[self_];
+    void ask(const std::array<uint32_t, kMostRanks>& counts, uint32_t half = 0) {
+        Session& own = own_[half];
+        ++own.round;
+        own.open = 0;
+        own.count = counts[self_];
         for_each(experts_, [&](uint32_t rank) {
-            sent_[rank] = counts[rank];
+            own.sent[rank] = counts[rank];
             if (counts[rank] == 0) return;
-            open_ |= just(rank);
+            own.open |= just(rank);
             CM_EXCHANGE_POINT("ask");
-            post(rank, Kind::kAsk, word_to(rank));
+            post(rank, Kind::kAsk, half, word_to(rank, half));
         });
         show(Phase::kWaiting);
     }
 
     // Whether the results of all rows are there.
-    bool answered() const { return open_ == 0 && own_count_ == 0; }
+    bool answered(uint32_t half = 0) const { return own_[half].open == 0 && own_[half].count == 0; }
 
     // Wait until they are, or somebody asks.
-    Outcome await(Deadline deadline) { return await_answers(deadline, true); }
+    Outcome await(Deadline deadline, uint32_t half = 0) { return await_answers(half, deadline, true); }
 
     // ---- the rank's part as one with experts
 
@@ -233,27 +206,34 @@ class Exchange {
     }
 
     // Take all asks that are there: they are answered together, by `answer`.
-    RankSet take() {
-        taken_ = own_count_ ? just(self_) : 0;
-        for_each(sources_, [&](uint32_t rank) {
-            const uint64_t word = own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst);
-            if (!is_new(rank, word)) return;
-            answered_[rank] = word;
-            taken_ |= just(rank);
-        });
-        return taken_;
+    void take() {
+        for (uint32_t half = 0; half < kMicroBatches; ++half) {
+            taken_[half] = own_[half].count ? just(self_) : 0;
+            for_each(sources_, [&](uint32_t rank) {
+                const uint64_t word = own().word(Kind::kAsk, rank, half).load(std::memory_order_seq_cst);
+                if (!is_new(rank, half, word)) return;
+                answered_[half][rank] = word;
+                taken_[half] |= just(rank);
+            });
+        }
     }
+    // Ranks of which this session was taken.
+    RankSet taken(uint32_t half) const { return taken_[half]; }
     // Entries of one who was taken; more than there can be if it does not run the same protocol.
-    uint32_t count_from(uint32_t rank) const { return rank == self_ ? own_count_ : unpack(answered_[rank]).count; }
+    uint32_t count_from(uint32_t rank, uint32_t half) const {
+        return rank == self_ ? own_[half].count : unpack(answered_[half][rank]).count;
+    }
 
     // Say to those who were taken that their results are whole.
     void answer() {
-        if (has(taken_, self_)) own_count_ = 0;
-        for_each(taken_ & ~just(self_), [&](uint32_t rank) {
-            CM_EXCHANGE_POINT("answer");
-            post(rank, Kind::kAnswer, answered_[rank]);
-        });
-        taken_ = 0;
+        for (uint32_t half = 0; half < kMicroBatches; ++half) {
+            if (has(taken_[half], self_)) own_[half].count = 0;
+            for_each(taken_[half] & ~just(self_), [&](uint32_t rank) {
+                CM_EXCHANGE_POINT("answer");
+                post(rank, Kind::kAnswer, half, answered_[half][rank]);
+            });
+            taken_[half] = 0;
+        }
     }
 
     // Sleep until somebody asks, or `wanted()`, which is looked at whenever the bell rings. Late if the deadline came
@@ -271,7 +251,7 @@ class Exchange {
 
     // Whether somebody has asked and was not taken yet.
     bool asked() const {
-        if (own_count_) return true;
+        if (own_[0].count || own_[1].count) return true;
         for (RankSet left = sources_; left; left &= left - 1)
             if (has_asked(first_of(left))) return true;
         return false;
@@ -291,11 +271,16 @@ class Exchange {
     static uint32_t first_of(RankSet set) { return static_cast<uint32_t>(__builtin_ctzll(set)); }
 
     const Window& own() const { return windows_[self_]; }
-    Outcome outcome(Ending ending, uint32_t rank) const { return {ending, rank, now_.step, now_.round}; }
-    uint64_t word_to(uint32_t rank) const { return pack({now_.epoch, now_.step, now_.round, sent_[rank]}); }
+    Outcome outcome(Ending ending, uint32_t rank) const {
+        return {ending, rank, now_.step, std::max(own_[0].round, own_[1].round)};
+    }
+    uint64_t word_to(uint32_t rank, uint32_t half) const {
+        return pack({now_.epoch, now_.step, own_[half].round, own_[half].sent[rank]});
+    }
 
-    void post(uint32_t to, Kind kind, uint64_t word) {
-        windows_[to].word(kind, self_).store(word, std::memory_order_seq_cst);
+    // The bell knows ranks only: a word of the other session may wake its sleeper early, which then sleeps again.
+    void post(uint32_t to, Kind kind, uint32_t half, uint64_t word) {
+        windows_[to].word(kind, self_, half).store(word, std::memory_order_seq_cst);
         ring_as(windows_[to].bell(), kind, self_);
     }
 
@@ -313,70 +298,83 @@ class Exchange {
     Phase phase_of(uint32_t rank) const { return static_cast<Phase>(shown_by(rank) & 3); }
     uint64_t step_shown(uint32_t rank) const { return shown_by(rank) >> 2; }
 
-    bool is_new(uint32_t rank, uint64_t word) const {
-        if (word == answered_[rank]) return false;
+    bool is_new(uint32_t rank, uint32_t half, uint64_t word) const {
+        if (word == answered_[half][rank]) return false;
         const Announcement said = unpack(word);
-        return same_epoch(said, now_) && rounds_ahead(said, unpack(answered_[rank])) > 0;
+        return same_epoch(said, now_) && rounds_ahead(said, unpack(answered_[half][rank])) > 0;
     }
     bool has_asked(uint32_t rank) const {
-        return is_new(rank, own().word(Kind::kAsk, rank).load(std::memory_order_seq_cst));
+        for (uint32_t half = 0; half < kMicroBatches; ++half)
+            if (is_new(rank, half, own().word(Kind::kAsk, rank, half).load(std::memory_order_seq_cst))) return true;
+        return false;
     }
 
     // Members that will ask soon, and whose answers this rank needs if it has attention.
     RankSet expected() const {
         RankSet found = 0;
-        for_each(asks(role()) ? open_ & sources_ : sources_, [&](uint32_t rank) {
+        const RankSet needed = own_[0].open | own_[1].open;
+        for_each(asks(role()) ? needed & sources_ : sources_, [&](uint32_t rank) {
             if (phase_of(rank) == Phase::kComputing && !has_asked(rank)) found |= just(rank);
         });
         return found;
     }
 
-    Outcome await_answers(Deadline deadline, bool or_asks) {
+    Outcome await_answers(uint32_t half, Deadline deadline, bool or_asks) {
         CM_EXCHANGE_POINT("wait");
         Outcome wrong;
-        Wanted open{open_, 0, or_asks};
+        RankSet& left = own_[half].open;
+        Wanted open{left, 0, or_asks};
         auto seen = [&] {
-            const bool all = take_answers(wrong);
-            open.answers = open_;
+            const bool all = take_answers(half, wrong);
+            open.answers = left;
             return all || (or_asks && asked()) || epoch_raised() || lost() != 0;
         };
         auto died = [&] {
-            awaited_.note(first_of(open_));
+            awaited_.note(first_of(left));
             return note_deaths();
         };
         bool in_time = seen();
         if (!in_time) {
             const Clock::time_point begun = Clock::now();
             in_time = wait_at(own().bell(), patience_, deadline, open, seen, died);
-            waited_.add(open_ ? first_of(open_) : latest_, Clock::now() - begun);
+            waited_.add(left ? first_of(left) : latest_, Clock::now() - begun);
         }
-        const bool going = in_time && wrong && open_ != 0 && !epoch_raised() && lost() == 0;
+        const bool going = in_time && wrong && left != 0 && !epoch_raised() && lost() == 0;
         if (going && or_asks && asked()) return {};  // and is still waited for
         awaited_.end();
-        if (open_ == 0 || !wrong) return wrong;
+        if (left == 0 || !wrong) return wrong;
         if (epoch_raised()) return outcome(Ending::kEpochChanged, self_);
         if (const RankSet dead = lost()) return outcome(Ending::kPeerLost, first_of(dead));
         // In time, and yet nothing to see: the shell took back who is lost, which it does to raise the epoch.
-        return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(open_));
+        return outcome(in_time ? Ending::kEpochChanged : Ending::kLate, first_of(left));
     }
 
-    // Take the answers that are there out of `open_`. True if none is left, or one is wrong.
-    bool take_answers(Outcome& wrong) {
-        for (RankSet left = open_; left; left &= left - 1) {
+    // Take the answers that are there out of `open`. True if none is left, or one is wrong.
+    bool take_answers(uint32_t half, Outcome& wrong) {
+        RankSet& open = own_[half].open;
+        for (RankSet left = open; left; left &= left - 1) {
             const uint32_t rank = first_of(left);
-            const uint64_t word = own().word(Kind::kAnswer, rank).load(std::memory_order_seq_cst);
-            if (word == word_to(rank)) {
-                open_ &= ~just(rank);
+            const uint64_t word = own().word(Kind::kAnswer, rank, half).load(std::memory_order_seq_cst);
+            if (word == word_to(rank, half)) {
+                open &= ~just(rank);
                 latest_ = rank;
                 continue;
             }
-            const Announcement said = unpack(word);
-            if (!same_epoch(said, now_) || rounds_ahead(said, now_) < 0) continue;
+            const Announcement said = unpack(word), wanted{now_.epoch, now_.step, own_[half].round, 0};
+            if (!same_epoch(said, wanted) || rounds_ahead(said, wanted) < 0) continue;
             wrong = mismatch(rank);
             return true;
         }
-        return open_ == 0;
+        return open == 0;
     }
+
+    // One of this rank's sessions.
+    struct Session {
+        uint32_t round = 0;
+        RankSet open = 0;    // whose answers are awaited
+        uint32_t count = 0;  // entries of own rows for own experts, until they are computed
+        std::array<uint32_t, kMostRanks> sent{};  // entries for each rank in this round
+    };
 
     uint32_t self_;
     std::vector<Window> windows_;
@@ -388,11 +386,9 @@ class Exchange {
     RankSet dead_ = 0;  // detected by this rank in this epoch
     Announcement now_{};
     bool greeted_ = false;  // all members with experts have said hello
-    RankSet open_ = 0;      // whose answers are awaited
-    RankSet taken_ = 0;     // whose asks are worked at
-    uint32_t own_count_ = 0;  // entries of this rank's own rows for its own experts, until they are computed
-    std::array<uint32_t, kMostRanks> sent_{};      // entries for each in this round
-    std::array<uint64_t, kMostRanks> answered_{};  // word by which each has asked last, and was taken
+    std::array<Session, kMicroBatches> own_;
+    std::array<RankSet, kMicroBatches> taken_{};  // whose asks are worked at
+    std::array<std::array<uint64_t, kMostRanks>, kMicroBatches> answered_{};  // word of each ask taken last
     RankSet slower_ = 0;                           // members that were at their rounds when this rank's ended
     std::array<uint64_t, kMostRanks> steps_{};     // and their steps
     Awaited awaited_;

@@ -9,32 +9,42 @@ namespace cm::ub {
 
 class Service {
   public:
-    explicit Service(Exchange& exchange) : exchange_(exchange), sources_(exchange.take()) {}
+    explicit Service(Exchange& exchange) : exchange_(exchange) { exchange.take(); }
 
-    // Whose rows are to be computed; maybe nobody's.
-    RankSet sources() const { return sources_; }
-    uint32_t count(uint32_t source) const { return exchange_.count_from(source); }
-    const Entry* entries(uint32_t source) const { return exchange_.window(source).list(exchange_.self()); }
-    const char* row(uint32_t source, const Entry& entry) const { return exchange_.window(source).row(entry.row); }
+    // A micro-batch of a rank.
+    struct Source {
+        uint32_t rank, half;
+    };
+    // use(source) for all whose rows are to be computed; maybe none.
+    template <class Use>
+    void each_source(Use&& use) const {
+        for (uint32_t half = 0; half < kMicroBatches; ++half)
+            Exchange::for_each(exchange_.taken(half), [&](uint32_t rank) { use(Source{rank, half}); });
+    }
+    uint32_t count(Source source) const { return exchange_.count_from(source.rank, source.half); }
+    const Entry* entries(Source source) const {
+        return exchange_.window(source.rank).list(exchange_.self(), source.half);
+    }
+    const char* row(Source source, const Entry& entry) const { return exchange_.window(source.rank).row(entry.row); }
     template <class Number = float>
-    Number* result(uint32_t source, const Entry& entry) const {
-        return exchange_.window(source).result<Number>(entry.row, entry.choice);
+    Number* result(Source source, const Entry& entry) const {
+        return exchange_.window(source.rank).result<Number>(entry.row, entry.choice);
     }
 
     // A peer's list says where this rank will write: nothing outside of that peer's results.
     Outcome check() const {
         Outcome found;
-        Exchange::for_each(sources_, [&](uint32_t source) {
-            const WindowShape& shape = exchange_.window(source).shape();
+        each_source([&](Source source) {
+            const WindowShape& shape = exchange_.window(source.rank).shape();
             const uint32_t entries_there = count(source);
             if (entries_there > shape.max_entries()) {
-                found = exchange_.mismatch(source);
+                found = exchange_.mismatch(source.rank);
                 return;
             }
             const Entry* entry = entries(source);
             for (uint32_t i = 0; i < entries_there; ++i)
                 if (entry[i].row >= shape.max_rows || entry[i].choice >= shape.top_k)
-                    found = exchange_.mismatch(source);
+                    found = exchange_.mismatch(source.rank);
         });
         return found;
     }
@@ -44,7 +54,6 @@ class Service {
 
   private:
     Exchange& exchange_;
-    RankSet sources_;
 };
 
 }  // namespace cm::ub

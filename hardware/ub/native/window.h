@@ -5,10 +5,10 @@
 //   bell         where the owner sleeps
 //   progress     what the owner is at in its step, from which peers guess whether to wait for its next rows; and which
 //                map it uses
-//   words        [kind][rank], a cache line each; `rank` stores it, the owner reads it: what `rank` asks the owner's
-//                experts, and what its experts answer the owner. One place each is enough: who has asked asks again
-//                after the answer
-//   lists        [destination][entry]; the owner says which of its rows each destination takes
+//   words        [kind][rank][micro-batch], a cache line each; `rank` stores it, the owner reads it: what `rank` asks the
+//                owner's experts, and what its experts answer the owner. One place each is enough: who has asked asks
+//                again after the answer
+//   lists        [destination][micro-batch][entry]; the owner says which of its rows each destination takes
 //   rows         [row]; the owner's, staged once, read in place by its peers
 //   results      [row][choice]; written by the ranks that computed them, read by the owner
 //
@@ -25,10 +25,11 @@
 namespace cm::ub {
 
 constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
-constexpr uint32_t kWindowVersion = 4;
+constexpr uint32_t kWindowVersion = 5;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
 constexpr uint32_t kMostChoices = 64;
+constexpr uint32_t kMicroBatches = 2;  // of a step at most; each has words and lists of its own: a session
 
 using RankSet = uint64_t;
 constexpr RankSet just(uint32_t rank) { return RankSet{1} << rank; }
@@ -118,8 +119,8 @@ struct WindowLayout {
           bell(membership + sizeof(Membership)),
           progress(bell + sizeof(Bell)),
           words(progress + sizeof(Progress)),
-          lists(words + kKinds * s.ranks * sizeof(Word)),
-          rows(lists + s.ranks * up(sizeof(Entry) * s.max_entries())),
+          lists(words + kKinds * kMicroBatches * s.ranks * sizeof(Word)),
+          rows(lists + kMicroBatches * s.ranks * up(sizeof(Entry) * s.max_entries())),
           results(rows + s.max_rows * row_stride),
           bytes(results + s.max_entries() * result_stride) {}
 
@@ -164,11 +165,14 @@ class Window {
     Membership& membership() const { return *at<Membership>(layout_.membership); }
     Bell& bell() const { return *at<Bell>(layout_.bell); }
     Progress& progress() const { return *at<Progress>(layout_.progress); }
-    std::atomic<uint64_t>& word(Kind kind, uint32_t rank) const {
-        return at<Word>(layout_.words)[static_cast<uint32_t>(kind) * shape_.ranks + rank].value;
+    // half: number of the micro-batch, of the rank that asks.
+    std::atomic<uint64_t>& word(Kind kind, uint32_t rank, uint32_t half = 0) const {
+        const uint32_t place = (static_cast<uint32_t>(kind) * shape_.ranks + rank) * kMicroBatches + half;
+        return at<Word>(layout_.words)[place].value;
     }
-    Entry* list(uint32_t destination) const {
-        return at<Entry>(layout_.lists + destination * WindowLayout::up(sizeof(Entry) * shape_.max_entries()));
+    Entry* list(uint32_t destination, uint32_t half = 0) const {
+        const size_t place = kMicroBatches * destination + half;
+        return at<Entry>(layout_.lists + place * WindowLayout::up(sizeof(Entry) * shape_.max_entries()));
     }
     char* row(uint32_t row) const { return at<char>(layout_.rows + row * layout_.row_stride); }
     template <class Number = float>

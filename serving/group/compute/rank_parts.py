@@ -52,5 +52,6 @@ class RankParts(GroupRank):
             matchers=matchers,
             most_forced=most_forced,
         )
+        made.use_micro_batches(self._config.micro_batches)
         self.bind(made.group, made.group.window_shape(self._rank.most))
         return made

@@ -7,6 +7,8 @@ same plan; the caller of `execute` only observes a longer step.
 
 from functools import cached_property
 
+from serving.instance.core.micro_batches import MicroBatches
+from serving.instance.executors.native_batch import NativeBatch
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.model.native.rank_group import RankGroup
 from serving.values.step_plan import StepPlan, StepResult
@@ -15,10 +17,16 @@ from serving.values.step_plan import StepPlan, StepResult
 class NativeGroupExecutor(NativeExecutor):
     """A `GroupExecutor`. Before its `group` has joined it computes without peers."""
 
+    _micro_batches = MicroBatches(1)
+
     @cached_property
     def group(self) -> RankGroup:
         """The engine's side of the group."""
         return RankGroup(self._engine, self.model.config.expert_count)
+
+    def use_micro_batches(self, wanted: int | str) -> None:
+        """Cut steps into micro-batches, as `MicroBatches`; by default steps are not cut. Tokens do not depend on it."""
+        self._micro_batches = MicroBatches(wanted)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step of this rank; steps of its peers, if any, run concurrently.
@@ -29,6 +37,16 @@ class NativeGroupExecutor(NativeExecutor):
         """
         self.group.publish()
         return super().execute(plan)
+
+    def _run(self, plan: StepPlan, prepared: NativeBatch | None) -> StepResult:
+        if not self.group.joined:
+            return super()._run(plan, prepared)
+        rows, sequences = sum(len(step.tokens) + len(step.drafts) for step in plan.sequences), len(plan.sequences)
+        count = self._micro_batches.choose(rows, sequences)
+        self._functions.cm_group_use_micro_batches(self._engine.address, count)
+        result = super()._run(plan, prepared)
+        self._micro_batches.on_step(rows, sequences, count, result.elapsed_s)
+        return result
 
     def serve(self, timeout_s: float) -> None:
         """Serve rows of peers while this rank has no step, as `GroupExecutor.serve`."""

@@ -33,6 +33,20 @@ class BlockStep {
         attend_and_feed(pass, block);
     }
 
+    // `run` in two parts, for micro-batches: up to the ask of a block with routed experts, and from there.
+    void begin(const Pass& pass, const cm_block& block) {
+        normalise(pass.rows, block);
+        project(pass.rows, block, 0, panels(block.into));
+        if (!pass.settled) keep(pass, block);
+        attend_stage(pass, block);
+        Feed<T> feed(e_, w_, pass.rows, block);
+        if (block.gate.out_features > 0) return feed.ask();
+        feed.run();
+    }
+    void finish(const Pass& pass, const cm_block& block) {
+        if (block.gate.out_features > 0) Feed<T>(e_, w_, pass.rows, block).collect(false);
+    }
+
     // x -> rows of the cache, and nothing else; `normed` and `x` are kept in the form that `queries` needs.
     void keep_only(const Pass& pass, const cm_block& block) {
         normalise(pass.rows, block);
@@ -172,6 +186,11 @@ class BlockStep {
     }
 
     void attend_and_feed(const Pass& pass, const cm_block& block) {
+        attend_stage(pass, block);
+        Feed<T>(e_, w_, pass.rows, block).run();
+    }
+
+    void attend_stage(const Pass& pass, const cm_block& block) {
         if (queries_wait(block)) lift_queries(pass.rows, block);
         const AttentionJob<T> job{&m_,        &block,   &e_.cache,      pass.layer,       pass.spans,
                                   pass.count, w_.query, w_.query_width, w_.attended.data, w_.attended.stride};
@@ -181,7 +200,6 @@ class BlockStep {
             each_row(team_, pass.rows, values, [&](int row, int) { w_.attended.quantise(row, values); });
         }
         product(team_, block.out, w_.attended.rows(block.out, 0, pass.rows), AddToStream<T>{m_, w_});
-        Feed<T>(e_, w_, pass.rows, block).run();
     }
 
     cm_engine& e_;

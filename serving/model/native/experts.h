@@ -52,6 +52,12 @@ class Feed {
     }
 
   private:
+    // `run` with experts at other ranks. While those are at work, the shared net is computed.
+    void run_with_peers() {
+        ask();
+        collect(true);
+    }
+
     // keep(row): called for each row as soon as it is complete.
     template <class Keep>
     void normalise(bool routed, Keep&& keep) {
@@ -86,16 +92,23 @@ class Feed {
         });
     }
 
-    // The same with experts at other ranks. While those are at work, the shared net is computed.
-    void run_with_peers() {
+  public:
+    // The two parts of `run` with peers, for micro-batches: the other one is computed between them.
+    void ask() {
         if (has_failed(*e_.group)) return;
         RemoteExperts<T> remote(e_, w_);
         normalise(true, [&](int row) { remote.stage(row, b_.expert_gate_up[0].form == CM_INT8); });
         gate_and_net(true, false);
         choose_all();
         remote.ask(&b_, rows_);
+    }
+
+    // gathers: whether to wait a little for the asks of others.
+    void collect(bool gathers) {
+        if (has_failed(*e_.group)) return;
+        RemoteExperts<T> remote(e_, w_);
         gate_and_net(false, true);
-        if (!remote.gather_and_serve()) return;
+        if (gathers ? !remote.gather_and_serve() : !remote.serve()) return;
         const bool shared = b_.down.out_features > 0;
         if (shared) {
             quantise(false);
@@ -113,6 +126,7 @@ class Feed {
         });
     }
 
+  private:
     void choose_all() {
         each_row(team_, rows_, 8 * m_.experts, [&](int row, int thread) { choose(row, thread); });
     }

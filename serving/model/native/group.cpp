@@ -84,9 +84,9 @@ ub::Outcome Group::count_rows() {
     used_slots_.clear();
     total_ = taken_ = 0;
     ub::Outcome found;
-    each_entry([&](uint32_t source, const ub::Entry& entry) {
+    each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
         if (!holds(entry.slot)) {
-            found = exchange_.mismatch(source);
+            found = exchange_.mismatch(source.rank);
             return;
         }
         if (slot_rows_[entry.slot]++ == 0) used_slots_.push_back(entry.slot);
@@ -227,10 +227,10 @@ void Group::counts(uint64_t* to) const {
 }
 
 // Rows announced in this round, and their results.
-void Group::count_bytes(int64_t row_bytes) {
+void Group::count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes) {
     const uint64_t result_bytes = exchange_.shape().result_bytes;
     ub::Exchange::for_each(exchange_.answering(), [&](uint32_t rank) {
-        const uint64_t entries = dispatch_->sent(rank);
+        const uint64_t entries = dispatch.sent(rank);
         add(row_bytes_[rank], entries * static_cast<uint64_t>(row_bytes));
         add(result_bytes_[rank], entries * result_bytes);
     });

@@ -64,6 +64,11 @@ class Group {
     // Adopt the next epoch, after waiting for it. False if there is none in time, or without this rank.
     bool recover();
 
+    // Micro-batches of further steps: 1 or 2.
+    void use_micro_batches(int count) { micro_batches_ = count; }
+    int micro_batches() const { return micro_batches_; }
+    void cut_into(int count) { halves_ = static_cast<uint32_t>(count); }
+
     void end_rounds() { exchange_.end_rounds(); }  // of the step, whether it has failed or not
     // After the own step: as `await_ask` while a peer is at the rounds of its step, if it was when this rank's ended. Ranks
     // whose steps end together plan the next ones together, and not by turns while the others wait.
@@ -112,13 +117,13 @@ class Group {
     // use(source, entry) for all incoming entries.
     template <class Use>
     void each_entry(Use&& use) const {
-        ub::Exchange::for_each(service_->sources(), [&](uint32_t source) {
+        service_->each_source([&](ub::Service::Source source) {
             const ub::Entry* entries = service_->entries(source);
             for (uint32_t i = 0, count = service_->count(source); i < count; ++i) use(source, entries[i]);
         });
     }
     ub::Outcome count_rows();
-    void count_bytes(int64_t row_bytes);
+    void count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes);
     void count_work();
 
     cm_group_place place_;
@@ -143,10 +148,12 @@ class Group {
     std::atomic<int64_t> step_ns_{0};
     std::atomic<int64_t> work_ns_{0}, work_rows_{0}, work_nets_{0};  // of the experts here, for rows of any rank
 
-    std::optional<ub::Dispatch> dispatch_;  // of the step's present round
-    bool ends_rounds_ = false;
+    std::array<std::optional<ub::Dispatch>, ub::kMicroBatches> dispatch_;  // of the step's present round
+    std::array<bool, ub::kMicroBatches> ends_rounds_{};
+    int micro_batches_ = 1;
+    uint32_t halves_ = 1;  // of the present layers
     std::chrono::nanoseconds pass_{0};  // what computing all who had asked took last
-    ub::Deadline answers_by_;
+    std::array<ub::Deadline, ub::kMicroBatches> answers_by_;
 
     // Whoever is served at present.
     std::optional<ub::Service> service_;

@@ -174,6 +174,8 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
     }
 }
 
+void cm_group_use_micro_batches(cm_engine* engine, int32_t count) { engine->group->use_micro_batches(count); }
+
 void cm_group_wake(cm_engine* engine) { engine->group->wake(); }
 
 int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch) {

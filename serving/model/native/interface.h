@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 18  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 19  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -282,6 +282,8 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place);
 // Serve peers' rows until `ns` have passed or cm_group_wake was called, before or during it.
 int32_t cm_group_serve(cm_engine* engine, int64_t ns);
 void cm_group_wake(cm_engine* engine);  // any thread
+// Cut further steps of several sequences into this many micro-batches, 1 or 2. Results do not depend on it.
+void cm_group_use_micro_batches(cm_engine* engine, int32_t count);
 // The next map; used from this rank's next step on, but not before this epoch. Any thread.
 int32_t cm_group_set_map(cm_engine* engine, uint64_t version, const uint32_t* map, uint64_t epoch);
 // Set the process of rank `rank` from the next epoch on. Any thread.

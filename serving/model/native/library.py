@@ -152,6 +152,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_experts_new": (_Int, [_Address, _Int, _Int, ctypes.POINTER(_Address)]),
         "cm_group_join": (_Int, [_Address, _Address]),
         "cm_group_serve": (_Int, [_Address, ctypes.c_int64]),
+        "cm_group_use_micro_batches": (None, [_Address, _Int]),
         "cm_group_wake": (None, [_Address]),
         "cm_group_set_map": (_Int, [_Address, ctypes.c_uint64, _Address, ctypes.c_uint64]),
         "cm_group_set_peer": (_Int, [_Address, _Int, _Address, _Int]),

@@ -22,7 +22,7 @@ class RemoteExperts {
         : m_(engine.model),
           team_(engine.team),
           w_(space),
-          round_(*engine.group),
+          round_(*engine.group, space.half, space.first),
           width_(static_cast<size_t>(round_up(m_.hidden, kInnerMultiple))) {}
 
     // ---- the source's part; rows and their choices are in the workspace

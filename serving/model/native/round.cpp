@@ -18,18 +18,20 @@ constexpr int kIdleGatherPasses = 1;
 }  // namespace
 
 bool has_failed(const Group& group) { return group.failed(); }
+int micro_batches(const Group& group) { return group.micro_batches(); }
+void cut_into(Group& group, int count) { group.cut_into(count); }
 
-Round::Round(Group& group) : group_(group) { group.dispatch_.emplace(group.exchange_); }
+Round::Round(Group& group, int half, int first) : group_(group), half_(static_cast<uint32_t>(half)), first_(first) {}
 
 char* Round::stage(int row) const {
     CM_EXCHANGE_POINT("stage");
-    return group_.dispatch_->stage(static_cast<uint32_t>(row));
+    return group_.exchange_.window(group_.exchange_.self()).row(static_cast<uint32_t>(first_ + row));
 }
 
 const char* Round::result(int row, int choice) const {
     CM_EXCHANGE_POINT("sum");
     const ub::Window& own = group_.exchange_.window(group_.exchange_.self());
-    return own.result<char>(static_cast<uint32_t>(row), static_cast<uint32_t>(choice));
+    return own.result<char>(static_cast<uint32_t>(first_ + row), static_cast<uint32_t>(choice));
 }
 
 void Round::ask(const cm_block* block, const int32_t* chosen, int rows, int64_t row_bytes) {
@@ -37,28 +39,29 @@ void Round::ask(const cm_block* block, const int32_t* chosen, int rows, int64_t 
     const size_t experts = static_cast<size_t>(group_.model_.experts);
     const uint32_t* homes = group_.used_.homes.data() + static_cast<size_t>(layer) * CM_MAP_POSITIONS * experts;
     std::atomic<uint64_t>* counts = group_.counts_.data() + static_cast<size_t>(layer) * experts;
-    for (int row = 0; row < rows; ++row) {
+    ub::Dispatch& dispatch = group_.dispatch_[half_].emplace(group_.exchange_, half_);
+    for (int row = first_; row < first_ + rows; ++row) {
         for (int choice = 0; choice < top_k; ++choice) {
             const int expert = *chosen++;
             const uint32_t home =
                 homes[static_cast<size_t>(row % CM_MAP_POSITIONS) * experts + static_cast<size_t>(expert)];
-            group_.dispatch_->send(home >> 16, static_cast<uint32_t>(row), static_cast<uint32_t>(choice),
+            dispatch.send(home >> 16, static_cast<uint32_t>(row), static_cast<uint32_t>(choice),
                                    home & 0xffff);
             counts[expert].store(counts[expert].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         }
     }
-    group_.count_bytes(row_bytes);
-    group_.ends_rounds_ = group_.is_last(layer);
-    group_.answers_by_ = group_.deadline();
-    group_.dispatch_->ask();
+    group_.count_bytes(dispatch, row_bytes);
+    group_.ends_rounds_[half_] = group_.is_last(layer);
+    group_.answers_by_[half_] = group_.deadline();
+    dispatch.ask();
 }
 
-bool Round::answered() const { return group_.exchange_.answered(); }
+bool Round::answered() const { return group_.exchange_.answered(half_); }
 
-bool Round::await() { return group_.note(group_.exchange_.await(group_.answers_by_)); }
+bool Round::await() { return group_.note(group_.exchange_.await(group_.answers_by_[half_], half_)); }
 
 void Round::end() {
-    if (group_.ends_rounds_) return group_.end_rounds();
+    if (group_.ends_rounds_[half_] && half_ + 1 == group_.halves_) return group_.end_rounds();
     group_.exchange_.end_round();
 }
 
@@ -89,7 +92,7 @@ bool Round::next_piece(Piece& piece) {
         g.slot_rows_[slot] = static_cast<int32_t>(begin);
         begin = until;
     }
-    g.each_entry([&](uint32_t source, const ub::Entry& entry) {
+    g.each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
         const int64_t at = g.slot_rows_[entry.slot]++;
         if (at < first || at >= end) return;
         g.received_[static_cast<size_t>(at - first)] = {g.service_->row(source, entry),

@@ -35,11 +35,16 @@ struct Piece {
 
 // Whether a wait has failed in this step: its results are void, and it should end soon.
 bool has_failed(const Group& group);
+// Micro-batches into which steps are cut if they can be.
+int micro_batches(const Group& group);
+// Those of the coming layers.
+void cut_into(Group& group, int count);
 
 // Those that wait return false if that failed.
 class Round {
   public:
-    explicit Round(Group& group);
+    // half: number of the micro-batch; first: number in the step of its first row.
+    explicit Round(Group& group, int half = 0, int first = 0);
 
     // ---- own rows, in the order in which methods are called
     // Where a row is to be kept for its experts: its numbers in the form that they multiply, padded as products read
@@ -67,6 +72,8 @@ class Round {
 
   private:
     Group& group_;
+    const uint32_t half_;
+    const int first_;
 };
 
 }  // namespace cm

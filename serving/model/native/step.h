@@ -20,11 +20,12 @@ class Step {
 
     int32_t run() {
         lay_out();
-        BlockStep<T> blocks(e_, w_);
-        for (int layer = 0; layer < m_.layers; ++layer) {
-            blocks.run({batch_.rows, w_.spans, batch_.sequences, layer, batch_.settled != 0}, m_.blocks[layer]);
-            if (e_.group && has_failed(*e_.group)) return CM_GROUP;
-        }
+        const int cut = second_half();
+        if (cut)
+            run_halves(cut);
+        else
+            run_whole();
+        if (e_.group && has_failed(*e_.group)) return CM_GROUP;
         hand_out_hidden();
         draw_tokens();
         const int spoiled = take_tokens();
@@ -35,6 +36,46 @@ class Step {
     }
 
   private:
+    void run_whole() {
+        BlockStep<T> blocks(e_, w_);
+        for (int layer = 0; layer < m_.layers; ++layer) {
+            blocks.run({batch_.rows, w_.spans, batch_.sequences, layer, batch_.settled != 0}, m_.blocks[layer]);
+            if (e_.group && has_failed(*e_.group)) return;
+        }
+    }
+
+    // The first sequence of the second micro-batch: a sequence is never divided. 0 = the step is one micro-batch.
+    int second_half() const {
+        if (!e_.group) return 0;
+        const bool two = micro_batches(*e_.group) > 1 && batch_.sequences > 1;
+        cut_into(*e_.group, two ? 2 : 1);
+        int cut = two ? 1 : 0;
+        for (; two && cut + 1 < batch_.sequences; ++cut)
+            if (2 * batch_.sequence[cut].first_row + batch_.sequence[cut].rows >= batch_.rows) break;
+        return cut;
+    }
+
+    // Two micro-batches in turns: while one's rows are with their experts, attention of the other is computed. Both read
+    // all weights but those of experts that are computed for both at once.
+    void run_halves(int cut) {
+        const int middle = batch_.sequence[cut].first_row;
+        const Workspace<T> second = w_.from(m_, middle, 1);
+        for (int index = cut; index < batch_.sequences; ++index) w_.spans[index].first_row -= middle;
+        BlockStep<T> blocks[2] = {{e_, w_}, {e_, second}};
+        Pass passes[2] = {{middle, w_.spans, cut, 0, batch_.settled != 0},
+                          {batch_.rows - middle, w_.spans + cut, batch_.sequences - cut, 0, batch_.settled != 0}};
+        for (int layer = 0; layer <= m_.layers; ++layer) {
+            for (int half = 0; half < 2; ++half) {
+                passes[half].layer = layer;
+                if (layer > 0) blocks[half].finish(passes[half], m_.blocks[layer - 1]);
+                if (has_failed(*e_.group)) return;
+                if (layer < m_.layers) blocks[half].begin(passes[half], m_.blocks[layer]);
+                if (has_failed(*e_.group)) return;
+            }
+        }
+        cut_into(*e_.group, 1);  // the draft layer's passes are not divided
+    }
+
     void lay_out() {
         for (int index = 0; index < batch_.sequences; ++index) {
             const cm_sequence& s = batch_.sequence[index];

@@ -128,6 +128,33 @@ struct Workspace {
     ThreadSpace<T>* threads;
     void* attention;
     size_t bytes;
+    int half = 0, first = 0;  // of a view: its micro-batch, and its first row's number in the step
+
+    // The part of a micro-batch: rows from `row` on. Memory that no layer keeps is shared with the others.
+    Workspace from(const cm_model& m, int row, int number) const {
+        Workspace view = *this;
+        view.half = number;
+        view.first = row;
+        const auto past = [row](RowBuffer<T>& buffer) {
+            buffer.data += row * buffer.stride;
+            buffer.bytes += row * buffer.stride;
+            buffer.scale += row;
+        };
+        view.x += row * x_stride;
+        view.wide += row * normed.stride;
+        for (RowBuffer<T>* buffer : {&view.normed, &view.query_rows, &view.attended, &view.net}) past(*buffer);
+        view.query_latent += row * (m.kv_heads ? query_width : m.q_lora);
+        view.query += row * query_width;
+        view.latent += row * latent_width;
+        view.cosine += row * (m.rope_dim / 2);
+        view.sine += row * (m.rope_dim / 2);
+        view.position += row;
+        view.table += row;
+        view.gate_logits += row * round_up(m.experts, kPanel);
+        view.chosen += static_cast<int64_t>(row) * m.top_k;
+        view.chosen_weight += static_cast<int64_t>(row) * m.top_k;
+        return view;
+    }
 
     Workspace(const cm_engine& engine, void* memory) {
         Arena arena(memory);

@@ -85,12 +85,12 @@ class Rank {
         Service service(exchange);
         require(service.check());
         char* to = taken_.data();
-        exchange.for_each(service.sources(), [&](uint32_t source) {
+        service.each_source([&](Service::Source source) {
             const Entry* entry = service.entries(source);
             for (uint32_t i = 0; i < service.count(source); ++i, to += shape_.row_bytes)
                 std::memcpy(to, service.row(source, entry[i]), shape_.row_bytes);
         });
-        exchange.for_each(service.sources(), [&](uint32_t source) {
+        service.each_source([&](Service::Source source) {
             const Entry* entry = service.entries(source);
             for (uint32_t i = 0; i < service.count(source); ++i) {
                 std::memcpy(service.result(source, entry[i]), answer_.data(), shape_.result_bytes);

@@ -10,7 +10,7 @@ A word says {epoch, round}; round 0 is an expert rank's *hello*: it is in that e
 `bell_model.py` has the sleep of a rank that waits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
@@ -296,7 +296,7 @@ class Search:
         if self.setting.again:
             for number, session in enumerate(state.sessions):
                 if session.place == DEAD:
-                    yield _with(state, number, self._newcomer(session))
+                    yield self._with_rank(state, number, self._newcomer)
         if not state.killed:
             yield from self._deaths(state)
             return
@@ -312,7 +312,7 @@ class Search:
     def _deaths(self, state: State) -> Iterator[State]:
         if self.setting.dies == "attention":
             for number in range(len(state.sessions)):
-                yield _with(state, number, self._dead(state.sessions[number]))._replace(killed=True)
+                yield self._with_rank(state, number, self._dead)._replace(killed=True)
         if self.setting.dies != "expert":
             return
         rank = self.setting.experts - 1
@@ -320,6 +320,12 @@ class Search:
         if self.setting.colocated:
             sessions = _put(sessions, rank, self._dead(sessions[rank]))
         yield State(sessions, _put(state.experts, rank, state.experts[rank]._replace(dead=True)), True)
+
+    def _with_rank(self, state: State, number: int, change: Callable[[Session], Session]) -> State:
+        """All sessions of this one's rank change at once."""
+        for each in range(self.setting.sessions) if self.setting.halves else (number,):
+            state = _with(state, each, change(state.sessions[each]))
+        return state
 
     def _dead(self, one: Session) -> Session:
         writing = one.place >= 0 and self.programs[one.epoch][one.place][0] == "block"

@@ -43,6 +43,7 @@ class Setting:
         joins: the last session comes when the others are at work.
         again: a dead attention rank's number is taken by another rank, in the same epoch.
         idle: the last session has no work; colocated, its rank only serves.
+        halves: all sessions are micro-batches of one rank.
     """
 
     sessions: int = 2
@@ -53,6 +54,7 @@ class Setting:
     joins: bool = False
     again: bool = False
     idle: bool = False
+    halves: bool = False
     mistake: Mistake | None = None
 
 

@@ -15,6 +15,7 @@ SETTINGS = {
     "attention dies": Setting(dies="attention"),
     "joins": Setting(joins=True),
     "attention dies and comes again": Setting(dies="attention", again=True),
+    "two micro-batches die and come again": Setting(dies="attention", again=True, halves=True),
     "expert dies": Setting(dies="expert"),
     "joins, expert dies": Setting(joins=True, dies="expert"),
     "colocated dies": Setting(colocated=True, dies="expert"),
@@ -22,7 +23,7 @@ SETTINGS = {
     "three sessions, expert dies": Setting(sessions=3, rounds=1, dies="expert"),
     "an idle rank dies": Setting(sessions=3, experts=3, rounds=1, colocated=True, dies="expert", idle=True),
 }
-QUICK = list(SETTINGS)[:9]
+QUICK = list(SETTINGS)[:10]
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,8 @@ struct Map {
 };
 
 inline void send_rows(Dispatch& dispatch, const Map& map, const Batch& batch, const std::array<Vector, kMaxRows>& x,
-                      int layer) {
-    for (int row = 0; row < batch.rows; ++row) {
+                      int layer, int first, int end) {
+    for (int row = first; row < end; ++row) {
         CM_EXCHANGE_POINT("stage");
         std::memcpy(dispatch.stage(row), x[row].data(), sizeof(Vector));
         for (int choice = 0; choice < kTopK; ++choice) {
@@ -110,7 +110,7 @@ inline void send_rows(Dispatch& dispatch, const Map& map, const Batch& batch, co
 inline Outcome serve(Exchange& exchange, const Map& map) {
     Service service(exchange);
     if (const Outcome outcome = service.check(); !outcome) return outcome;
-    Exchange::for_each(service.sources(), [&](uint32_t source) {
+    service.each_source([&](Service::Source source) {
         for (uint32_t i = 0; i < service.count(source); ++i) {
             const Entry entry = service.entries(source)[i];
             Vector x;
@@ -124,23 +124,30 @@ inline Outcome serve(Exchange& exchange, const Map& map) {
     return {};
 }
 
-// A step of this rank; `x` is the result if all went well.
+// A step of this rank, in two micro-batches if its number is odd; `x` is the result if all went well.
 inline Outcome run_step(Exchange& exchange, RankSet experts, const Batch& batch, Deadline deadline,
                         std::array<Vector, kMaxRows>& x) {
     x = batch.x;
     if (const Outcome outcome = exchange.begin_step(deadline); !outcome) return outcome;
     const Map map(experts & exchange.members());
     for (int layer = 0; layer < batch.layers; ++layer) {
-        Dispatch dispatch(exchange);
-        send_rows(dispatch, map, batch, x, layer);
+        const int middle = exchange.self() % 2 ? batch.rows / 2 : 0, halves = middle ? 2 : 1;
+        Dispatch dispatch(exchange, 0), second(exchange, 1);
+        send_rows(dispatch, map, batch, x, layer, middle, batch.rows);
         dispatch.ask();
+        if (middle) {
+            send_rows(second, map, batch, x, layer, 0, middle);
+            second.ask();
+        }
         exchange.gather(std::chrono::microseconds(exchange.self() % 3 * 200));
         if (exchange.asked())
             if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
-        while (!exchange.answered()) {
-            if (const Outcome outcome = exchange.await(deadline); !outcome) return outcome;
-            if (!exchange.asked()) continue;
-            if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
+        for (int half = 0; half < halves; ++half) {
+            while (!exchange.answered(half)) {
+                if (const Outcome outcome = exchange.await(deadline, half); !outcome) return outcome;
+                if (!exchange.asked()) continue;
+                if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
+            }
         }
         for (int row = 0; row < batch.rows; ++row) {
             CM_EXCHANGE_POINT("sum");

@@ -130,9 +130,9 @@ void come_and_go(uint32_t steps) {
             const auto want = alone(batch);
             require(std::memcmp(x.data(), want.data(), sizeof(Vector) * static_cast<size_t>(batch.rows)) == 0, "its bits");
         }
-        if (life % 2) {  // it dies after an ask
+        if (life % 2) {  // it dies after an ask, of either session
             require(static_cast<bool>(exchange.begin_step(Clock::now() + seconds(60))), "hello");
-            Dispatch dispatch(exchange);
+            Dispatch dispatch(exchange, life / 2 % kMicroBatches);
             dispatch.send(2, 0, 0, 0);
             dispatch.ask();
         }
@@ -214,10 +214,16 @@ void mismatches() {
         group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, round++, count}));
         require(exchange.asked(), "an ask");
         Service service(exchange);
-        require(service.sources() == just(1) && !exchange.asked(), "is taken once");
+        require(exchange.taken(0) == just(1) && exchange.taken(1) == 0 && !exchange.asked(), "is taken once");
         const Outcome outcome = service.check();
         require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "rows that there are not");
     }
+}
+
+// Ranks whose asks were taken, in any of their sessions.
+RankSet take(Exchange& exchange) {
+    exchange.take();
+    return exchange.taken(0) | exchange.taken(1);
 }
 
 // A word without epoch, of another one, or of a round that is over is no ask; nor is one of a rank without attention.
@@ -230,10 +236,10 @@ void no_asks() {
     for (const Announcement& said : {Announcement{0, 0, 1, 1}, Announcement{3, 0, 1, 1}, Announcement{1, 0, 1, 1},
                                      Announcement{2, low_bits(kStepBits), 0, 1}}) {
         group.windows[0].word(Kind::kAsk, 1).store(pack(said));
-        require(!exchange.asked() && exchange.take() == 0, "no ask of this epoch");
+        require(!exchange.asked() && take(exchange) == 0, "no ask of this epoch");
     }
     group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 1}));
-    require(!exchange.asked() && exchange.take() == 0, "this one has nothing to ask");
+    require(!exchange.asked() && take(exchange) == 0, "this one has nothing to ask");
     group.windows[0].word(Kind::kAsk, 1).store(pack({2, 5, 1, 1}));
     require(exchange.asked(), "steps without rows for this rank are passed over");
     exchange.drop(1);
@@ -300,7 +306,8 @@ void idle() {
     for (uint32_t rank = 0; rank < 3; ++rank) group.windows[rank].progress().map.store(7 - rank);
     exchange.use_map(9);
     require(exchange.oldest_map() == 5, "the oldest map that is used");
-    require(exchange.take() == just(2) && exchange.count_from(2) == 7 && !exchange.asked(), "for what it says");
+    exchange.take();
+    require(exchange.taken(0) == just(2) && exchange.count_from(2, 0) == 7 && !exchange.asked(), "for what it says");
     exchange.answer();
     require(group.windows[2].word(Kind::kAnswer, 0).load() == pack({2, 0, 1, 7}), "and is answered by its own word");
     std::thread own([&] {
@@ -358,7 +365,7 @@ void gathers_for_others() {
         ring_as(group.windows[0].bell(), Kind::kAsk, 2);
     });
     exchange.gather(seconds(60));
-    require(exchange.take() == (just(1) | just(2)), "both are served at once");
+    require(take(exchange) == (just(1) | just(2)), "both are served at once");
     peer.join();
 }
 
