@@ -44,14 +44,10 @@ class ScaledClock:
         if not (math.isfinite(time_scale) and time_scale > 0):
             raise ClockError(f"time_scale must be a positive number, got {time_scale}; use 1.0 for real time")
         self._base: Clock = WallClock() if base is None else base
-        self._scale = time_scale
-        self._origin = self._base.now()
-
-    @property
-    def time_scale(self) -> float:
+        self.time_scale = time_scale
         """Virtual seconds per base second."""
-        return self._scale
+        self._origin = self._base.now()
 
     def now(self) -> Seconds:
         """Virtual time since this clock was made [s]."""
-        return Seconds((self._base.now() - self._origin) * self._scale)
+        return Seconds((self._base.now() - self._origin) * self.time_scale)

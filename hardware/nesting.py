@@ -38,7 +38,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def _bounded(parse: Callable[[str], Any], text: str) -> Any:  # noqa: ANN401
-    """A parsed value. Raises: NestedTooDeeply; what `parse` raises."""
+    """Parse, and refuse values nested too deeply. Raises: NestedTooDeeply; what `parse` raises."""
     try:
         value = parse(text)
     except RecursionError:

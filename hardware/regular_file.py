@@ -4,7 +4,7 @@ import stat
 from pathlib import Path
 
 MOST_TEXT_BYTES = 1 << 30
-"""Of a text file: more would not fit memory as text."""
+"""Size limit of a text file: a larger one would not fit into memory as text."""
 
 
 class IrregularFileError(OSError):

@@ -54,7 +54,7 @@ class StepVariation:
         self._spike = spike_factor
         self._cut = round(spike_share * (1 << _SPIKE_BITS)) << 12
         self.mean = 1.0 + spike_share * (spike_factor - 1.0)
-        """Of all factors."""
+        """Mean of all factors."""
 
     def factor(self, step: int) -> float:
         """Factor on the time of step number `step` (0 or more)."""

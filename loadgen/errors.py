@@ -13,10 +13,14 @@
 The failure of a *request* is not an exception but a value: `RequestOutcome`.
 """
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 import msgspec
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError)
-"""What `loadgen.json_text` raises for bytes that are no JSON, no UTF-8, or nested too deeply."""
+"""Errors of `loadgen.json_text` for bytes that are not JSON, not UTF-8, or nested too deeply."""
 INTERRUPTED = 130
 """Exit status after an interruption by the user, as in shells."""
 
@@ -63,3 +67,15 @@ class OutputError(LoadgenError):
 
 class WorkerLost(LoadgenError):
     """A worker process exited before its work was complete."""
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failure of the file system into one line.
+
+    Raises: OutputError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -49,14 +49,13 @@ def _depth(text: bytes | str) -> int:
 
 _NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS = bytes(1 if byte in b"[{" else 0xFF for byte in range(256))
-"""As signed bytes: a bracket that opens leads one level down, one that closes leads up."""
+"""Change of the nesting level by each byte, as a signed byte: +1 for an opening bracket, -1 for others."""
 
 
 class Decoder(Generic[T]):
     """Decodes texts of one kind."""
 
     def __init__(self, kind: type[T]) -> None:
-        """Decoder for values of a kind supported by msgspec."""
         self._decode = msgspec.json.Decoder(kind).decode
 
     def decode(self, text: bytes | str) -> T:

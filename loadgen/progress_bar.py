@@ -21,8 +21,7 @@ PLAIN_EVERY_S = 10.0
 
 
 class ProgressConsole(Console):
-    """Console on stderr that tolerates a closed pipe: Ctrl-C on `COMMAND 2>&1 | tee` ends tee first, and the command
-    continues.
+    """Console on stderr that tolerates a closed pipe: Ctrl-C on `COMMAND 2>&1 | tee` ends tee before the command.
 
     Args:
         quiet: print no output.
@@ -61,19 +60,19 @@ class ProgressBar:
         every_s: float = PLAIN_EVERY_S,
     ) -> None:
         self._console = console or ProgressConsole(quiet=quiet)
-        self._what, self._total, self._done, self._told = what, total, 0.0, ""
+        self._what, self._total, self._done, self._note = what, total, 0.0, ""
         self._counted = counted
         plain = not self._console.is_terminal
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[told]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeRemainingColumn(),
             console=self._console,
             transient=True,
             disable=quiet or plain,
         )
-        self._task = self._bar.add_task(what, total=total, told="")
+        self._task = self._bar.add_task(what, total=total, note="")
         self._every_s = every_s
         self._over = threading.Event()
         self._lines = threading.Thread(target=self._tell, name="progress", daemon=True) if plain and not quiet else None
@@ -97,20 +96,20 @@ class ProgressBar:
         self._bar.reset(self._task)
         self.update(0.0, what=what, total=total)
 
-    def update(self, done: float, told: str = "", *, what: str | None = None, total: float | None = None) -> None:
+    def update(self, done: float, note: str = "", *, what: str | None = None, total: float | None = None) -> None:
         """Set the progress.
 
         Args:
-            told: further words. what, total: None = as before.
+            note: further words. what, total: None = as before.
         """
-        self._done, self._told = done, told
+        self._done, self._note = done, note
         self._what = self._what if what is None else what
         self._total = self._total if total is None else total
-        self._bar.update(self._task, description=self._what, completed=done, total=self._total, told=self._words())
+        self._bar.update(self._task, description=self._what, completed=done, total=self._total, note=self._words())
 
     def advance(self, more: float = 1.0) -> None:
         """Count more as done."""
-        self.update(self._done + more, self._told)
+        self.update(self._done + more, self._note)
 
     def line(self, elapsed_s: float) -> str:
         """The plain line: "evaluating: 25 %, 10 of 40, 20.0 s so far"."""
@@ -120,7 +119,7 @@ class ProgressBar:
 
     def _words(self) -> str:
         counts = f"{self._done:,.0f} of {self._total:,.0f}" if self._counted and self._total else ""
-        return ", ".join(part for part in (counts, self._told) if part)
+        return ", ".join(part for part in (counts, self._note) if part)
 
     def _tell(self) -> None:
         while not self._over.wait(self._every_s):

@@ -1,8 +1,7 @@
 """Measurements of one request: timestamps, counts and outcome, no derived values.
 
-Every reported metric is computed from these records (see `metrics/`), so a saved run can be evaluated again.
-All times are seconds from the start of the run, taken from the system's monotonic clock, which the worker processes
-share:
+Every reported metric is computed from these records (see `metrics/`), so a saved run can be evaluated again. All times
+are seconds from the start of the run, taken from the system's monotonic clock, which the worker processes share:
 
     intended          released      started       first_byte      chunks[0]   ...   chunks[-1]      ended
     the schedule's    slot free     connect,      status line     first content    last content    response complete or

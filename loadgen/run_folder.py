@@ -21,8 +21,7 @@ from typing import IO, Self
 import msgspec
 
 from loadgen import json_text
-from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError
-from loadgen.output import explained
+from loadgen.errors import NOT_JSON, OutputError, TraceFormatError, UsageError, explained
 from loadgen.record import RequestRecord
 from loadgen.regular_file import check_regular
 from loadgen.result import RunResult, SweepResult

@@ -1,5 +1,4 @@
-"""Generates the files of deploy/kuberay/base/ that depend on other files or on code: `python -m
-deploy.kuberay.generate`."""
+"""Generates files of deploy/kuberay/base/ from other files and code: `python -m deploy.kuberay.generate`."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -123,7 +123,7 @@ STORY = {
 }
 """The first request of README.md."""
 LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
-"""What README.md puts on the simulated supernode."""
+"""Load on the simulated supernode in README.md."""
 
 
 EXPERTS = "simulate --config deploy/ep320.toml --faults examples/lost-die.toml"

@@ -15,7 +15,7 @@ from tests.scaling.dashboard.chromium import Chromium, Page
 
 FOLDER = ROOT / "docs" / "assets" / "six"
 WIDTH = 620
-"""Of the window [pixels]: what is drawn for it can be read at half its size."""
+"""Width of the window [pixels]: its text can still be read at half the size."""
 _SECTION = "[...document.querySelectorAll('h2')].find((h) => h.textContent === {title!r}).closest('section')"
 
 

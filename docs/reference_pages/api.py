@@ -98,7 +98,8 @@ def _schemas(schemas: Mapping[str, Any]) -> Iterator[str]:
         ]
         head = ("field", "type", "meaning")
         told = table(head, rows) if noted else table(head[:2], [row[:2] for row in rows])
-        yield f"### {name}\n\n{told if rows else _type(schema)}"
+        parts = (f"### {name}", schema.get("description", ""), told if rows else _type(schema))
+        yield "\n\n".join(filter(None, parts))
 
 
 def _type(schema: Mapping[str, Any]) -> str:

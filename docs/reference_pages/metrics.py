@@ -50,7 +50,7 @@ _UNITS_BY_NAME = {
     "perc": "share",
     "weight": "share",
 }
-"""Of series whose meaning names none, by a word of their names."""
+"""Units of series whose description names none, by a word of their name."""
 _SHARED = {"model_name", "engine", "group", "server"}
 _BLOCKS = {"dram": 0, "ssd": 0, "absent": 0, "lost": 0}
 _TIERS = {"dram": 0, "ssd": 0}

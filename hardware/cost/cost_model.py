@@ -84,7 +84,7 @@ class CostModel:
         """Duration of one decode step [s].
 
         Raises: SpecError for drafts of a model without MTP modules.
-        Effects: none that shows.
+        Effects: fills a cache.
         """
         self.shape.check_drafts(load.drafts)
         return self._decode_s(load)
@@ -107,7 +107,7 @@ class CostModel:
         """Operators of one decode step.
 
         Raises: SpecError as `decode_step_s`.
-        Effects: none that shows.
+        Effects: fills a cache.
         """
         self.shape.check_drafts(load.drafts)
         step, phase = self.decode, self._decode_phase
@@ -167,7 +167,7 @@ class CostModel:
             batch: sequences per NPU.
             context: of each sequence [tokens].
         Raises: SpecError as `mtp_tokens_per_step` and `decode_step_s`.
-        Effects: none that shows.
+        Effects: fills a cache.
         """
         self.shape.check_drafts(drafts)
         load = self.even_load(batch, context, dies=dies, drafts=drafts, microbatch=microbatch)
@@ -206,7 +206,7 @@ class CostModel:
             context: of each sequence [tokens].
         Returns: 0 if not even one sequence holds it.
         Raises: SpecError as `tpot_s` and `hbm_plan`.
-        Effects: none that shows.
+        Effects: fills a cache.
         """
 
         def holds(batch: int) -> bool:

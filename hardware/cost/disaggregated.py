@@ -1,40 +1,62 @@
 """Decode with attention and experts on different dies, as xDeepServe splits them.
 
-Attention dies form domains that take turns at the expert dies. Each attention die computes two half batches: while
-one is away (sent to the experts, multiplied, sent back), the other computes. If the experts keep up, an iteration is
-attention time alone, plus the last, fully exposed exchange.
+A session is one half batch of one attention die. It asks the expert dies for one layer: it sends its rows (A2E), they
+are multiplied, the results come back (E2A). Attention dies form domains; all sessions of a domain are served together,
+and domains take turns at the expert dies, which run the three stages as a pipeline. While one half batch is away, the
+attention die computes the other.
 
+    A2E       = dispatch between the attention dies and as many expert dies (trampolines) + hop to the remaining ones
+    E2A       = hop to the trampolines + combine
     iteration = start + MTP layers + 2 * layers * pace + last exchange
     pace      = the longest of: attention with sending; experts' turn; half of a round trip
 
-A small batch is faster as a whole: one fully exposed round trip per layer.
+A small batch is faster as a whole: one fully exposed round trip per layer. `session_timeline` prices the same sessions
+event by event; the closed form is its steady state.
 
-Scheduling, MTP layers and the two exchanges are times of the one published deployment. Exchanges grow with the load of
-their fuller end, with the size of a message and with the copies of a token. Dense layers count as expert layers.
+Exchanges cost what the device's measured dispatch and combine do between as many dies, for the rows of the fuller end:
+an attention die's own, or those of the expert die that is busiest under the expert map. Scheduling and MTP layers are
+times of the one published deployment. Dense layers count as expert layers.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hardware.cost.decode_step import DecodeStep
 from hardware.cost.decode_terms import MEASURED_COMBINE_BYTES, MEASURED_DISPATCH_BYTES
+from hardware.cost.device_model import DeviceModel
+from hardware.cost.exchange import combine_line, dispatch_line, hop_s
 from hardware.cost.loads import DecodeLoad
-from hardware.units import MICROSECOND, MILLISECOND, Seconds
+from hardware.cost.model_shape import ModelShape
+from hardware.cost.parallelism import Parallelism
+from hardware.units import MILLISECOND, Seconds
 
 HALVES = 2
 SCHEDULING_S = 2 * MILLISECOND
 """Source: xDeepServe 7.1."""
 MTP_LAYER_S = 5 * MILLISECOND
 """One MTP layer, which is not split. Source: xDeepServe 7.1."""
-MEASURED_TOKENS = 96
-"""Tokens of a half batch at which the stages were measured: 48 sequences, each with one draft."""
-MEASURED_ARRIVING = 96 * 480 / 3 / 288
-"""Tokens that an expert die stood for then: 480 attention dies in 3 domains, 288 expert dies."""
-MEASURED_COPIES = 9
-"""Copies of a token that were sent: 8 routed and a shared expert on dies of their own."""
-SEND_S = 172 * MICROSECOND
-"""Attention to experts. Source: xDeepServe 3.3."""
-RETURN_S = 193 * MICROSECOND
-"""Experts to attention. Source: xDeepServe 3.3."""
+
+
+class SplitExchange(NamedTuple):
+    """One layer's exchange of a half batch [s].
+
+    Attributes:
+        first / last: dispatch from attention dies, combine at them.
+        forward / gather: hop from trampolines to the expert dies behind them, and back; 0 without such dies.
+    """
+
+    first: float
+    forward: float
+    gather: float
+    last: float
+
+
+class SessionTurns(NamedTuple):
+    """Sessions of one iteration: how many domains, halves of each batch, and layers."""
+
+    domains: int
+    halves: int
+    layers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +66,8 @@ class DisaggregatedStep:
     Attributes:
         halves: parts of a batch: 2, or 1 = the whole at once.
         attention_s: one half batch in one layer on an attention die, gate and sending included.
-        send_s / experts_s / return_s: stages of one half batch of one domain.
+        send_s / experts_s / return_s: stages of one half batch of one domain, on the busiest expert die.
+        exchange: parts of sending and returning.
         turn_s: how often the expert dies can take a half batch of the same domain: domains times the longest stage.
         pace_s: from one half batch to the next, in one layer.
         bound: `attention`, `experts` or `round trip`: which of them sets the pace.
@@ -59,6 +82,7 @@ class DisaggregatedStep:
     turn_s: Seconds
     pace_s: Seconds
     bound: str
+    exchange: SplitExchange
 
     @property
     def last_s(self) -> Seconds:
@@ -70,11 +94,40 @@ class DisaggregatedStep:
         return Seconds(self.total_s / tokens_per_step)
 
 
+def session_timeline(exchange: SplitExchange, attention_s: float, experts_s: float, turns: SessionTurns) -> Seconds:
+    """Duration of all layers, session by session: the closed form of `DisaggregatedStep` is its steady state.
+
+    An attention die is busy until its rows are sent. Each of the expert dies' three stages serves one half batch of one
+    domain at a time, in order of arrival.
+
+    Args:
+        attention_s: a half batch in one layer, sending included.
+        experts_s: products of the busiest expert die.
+    """
+    free = [0.0] * turns.domains
+    back = [[0.0] * turns.halves for _ in range(turns.domains)]
+    receives = multiplies = returns = 0.0
+    for turn in range(turns.layers * turns.halves):
+        half = turn % turns.halves
+        for domain in sorted(range(turns.domains), key=lambda one: max(free[one], back[one][half])):
+            sends = max(max(free[domain], back[domain][half]) + attention_s - exchange.first, receives)
+            free[domain] = sends + exchange.first
+            receives = free[domain] + exchange.forward
+            multiplies = max(receives, multiplies) + experts_s
+            returns = max(multiplies, returns) + exchange.gather + exchange.last
+            back[domain][half] = returns
+    return Seconds(returns)
+
+
 class ApartDecodeStep(DecodeStep):
     """Decode steps of instances with experts on separate dies.
 
     A load is of attention dies: `requests` of the fullest one, `mean_requests` over all of them, `dies` of both kinds.
     """
+
+    def __init__(self, device: DeviceModel, shape: ModelShape, parallelism: Parallelism) -> None:
+        super().__init__(device, shape, parallelism)
+        self._dispatch, self._combine = dispatch_line(device.experts), combine_line(device.experts)
 
     def seconds(self, load: DecodeLoad) -> Seconds:
         """Duration of one step [s], in halves or as a whole: from the load, else whichever is faster."""
@@ -98,7 +151,7 @@ class ApartDecodeStep(DecodeStep):
 
         Args:
             attention_s / experts_s: measured stage times to use instead of the model's.
-        Effects: none that shows.
+        Effects: fills a cache.
         Source: xDeepServe 5.2, 7.1.
         """
         expert_dies, domains, cal = self.parallelism.expert_dies, self.parallelism.domains, self.device.calibration
@@ -106,15 +159,18 @@ class ApartDecodeStep(DecodeStep):
         requests = load.requests if load.mean_requests is None else load.mean_requests
         on_attention = DecodeLoad(load.requests, load.context_tokens, requests, expert_dies, load.drafts, halves > 1)
         half, group = self.half_batch(on_attention, halves), self.group(expert_dies)
-        arriving = requests * rows / halves * self.parallelism.groups(load.dies) / domains / expert_dies
-        send, back = self._exchange_s(load.requests * rows / halves, arriving)
-        attention = (self.attention_s(half, 1.0) + send) if attention_s is None else attention_s
+        sessions = self.parallelism.groups(load.dies) / domains
+        arriving = requests * rows / halves * sessions / expert_dies
+        visits = group.busiest(arriving, load.imbalance)
+        exchange = self._exchange(load.requests * rows / halves, sessions, arriving, visits)
+        send, back = exchange.first + exchange.forward, exchange.gather + exchange.last
+        attention = (self.attention_s(half, 1.0) + exchange.first) if attention_s is None else attention_s
         read = group.read(arriving * expert_dies)
-        product = self.terms.expert_t * (group.busiest(arriving) + cal.small_gemm_tokens * read)
-        product = max(product, self.terms.expert_w * read)
-        experts = product + cal.expert_vector_s * arriving + cal.expert_start_s if experts_s is None else experts_s
+        product = self.terms.expert_t * (visits + cal.small_gemm_tokens * read)
+        product, vector = max(product, self.terms.expert_w * read), cal.expert_vector_s * arriving
+        experts = max(product, vector) + min(product, vector) / max(read, 1.0) if experts_s is None else experts_s
         turn = domains * max(send, experts, back)
-        trip = (attention + experts + back) / halves
+        trip = (attention + exchange.forward + experts + back) / halves
         pace = max(attention, turn, trip)
         last = send + experts + back if halves > 1 else 0.0
         layers = halves * self.shape.layers * pace
@@ -128,19 +184,25 @@ class ApartDecodeStep(DecodeStep):
             Seconds(turn),
             Seconds(pace),
             "experts" if pace == turn else "attention" if pace == attention else "round trip",
+            exchange,
         )
 
-    def _exchange_s(self, tokens: float, arriving: float) -> tuple[float, float]:
-        """Times of sending and of returning.
+    def _exchange(self, tokens: float, sessions: float, arriving: float, visits: float) -> SplitExchange:
+        """Duration of one exchange.
 
         Args:
             tokens: of a part of the batch, on the fullest attention die.
-            arriving: tokens processed per expert die: those of a domain over all expert dies.
+            sessions: attention dies of a domain.
+            arriving: tokens of a domain per expert die. visits: rows of the busiest expert die.
         """
-        shape, floor = self.shape, self.device.calibration.exchange_floor_s
-        own_dies = self.group(self.parallelism.expert_dies).shared_visits > 0
-        copies = shape.active_experts + (shape.shared_experts if own_dies else 0)
-        size = max(tokens / MEASURED_TOKENS, arriving / MEASURED_ARRIVING) * (copies / MEASURED_COPIES)
-        send = floor + (SEND_S - floor) * size * (shape.dispatch_bytes / MEASURED_DISPATCH_BYTES)
-        back = floor + (RETURN_S - floor) * size * (shape.combine_bytes / MEASURED_COMBINE_BYTES)
-        return send, back
+        shape, cal, table = self.shape, self.device.calibration, self.device.experts
+        expert_dies = self.parallelism.expert_dies
+        copies = shape.active_experts + shape.shared_experts
+        behind = max(expert_dies - sessions, 0.0)
+        fullest = max(tokens * copies, visits + arriving * copies * behind / min(sessions, expert_dies))
+        size, floor = fullest / (table.tokens * table.copies), cal.exchange_floor_s
+        sent, returned = shape.dispatch_bytes, shape.combine_bytes
+        first = max(0.0, self._dispatch.seconds(sessions) - floor) * size * sent / MEASURED_DISPATCH_BYTES
+        last = max(0.0, self._combine.seconds(sessions) - floor) * size * returned / MEASURED_COMBINE_BYTES
+        hops = [hop_s(self.device, visits * nbytes) if behind else 0.0 for nbytes in (sent, returned)]
+        return SplitExchange(floor + first, hops[0], hops[1], floor + last)

@@ -74,6 +74,24 @@ def combine_line(table: ExpertTable) -> SaturatingLine:
     return fit_line(table.degrees, table.combine_s, table.combine_saturates)
 
 
+HOP_WORDS = 2
+"""Words that a transfer between two dies waits for one after the other: the data's announcement, the acknowledgement.
+
+Source: xDeepServe 3.1, steps 3 and 7.
+"""
+
+
+def hop_s(device: DeviceModel, nbytes: float, words: int = HOP_WORDS, bytes_per_s: float | None = None) -> float:
+    """Duration of one transfer between two dies.
+
+    Args:
+        words: written and seen one after the other.
+        bytes_per_s: rate of the copies; None = that of bulk exchanges.
+    """
+    rate = device.calibration.bulk_exchange_bytes_per_s if bytes_per_s is None else bytes_per_s
+    return words * device.links.peer_write_latency_s + nbytes / rate
+
+
 # Exchanges within groups of dies that share attention or the LM head.
 #
 # After attention each die of a group has a part of the sum for every token. A reduce-scatter gives each die the sums of

@@ -249,7 +249,8 @@ def _prefill_parts(step: PrefillStep, load: PrefillLoad, layer: PrefillLayer, de
     weights += max(0.0, dense.weights - dense.products - dense.experts) * few
     rate = f"{cal.collective_bytes_per_s / 1e9:.0f} GB/s"
     rows = "latents" if isinstance(shape.attention, LatentAttentionSizes) else "keys and values"
-    balance = "ideal balance" if load.perfect_balance else f"busiest die {cal.prefill_imbalance:.2f} x the mean"
+    imbalance = cal.prefill_imbalance if load.imbalance is None else load.imbalance
+    balance = "ideal balance" if imbalance == 1 else f"busiest die {imbalance:.2f} x the mean"
     feed = f"{n:,.0f} tokens, {balance}" if moe else f"{n:,.0f} tokens x {shape.dense_weights / 1e6:.1f} M"
     parts = [
         part(
@@ -320,7 +321,9 @@ def _stage_parts(step: ApartDecodeStep, stages: DisaggregatedStep, runs: int) ->
         bound = "compute"
     text = why if wait > 0 else f"hidden: every {stages.turn_s * 1e6:,.0f} us, {turn}"
     return [
-        CostPart("send to experts", ATTENTION, Seconds(runs * stages.send_s), runs, "network", f"to {dies} dies"),
+        CostPart(
+            "send to experts", ATTENTION, Seconds(runs * stages.exchange.first), runs, "network", f"to {dies} dies"
+        ),
         CostPart(f"waiting for {HIDDEN}" if wait > 0 else HIDDEN, EXPERTS, Seconds(runs * wait), runs, bound, text),
     ]
 

@@ -38,7 +38,7 @@ class PrefillLoad:
         attended_tokens: sum over computed tokens of each one's context; n new tokens behind s cached ones
             add n * (s + n / 2).
         dies: of the instance, over which sequence and heads are split.
-        perfect_balance: experts' load ideally even; else as published with the default EPLB.
+        imbalance: as in `DecodeLoad`; None = as the device was fitted to the default EPLB.
         microbatch: two overlapping half batches.
         largest: computed tokens of the longest prompt, 0 = unknown: where `Parallelism` gives dies or groups prompts of
             their own, the fullest one has these at least. A device's own layout is taken to fill its dies evenly.
@@ -48,7 +48,7 @@ class PrefillLoad:
     tokens: float
     attended_tokens: float
     dies: int = 32
-    perfect_balance: bool = False
+    imbalance: float | None = None
     microbatch: bool = True
     first: float = 0.0
     largest: float = 0.0

@@ -44,7 +44,7 @@ class MixedStep:
         captured of such a step, so there is no padding.
 
         Raises: SpecError for drafts of a model without MTP modules.
-        Effects: none that shows.
+        Effects: fills a cache.
         """
         cost = self._cost
         if not decode.requests:
@@ -64,13 +64,13 @@ class MixedStep:
         return Seconds(max(alone, prompts, rows + prompts - shared))
 
     def rows_s(self, load: DecodeLoad) -> float:
-        """Duration of a decode step whose layers' weights are there already [s]. Effects: none that shows."""
+        """Duration of a decode step whose layer weights the prompt chunk has read [s]. Effects: fills a cache."""
         return self._rows.seconds(load)
 
     def shared_s(self, decode: DecodeLoad, prefill: PrefillLoad) -> float:
         """Time that separate steps spend twice and a mixed step once [s]; without the rows' reads of weights.
 
-        Effects: none that shows.
+        Effects: fills a cache.
         """
         step, cal = self._decode, self._decode.device.calibration
         half, terms = step.half_batch(decode, 1), step.terms

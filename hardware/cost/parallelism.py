@@ -164,7 +164,7 @@ class Parallelism:
         if self.expert_dies:
             texts.append(
                 "attention and experts on dies of their own were measured in one deployment only, xDeepServe's 480 + "
-                "288 dies in 3 domains, whose exchange times stand in"
+                "288 dies in 3 domains; exchanges are predicted from dispatch and combine among all dies"
             )
         return "; ".join(texts)
 

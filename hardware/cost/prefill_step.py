@@ -135,7 +135,7 @@ class PrefillStep:
             holders = dies / shared_by
             held = (self._all_copies if holders >= self._copies_from else self.shape.experts) / dies
             rows = n * self._active_experts / held / halves
-            imbalance = 1.0 if load.perfect_balance else self._imbalance
+            imbalance = self._imbalance if load.imbalance is None else load.imbalance
             active = self._active_experts * imbalance * (1 + small / max(rows, 1.0)) + self._shared_experts
             feed = self._expert_weights * active
             if load.tokens < self._few_tokens * halves:

@@ -150,7 +150,7 @@ def prefill_load(
         reuse: share of each prompt that is cached.
     """
     tokens = per_npu * npus * (1 - reuse)
-    return PrefillLoad(tokens, tokens * prompt * (reuse + (1 - reuse) / 2), dies, perfect, microbatch)
+    return PrefillLoad(tokens, tokens * prompt * (reuse + (1 - reuse) / 2), dies, 1.0 if perfect else None, microbatch)
 
 
 def _prefill_rate(*, perfect: bool) -> Callable[[CostModel], float]:

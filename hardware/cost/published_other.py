@@ -137,6 +137,12 @@ def _split_measured(model: CostModel) -> float:
     return experts_apart(model).stages(_SPLIT_LOAD, HALVES, 0.7e-3, 0.12e-3).total_s * 1e3
 
 
+def _split_stage(name: str) -> Callable[[CostModel], float]:
+    """One stage of the mean expert die [us]: published stage times are means."""
+    even = replace(_SPLIT_LOAD, imbalance=1.0)
+    return lambda model: getattr(experts_apart(model).stages(even, HALVES), name) * 1e6
+
+
 def _split_attention(model: CostModel) -> float:
     return experts_apart(model).stages(_SPLIT_LOAD, HALVES).attention_s * 1e3
 
@@ -157,6 +163,9 @@ XDEEPSERVE_ROWS = (
     _check("split 480 : 288, 96 per die", 93, _split, 0.15, RowKind.FITTED, _KERNEL),
     _check("the same with its core attention", 93, lambda m: _split(_with_its_kernel(m)), 0.05, RowKind.FITTED),
     _check("the same with its stage times", 93, _split_measured, 0.01, RowKind.DERIVED),
+    _check("split: attention to experts", 172, _split_stage("send_s"), 0.05, RowKind.PREDICTED),
+    _check("split: experts", 120, _split_stage("experts_s"), 0.05, RowKind.FITTED),
+    _check("split: experts to attention", 193, _split_stage("return_s"), 0.05, RowKind.PREDICTED),
     _check("split: attention, per half and layer", 0.7, _split_attention, 0.18, RowKind.FITTED, _KERNEL),
     _check(
         "the same with its core attention",
@@ -167,7 +176,9 @@ XDEEPSERVE_ROWS = (
         "48 sequences' products and sending, each a few per cent over",
     ),
 )
-"""Split rows take its times of sending, of scheduling and of the MTP layer: constants of `disaggregated`."""
+"""Split rows take its times of scheduling and of the MTP layer: constants of `disaggregated`. Exchanges are predicted
+from CloudMatrix-Infer's Tables 1 and 7. The experts' stage overlaps its vector work with the products of other experts
+of the die: this form was chosen in view of its row."""
 
 
 # Published figures of DeepSeek-V3/R1 on Hopper GPUs.

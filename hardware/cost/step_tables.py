@@ -110,7 +110,7 @@ class PrefillTable:
     ) -> None:
         self._engine = engine
         self._step, self._dies = step, dies
-        self._perfect_balance, self._microbatch = perfect_balance, microbatch
+        self._imbalance, self._microbatch = 1.0 if perfect_balance else None, microbatch
         self._cells: dict[tuple[int, int], tuple[float, float, float, float]] = {}
 
     def seconds(self, tokens: float, attended_tokens: float) -> Seconds:
@@ -143,9 +143,7 @@ class PrefillTable:
         return cell
 
     def _direct(self, tokens: float, attended_tokens: float) -> Seconds:
-        step_s = self._step.seconds(
-            PrefillLoad(tokens, attended_tokens, self._dies, self._perfect_balance, self._microbatch)
-        )
+        step_s = self._step.seconds(PrefillLoad(tokens, attended_tokens, self._dies, self._imbalance, self._microbatch))
         engine = self._engine
         return step_s if engine is None else Seconds(engine.seconds(step_s, tokens / self._dies))
 

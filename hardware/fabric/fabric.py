@@ -114,7 +114,6 @@ class Fabric:
         self._now = 0.0
 
     def __len__(self) -> int:
-        """Transfers under way."""
         return len(self._flows)
 
     def start(

@@ -35,7 +35,7 @@ class Recovery(StrEnum):
     REDUNDANT_EXPERTS = "redundant_experts"
     """Other copies of its experts exist; the lost ones are dropped."""
     MISSING_EXPERTS = "missing_experts"
-    """Its experts are masked; the next best are taken."""
+    """The lost experts are masked; the router's next choices take their place."""
     ROLE_SWITCH = "role_switch"
     """Another die takes over its experts and loads their weights."""
 

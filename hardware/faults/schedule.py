@@ -26,7 +26,7 @@ class FaultUnits:
 
     Attributes:
         gateways, memory_servers: number of processes; 0 if there are none.
-        instances: number per pool: prefill, decode, aggregated.
+        instances: number per pool.
     Raises: SpecError if a count is negative.
     """
 

@@ -25,7 +25,7 @@ BytesLike = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 
 class Hashed(Enum):
-    """The end of a copy from which the checksum is computed."""
+    """The side of a copy, source or target, whose bytes the checksum is computed from."""
 
     SOURCE = "source"
     """Checksum of the intended bytes: for a writer into the segment that publishes the checksum. The faster variant."""

@@ -28,8 +28,7 @@ class Arrivals(Protocol):
     """A process in time. Implementations are frozen dataclasses without state."""
 
     def blocks(self, rng: np.random.Generator) -> Iterator[FloatArray]:
-        """Send times [s from the start of the run], ascending over all blocks; lazily; endless unless documented
-        otherwise.
+        """Send times [s from the start of the run], ascending, produced lazily; endless unless documented otherwise.
 
         Effects: advances `rng` by whole blocks.
         """

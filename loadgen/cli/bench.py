@@ -149,7 +149,6 @@ class _Closing:
         self._close = close
 
     def close(self) -> None:
-        """Close it."""
         if self._close:
             self._close()
 

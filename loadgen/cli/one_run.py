@@ -207,9 +207,7 @@ def _jobs(bench: Bench, content: Content, load: LoadSchedule, seed: int) -> Iter
 
 
 def _too_few(load: LoadSchedule, schedule: Schedule) -> list[str]:
-    """A warning if the data set ran out before `--num-prompts` conversations; not given with a duration, which may have
-    stopped the run first.
-    """
+    """A warning if the data set had fewer than `--num-prompts` conversations; none with a duration."""
     if not schedule.missing or load.duration_s is not None:
         return []
     return [

@@ -12,10 +12,9 @@ import msgspec
 from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Measured, Watch, run_once
-from loadgen.errors import INTERRUPTED, OutputError
+from loadgen.errors import INTERRUPTED, OutputError, explained
 from loadgen.metrics.repetitions import merge
 from loadgen.metrics.vllm_keys import flat as vllm_keys
-from loadgen.output import explained
 from loadgen.record import RequestRecord
 from loadgen.result import RunResult
 from loadgen.run_folder import REPORT, write_result
@@ -27,8 +26,9 @@ class Finished:
     """One point: a run or its repetitions taken together.
 
     Attributes:
-        runs: its repetitions. stopped: exit status of the run that was stopped early, after which no other run starts.
-        aborted: why a watch did, else empty.
+        result: of the single run, or of all repetitions merged.
+        runs: the repetitions.
+        stopped: exit status if the series was stopped early, so that no other run starts; else 0.
     """
 
     result: RunResult

@@ -8,8 +8,7 @@ from loadgen.cli.bench import Bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.one_run import Watch, run_once
 from loadgen.cli.repeated import Finished, rested, run_repeated
-from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError
-from loadgen.output import explained
+from loadgen.errors import INTERRUPTED, LoadgenError, OutputError, UsageError, explained
 from loadgen.result import RunResult, SweepPoint, SweepResult
 from loadgen.run_folder import REPORT, SWEEP, write_json
 from loadgen.run_report.report_file import write_report
@@ -18,9 +17,9 @@ from loadgen.search import sweep
 SEEDS_APART = 1000
 """Between the points of a series, so that repetitions never share a seed."""
 IDLE_REQUESTS = 8
-"""Of a short run, one at a time."""
+"""Requests of the short run that sends one at a time."""
 FULL_REQUESTS = 64
-"""Of a short run, all at once."""
+"""Requests of the short run that sends all at once."""
 
 
 class SweepSeries:
@@ -62,7 +61,6 @@ class SweepSeries:
         return not self.stopped
 
     def load(self, value: float) -> LoadSchedule:
-        """The load of one value."""
         if self.result.parameter == "rate":
             return self.bench.load(rate=value)
         return self.bench.load(slots=round(value))

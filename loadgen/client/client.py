@@ -168,11 +168,11 @@ class LoadClient:
         begun = monotonic()
         slow = exchange.conduct is Conduct.SLOW_READER
         try:
-            async with asyncio.timeout(self._connect_timeout_s) as patience:
+            async with asyncio.timeout(self._connect_timeout_s) as connecting:
                 connection = await self._dialer.open(self._new_connection, small_buffer=slow)
         except OSError as error:  # a TimeoutError is one
             late = f"no connection within {self._connect_timeout_s:g} s ({self._address.authority})"
-            words = late if patience.expired() else connect_error(error, self._address)
+            words = late if connecting.expired() else connect_error(error, self._address)
             exchange.failure, exchange.error = Failure.CONNECT, words
             exchange.ended_s = monotonic() - self._t0
             return None

@@ -250,7 +250,6 @@ class Digester:
         self._scheduled = False
 
     def __len__(self) -> int:
-        """Exchanges waiting."""
         return len(self._queue)
 
     async def digest(self, exchange: Exchange, expected_tokens: int | None = None) -> Digest:

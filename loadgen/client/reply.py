@@ -76,7 +76,7 @@ SHORT_BYTES = 512
 """Fewer than the levels that any version of Python follows."""
 
 ERROR_CHARS = 300
-"""Of an error's text; more would be a page of HTML."""
+"""Characters kept of an error's text; a longer one is usually a page of HTML."""
 
 
 def error_text(error: object) -> str:

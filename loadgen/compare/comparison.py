@@ -41,9 +41,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     def cached_share(self) -> float | None:
         """Prompt tokens read from a cache, over all its runs; None if the server did not report them."""
-        told = [result.cache for result in self.results if result.cache]
-        total = sum(cache.input_tokens for cache in told)
-        return sum(cache.cached_tokens for cache in told) / total if total else None
+        caches = [result.cache for result in self.results if result.cache]
+        total = sum(cache.input_tokens for cache in caches)
+        return sum(cache.cached_tokens for cache in caches) / total if total else None
 
 
 def read_side(path: Path) -> Side:
@@ -140,7 +140,7 @@ class ComparedFigure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """A flag, or the server, that was not the same."""
+    """A setting that differs between the two sides: a flag, or the url, endpoint, model, seed or version."""
 
     name: str
     baseline: object

@@ -17,8 +17,10 @@ class ComparedPair:
     """Two sides and their comparison.
 
     Attributes:
-        baseline_name, other_name: as the user typed them. group: number of the other path, from 0.
-        parameter, value: of a sweep's load; empty and None of runs.
+        baseline_name, other_name: as the user typed them.
+        group: index of the other path among those compared with the first, from 0.
+        parameter, value: the load at which two sweeps are compared: `rate` or `concurrency`, and its value; empty and
+            None if both are runs.
     """
 
     baseline_name: str

@@ -31,7 +31,7 @@ from loadgen.driver.messages import (
 from loadgen.driver.outbox import FLUSH_S, Outbox
 from loadgen.driver.pacer import Pacer
 from loadgen.driver.progress import WorkerHealth
-from loadgen.driver.session import LoadSession, Phase, SessionDesk, Slots
+from loadgen.driver.session import LoadSession, Phase, SessionContext, Slots
 from loadgen.driver.supply import RenderedTurn, Stock
 from loadgen.endpoint import History
 from loadgen.errors import LoadgenError
@@ -56,7 +56,7 @@ class Conductor:
         self._settings = setup.settings
         self._write = write
         self._pacer = Pacer()
-        self._heart = Heartbeat(self._pacer)
+        self._heartbeat = Heartbeat(self._pacer)
         self._writer = RequestWriter(setup.settings.endpoint)
         self._stock = Stock(lambda job: self._render(job, 0, ""), self._pacer)
         self._outbox = Outbox(write, unwritten_bytes, setup.worker)
@@ -110,8 +110,8 @@ class Conductor:
         await self._or_failed(asyncio.ensure_future(self._stock.rendered()))
         self._write(frame(WorkerReady()))
         self._t0 = await self._or_failed(self._start)
-        desk = self._open_desk()
-        self._heart.start(self._t0)
+        context = self._open_context()
+        self._heartbeat.start(self._t0)
         self._flush_s = self._t0
         self._flush_and_again()
         if self._settings.duration_s is not None:
@@ -125,14 +125,14 @@ class Conductor:
             await self._over
             health = self._health(self._loop.starved_s)
         finally:
-            self._heart.stop()
+            self._heartbeat.stop()
             self._rendering.cancel()
             self._pacer.close()
-            await desk.client.close()
+            await context.client.close()
         self._flush()
         return WorkerDone(health=health, sending_ended_s=self._outbox.last_started_s, ended_s=self._outbox.last_ended_s)
 
-    def _open_desk(self) -> SessionDesk:
+    def _open_context(self) -> SessionContext:
         """Open the session desk, which needs the run's start time."""
         settings = self._settings
         client = LoadClient(
@@ -142,7 +142,7 @@ class Conductor:
             connect_timeout_s=settings.connect_timeout_s,
             request_timeout_s=settings.request_timeout_s,
         )
-        self._desk = SessionDesk(
+        self._context = SessionContext(
             worker=self._setup.worker,
             t0=self._t0,
             endpoint=settings.endpoint,
@@ -156,7 +156,7 @@ class Conductor:
             on_last_sent=self._last_sent,
             sampled_below=settings.sampled_below,
         )
-        return self._desk
+        return self._context
 
     def _make_loop(self) -> OpenLoop | ClosedLoop:
         if self._settings.mode is Mode.OPEN:
@@ -174,7 +174,7 @@ class Conductor:
         return self._sending and (end_s is None or time.monotonic() - self._t0 < end_s)
 
     def _start_session(self, rendered: RenderedTurn, intended_s: float) -> None:
-        session = LoadSession(self._desk, rendered, self._session_over)
+        session = LoadSession(self._context, rendered, self._session_over)
         self._unsent += 1
         task = asyncio.get_running_loop().create_task(session.run(intended_s))
         self._sessions[session] = task
@@ -218,11 +218,11 @@ class Conductor:
         """Cut open requests, with the received part of their responses."""
         self._end_sending()
         if self._loop is not None:
-            self._desk.client.cut()
+            self._context.client.cut()
             self._pacer.call_at(time.monotonic() + EVALUATION_DEADLINE_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Every connection is closed; what has not been evaluated by now never will be."""
+        """Fail the run if responses are still not evaluated, a while after all connections were cut."""
         self.fail(LoadgenError(f"{len(self._sessions)} answers could not be evaluated in time"))
 
     def _look_whether_over(self) -> None:
@@ -242,7 +242,7 @@ class Conductor:
         if self._loop is not None:
             self._credited = self._loop.taken
             credit = Credit(self._loop.taken, self._loop.depth)
-            self._outbox.flush(self._desk.client.meter.chunks, self._slots.waiting, credit)
+            self._outbox.flush(self._context.client.meter.chunks, self._slots.waiting, credit)
 
     def _send_credit(self) -> None:
         """Report free capacity immediately instead of at the next flush."""
@@ -251,11 +251,11 @@ class Conductor:
             self._write(frame(Credit(self._loop.taken, self._loop.depth)))
 
     def _health(self, starved_s: float) -> WorkerHealth:
-        lags_s, lateness_s = sorted(self._heart.lags_s()), sorted(self._outbox.all_lateness_s)
+        lags_s, lateness_s = sorted(self._heartbeat.lags_s()), sorted(self._outbox.all_lateness_s)
         return WorkerHealth(
             worker=self._setup.worker,
             sent=self._outbox.sent,
-            cpu_share=self._heart.cpu_share(),
+            cpu_share=self._heartbeat.cpu_share(),
             loop_lag_p50_s=percentile(lags_s, 50),
             loop_lag_p99_s=percentile(lags_s, 99),
             loop_lag_max_s=percentile(lags_s, 100),
@@ -263,11 +263,11 @@ class Conductor:
             lateness_p99_s=percentile(lateness_s, 99),
             lateness_max_s=percentile(lateness_s, 100),
             starved_s=starved_s,
-            gc_pause_max_s=self._heart.gc_pause_max_s,
-            late_digests=self._desk.digester.overruns,
-            cpu_s=self._heart.cpu_s(),
-            late_s=self._heart.late_s,
-            denied_s=self._heart.denied_s,
+            gc_pause_max_s=self._heartbeat.gc_pause_max_s,
+            late_digests=self._context.digester.overruns,
+            cpu_s=self._heartbeat.cpu_s(),
+            late_s=self._heartbeat.late_s,
+            denied_s=self._heartbeat.denied_s,
         )
 
     async def _or_failed(self, awaited: "asyncio.Future[_T]") -> _T:

@@ -39,17 +39,13 @@ class Feeder(threading.Thread):
         self._workers = workers
         self._room = threading.Condition()
         self._stopped = False
-        self._prepared = False
+        self.prepared = False
+        """Whether the first supply is complete."""
         self._turns = _turns(settings)
         self.error: Exception | None = None
         self.jobs = 0
         self.cpu_s = 0.0
         self.waited_s = 0.0
-
-    @property
-    def prepared(self) -> bool:
-        """Whether the first supply is complete."""
-        return self._prepared
 
     def run(self) -> None:
         """Deal until the jobs are used up or the run stops."""
@@ -82,7 +78,7 @@ class Feeder(threading.Thread):
         for job in self._jobs:
             if self._stopped or (job.due_s is not None and end_s is not None and job.due_s >= end_s):
                 return
-            if not self._prepared and self._enough_to_begin(job, begun_s):
+            if not self.prepared and self._enough_to_begin(job, begun_s):
                 self._prepare()
             worker = self._wait_for_room()
             if worker is None:
@@ -99,8 +95,8 @@ class Feeder(threading.Thread):
         return ahead or late or self.jobs >= FIRST_JOBS * len(self._workers)
 
     def _prepare(self) -> None:
-        if not self._prepared:
-            self._prepared = True
+        if not self.prepared:
+            self.prepared = True
             for worker in self._workers:
                 worker.send(Prepare())
 

@@ -19,8 +19,7 @@ class OpenLoop:
     """Takes jobs from the stock in their order, which is that of `due_s`, and starts each at its time.
 
     A request that reaches this worker after its time is sent immediately, and is late by the generator's fault:
-    `intended`
-    stays.
+    `intended` stays.
 
     Attributes:
         taken: jobs taken from the stock. depth: jobs to hold ahead. starved_s: time for which a job was due and had not
@@ -111,8 +110,7 @@ class ClosedLoop:
     """Gives a job to each free slot.
 
     The intended time is when the slot became free. If no job is available at that moment it is when one arrives: the
-    load
-    is then lower than requested, as `starved_s` reports, but no latency is measured wrongly.
+    load is then lower than requested, as `starved_s` reports, but no latency is measured wrongly.
 
     Attributes:
         taken: jobs taken from the stock. depth: jobs to hold ahead. It is small at first, so that the last jobs of a

@@ -72,7 +72,6 @@ class ClockLog:
     """Takes a sample each second; `clock_warnings` of the metrics judges them."""
 
     def __init__(self) -> None:
-        """Takes the first one."""
         self.samples: list[ClockSample] = [sample()]
 
     def tick(self, now_s: float) -> None:

@@ -218,7 +218,6 @@ class FrameSplitter:
     """Cuts a byte stream into frames, however it was cut on its way."""
 
     def __init__(self) -> None:
-        """Empty buffer."""
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:

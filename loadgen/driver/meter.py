@@ -10,7 +10,8 @@ from loadgen.driver.progress import WINDOW_S, Progress
 from loadgen.record import RequestOutcome
 
 MOST_SORTED = 5_000
-"""Of more values only every n-th is used, evenly over the window, since this is computed ten times a second."""
+"""Limit of values that are sorted, since this runs ten times a second: of more values only every n-th is used, evenly
+over the window."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,6 @@ class Meter:
         return self._total.sent
 
     def add(self, worker: int, tick: Tick, now_s: float) -> None:
-        """Add a worker's tick."""
         self._total.add(tick)
         self._recent.add(tick)
         self._window.append((now_s, tick))

@@ -60,7 +60,7 @@ class Outbox:
         self.last_started_s = max(self.last_started_s, started_s)
 
     def note_ended(self, ended_s: float) -> None:
-        """A request is no longer open."""
+        """Count a request as ended."""
         self.running -= 1
         self.last_ended_s = max(self.last_ended_s, ended_s)
 

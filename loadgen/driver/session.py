@@ -19,9 +19,7 @@ from loadgen.record import DELIBERATE, SUCCESSES, RequestOutcome, RequestRecord
 
 
 class Slots:
-    """Counting semaphore that records when each slot was granted: waiting for it is one thing, being slow to use it
-    another.
-    """
+    """Counting semaphore that records when each slot was granted, to tell waiting for a slot from slow use of it."""
 
     def __init__(self, slots: int | None) -> None:
         """All free. None: no bound."""
@@ -94,7 +92,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDesk:
+class SessionContext:
     """State that all conversations of a worker share.
 
     Attributes:
@@ -126,13 +124,13 @@ class LoadSession:
         phase: its current phase.
     """
 
-    def __init__(self, desk: SessionDesk, rendered: RenderedTurn, on_over: Callable[[float], None]) -> None:
+    def __init__(self, context: SessionContext, rendered: RenderedTurn, on_over: Callable[[float], None]) -> None:
         """Session without a request sent.
 
         Args:
             on_over: called once, with the run time from which another conversation may replace this one.
         """
-        self._desk = desk
+        self._context = context
         self._job: LoadJob = rendered.job
         self._request = rendered.request
         self._on_over = on_over
@@ -145,7 +143,7 @@ class LoadSession:
         Raises: asyncio.CancelledError; a request that waited for the cap is then delivered as UNFINISHED, because
             omitting it would hide its wait.
         """
-        desk, conversation = self._desk, self._job.conversation
+        context, conversation = self._context, self._job.conversation
         free_s, history = intended_s, _NOTHING_SAID
         try:
             for number, turn in enumerate(conversation.turns):
@@ -159,56 +157,56 @@ class LoadSession:
                 if last:
                     self._end(free_s)
                 text = await self._finish(record, exchange)
-                if last or not desk.may_send() or (conversation.history and record.outcome not in GOES_ON):
+                if last or not context.may_send() or (conversation.history and record.outcome not in GOES_ON):
                     return
                 if conversation.history and record.outcome is not RequestOutcome.REFUSED_AS_MEANT:
-                    history = desk.endpoint.extend(history, turn, text)
+                    history = context.endpoint.extend(history, turn, text)
                 following = conversation.turns[number + 1]
-                self._request = desk.render(self._job, number + 1, history)
+                self._request = context.render(self._job, number + 1, history)
                 intended_s = ended_s + following.think_s
                 self.phase = Phase.THINKING
-                await desk.pacer.sleep_until(desk.t0 + intended_s)
-                if not desk.may_send():
+                await context.pacer.sleep_until(context.t0 + intended_s)
+                if not context.may_send():
                     return
         finally:
             self._end(free_s)
 
     async def _send(self, record: RequestRecord, *, last: bool) -> Exchange | None:
         """Send a request as soon as the cap allows; None if no more requests may be sent."""
-        desk = self._desk
-        if not desk.may_send():
+        context = self._context
+        if not context.may_send():
             self._deliver_unsent(record)
             return None
         self.phase = Phase.WAITING
         try:
-            given_s = await desk.slots.acquire()
+            given_s = await context.slots.acquire()
         except asyncio.CancelledError:
             self._deliver_unsent(record)
             raise
         if given_s is not None:
-            record.released_s = given_s - desk.t0
+            record.released_s = given_s - context.t0
         try:
-            if not desk.may_send():
+            if not context.may_send():
                 self._deliver_unsent(record)
                 return None
             self.phase = Phase.SENDING
-            desk.outbox.note_sent(time.monotonic() - desk.t0, record.released_s)
+            context.outbox.note_sent(time.monotonic() - context.t0, record.released_s)
             if last:
                 self._note_last_sent()
-            exchange = await desk.client.exchange(self._request, self._job.behaviour(record.turn))
-            desk.outbox.note_ended(exchange.ended_s or record.released_s)
+            exchange = await context.client.exchange(self._request, self._job.behaviour(record.turn))
+            context.outbox.note_ended(exchange.ended_s or record.released_s)
             return exchange
         finally:
-            desk.slots.release()
+            context.slots.release()
 
     async def _finish(self, record: RequestRecord, exchange: Exchange) -> str:
         """Evaluate a response and deliver its record. Returns: the response's text."""
-        desk = self._desk
+        context = self._context
         turn = self._job.conversation.turns[record.turn]
-        found = await desk.digester.digest(exchange, expected_tokens(turn, desk.endpoint))
-        sampled = record.index < desk.sampled_below and not (record.warmup or record.turn)
-        fill_record(record, exchange, found, _BOTH if sampled else desk.client.keep)
-        desk.outbox.add(record)
+        found = await context.digester.digest(exchange, expected_tokens(turn, context.endpoint))
+        sampled = record.index < context.sampled_below and not (record.warmup or record.turn)
+        fill_record(record, exchange, found, _BOTH if sampled else context.client.keep)
+        context.outbox.add(record)
         return found.text
 
     def _deliver_unsent(self, record: RequestRecord) -> None:
@@ -218,15 +216,15 @@ class LoadSession:
         if self._job.due_s is None:
             return
         record.error = "the run ended before a slot was free"
-        record.released_s = record.ended_s = time.monotonic() - self._desk.t0
-        self._desk.outbox.add(record)
+        record.released_s = record.ended_s = time.monotonic() - self._context.t0
+        self._context.outbox.add(record)
 
     def _begin_record(self, number: int, turn: Turn, intended_s: float) -> RequestRecord:
         """Create a request's record with the facts known before sending."""
         return RequestRecord(
             index=self._job.index,
             turn=number,
-            worker=self._desk.worker,
+            worker=self._context.worker,
             warmup=self._job.warmup,
             conduct=self._job.behaviour(number).conduct.value,
             tenant=self._job.conversation.tenant,
@@ -252,7 +250,7 @@ class LoadSession:
     def _note_last_sent(self) -> None:
         if not self._last_sent:
             self._last_sent = True
-            self._desk.on_last_sent()
+            self._context.on_last_sent()
 
 
 def expected_tokens(turn: Turn, endpoint: Endpoint) -> int | None:

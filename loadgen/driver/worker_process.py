@@ -75,9 +75,7 @@ class WorkerProcess:
         return self._socket.fileno()
 
     def send(self, message: ToWorker) -> bool:
-        """Write one message, waiting for buffer space if there is none; False if the worker has exited or stopped
-        reading.
-        """
+        """Write one message, waiting for buffer space; False if the worker has exited or stopped reading."""
         return self._write(frame(message))
 
     def give(self, supply: Supply) -> bool:

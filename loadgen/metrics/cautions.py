@@ -81,7 +81,7 @@ def _tokens(good: Sequence[RequestRecord]) -> list[str]:
         for record in good
         if record.planned_input_tokens and record.input_tokens is not None and record.turn == 0
     ]
-    off = [told / plan - 1 for plan, told in planned if abs(told - plan) > max(1, TOKENS_OFF * plan)]
+    off = [reported / plan - 1 for plan, reported in planned if abs(reported - plan) > max(1, TOKENS_OFF * plan)]
     if off:
         mean = sum(off) / len(off)
         found.append(
@@ -135,9 +135,9 @@ def contradiction(record: RequestRecord) -> str:
         return ""
     if (record.reasoning_tokens or 0) > tokens:
         return f"{record.reasoning_tokens} tokens of reasoning among {tokens}"
-    chunks, told = len(record.chunks()), sum(record.tokens_of_chunks())
-    if told > tokens:
-        return f"chunks with {told} tokens, and {tokens} in usage"
+    chunks, reported = len(record.chunks()), sum(record.tokens_of_chunks())
+    if reported > tokens:
+        return f"chunks with {reported} tokens, and {tokens} in usage"
     if chunks > tokens + _SPARE_CHUNKS or (chunks and not tokens):
         return f"{chunks} chunks of text for {tokens} tokens"
     said = chunks or record.content_chars or record.finish_reason in _CALLS

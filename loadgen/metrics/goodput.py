@@ -52,9 +52,8 @@ def evaluate(records: Sequence[RequestRecord], targets: Mapping[str, float]) -> 
     """Which requests were good: successful, and every SLO met. Failures are counted and never good.
 
     A request without the metric (TPOT of one token, TTFT of a whole response) cannot miss it; their number is reported.
-    A
-    request cut by the end of the run is counted if it had missed an SLO by then: leaving out those that waited longest
-    would make an overloaded server look good.
+    A request cut by the end of the run is counted if it had missed an SLO by then: leaving out those that waited
+    longest would make an overloaded server look good.
     """
     kept = dict.fromkeys(targets, 0)
     good = counted = untestable = 0

@@ -26,8 +26,8 @@ def merge(results: Sequence[RunResult], records: Sequence[Sequence[RequestRecord
     names = {name for result in results for metric in result.metrics.values() for name in metric.percentiles}
     metrics = distributions(measured, sorted(float(name) for name in names))
     for name, metric in metrics.items():
-        told = [result.metrics[name].mean for result in results if name in result.metrics]
-        means = [mean for mean in told if mean is not None]
+        reported = [result.metrics[name].mean for result in results if name in result.metrics]
+        means = [mean for mean in reported if mean is not None]
         if len(results) > 1:
             metric.ci95 = mean_interval(means)
     return msgspec.structs.replace(

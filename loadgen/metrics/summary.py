@@ -15,7 +15,7 @@ from loadgen.record import FAILURES, NOT_COUNTED, SUCCESSES, RequestRecord
 from loadgen.result import CacheUse, ErrorCount, MetricDistribution, RunResult, SloResult, SteadyState, Throughput
 
 STEADY_SHARE = 0.9
-"""Of the peak concurrency: what counts as steady."""
+"""Share of the peak concurrency from which the run counts as steady."""
 _STEADY_METRICS = ("ttft", "tpot", "itl", "e2e")
 _EXAMPLE_CHARS = 200
 _OF_THE_GENERATOR = ("lateness", "client_queue", "connect")
@@ -162,11 +162,11 @@ def _errors(records: Sequence[RequestRecord]) -> list[ErrorCount]:
 
 def _cache(records: Sequence[RequestRecord]) -> CacheUse | None:
     """Tokens from caches, where reported."""
-    told = [r for r in records if r.outcome in SUCCESSES and r.cached_tokens is not None and r.input_tokens]
-    if not told:
+    reported = [r for r in records if r.outcome in SUCCESSES and r.cached_tokens is not None and r.input_tokens]
+    if not reported:
         return None
-    cached, total = sum(r.cached_tokens or 0 for r in told), sum(r.input_tokens or 0 for r in told)
-    return CacheUse(reported_by=len(told), cached_tokens=cached, input_tokens=total, hit_share=cached / total)
+    cached, total = sum(r.cached_tokens or 0 for r in reported), sum(r.input_tokens or 0 for r in reported)
+    return CacheUse(reported_by=len(reported), cached_tokens=cached, input_tokens=total, hit_share=cached / total)
 
 
 def _steady_state(

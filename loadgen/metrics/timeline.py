@@ -83,7 +83,7 @@ def concurrency(records: Sequence[RequestRecord]) -> Concurrency:
 _WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 _MOST_BINS = 120
 _RECORDS_AT_ONCE = 4096
-"""Whose chunks are put into bins together: fewer calls, and a bound on memory."""
+"""Number of records whose chunks are binned together: fewer calls, with bounded memory."""
 
 
 def timeline(records: Sequence[RequestRecord], open_requests: Concurrency) -> list[TimelinePoint]:
@@ -147,9 +147,7 @@ def _histogram(times: Sequence[float], edges: Floats) -> NDArray[np.int64]:
 
 
 def _tokens(records: Sequence[RequestRecord], edges: Floats) -> Floats:
-    """Output tokens that arrived in each bin, each chunk with its request's mean tokens per chunk; whole responses at
-    their ends.
-    """
+    """Output tokens in each bin: a chunk counts its request's mean per chunk, a whole response all at its end."""
     whole = [(r.ended_s, r.output_tokens) for r in records if not r.chunk_times and r.output_tokens and r.ended_s]
     total = np.zeros(len(edges) - 1)
     np.add.at(total, _places(np.array([ended_s for ended_s, _ in whole]), edges), [tokens for _, tokens in whole])

@@ -120,8 +120,7 @@ def _statistics(name: str, good: Sequence[RequestRecord], percentiles: Sequence[
 def _lists(measured: Sequence[RequestRecord]) -> dict[str, object]:
     """Single requests, in the order of the plan; seconds, as vLLM's lists are.
 
-    Missing values are zero, as in vLLM: lengths and latency of failed requests, TTFT of those
-    without a chunk.
+    Missing values are zero, as in vLLM: lengths and latency of failed requests, TTFT of those without a chunk.
     """
     ok = [record.outcome in SUCCESSES for record in measured]
     found: dict[str, object] = {
@@ -168,8 +167,7 @@ def _busiest_second(good: Sequence[RequestRecord]) -> float:
     """Most tokens that arrived in one of the seconds after the first send.
 
     A response's tokens are divided among its chunks; a whole response's arrive at its end. A run shorter than a second
-    has
-    fewer tokens in it than its mean rate.
+    has fewer tokens in it than its mean rate.
     """
     if not good:
         return 0.0

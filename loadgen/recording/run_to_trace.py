@@ -21,7 +21,7 @@ from loadgen.trace import TraceForm, TraceHeader, TraceRecord, write_recorded, w
 DEFAULT_BLOCK_TOKENS = 16
 """Block of most servers' prefix caches."""
 _BYTES_PER_TOKEN = 4.0
-"""Of English text, where not one prompt's tokens are known."""
+"""Mean of English text, used if no prompt's number of tokens is known."""
 _COMPLETE = frozenset({RequestOutcome.OK, RequestOutcome.SHORT})
 
 
@@ -180,7 +180,6 @@ def _bytes_per_block(sent: list[_Sent], block_tokens: int) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Length in UTF-8."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -192,8 +192,8 @@ def thin(
         for bucket in range(buckets):
             part = range(bucket * len(xs) // buckets, (bucket + 1) * len(xs) // buckets)
             for column in columns:
-                told = [(value, at) for at in part if (value := column[at]) is not None]
-                chosen.update((min(told)[1], max(told)[1]) if told else (part.start,))
+                known = [(value, at) for at in part if (value := column[at]) is not None]
+                chosen.update((min(known)[1], max(known)[1]) if known else (part.start,))
         kept = sorted(chosen)
     return [xs[at] for at in kept], [[column[at] for at in kept] for column in columns]
 

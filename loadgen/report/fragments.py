@@ -1,6 +1,4 @@
-"""Pieces of HTML. All text that does not originate in this module is escaped by it: names, texts and numbers may be
-hostile.
-"""
+"""Pieces of HTML. All text from outside this module is escaped: names, texts and numbers may be hostile."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,7 +13,6 @@ class Html(str):
 
 
 def html(value: object) -> Html:
-    """A value as HTML."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 

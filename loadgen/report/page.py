@@ -45,7 +45,7 @@ def tiles(parts: Sequence[Html]) -> Html:
 
 
 def facts(pairs: Sequence[tuple[str, object]]) -> Html:
-    """One line of names and values."""
+    """One line of names and values; pairs whose value is None or empty are left out."""
     items = [
         Html(f"<span>{html(name)} <b>{html(value)}</b></span>") for name, value in pairs if value not in ("", None)
     ]

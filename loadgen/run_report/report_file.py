@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from loadgen.output import explained
+from loadgen.errors import explained
 from loadgen.record import RequestRecord
 from loadgen.report import numbers
 from loadgen.report.fragments import Html, element, folded_warnings, join, tile

@@ -243,7 +243,6 @@ def _input_tokens(record: RequestRecord) -> int | None:
 
 
 def _dots(name: str, records: Sequence[RequestRecord], color: str) -> ScatterTrace:
-    """One dot per request."""
     return ScatterTrace(
         name=name,
         xs=[float(_input_tokens(record) or 0) for record in records],
@@ -286,9 +285,9 @@ def length_charts(records: Sequence[RequestRecord]) -> list[LineChart]:
         ("output", "Answer lengths", lambda record: record.output_tokens, lambda record: record.planned_output_tokens),
     )
     charts = []
-    for side, title, told, planned in sides:
-        lengths = [length for record in good if (length := told(record)) is not None]
-        plan = [length for record in good if told(record) is not None and (length := planned(record)) is not None]
+    for side, title, reported, planned in sides:
+        lengths = [length for record in good if (length := reported(record)) is not None]
+        plan = [length for record in good if reported(record) is not None and (length := planned(record)) is not None]
         if lengths:
             charts.append(_histogram(side, title, lengths, plan if len(plan) == len(lengths) else []))
     return charts

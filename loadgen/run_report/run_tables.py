@@ -258,8 +258,8 @@ def tiles(result: RunResult) -> Html:
         parts.append(_slo(result))
     parts.append(_outcomes(result))
     if result.cache and result.cache.hit_share is not None:
-        told = f"of {result.cache.input_tokens:,} prompt tokens"
-        parts.append(tile("Taken from the cache", numbers.share(result.cache.hit_share), "", [told]))
+        subtitle = f"of {result.cache.input_tokens:,} prompt tokens"
+        parts.append(tile("Taken from the cache", numbers.share(result.cache.hit_share), "", [subtitle]))
     return tiles_of(parts)
 
 

@@ -31,19 +31,19 @@ def sweep_warnings(sweep: SweepResult) -> list[str]:
     Warnings that question a result as a whole are first, then the points' warnings in the order of their own lists.
     Warnings of one kind, or that differ only in numbers, are merged, with the text of the first.
     """
-    told: dict[str, list[tuple[SweepPoint, str]]] = {}
+    affected: dict[str, list[tuple[SweepPoint, str]]] = {}
     ranks: dict[str, int] = {}
     for point in sweep.points:
         own = _doubts(point)
         for rank, warning in enumerate([*own, *point.result.warnings], -len(own)):
             kind = warning.partition(":")[0] if rank < 0 else _NUMBER.sub("#", warning)
-            told.setdefault(kind, []).append((point, warning))
+            affected.setdefault(kind, []).append((point, warning))
             ranks[kind] = min(rank, ranks.get(kind, rank))
-    return [_with_loads(sweep, told[kind]) for kind in sorted(told, key=ranks.__getitem__)]
+    return [_with_loads(sweep, affected[kind]) for kind in sorted(affected, key=ranks.__getitem__)]
 
 
 def _doubts(point: SweepPoint) -> list[str]:
-    """Doubts that a point's own report has at its top."""
+    """Warnings at the top of a point's own report."""
     generator = point.result.generator
     found = [f"stopped early: {point.aborted}"] if point.aborted else []
     if generator.is_bottleneck:
@@ -53,14 +53,14 @@ def _doubts(point: SweepPoint) -> list[str]:
     return found
 
 
-def _with_loads(sweep: SweepResult, told: Sequence[tuple[SweepPoint, str]]) -> str:
+def _with_loads(sweep: SweepResult, affected: Sequence[tuple[SweepPoint, str]]) -> str:
     """One warning after its loads."""
-    warning = told[0][1]
-    example = "" if all(other == warning for _, other in told) else "for instance, "
-    if len(told) == len(sweep.points):
+    warning = affected[0][1]
+    example = "" if all(other == warning for _, other in affected) else "for instance, "
+    if len(affected) == len(sweep.points):
         return f"At every load: {example}{warning}"
     unit = load_text(sweep.parameter, 0).partition(" ")[2]
-    values = dict.fromkeys(f"{point.value:.4g}" for point, _ in told)
+    values = dict.fromkeys(f"{point.value:.4g}" for point, _ in affected)
     return f"{', '.join(values)} {unit}: {example}{warning}"
 
 
@@ -246,7 +246,7 @@ def _users_trace(
 
 
 def _beats(one: _Placed, other: _Placed) -> bool:
-    """Whether a load gives at least as much to both, and more to one of them."""
+    """Whether a load has at least the other's tokens per second, both per user and per NPU, and more of one."""
     return one[1] >= other[1] and one[2] >= other[2] and one[1:] != other[1:]
 
 

@@ -26,8 +26,7 @@ def waterfall_chart(records: Sequence[RequestRecord], *, max_rows: int = MAX_ROW
     """Bars of the measured requests in the order of their intended times; None if there are none.
 
     Evenly thinned, because selecting the slow or failed ones would make every run look bad, and selecting the first
-    ones
-    would hide late effects.
+    ones would hide late effects.
     """
     measured = sorted(
         (record for record in records if not record.warmup), key=lambda record: (record.intended_s, record.index)

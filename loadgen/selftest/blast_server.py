@@ -85,7 +85,6 @@ class ServerConnection(asyncio.Protocol):
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
         self._headers[name.lower()] = value
 
     def on_body(self, body: bytes) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from loadgen.errors import ServerError, ServerUnreachable
 from loadgen.server.connection import QueryConnection, refuse
-from loadgen.server.series import MetricsLook, ServerSeries, parse, series_of
+from loadgen.server.series import MetricsScrape, ServerSeries, parse, series_of
 
 METRICS = "/metrics"
 
@@ -31,14 +31,14 @@ class Scraper:
         verify_tls: bool = True,
         interval_s: float = 1.0,
         timeout_s: float = 2.0,
-        most_looks: int = 4096,
+        most_scrapes: int = 4096,
     ) -> None:
         """Prepare; without a request yet.
 
         Args:
             url: of the page itself, see `metrics_url`.
             interval_s: between polls. timeout_s: of one poll.
-            most_looks: stored at the same time; at least 4.
+            most_scrapes: stored at the same time; at least 4.
         Raises: UsageError if `url` is no address.
         """
         self._url = url
@@ -47,9 +47,9 @@ class Scraper:
         self._path = self._path or "/"
         self._interval_s = interval_s
         self._timeout_s = timeout_s
-        self._most_looks = max(4, most_looks)
+        self._most_looks = max(4, most_scrapes)
         self._lock = threading.Lock()
-        self._looks: list[MetricsLook] = []
+        self._looks: list[MetricsScrape] = []
         self._failures = 0
         self._problem = ""
         self._stopping = threading.Event()
@@ -57,8 +57,7 @@ class Scraper:
         self._thread = threading.Thread(target=self._run, name="metrics-scraper", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Returns when the first look is done or has failed, so that it shows the server before the
-        run.
+        """Start the thread, and wait for the first scrape or its failure, so that it shows the server before the run.
 
         Effects: a thread, until `stop`.
         """
@@ -89,7 +88,7 @@ class Scraper:
             looks = "1 look" if self._failures == 1 else f"{self._failures} looks"
             return f"{looks} at {self._url} failed: {self._problem}"
 
-    def _kept(self) -> list[MetricsLook]:
+    def _kept(self) -> list[MetricsScrape]:
         with self._lock:
             return list(self._looks)
 
@@ -123,14 +122,14 @@ class Scraper:
         except Exception as error:  # the run continues whatever a foreign page does to the parser
             self._failed(f"{self._url} is not in Prometheus' text format ({type(error).__name__})")
         else:
-            self._keep(MetricsLook((asked_s + answered_s) / 2, page))
+            self._keep(MetricsScrape((asked_s + answered_s) / 2, page))
 
     def _failed(self, why: str) -> None:
         with self._lock:
             self._failures += 1
             self._problem = why
 
-    def _keep(self, look: MetricsLook) -> None:
+    def _keep(self, look: MetricsScrape) -> None:
         """Store a sample; thin out a full store, except its first sample, which shows the server before the run."""
         with self._lock:
             self._looks.append(look)

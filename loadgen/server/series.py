@@ -16,8 +16,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadgen import json_text
-from loadgen.errors import NOT_JSON, TraceFormatError, UsageError
-from loadgen.output import explained
+from loadgen.errors import NOT_JSON, TraceFormatError, UsageError, explained
 from loadgen.regular_file import check_regular
 from loadgen.run_folder import SERVER_METRICS
 
@@ -113,7 +112,7 @@ _NPUS = "cloudmatrix:npus"
 _TIME = "t_s"
 
 
-class MetricsLook(msgspec.Struct, frozen=True):
+class MetricsScrape(msgspec.Struct, frozen=True):
     """A page with its time [s, any clock]."""
 
     time_s: float
@@ -127,7 +126,7 @@ class ServerSeries(msgspec.Struct):
     values: dict[str, list[float | None]] = {}
 
 
-def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
+def series_of(looks: Sequence[MetricsScrape], start_s: float) -> ServerSeries:
     """Chronological samples as columns.
 
     Args:
@@ -146,8 +145,8 @@ def series_of(looks: Sequence[MetricsLook], start_s: float) -> ServerSeries:
 
 def npus(series: ServerSeries) -> int | None:
     """The largest number of NPUs that the server's instances had together; None if the server does not report them."""
-    told = [value for value in series.values.get(_NPUS, []) if value]
-    return round(max(told)) if told else None
+    known = [value for value in series.values.get(_NPUS, []) if value]
+    return round(max(known)) if known else None
 
 
 def write_series(folder: Path, series: ServerSeries) -> None:
@@ -195,7 +194,7 @@ def _names(rows: Iterable[dict[str, float | None]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _between(before: MetricsLook, after: MetricsLook) -> dict[str, float | None]:
+def _between(before: MetricsScrape, after: MetricsScrape) -> dict[str, float | None]:
     """Rates and means of one interval."""
     seconds = after.time_s - before.time_s
     row: dict[str, float | None] = {}
@@ -210,7 +209,7 @@ def _between(before: MetricsLook, after: MetricsLook) -> dict[str, float | None]
     return row
 
 
-def _grown(before: MetricsLook, after: MetricsLook, name: str) -> float | None:
+def _grown(before: MetricsScrape, after: MetricsScrape, name: str) -> float | None:
     """Growth of a counter.
 
     A counter with labels may appear with its first event, so what was absent on a page with counters was 0.
@@ -221,7 +220,7 @@ def _grown(before: MetricsLook, after: MetricsLook, name: str) -> float | None:
     return grown if grown >= 0 else None
 
 
-def _mean(before: MetricsLook, after: MetricsLook, name: str) -> float | None:
+def _mean(before: MetricsScrape, after: MetricsScrape, name: str) -> float | None:
     """Mean of a histogram's new observations."""
     if name not in after.page.sums:
         return None

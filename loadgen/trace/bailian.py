@@ -22,7 +22,7 @@ from loadgen.trace.lines import TraceTimes, check_count, check_lengths, checked_
 from loadgen.trace.request import TraceRecord
 
 BAILIAN_BLOCK_TOKENS = 16
-"""Of the published traces, which have it in their names."""
+"""Block size of the published traces, which is part of their names."""
 
 _EXAMPLE = (
     'a request like {"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 9, "output_length": 5, '

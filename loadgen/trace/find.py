@@ -31,7 +31,7 @@ _MOST_VOLUME = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a trace is read, as far as its format leaves that open.
+    """Options for reading a trace, where its format leaves a choice.
 
     Attributes:
         block_tokens: tokens per hash id; None = from the format (or the header).

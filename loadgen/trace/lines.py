@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LARGEST_LENGTH = 2**40
 """Tokens. Beyond it, a number is a mistake, and sums of lengths would leave 63 bits."""
 LARGEST_ID = 2**63 - 1
-"""What readers hand on; hashes of 64 bits are cut to 63."""
+"""Largest block id that readers return; 64-bit hashes are cut to 63 bits."""
 _LARGEST_HASH = 2**64 - 1
 
 
@@ -117,7 +117,7 @@ def check_count(path: Path, number: int, input_tokens: int, ids: int, block_toke
 
 
 _USUAL_BLOCKS = (16, 32, 64, 128, 256, 512)
-"""Of what is published."""
+"""Block sizes of published traces."""
 
 
 # Times of a trace as seconds from its start, and whether they make sense as that.

@@ -28,7 +28,7 @@ from loadgen.trace.lines import (
 from loadgen.trace.request import TraceRecord
 
 MOONCAKE_BLOCK_TOKENS = 512
-"""Of the published traces. Source: the trace's documentation, and every line of it."""
+"""Block size of the published traces. Source: the trace's documentation, and every line of it."""
 
 _EXAMPLE = 'a request like {"timestamp": 0, "input_length": 9, "output_length": 5, "hash_ids": [0]}'
 
@@ -49,7 +49,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class MooncakeTrace:
-    """Reader of one file. `block_tokens`: tokens per hash id."""
+    """`Trace` of one file. `block_tokens`: tokens per hash id."""
 
     path: Path
     block_tokens: int = MOONCAKE_BLOCK_TOKENS
@@ -57,7 +57,6 @@ class MooncakeTrace:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`."""
         path, block_tokens = self.path, self.block_tokens
         seconds = TraceTimes(path, self.notes, per_s=1000.0).seconds
         due_s: dict[str | int, float] = {}
@@ -107,7 +106,6 @@ def milliseconds(time_us: int) -> int | float:
 
 
 def mooncake_fields(request: TraceRecord) -> dict[str, object]:
-    """The fields of a request in a Mooncake trace."""
     return {
         "timestamp": milliseconds(round(request.arrival_s * 1e6)),
         "input_length": request.input_tokens,

@@ -31,9 +31,9 @@ Then one line per request:
     conduct           how its client behaved, if not normal (`plan.Conduct`); a replay behaves normally
     body              the exact request body as text; missing if not recorded
 
-A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and
-number format are fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded`
-reproduces a file read by `RecordedTrace` byte for byte.
+A reader only needs `json.loads` of each line. Unlisted keys are ignored. Order of keys, spaces and number format are
+fixed (those of Python's `json.dumps`, text not escaped beyond need): `write_recorded` reproduces a file read by
+`RecordedTrace` byte for byte.
 """
 
 import json
@@ -46,8 +46,7 @@ from typing import Literal
 import msgspec
 
 from loadgen import json_text
-from loadgen.errors import TraceFormatError
-from loadgen.output import explained
+from loadgen.errors import TraceFormatError, explained
 from loadgen.trace.lines import LONGEST_S, check_lengths, checked_ids, decoded, empty, numbered_lines, trace_error
 from loadgen.trace.mooncake import milliseconds, mooncake_fields
 from loadgen.trace.request import NORMAL, TraceRecord
@@ -88,7 +87,7 @@ _DECODER = json_text.Decoder(_Line)
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrace:
-    """Reader of one file. `header`: its first line."""
+    """`Trace` of one file. `header`: its first line."""
 
     path: Path
     header: TraceHeader
@@ -97,7 +96,6 @@ class RecordedTrace:
 
     @property
     def block_tokens(self) -> int:
-        """See `Trace`."""
         return self.header.block_tokens
 
     def requests(self) -> Iterator[TraceRecord]:

@@ -64,11 +64,11 @@ class Trace(Protocol):
 
 
 def in_sessions(trace: Trace) -> Iterator[list[TraceRecord]]:
-    """Requests, each with those that follow it, in order of their first.
+    """Requests by session: each list has a request and all that follow it; lists are in order of their first requests.
 
     Raises: TraceFormatError as `Trace.requests`.
-    Effects: of a trace with interleaved sessions, all is held from the first of them on, since the last line may belong
-        to it.
+    Effects: if sessions are interleaved, keeps all requests from the first session on in memory, since the last line
+        of the trace may belong to it.
     """
     held: list[list[TraceRecord]] = []
     latest: dict[int | str | None, list[TraceRecord]] = {}

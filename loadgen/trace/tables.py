@@ -34,9 +34,12 @@ class CsvFormat:
     """One kind of CSV.
 
     Attributes:
-        columns: of time, prompt and response. dates: times are dates. failed: a length of 0 is a failed request.
-        header: columns as they are written. per_s: units of time in a second. note: information for the reader about
-        them.
+        columns: names of the columns that are read: time, tokens of the prompt, tokens of the response.
+        dates: whether times are dates; otherwise they are numbers.
+        failed: whether a length of 0 marks a failed request, which is left out.
+        header: all columns, for a file that is written; empty = `columns`.
+        per_s: units of a numeric time in one second.
+        note: text for the user about these units.
     """
 
     columns: tuple[str, str, str]
@@ -66,7 +69,7 @@ NAMES = (
     ("output_tokens", "completion_tokens", "output_len", "output_lens", "expected_output_len", "output_length",
      "generation_tokens", "num_generation_tokens"),
 )  # fmt: skip
-"""Of time [s], prompt and answer: plain, of OpenAI's usage, of vLLM's benchmarks and metrics, of JSON traces."""
+"""Known column names of time [s], prompt and output tokens: plain ones, OpenAI's, vLLM's, and those of JSON traces."""
 _SPARSE_S = 60.0
 _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 """Azure's traces have dates; written ones need an arbitrary first day."""
@@ -74,7 +77,7 @@ _WRITTEN_FROM = datetime(2024, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TableTrace:
-    """Reader of one file. `block_tokens`: None, since there are no prefix ids."""
+    """`Trace` of one file. `block_tokens`: None, since there are no prefix ids."""
 
     path: Path
     table: CsvFormat
@@ -83,7 +86,6 @@ class TableTrace:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
 
     def requests(self) -> Iterator[TraceRecord]:
-        """See `Trace`."""
         times = TraceTimes(self.path, self.notes, per_s=self.table.per_s, dates_expected=self.table.dates)
         seconds = times.seconds
         if self.table.note:

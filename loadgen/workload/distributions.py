@@ -48,7 +48,6 @@ class Fixed:
 
     @property
     def least(self) -> int:
-        """See `Distribution`."""
         return _rounded(self.number)
 
 
@@ -65,7 +64,6 @@ class Uniform:
             raise UsageError(f"uniform:{self.low:g}-{self.high:g} is empty; write the smaller number first")
 
     def value(self, rng: np.random.Generator) -> float:
-        """See `Distribution`."""
         return float(rng.uniform(self.low, self.high))
 
     def whole(self, rng: np.random.Generator) -> int:
@@ -75,7 +73,6 @@ class Uniform:
 
     @property
     def least(self) -> int:
-        """See `Distribution`."""
         return math.ceil(self.low)
 
 
@@ -92,16 +89,13 @@ class Normal:
             raise UsageError(f"normal:{self.mean:g},{self.std:g}: the standard deviation cannot be below 0")
 
     def value(self, rng: np.random.Generator) -> float:
-        """See `Distribution`."""
         return float(rng.normal(self.mean, self.std))
 
     def whole(self, rng: np.random.Generator) -> int:
-        """See `Distribution`."""
         return _rounded(self.value(rng))
 
     @property
     def least(self) -> int:
-        """See `Distribution`."""
         return 0 if self.std else _rounded(self.mean)
 
 
@@ -123,16 +117,13 @@ class LogNormal:
             )
 
     def value(self, rng: np.random.Generator) -> float:
-        """See `Distribution`."""
         return self.median * math.exp(self.sigma * float(rng.standard_normal()))
 
     def whole(self, rng: np.random.Generator) -> int:
-        """See `Distribution`."""
         return _rounded(self.value(rng))
 
     @property
     def least(self) -> int:
-        """See `Distribution`."""
         return 0 if self.sigma else _rounded(self.median)
 
 
@@ -155,18 +146,15 @@ class Histogram:
         return list(itertools.accumulate(self.weights))
 
     def value(self, rng: np.random.Generator) -> float:
-        """See `Distribution`."""
         drawn = float(rng.random()) * self._cumulative[-1]
         # Rounding may carry the product to the very end, after the last value that has a weight.
         return self.values[min(bisect_right(self._cumulative, drawn), self._last)]
 
     def whole(self, rng: np.random.Generator) -> int:
-        """See `Distribution`."""
         return _rounded(self.value(rng))
 
     @property
     def least(self) -> int:
-        """See `Distribution`."""
         return min(_rounded(value) for value, weight in zip(self.values, self.weights, strict=True) if weight)
 
     @cached_property

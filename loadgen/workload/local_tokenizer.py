@@ -10,22 +10,18 @@ if TYPE_CHECKING:
 
 
 class LocalTokenizer:
-    """The model's own tokenizer on this machine; its special tokens are counted as the completions endpoint would."""
+    """`TokenCounter` by the model's own tokenizer; special tokens are counted as the completions endpoint would."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
-        """Use an opened tokenizer; see `open_tokenizer`."""
         self._tokenizer = tokenizer
 
     def count(self, text: str) -> int:
-        """See `TokenCounter`."""
         return len(self._tokenizer.encode(text))
 
     def pieces(self, text: str) -> list[str] | None:
-        """See `TokenCounter`."""
         return list(self._tokenizer.encode(text).tokens)
 
     def ids(self, text: str) -> list[int] | None:
-        """See `TokenCounter`."""
         return list(self._tokenizer.encode(text).ids)
 
 

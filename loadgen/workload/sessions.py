@@ -65,7 +65,6 @@ class Sessions:
             yield self._conversation(asker, rng)
 
     def _conversation(self, asker: Asker, rng: np.random.Generator) -> Conversation:
-        """One conversation."""
         wanted = self.turns.draw(rng)
         answers = self.output_tokens
         room = None if self.max_model_tokens is None else self.max_model_tokens - self.turn_overhead_tokens

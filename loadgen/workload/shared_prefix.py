@@ -55,11 +55,9 @@ class SharedPrefix:
 
     @property
     def least_tokens(self) -> int:
-        """See `Source`."""
         return self.system_prompt_tokens + self.question_tokens.least
 
     def open(self, rng: np.random.Generator) -> Asker:
-        """See `Source`."""
         base_seed = draw_seed(rng)
         popularity = np.arange(1, self.tenants + 1, dtype=np.float64) ** -self.zipf
         cumulative = np.cumsum(popularity)
@@ -92,14 +90,13 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class _TenantAsker:
-    """`SharedPrefix` with its system prompts drawn. `cumulative`: running sums of popularity, shape [tenants]."""
+    """`Asker` of `SharedPrefix`, with system prompts drawn. `cumulative`: running sums of popularity, `[tenants]`."""
 
     settings: SharedPrefix
     prefixes: list[list[Piece]]
     cumulative: np.ndarray[tuple[int], np.dtype[np.float64]]
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
-        """See `Asker`."""
         settings = self.settings
         drawn = float(rng.random()) * float(self.cumulative[-1])
         tenant = min(int(np.searchsorted(self.cumulative, drawn, side="right")), settings.tenants - 1)
@@ -115,6 +112,5 @@ class _TenantAsker:
         )
 
     def later(self, rng: np.random.Generator) -> Question:
-        """See `Asker`."""
         settings = self.settings
         return later_question(settings.words, settings.question_tokens, rng)

@@ -151,23 +151,20 @@ class RandomPrompts:
 
     @property
     def least_tokens(self) -> int:
-        """See `Source`."""
         return self.prefix_tokens + self.input_tokens.least
 
     def open(self, rng: np.random.Generator) -> Asker:
-        """See `Source`."""
         return _RandomAsker(self, draw_seed(rng))
 
 
 @dataclass(frozen=True)
 class _RandomAsker:
-    """`RandomPrompts` with its prefix drawn."""
+    """`Asker` of `RandomPrompts`, with its prefix drawn."""
 
     settings: RandomPrompts
     prefix_seed: int
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
-        """See `Asker`."""
         settings = self.settings
         asked = settings.input_tokens.asked(rng)
         n_tokens = settings.input_tokens.fitted(asked, room_behind(settings.prefix_tokens, limit))
@@ -176,6 +173,5 @@ class _RandomAsker:
         return with_prefix(settings.words, prefix, question, asked_tokens=asked, system_role=settings.system_role)
 
     def later(self, rng: np.random.Generator) -> Question:
-        """See `Asker`."""
         settings = self.settings
         return later_question(settings.words, settings.input_tokens, rng)

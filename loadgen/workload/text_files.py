@@ -54,7 +54,6 @@ class TextFiles:
 
     @property
     def least_tokens(self) -> int:
-        """See `Source`."""
         return self.input_tokens.least
 
     def open(self, rng: np.random.Generator) -> Asker:
@@ -83,7 +82,7 @@ class TextFiles:
 
 
 class _TextAsker:
-    """`TextFiles` read and measured."""
+    """`Asker` of `TextFiles`, read and measured."""
 
     def __init__(
         self, settings: TextFiles, texts: list[str], ends: NDArray[np.float64], exact: bool, rng: np.random.Generator
@@ -95,14 +94,12 @@ class _TextAsker:
         self._exact = exact and self._proven(rng)
 
     def first(self, rng: np.random.Generator, limit: int | None) -> Question:
-        """See `Asker`."""
         overhead = self._settings.words.overhead_tokens
         asked = self._settings.input_tokens.asked(rng)
         n_tokens = max(self._settings.input_tokens.fitted(asked, limit), overhead + 1)
         return Question(self._cut(rng, n_tokens - overhead), n_tokens, self._exact, asked)
 
     def later(self, rng: np.random.Generator) -> Question:
-        """See `Asker`."""
         asked = self._settings.input_tokens.asked(rng)
         n_tokens = self._settings.input_tokens.fitted(asked)
         return Question(self._cut(rng, n_tokens), n_tokens, self._exact, asked)

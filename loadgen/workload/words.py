@@ -27,13 +27,16 @@ class PromptKind(StrEnum):
 
 @dataclass(frozen=True)
 class Words:
-    """The `WordSource` of a run (see `ports.WordSource` for what its texts promise).
+    """The `WordSource` of a run; `ports.WordSource` states the properties of its texts.
 
     Attributes:
-        vocabulary: texts that are one token each, including their leading space.
-        token_ids: numbers that may be sent instead; number i belongs to word i, unless the user gave a vocabulary's
-        size. None if unknown. kind: what `prompt` makes. overhead_tokens: see `WordSource`. tokens_per_word: 1 if a
-        tokenizer confirmed it, else an estimate. salt: changes every text and no other property; for `--cache-bust`.
+        vocabulary: words that are one token each, including their leading space.
+        token_ids: token numbers that may be sent instead of words; number i belongs to word i, unless the user gave
+            only the size of a vocabulary. None if unknown.
+        kind: whether `prompt` returns text or token numbers.
+        overhead_tokens: see `WordSource`.
+        tokens_per_word: 1 if a tokenizer confirmed it, else an estimate.
+        salt: changes every text and no other property; for `--cache-bust`.
     """
 
     vocabulary: tuple[str, ...]
@@ -65,7 +68,6 @@ class Words:
         return self.spell_ids(self._draw(seed, n_tokens, len(self._known_ids())))
 
     def spell(self, numbers: Sequence[int]) -> str:
-        """See `WordSource`."""
         vocabulary = self.vocabulary
         return "".join([vocabulary[number] for number in numbers])
 

@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     if message is not None and not message.strip():
         raise ConfigError("the message is empty: give one as an argument or on standard input")
     model = served_model(url, key)
-    wishes = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "seed": arguments.seed}
-    conversation = ChatConversation(url, key, model, arguments.system, wishes)
+    fields = {"max_tokens": arguments.max_tokens, "temperature": arguments.temperature, "seed": arguments.seed}
+    conversation = ChatConversation(url, key, model, arguments.system, fields)
     terminal = ChatTerminal(conversation)
     if message is None:
         terminal.chat()

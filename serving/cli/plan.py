@@ -155,7 +155,8 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     choices.add_argument(
         "--redundant", type=_counts, default="", metavar="N,N", help="copies of experts beyond one of each in every "
-        "instance, the preferred number first (default: as configured)",
+        "instance; with [simulation] routing, slots of each decode rank beyond its share; the preferred number first "
+        "(default: as configured)",
     )  # fmt: skip
     choices.add_argument(
         "--cache-nodes", type=int, metavar="N", help="memory servers (default: one on each node that is filled)"
@@ -190,8 +191,8 @@ def run(arguments: argparse.Namespace) -> int:
         trace, answer = order.trace, partial(plan, order)
     if arguments.out is not None:
         make_folder(arguments.out)
-    told = Console(stderr=True)
-    print_notes(trace.open().notes, told)
+    stderr = Console(stderr=True)
+    print_notes(trace.open().notes, stderr)
     found = _with_progress(answer, arguments.processes, quiet=arguments.quiet)
     if arguments.json:
         sys.stdout.write(as_json(found).decode())
@@ -199,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
         show(found, table_console())
     if arguments.out is not None:
         for path in write_all(found, arguments.out):
-            told.print(f"wrote {path}", highlight=False)
+            stderr.print(f"wrote {path}", highlight=False)
     return EXIT_NOTHING_HOLDS if found.best is None else 0
 
 

@@ -91,6 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     """
     settings = settings_of(arguments)
     model = folder_of(arguments.model)
-    from serving.tools.quantize.quantize_console import run_on_console
+    from serving.tools.quantize.quantize_run import run_on_console
 
     return run_on_console(model, arguments.out, arguments.text, settings, arguments.report, quiet=arguments.quiet)

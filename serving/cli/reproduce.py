@@ -8,9 +8,10 @@ from serving.tools.compilation.build import prefer_compiled
 EXIT_UNEXPLAINED = 1
 
 DESCRIPTION = """\
-Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine:
-each published figure next to ours, with the error. Scheduler decisions run in virtual time with the live code; the rest
-is computed by the cost model. Exits with code 1 if a row misses by more than its known reason explains.
+Regenerate what CloudMatrix-Infer (arXiv 2506.12708v2) and xDeepServe (arXiv 2508.02520) published of this machine, and
+three papers on attention apart from experts and on lost NPUs: each published figure next to ours, with the error.
+Scheduler decisions run in virtual time with the live code; the rest is computed by the cost model. Exits with code 1 if
+a row misses by more than its known reason explains.
 """
 EPILOG = """\
 Examples:

@@ -7,6 +7,7 @@ import time
 from loadgen.quantities import Duration
 from serving.cli.system_options import add_dashboard_options, system_of
 from serving.errors import ScaleError
+from serving.values.pool_kinds import ENGINE_POOLS
 from serving.values.scaling_operations import ScalePool
 
 DESCRIPTION = """\
@@ -22,7 +23,7 @@ WAIT_S = 120.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("pool", metavar="POOL", help="prefill, decode, aggregated or kvcache")
+    parser.add_argument("pool", metavar="POOL", help=f"{', '.join(ENGINE_POOLS)} or kvcache")
     parser.add_argument("replicas", metavar="N", type=int, help="replicas")
     parser.add_argument(
         "--hold",

@@ -139,11 +139,11 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:
         print_summary(result, summary, table_console())
-    told = Console(stderr=True)
-    print_notes(whole.notes, told)
-    print_speed(result, told)
+    stderr = Console(stderr=True)
+    print_notes(whole.notes, stderr)
+    print_speed(result, stderr)
     if arguments.out:
-        told.print(f"wrote {folder / 'report.html'} and result.json", highlight=False, soft_wrap=True)
+        stderr.print(f"wrote {folder / 'report.html'} and result.json", highlight=False, soft_wrap=True)
     atexit.register(gc.freeze)  # otherwise the process would end with a search for cycles, up to 5 % of the run time
     return 0
 

@@ -49,5 +49,5 @@ class SimulationProgress:
         virtual = sum(self._times) / len(self._times)
         total = sum(self._arrived)
         speed = sum(self._times) / max(1e-9, now - self._begun)
-        told = f"{virtual:,.0f} s virtual, {total:,} requests, {speed:,.0f} x real time"
-        self._bar.update(total if self._count is not None else virtual, told)
+        text = f"{virtual:,.0f} s virtual, {total:,} requests, {speed:,.0f} x real time"
+        self._bar.update(total if self._count is not None else virtual, text)

@@ -83,7 +83,7 @@ class ChatConversation:
 
     Args:
         system: system message.
-        wishes: further fields of each request; None = omitted.
+        fields: further fields of each request; None = omitted.
         clock: monotonic [s].
     """
 
@@ -93,13 +93,13 @@ class ChatConversation:
         api_key: str | None,
         model: str,
         system: str | None,
-        wishes: Mapping[str, Any],
+        fields: Mapping[str, Any],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.url = url
         self.model = model
         self._api_key = api_key
-        self._wishes = {name: value for name, value in wishes.items() if value is not None}
+        self._fields = {name: value for name, value in fields.items() if value is not None}
         self._opening = [{"role": "system", "content": system}] if system else []
         self._turns: list[dict[str, str]] = []
         self._clock = clock
@@ -123,7 +123,7 @@ class ChatConversation:
             "stream": True,
             "stream_options": {"include_usage": True},
             "return_replicas": True,
-            **self._wishes,
+            **self._fields,
         }
         try:
             with closing(gateway_events(self.url, "/v1/chat/completions", self._api_key, body)) as events:

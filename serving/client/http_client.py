@@ -292,16 +292,16 @@ def _read(response: "http.client.HTTPResponse | urllib.error.HTTPError", end: fl
 
 def _refusal(server: ServerKind, url: str, error: urllib.error.HTTPError) -> RefusedError:
     """The error for an unsuccessful response, with the server's own message if it is one of ours."""
-    told: dict[str, Any] = {}
+    error_object: dict[str, Any] = {}
     with error:
         try:
-            told = dict(parse_json(_read(error, time.monotonic() + server.deadline_s))["error"])
-            message = str(told["message"])
+            error_object = dict(parse_json(_read(error, time.monotonic() + server.deadline_s))["error"])
+            message = str(error_object["message"])
         except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
             message = server.wants_key if error.code in (401, 403) else f"is that a CloudMatrix {server.name}?"
     if error.code == 401:
         message = server.wants_key
-    return RefusedError(f"{url} answered {error.code}: {message}", told)
+    return RefusedError(f"{url} answered {error.code}: {message}", error_object)
 
 
 def _origin(url: str) -> tuple[str, str]:

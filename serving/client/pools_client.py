@@ -35,12 +35,12 @@ class PoolsClient:
         """
         return self._ask("/api/pools")
 
-    def scale(self, wish: ScalePool) -> dict[str, Any]:
+    def scale(self, command: ScalePool) -> dict[str, Any]:
         """Response to `ScalePool`, unchanged.
 
         Raises: UnavailableError, ScaleError in one line.
         """
-        body = asdict(wish)
+        body = asdict(command)
         return self._ask(f"/api/pools/{urllib.parse.quote(body.pop('pool'), safe='')}/scale", body)
 
     def decisions(self, question: ReadDecisions) -> list[dict[str, Any]]:
@@ -81,8 +81,7 @@ class PoolsClient:
         return answer
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request, repeatedly while the board does not respond (restart, load). Every request may be
-        repeated."""
+        """Send a request, again while the board does not respond (restart, load): all requests are repeatable."""
         return ask_again(lambda: self._ask_once(path, body))
 
     def _ask_once(self, path: str, body: dict[str, Any] | None) -> dict[str, Any]:

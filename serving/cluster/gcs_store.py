@@ -57,7 +57,6 @@ class GcsStore:
         self._turn = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key, or None."""
         return self._ask(lambda client: client.internal_kv_get(key.encode(), SPACE, self._deadline_s))
 
     def put(self, key: str, value: bytes) -> None:

@@ -259,8 +259,8 @@ async def post_order(actor: str, order: OperatorOrder | SizeOrder, limit_s: floa
     """
     try:
         rank: Any = await ActorLookup(partial(ray.get_actor, actor, NAMESPACE)).answer(LOOKUP_DEADLINE_S)
-        told = rank.post_order.remote(PostedOrder(uuid.uuid4().hex, order), limit_s)
-        answer: OrderAnswer = await within(told, limit_s + MARGIN_S)
+        reply = rank.post_order.remote(PostedOrder(uuid.uuid4().hex, order), limit_s)
+        answer: OrderAnswer = await within(reply, limit_s + MARGIN_S)
     except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
         raise UnavailableError(
             f"the rank did not respond ({type(error).__name__}); `cloudmatrix experts` shows the result of the command",

@@ -82,7 +82,7 @@ def link_host() -> str:
 #
 # A dead node never returns under the same id: its machine joins again as a new node.
 
-LOOK_PERIOD_S = 1.0
+POLL_PERIOD_S = 1.0
 """Shorter than the time in which Ray declares a node dead."""
 
 
@@ -98,7 +98,7 @@ class LostNodeWatch:
         self,
         on_change: Callable[[frozenset[NodeId]], None],
         listing: Callable[[], list[dict[str, Any]]] | None = None,
-        period_s: float = LOOK_PERIOD_S,
+        period_s: float = POLL_PERIOD_S,
     ) -> None:
         self._on_change = on_change
         self._listing = listing or ray.nodes

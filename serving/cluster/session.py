@@ -124,8 +124,7 @@ def enter() -> SystemSession:
 
 @dataclass(frozen=True, slots=True)
 class RunningStart:
-    """A running start of the system on this machine: addresses of its dashboard and gateway, and the dashboard's
-    token."""
+    """The system running on this machine: addresses of its dashboard and gateway, and the dashboard's token."""
 
     name: str
     dashboard_url: str

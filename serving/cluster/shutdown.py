@@ -15,17 +15,17 @@ logger = logging.getLogger(__name__)
 
 LOGS_S = 5.0
 """Time for replicas to finish writing their decision logs [s]; a slow disk does not delay the shutdown further."""
-FAREWELL_S = 2.0
+ANNOUNCE_S = 2.0
 """Time for clients to receive the final error of their requests, and for gateways to report it [s]."""
-LOOK_S = 0.05
+POLL_S = 0.05
 REACH_S = 3.0
 """Time to reach the gateways: the launcher has to connect to Ray first."""
 SILENT_S = 1.0
 """Drains that take no longer [s] are not reported."""
 
 Tell = Callable[[float], int]
-"""Sends replicas a command with a time limit [s]; blocks. For `farewell` the command is to drain gateways, and the
-result is the number of requests that it ended.
+"""Sends replicas a command with a time limit [s]; blocks. For `announce_shutdown` it drains gateways and returns the
+number of requests that it ended.
 """
 
 
@@ -33,32 +33,32 @@ class StopRequest(Protocol):
     """Source of a stop request, which the user may repeat to stop sooner."""
 
     def hurried(self) -> bool:
-        """Whether the request was repeated. Called on the main thread, every `LOOK_S`."""
+        """Whether the request was repeated. Called on the main thread, every `POLL_S`."""
         ...
 
 
-def farewell(drain_s: float, patience: StopRequest, tell: Tell, say: Callable[[str], None]) -> None:
+def announce_shutdown(drain_s: float, stop_request: StopRequest, tell: Tell, say: Callable[[str], None]) -> None:
     """Drain requests for at most `drain_s` [s], less after a repeated stop request.
 
     Effects: returns when all requests have ended or received the error, or their gateways do not respond.
     """
-    if patience.hurried():
+    if stop_request.hurried():
         drain_s = 0.0
     if drain_s <= 0:
         say("stopping ...")
-    waiting, limit = _Question(tell, drain_s), drain_s + REACH_S + FAREWELL_S
+    waiting, limit = _Question(tell, drain_s), drain_s + REACH_S + ANNOUNCE_S
     waited, said = 0.0, drain_s <= 0
-    while not waiting.over(LOOK_S) and waited < limit:
-        waited += LOOK_S
+    while not waiting.over(POLL_S) and waited < limit:
+        waited += POLL_S
         if not said and waited >= SILENT_S:
             said = True
             say(
                 f"stopping: no new requests are accepted; running ones may continue for {drain_s:g} s; Ctrl-C stops now"
             )
-        if drain_s > 0 and patience.hurried():
+        if drain_s > 0 and stop_request.hurried():
             said = True
             say("stopping at once ...")
-            waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, REACH_S + FAREWELL_S, 0.0
+            waiting, drain_s, limit, waited = _Question(tell, 0.0), 0.0, REACH_S + ANNOUNCE_S, 0.0
     if not said:
         say("stopping ...")
     if waiting.answer:
@@ -86,7 +86,7 @@ class _Question:
         self.failed = False
         """The call raised an error."""
         self._answer: SimpleQueue[int] = SimpleQueue()
-        threading.Thread(target=self._ask, args=(tell, seconds), name="farewell", daemon=True).start()
+        threading.Thread(target=self._ask, args=(tell, seconds), name="announce_shutdown", daemon=True).start()
 
     def over(self, seconds: float) -> bool:
         """Wait for the response for `seconds`. Returns: whether it arrived."""

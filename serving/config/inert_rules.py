@@ -6,14 +6,15 @@ The first matching rule is reported, so more specific rules precede general ones
 from serving.config.inert_rule import ALL, PLAN, SERVE, SIZE_RULES, VIRTUAL, Rule
 from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
+from serving.values.pool_kinds import ENGINE_POOLS
 
 
 def _simulated(config: ServeConfig) -> bool:
     return config.engine.executor == "simulated"
 
 
-def _aggregated(config: ServeConfig) -> bool:
-    return config.serving.mode == "aggregated"
+def _one_pool(config: ServeConfig) -> bool:
+    return config.one_pool
 
 
 def _no_pool(config: ServeConfig) -> bool:
@@ -58,14 +59,14 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
-        tuple(f"{pool}.ub_memory_mib" for pool in ("prefill", "decode", "aggregated")),
+        tuple(f"{pool}.ub_memory_mib" for pool in ENGINE_POOLS),
         "in virtual time: there an instance has the memory of its device",
     ),
     Rule(
         VIRTUAL,
         tuple(
             f"{pool}.{key}"
-            for pool in ("prefill", "decode", "aggregated")
+            for pool in ENGINE_POOLS
             for key in ("ep", "attention_ranks", "expert_ranks", "expert_npus", "expert_ub_memory_mib")
         ),
         "in virtual time: there an instance's dies are its ranks",
@@ -227,13 +228,13 @@ _BY_MODE = (
         ALL,
         ("prefill.*", "decode.*", *keys_of("engine", "handoff_lease_s empty_role_s")),
         'with [serving] mode = "aggregated", where one pool does both, [aggregated]',
-        when=_aggregated,
+        when=_one_pool,
     ),
     Rule(
         SERVE,
         ("serving.handoff",),
         'with [serving] mode = "aggregated": there are no handoffs',
-        when=_aggregated,
+        when=_one_pool,
     ),
     Rule(
         SERVE,
@@ -245,19 +246,19 @@ _BY_MODE = (
         SERVE,
         keys_of("health", "probe_period_s probe_late_s probe_lost_s"),
         'with [serving] mode = "aggregated": there are no handoffs to probe paths for',
-        when=_aggregated,
+        when=_one_pool,
     ),
     Rule(
         SERVE,
         keys_of("autoscaler", "min_prefill max_prefill"),
         'with [serving] mode = "aggregated": min_decode and max_decode are the bounds of its pool',
-        when=_aggregated,
+        when=_one_pool,
     ),
     Rule(
         ALL,
         ("aggregated.*",),
         'with [serving] mode = "disaggregated", only with "aggregated"',
-        when=lambda config: not _aggregated(config),
+        when=lambda config: not _one_pool(config),
     ),
     Rule(
         SERVE,

@@ -142,13 +142,17 @@ def _check_experts_apart(config: ServeConfig) -> None:
     for other in ("decode_attention_tp", "head_tp", "expert_tp"):
         if getattr(simulation, other) > 1:
             raise ConfigError(f"[simulation] {other} together with {name} is not priced: set it to 1")
-    if config.serving.mode == "aggregated":
-        raise ConfigError(f'{name} is of decode instances, and [serving] mode = "aggregated" has none: set it to 0')
-    if scaler.policy != "none" and scaler.decode_step_npus:
-        raise ConfigError(
-            f"{name} with [autoscaler] decode_step_npus = {scaler.decode_step_npus}: instances that grow by a part are"
-            " not priced where experts have dies of their own; set it to 0"
-        )
+    if config.one_pool:
+        mode = f'[serving] mode = "{config.serving.mode}"'
+        raise ConfigError(f"{name} is of decode instances, and {mode} has none: set it to 0")
+    if scaler.policy != "none" and (step := scaler.decode_step_npus):
+        fewest = scaler.min_decode_npus * DIES_PER_NPU - simulation.expert_dies
+        if fewest < 1 or fewest % simulation.domains or step * DIES_PER_NPU % simulation.domains:
+            raise ConfigError(
+                f"{name}: [autoscaler] min_decode_npus = {scaler.min_decode_npus} leaves {max(0, fewest)} dies for"
+                f" attention and decode_step_npus = {step} adds {step * DIES_PER_NPU}: both must be multiples of"
+                f" [simulation] domains = {simulation.domains}, and the first above 0"
+            )
 
 
 def check_acceptance(config: ServeConfig) -> None:

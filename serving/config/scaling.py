@@ -5,6 +5,7 @@ from typing import Literal
 
 from serving.config.key import key
 from serving.config.upgrade_rules import AUTOSCALER, BOARD, GATEWAY, in_place, upgrades
+from serving.values.pool_kinds import POOL_KINDS
 
 ScalingPolicy = Literal["none", "requests", "slo"]
 
@@ -89,8 +90,8 @@ class AutoscalerConfig:
         Args:
             pool: a deployment's name.
         """
-        if pool == "prefill":
-            return self.min_prefill, self.max_prefill
         if pool == "kvcache":
             return self.min_kvcache, self.max_kvcache
+        if POOL_KINDS[pool].bounds == "prefill":
+            return self.min_prefill, self.max_prefill
         return self.min_decode, self.max_decode

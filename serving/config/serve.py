@@ -12,6 +12,7 @@ from serving.config.kvcache import KvCacheConfig, NamespaceConfig
 from serving.config.model import ModelConfig
 from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.config.simulation import SimulationConfig
+from serving.values.pool_kinds import kinds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,12 @@ class ServeConfig:
     @property
     def pools(self) -> dict[str, PoolConfig]:
         """The engine pools that the mode starts, by deployment name."""
-        if self.serving.mode == "aggregated":
-            return {"aggregated": self.aggregated}
-        return {"prefill": self.prefill, "decode": self.decode}
+        return {kind.name: getattr(self, kind.name) for kind in kinds_of(self.serving.mode)}
+
+    @property
+    def one_pool(self) -> bool:
+        """Whether one pool prefills and decodes, without handoffs."""
+        return len(kinds_of(self.serving.mode)) == 1
 
     @property
     def instances(self) -> int:

@@ -163,3 +163,8 @@ class SimulationConfig:
         low=0.0,
         high=60.0,
     )
+
+    @property
+    def prefill_imbalance(self) -> float | None:
+        """Imbalance of experts in prefill, as `PrefillLoad` takes it; None = as the device was fitted."""
+        return 1.0 if self.expert_balance == "perfect" else None

@@ -5,13 +5,15 @@ is started. Each section declares the rules of its keys as `UPGRADE`; docs/refer
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serving.values.pool_kinds import ENGINE_POOLS
+
 GATEWAY = "gateway"
 KVCACHE = "kvcache"
 AUTOSCALER = "autoscaler"
 BOARD = "scaling board"
 POOL_CONTROL = "pool control"
 SERVE = "Serve"
-ENGINES = ("prefill", "decode", "aggregated")
+ENGINES = ENGINE_POOLS
 """Engine pools; a mode starts some of them."""
 
 NO_DEPLOYMENTS = (BOARD, POOL_CONTROL, SERVE)

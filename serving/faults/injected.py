@@ -1,5 +1,4 @@
-"""Faults that `cloudmatrix chaos` makes replicas inject: one small file in shared memory, read by the affected
-processes.
+"""Faults that `cloudmatrix chaos` makes replicas inject: one small file in shared memory, read by these processes.
 
     cloudmatrix chaos ── writes rows (atomically, by rename) ──► <shared memory>/cloudmatrix-faults-<session>
                                                                       ▲ polled, at most every 20 ms

@@ -18,8 +18,8 @@ from loadgen.quantities import parse_duration
 from serving.config.key import key
 from serving.config.load import Reader, load_sections
 from serving.errors import ConfigError
+from serving.values.pool_kinds import ENGINE_POOLS
 
-ENGINES = ("prefill", "decode", "aggregated")
 PARTS = (
     "agents", "dashboard", "monitors", "node", "controller", "gcs", "board", "pool_control", "membership", "gateway",
     "reaper", "shell",
@@ -31,11 +31,11 @@ ONLY_IF_NAMED = ("node", "shell", *RANKS)
 """Processes that a fault hits only if its `pools` name them: a node takes down all processes on it, for as long as a
 start, and shells and these ranks exist only if instances have ranks."""
 POOLS_OF: dict[FaultKind, tuple[str, ...]] = {
-    FaultKind.KILL: (*ENGINES, "kvcache", *RANKS),
+    FaultKind.KILL: (*ENGINE_POOLS, "kvcache", *RANKS),
     FaultKind.KILL_PART: PARTS,  # except for `ONLY_IF_NAMED`
-    FaultKind.FREEZE: (*ENGINES, "kvcache", *RANKS),
+    FaultKind.FREEZE: (*ENGINE_POOLS, "kvcache", *RANKS),
     FaultKind.BIT_FLIP: ("decode", "kvcache"),
-    FaultKind.SLOW_LINK: ENGINES,
+    FaultKind.SLOW_LINK: ENGINE_POOLS,
     FaultKind.FULL_DISK: ("kvcache",),
     FaultKind.CANCEL_BURST: (),
     FaultKind.FLOOD: (),
@@ -124,8 +124,7 @@ class PoolsConfig:
 
     def weight(self, pool: str) -> float:
         """Weight of one pool; parts have 1."""
-        weights = {"prefill": self.prefill, "decode": self.decode}
-        return {**weights, "aggregated": self.aggregated, "kvcache": self.kvcache}.get(pool, 1.0)
+        return float(getattr(self, pool)) if pool in (*ENGINE_POOLS, "kvcache") else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +267,8 @@ _HARDWARE = frozenset(
 _LIVE_ONLY = frozenset({FaultKind.BIT_FLIP, FaultKind.FULL_DISK, FaultKind.CANCEL_BURST, FaultKind.FLOOD})
 _IN_VIRTUAL_TIME = {
     FaultKind.KILL_PART: ("node", "gateway"),
-    FaultKind.KILL: (*ENGINES, "kvcache"),
-    FaultKind.FREEZE: (*ENGINES, "kvcache"),
+    FaultKind.KILL: (*ENGINE_POOLS, "kvcache"),
+    FaultKind.FREEZE: (*ENGINE_POOLS, "kvcache"),
 }
 
 LIVE: Reach = {kind: pools for kind, pools in POOLS_OF.items() if kind not in _HARDWARE}

@@ -38,7 +38,6 @@ class Grammars:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary."""
         return self._basis[0]
 
     @property

@@ -65,12 +65,11 @@ class GuidanceRoute(Protocol):
 
 
 class PythonRoute:
-    """Through llguidance's Python classes."""
+    """`GuidanceRoute` through llguidance's Python classes."""
 
     step_functions: Sequence[int] = ()
 
     def __call__(self, vocabulary: Vocabulary) -> Compile:
-        """Implements `GuidanceRoute`."""
         tokenizer = guidance_tokenizer(vocabulary)
         return lambda text: LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
 
@@ -82,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 _Address = ctypes.c_void_p
 _Size = ctypes.c_size_t
-_TOLD = 300
+_MESSAGE_BYTES = 300
 """Bytes of a complaint about a tokenizer."""
 _SPARE = 128
 """Zeros behind a struct that has no size of its own: fields of later versions, which then have their defaults."""
@@ -183,7 +182,7 @@ class CRoute:
 
 
 class _CVocabulary:
-    """An LlgTokenizer, and what it calls."""
+    """An `LlgTokenizer` of the library, kept together with the Python tokenizer that it calls back."""
 
     def __init__(self, functions: ctypes.CDLL, vocabulary: Vocabulary, tokenizer: TextTokenizer) -> None:
         self.functions = functions
@@ -200,10 +199,10 @@ class _CVocabulary:
             tokenize_fn=tokenizer.function,
             tokenize_user_data=tokenizer.data,
         )
-        told = ctypes.create_string_buffer(_TOLD)
-        self._address = functions.llg_new_tokenizer_v2(ctypes.byref(init), told, _TOLD)
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        self._address = functions.llg_new_tokenizer_v2(ctypes.byref(init), message, _MESSAGE_BYTES)
         if not self._address:
-            raise GrammarError(f"llguidance takes no such vocabulary: {told.value.decode(errors='replace')}")
+            raise GrammarError(f"llguidance takes no such vocabulary: {message.value.decode(errors='replace')}")
         self._init = _MatcherInit()
         functions.llg_constraint_init_set_defaults(ctypes.byref(self._init), self._address)
         self._init.log_buffer_level = self._init.log_stderr_level = 0
@@ -241,31 +240,26 @@ class CMatcher:
         self._functions.llg_free_matcher(self.address)
 
     def deep_copy(self) -> "CMatcher":
-        """Implements `RawMatcher`."""
         return CMatcher(self._vocabulary, self._functions.llg_clone_matcher(self.address))
 
     def unsafe_compute_mask_ptr(self, trg_pointer: int, trg_byte_size: int) -> None:
-        """Implements `RawMatcher`."""
         self._functions.llg_matcher_compute_mask_into(self.address, trg_pointer, trg_byte_size)
 
     def consume_token(self, sampled_token: int) -> bool:
-        """Implements `RawMatcher`."""
         return bool(self._functions.llg_matcher_consume_token(self.address, sampled_token) == 0)
 
     def compute_ff_tokens(self) -> list[int]:
-        """Implements `RawMatcher`; the first of them."""
+        """Forced tokens, at most 64 of them."""
         found = (ctypes.c_uint32 * 64)()
         count = self._functions.llg_matcher_compute_ff_tokens(self.address, found, len(found))
         return list(found[: max(0, count)])
 
     def is_error(self) -> bool:
-        """Implements `RawMatcher`."""
         return bool(self._functions.llg_matcher_is_error(self.address))
 
     def get_error(self) -> str:
-        """Implements `RawMatcher`."""
-        told = self._functions.llg_matcher_get_error(self.address)
-        return told.decode(errors="replace") if told else ""
+        message = self._functions.llg_matcher_get_error(self.address)
+        return message.decode(errors="replace") if message else ""
 
 
 @cache

@@ -184,20 +184,20 @@ class Matchers:
             self._known.pop(name, None)
 
 
-def allowed_rows(matcher: Matcher, guesses: Collection[int]) -> list[Allowed]:
-    """Tokens allowed at the next position, and behind each guess, up to the first one that is not allowed itself.
+def allowed_rows(matcher: Matcher, drafts: Collection[int]) -> list[Allowed]:
+    """Tokens allowed at the next position, and behind each draft, up to the first one that is not allowed itself.
 
     Raises: GrammarError if none is allowed at the next position.
     """
     rows = [matcher.allowed()]
-    if not guesses:
+    if not drafts:
         return rows
     ahead = matcher.copy()
     try:
-        for guess in guesses:
-            if not rows[-1][guess]:
+        for draft in drafts:
+            if not rows[-1][draft]:
                 break
-            ahead.take((guess,))
+            ahead.take((draft,))
             rows.append(ahead.allowed())
     except GrammarError:  # the step that draws there finds out
         pass

@@ -14,7 +14,7 @@ from serving.grammar.one_of import overlapping, referred
 from serving.values.sequence import TOO_LARGE
 
 MOST_ITEMS = 10_000
-"""Items or characters that a schema may demand: more than any answer holds, and llguidance gives up on the way."""
+"""Most items or characters that a schema may require: responses are shorter, and llguidance gives up on more."""
 MOST_DEPTH = 600
 """Levels of JSON along a schema's references.
 
@@ -248,7 +248,7 @@ class _Search:
         self.reference: str | None = None
 
     def endless(self, schema: object) -> bool:
-        """Whether a schema demands what is under way already."""
+        """Whether a schema requires, directly or through references, a schema that is being followed already."""
         self._steps -= 1
         if schema is False or not isinstance(schema, Mapping) or self._steps < 0:
             return False
@@ -277,7 +277,7 @@ class _Search:
 
 
 def _demanded(schema: Mapping[str, Any]) -> Iterable[object]:
-    """Schemas that a value of this one always has a value of, but for references."""
+    """Schemas, other than references, of which each value of this schema contains or is a value."""
     if isinstance(schema.get("allOf"), list):
         yield from schema["allOf"]
     kind = schema.get("type")

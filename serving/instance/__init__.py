@@ -1,1 +1,1 @@
-"""One prefill, decode or aggregated instance."""
+"""One instance of an engine pool."""

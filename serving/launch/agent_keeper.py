@@ -31,9 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def keep(command: Sequence[str], raylet: int) -> None:
-    """Run an agent, restarting it whenever it exits, until the raylet has ended. Effects: the agent ends with this
-    process.
-    """
+    """Run an agent until the raylet ends, restarting it when it exits. Effects: it ends with this process."""
     environment = {**os.environ, "RAY_RAYLET_PID": str(os.getpid())}  # the agent detects this process's end by it
     libc = ctypes.CDLL(None)
     pause_s = 0.0
@@ -61,8 +59,7 @@ def keep(command: Sequence[str], raylet: int) -> None:
 
 
 def next_pause_s(last_s: float, lived_s: float) -> float:
-    """Delay before the restart of an agent that ran for `lived_s` [s]: none at first, then doubling while it keeps
-    failing."""
+    """Delay before the restart of an agent that ran for `lived_s` [s]: none at first, then doubled at each failure."""
     if lived_s >= SOUND_S:
         return 0.0
     return min(max(FIRST_PAUSE_S, 2 * last_s), LONGEST_PAUSE_S)

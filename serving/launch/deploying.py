@@ -310,12 +310,12 @@ def wait_ready(
 ) -> str:
     """Wait until a gateway reports ready. Returns: its base URL. Raises: StartError if none is ready in time."""
     deadline = time.monotonic() + deadline_s
-    patience = StartWait("a gateway that can serve", time.monotonic())
+    start_wait = StartWait("a gateway that can serve", time.monotonic())
     while True:
         ready = cluster.ready_gateways(config)
         if ready:
             return ready[0]
-        if (line := patience.line(time.monotonic(), *load_and_cores())) is not None:
+        if (line := start_wait.line(time.monotonic(), *load_and_cores())) is not None:
             say(line)
         if time.monotonic() > deadline:
             raise StartError(

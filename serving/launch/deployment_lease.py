@@ -26,7 +26,7 @@ PREFIX = "deployments/"
 LEASE_S = 30.0
 RENEW_S = 5.0
 """Renewal interval; on a busy machine up to five renewals may be late."""
-LOOK_S = 0.5
+POLL_S = 0.5
 TELL_S = 30.0
 """Interval of lines about the same wait."""
 
@@ -147,7 +147,7 @@ class DeploymentLease:
                 watch.silent()
             if (line := watch.line(now)) is not None:
                 self._say(line)
-            self._pause(LOOK_S)
+            self._pause(POLL_S)
         if claim is not None and not claim.ended and (line := watch.lapsed()) is not None:
             self._say(line)
         self._renewer.start()
@@ -190,8 +190,7 @@ class DeploymentLease:
             return key, None
 
     def _claimed(self, before: str) -> bool:
-        """Claim the number after that of a key. The highest existing number counts, because others may have been used
-        and removed.
+        """Claim the number after the highest existing key's; lower ones may have been used and removed.
 
         Effects: removes earlier claims.
         """

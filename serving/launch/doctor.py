@@ -1,6 +1,4 @@
-"""`cloudmatrix doctor`: collects facts from an actor on every host of a Ray cluster, and checks the network between
-hosts.
-"""
+"""`cloudmatrix doctor`: collects facts on every host of a Ray cluster, and checks the network between them."""
 
 import platform
 import shutil

@@ -15,7 +15,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 
 from serving.cluster.disk_watch import full_disk
 from serving.cluster.session import SystemSession
-from serving.cluster.shutdown import FAREWELL_S, close_logs, farewell
+from serving.cluster.shutdown import ANNOUNCE_S, announce_shutdown, close_logs
 from serving.config.serve import ServeConfig
 from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
@@ -60,7 +60,7 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
         if lost is not None:
             print_text(f"cloudmatrix: {lost}", sys.stderr)
             return 3
-        farewell(config.gateway.drain_s, interrupt, lambda seconds: _drain_gateways(cluster, seconds), say)
+        announce_shutdown(config.gateway.drain_s, interrupt, lambda seconds: _drain_gateways(cluster, seconds), say)
         if config.engine.decision_log:
             close_logs(lambda seconds: _close_logs(cluster, [GATEWAY, *config.pools], seconds), say)
     except KeyboardInterrupt:
@@ -76,8 +76,8 @@ def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -
 def _drain_gateways(cluster: LocalCluster, seconds: float) -> int:
     cluster.connect()
     answers = serve.get_deployment_handle(GATEWAY, APP_NAME).broadcast("drain", seconds)
-    told = answers.results(timeout_s=seconds + 2 * FAREWELL_S, return_exceptions=True)
-    return sum(ended for ended in told if isinstance(ended, int))
+    replies = answers.results(timeout_s=seconds + 2 * ANNOUNCE_S, return_exceptions=True)
+    return sum(ended for ended in replies if isinstance(ended, int))
 
 
 def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -> int:
@@ -87,8 +87,8 @@ def _close_logs(cluster: LocalCluster, deployments: list[str], seconds: float) -
     failed = 0
     for answer in answers:
         with contextlib.suppress(DeploymentUnavailableError):  # a pool without replicas
-            told = answer.results(timeout_s=seconds, return_exceptions=True)
-            failed += sum(isinstance(one, BaseException) for one in told)
+            replies = answer.results(timeout_s=seconds, return_exceptions=True)
+            failed += sum(isinstance(one, BaseException) for one in replies)
     return failed
 
 
@@ -141,9 +141,7 @@ class Interrupt:
         return self._asked
 
     def hurried(self) -> bool:
-        """Whether a second stop request arrived. Effects: reinstalls the SIGTERM handler, which Ray may have replaced
-        on another thread.
-        """
+        """Whether a second stop request came. Effects: reinstalls the SIGTERM handler, which Ray may have replaced."""
         self.install()
         return self._hurried
 

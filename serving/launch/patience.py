@@ -105,11 +105,11 @@ def wait_patiently(
         moved, ended: as in `StartWait.cause`.
     Raises: RuntimeError with the reason to stop waiting.
     """
-    patience = StartWait(what, clock())
+    start_wait = StartWait(what, clock())
     while not look():
         now = clock()
-        if cause := patience.cause(now, moved(), ended()):
+        if cause := start_wait.cause(now, moved(), ended()):
             raise RuntimeError(cause)
-        if (line := patience.line(now, *load_and_cores())) is not None:
+        if (line := start_wait.line(now, *load_and_cores())) is not None:
             say(line)
         sleep(PAUSE_S)

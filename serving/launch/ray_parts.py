@@ -54,9 +54,7 @@ _started = _Started()
 
 
 def end_started() -> None:
-    """Kill every Ray process that this process started, including those of a node that failed to start and is
-    registered nowhere.
-    """
+    """Kill every Ray process that this process started, including those of a node that failed to start."""
     for process in _started.processes:
         process.kill()  # no effect on an exited process
     for process in _started.processes:
@@ -85,8 +83,7 @@ def too_slow(error: BaseException) -> bool:
 
 
 def keep_agents() -> None:
-    """Make raylets started by this process tolerate the death of their agents, and register started processes for
-    `end_started`.
+    """Let raylets of this process survive their agents' death, and register started processes for `end_started`.
 
     Effects: patches how Ray's library starts a process. Ray has no hook for it: the agents' commands are part of the
     raylet's command line, which is built at its start.

@@ -150,8 +150,7 @@ class Rollout:
         return bool(self._running)
 
     def stages(self, begin: Begin) -> Iterator[dict[str, Order]]:
-        """Yield orders for all deployments, once per deployment that changes. The caller deploys each before it
-        requests the next.
+        """Yield orders for all deployments, once per change. The caller deploys each before it requests the next.
 
         Effects: the record stores what has changed so far, so that a retry resumes from it.
         """
@@ -198,10 +197,10 @@ class Rollout:
 
     def _begin(self, begin: Begin, stage: str, wanted: Mapping[str, int]) -> None:
         """Effects: updates the targets, which may have changed since the previous stage."""
-        told = begin(stage, wanted)
+        started = begin(stage, wanted)
         self._running = self._listing(self._app)
         there = {name: int(one["target_num_replicas"]) for name, one in self._running.items()}
-        self._targets = {**self._file(), **there, **told, **wanted}
+        self._targets = {**self._file(), **there, **started, **wanted}
 
     def _file(self) -> dict[str, int]:
         return {name: int(self._after.values.get(f"{name}.replicas", 1)) for name in self.names}

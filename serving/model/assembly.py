@@ -289,7 +289,6 @@ def _indexer(parts: CheckpointParts, prefix: str, shape: IndexerShape) -> Indexe
 
 
 def _grouped(parts: CheckpointParts, prefix: str, shape: GroupedShape, layer: int) -> GroupedAttention:
-    """Grouped attention of one layer."""
     order = rotated_last(shape.head_dim, shape.rope_dim, 0, interleave=parts.config.rope.interleave)
 
     def into() -> LinearWeight:

@@ -43,7 +43,7 @@ class StoredProduct:
 
 
 class ProductForms(Protocol):
-    """The forms of all products of a model, on one device.
+    """Chooses how each weight matrix of a model (a product) is stored and multiplied on one device.
 
     Args:
         coarse_drafts: whether products of draft layers are INT8.
@@ -58,11 +58,11 @@ class ProductForms(Protocol):
         ...
 
     def linear(self, given: LinearWeight) -> Linear:
-        """A product in memory of this process."""
+        """A weight matrix in its form, in memory of this process."""
         ...
 
     def heads(self, given: LinearWeight) -> HeadLinear:
-        """Each head's own product, from `[heads, in_features, out_features]`, in memory of this process."""
+        """One weight matrix per head, given as `[heads, in_features, out_features]`, in memory of this process."""
         ...
 
     def packed_shape(self, given: LinearWeight) -> PackedShape | None:

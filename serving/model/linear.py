@@ -64,8 +64,7 @@ class PrepackedLinear:
     """The weight reordered once into the blocked layout of oneDNN's kernels.
 
     About half the time of a plain product at decode sizes, because no reorder runs per call. A row's result has the
-    same bits with any other rows in the call (measured, see tests/model/test_linear.py), unlike plain float32
-    products.
+    same bits with any other rows in the call (measured, see tests/model/test_linear.py), unlike plain float32 products.
     """
 
     __slots__ = ("_lone_row_differs", "_memory", "_packed", "_product", "bias", "in_features", "out_features")

@@ -1,11 +1,10 @@
 """Supported quantised layouts of a checkpoint, and the one that `config.json` specifies. Imports no torch.
 
 Three are supported. *FP8*, block-scaled, as published by DeepSeek, and *MXFP4*, as in gpt-oss's experts (four bits per
-number, 32 share an exponent), are dequantised while they are read. *INT8* in compressed-tensors'
-`int-quantized` form is a symmetric int8 weight `X.weight [out, in]` with `X.weight_scale [out, 1]`, multiplied with
-activations that are rounded to int8 per token at run time, except for `kv_b_proj`, which decode absorbs.
-The tensors themselves show which matrices are INT8; the configuration's `ignore` patterns are for readers that need it
-before opening the files.
+number, 32 share an exponent), are dequantised while they are read. *INT8* in compressed-tensors' `int-quantized` form
+is a symmetric int8 weight `X.weight [out, in]` with `X.weight_scale [out, 1]`, multiplied with activations that are
+rounded to int8 per token at run time, except for `kv_b_proj`, which decode absorbs. The tensors themselves show which
+matrices are INT8; the configuration's `ignore` patterns are for readers that need it before opening the files.
 """
 
 from collections.abc import Mapping

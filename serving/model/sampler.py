@@ -213,11 +213,11 @@ def _asked_logprobs(logits: Tensor, tokens: Sequence[int], orders: Sequence[Samp
     wanted = [orders[row].sampling.logprobs or 0 for row in asked]
     found = token_logprobs(logits[asked], [tokens[row] for row in asked], max(wanted))
     cut = [TokenLogprobs(f.token, f.logprob, f.top[:n]) for f, n in zip(found, wanted, strict=True)]
-    told = dict(zip(asked, cut, strict=True))
+    entries = dict(zip(asked, cut, strict=True))
     for row in asked:
         if ids := orders[row].sampling.logprob_ids:
-            told[row] = TokenLogprobs(told[row].token, told[row].logprob, _named_logprobs(logits[row], ids))
-    return told
+            entries[row] = TokenLogprobs(entries[row].token, entries[row].logprob, _named_logprobs(logits[row], ids))
+    return entries
 
 
 def _named_logprobs(logits: Tensor, ids: Sequence[int]) -> tuple[tuple[int, float], ...]:

@@ -128,7 +128,7 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class IndexQueries:
-    """Queries of rows.
+    """Queries of the index for the rows of a step.
 
     Args:
         query: `[rows, heads, head_dim]`, float32.
@@ -143,7 +143,7 @@ class IndexQueries:
         return IndexQueries(self.query[first:last], self.weights[first:last])
 
     def sums(self, heads: Tensor) -> Tensor:
-        """Scores `[rows, columns]` of the heads' `[rows, heads, columns]`."""
+        """Weighted sum over the heads: their scores `[rows, heads, columns]` to scores `[rows, columns]`."""
         return torch.bmm(self.weights[:, None], heads)[:, 0]
 
 

@@ -55,12 +55,12 @@ def receive_views(
     """
     tls = isinstance(sock, ssl.SSLSocket)
     first, at = _position(views, 0, _filled(views, ahead))
-    told = 0
+    filled = 0
     while True:
-        while told < first:
+        while filled < first:
             if on_filled is not None:
-                on_filled(told)
-            told += 1
+                on_filled(filled)
+            filled += 1
         if first == len(views):
             return
         _leave(sock, deadline)

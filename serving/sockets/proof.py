@@ -137,8 +137,7 @@ class Verifier:
         return bool(self.role)
 
     def on_frame(self, body: bytes | memoryview) -> bytes:
-        """Body of the frame that responds to the client's; empty once the client has proved the secret: the channel's
-        own frames follow.
+        """Body of the response to the client's frame; empty once the client has proved the secret.
 
         Raises: ProofError if the client must be refused; send it the body of `refusal`.
         """

@@ -211,9 +211,7 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
 
 
 def _by_peer(peers: Sequence[int], values: Sequence[float]) -> Iterable[tuple[str, float]]:
-    """Value per current or former peer; former peers keep their counters. Lists are sized for ranks that may join
-    later.
-    """
+    """Value per peer; former peers keep their counters. Lists are sized for ranks that may join later."""
     shown = [peer for peer, value in enumerate(values) if value or peer in peers]
     if len(shown) > MOST_PEERS:
         return [(ALL, sum(values))]

@@ -86,5 +86,5 @@ class Exemplars:
         self._newest[bisect_left(self._bounds, value)] = Exemplar({"trace_id": trace_id}, value, at)
 
     def beside(self, buckets: Sequence[tuple[str, float]]) -> list[Bucket]:
-        """Buckets of the histogram with their exemplars."""
+        """Each bucket of the histogram with its newest exemplar, None without one."""
         return [(*bucket, self._newest.get(index)) for index, bucket in enumerate(buckets)]

@@ -23,7 +23,6 @@ class JsonLines(logging.Formatter):
         self._pid = os.getpid()
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one line."""
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         row = {
             "time": f"{seconds}.{int(record.msecs):03d}Z",

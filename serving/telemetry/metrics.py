@@ -182,8 +182,7 @@ class GatewayMetrics(Collector):
         self._tenants_only.register(self.namespaces)
 
     def expect(self, namespaces: Iterable[str], exchanges: Iterable[tuple[str, str, int]]) -> None:
-        """Export series of these tenants and HTTP exchanges from the start, so that their first event is an
-        increase."""
+        """Export series of these tenants and exchanges from the start, so that their first event is an increase."""
         self.namespaces.expect(namespaces)
         self.http.update(dict.fromkeys(exchanges, 0))
 

@@ -143,7 +143,7 @@ class InstanceStats(EngineSnapshot):
     """Statistics of an engine and of its process.
 
     Args:
-        pool: `prefill`, `decode` or `aggregated`.
+        pool: name of its engine pool.
         busy_s: time spent in finished steps [s].
         predicted_s: duration of those steps on real NPUs [s]; 0 if unknown.
         pool_use: its use of the KV-cache pool; None without one.

@@ -1,5 +1,4 @@
-"""Shared vocabulary: frozen values that are sent over links, that cores accept and return, and that decision logs
-store.
+"""Shared vocabulary: frozen values that links transmit, that cores accept and return, and that decision logs store.
 
 Imports nothing but ids and errors.
 """

@@ -125,15 +125,20 @@ def plain(value: object) -> object:
         return shorten(value)
     kind = type(value)
     if is_dataclass(kind) or issubclass(kind, msgspec.Struct):
-        told = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
-        return {"is": kind.__name__, **told}
+        encoded = {name: plain(one) for name, default in _fields(kind) if (one := getattr(value, name)) != default}
+        return {"is": kind.__name__, **encoded}
     return value  # an enum, which msgspec can write
 
 
 def _short_spec(spec: SequenceSpec) -> object:
     tokens = (len(spec.prompt), len(spec.output), checksum(spec.output))
-    told = {"id": spec.sequence_id, "tokens": tokens, "time_left_s": spec.time_left_s, "sampling": str(spec.sampling)}
-    return {**told, "whole": True} if spec.whole else told
+    encoded = {
+        "id": spec.sequence_id,
+        "tokens": tokens,
+        "time_left_s": spec.time_left_s,
+        "sampling": str(spec.sampling),
+    }
+    return {**encoded, "whole": True} if spec.whole else encoded
 
 
 _SHORTER: dict[type, Callable[[Any], object]] = {
@@ -168,7 +173,7 @@ class LogEncoder:
         return MAGIC + self._frame(header)
 
     def pair(self, call: Call[Any], kept: object) -> bytes:
-        """A call and its kept outcome."""
+        """The frame of one call of a core, with what is kept of its outcome."""
         return self._frame((call, outcome(call, kept)))
 
     def _frame(self, value: object) -> bytes:

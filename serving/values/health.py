@@ -130,9 +130,9 @@ class Silence:
             self._awake_since = now
         self._looked_at = now
 
-    def too_long(self, heard_at: float, now: float) -> bool:
-        """Whether a peer that was heard at `heard_at` has been silent for too long, by a watcher that was awake."""
-        return silent_too_long(now - max(heard_at, self._awake_since), self._limit_s)
+    def too_long(self, received_at: float, now: float) -> bool:
+        """Whether a peer that was heard at `received_at` has been silent for too long, by a watcher that was awake."""
+        return silent_too_long(now - max(received_at, self._awake_since), self._limit_s)
 
 
 # Health of the KV transfer path between two instances: a saturated path is not a lost one.
@@ -240,25 +240,27 @@ class PathFault:
     late: tuple[ReplicaId, ...] = ()
 
 
-def decodes_to_avoid(source: ReplicaId, troubles: Mapping[ReplicaId, PathFault]) -> tuple[ReplicaId, ...]:
+def decodes_to_avoid(source: ReplicaId, path_faults: Mapping[ReplicaId, PathFault]) -> tuple[ReplicaId, ...]:
     """Decode instances that should not pull from `source`.
 
     Args:
-        troubles: of all decode instances that could.
+        path_faults: of all decode instances that could.
     Returns: those that cannot reach it, and those that reach it slowly unless no instance would be left; sorted.
     """
-    lost = {replica for replica, trouble in troubles.items() if source in trouble.lost}
-    slow = {replica for replica, trouble in troubles.items() if source in trouble.late}
-    return tuple(sorted(lost if lost | slow == set(troubles) else lost | slow))
+    lost = {replica for replica, path_fault in path_faults.items() if source in path_fault.lost}
+    slow = {replica for replica, path_fault in path_faults.items() if source in path_fault.late}
+    return tuple(sorted(lost if lost | slow == set(path_faults) else lost | slow))
 
 
-def prefills_to_avoid(sources: Collection[ReplicaId], troubles: Mapping[ReplicaId, PathFault]) -> tuple[ReplicaId, ...]:
+def prefills_to_avoid(
+    sources: Collection[ReplicaId], path_faults: Mapping[ReplicaId, PathFault]
+) -> tuple[ReplicaId, ...]:
     """Prefill instances whose blocks no decode instance could pull.
 
     Args:
         sources: all prefill instances.
-        troubles: of all decode instances; empty = unknown.
+        path_faults: of all decode instances; empty = unknown.
     """
-    if not troubles:
+    if not path_faults:
         return ()
-    return tuple(sorted(s for s in sources if all(s in trouble.lost for trouble in troubles.values())))
+    return tuple(sorted(s for s in sources if all(s in path_fault.lost for path_fault in path_faults.values())))

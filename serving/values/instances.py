@@ -16,8 +16,7 @@ CRASHED_AGE_S = 1e9
 
 
 class Status(Value, frozen=True, gc=False):
-    """Load of an instance, sent every `[health] link_period_s` and when draining starts; its absence indicates a
-    freeze."""
+    """Load of an instance, sent every `[health] link_period_s` and when it drains; its absence indicates a freeze."""
 
     queued_tokens: int
     waiting: int

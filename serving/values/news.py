@@ -27,7 +27,7 @@ class FailKind(Enum):
     OVERLOADED = "overloaded"
     INVALID = "invalid"
     POISON = "poison"
-    """It crashed the instances that worked on it."""
+    """The sequence crashed the instances that computed it."""
     DRAINING = "draining"
     """A draining instance refuses it. Only sent by instances; no request ends with it."""
 
@@ -72,7 +72,6 @@ class Prefilled(Value, frozen=True, gc=False):
 
     @property
     def sequence_id(self) -> SequenceId:
-        """The sequence."""
         return self.first.sequence_id
 
 

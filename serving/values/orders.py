@@ -29,7 +29,7 @@ class Release(Value, frozen=True, gc=False):
 
     ticket_id: str
     distrust: bool = False
-    """Their contents did not match when pulled: never reuse them."""
+    """The contents did not match their checksums when pulled: never reuse the blocks."""
 
 
 Submission = Add | Adopt

@@ -15,7 +15,7 @@ class ServerState(Enum):
 
     ACTIVE = "active"
     DRAINING = "draining"
-    """It moves its entries to the others: read from it, do not write to it."""
+    """The server moves its entries to the others: read from it, do not write to it."""
 
 
 @dataclass(frozen=True, slots=True)

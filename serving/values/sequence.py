@@ -30,9 +30,9 @@ class FinishReason(Enum):
     DEADLINE = "deadline"
     ERROR = "error"
     GRAMMAR = "grammar"
-    """Its grammar, or its token lists, allow no token; the same at any instance, so it is not retried."""
+    """The sequence's grammar or token lists allow no token; true at any instance, so it is not retried."""
     GRAMMAR_LIMIT = "grammar_limit"
-    """Its grammar exceeds a limit of this server; also the same at any instance."""
+    """The sequence's grammar exceeds a limit of this server; true at any instance as well."""
 
 
 TOO_LARGE = "it is too large for this server: "

@@ -12,7 +12,7 @@ class PoolSignals(Struct, frozen=True, gc=False):
     """One engine pool now.
 
     Args:
-        pool: `prefill`, `decode` or `aggregated`.
+        pool: its name, as in `pool_kinds`.
         target: replicas last requested.
         running: serving and not draining; `starting`: requested and not serving yet; `draining`: still shutting down.
         npus_per_instance: NPUs that one replica takes.

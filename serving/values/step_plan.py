@@ -108,6 +108,6 @@ class StepResult(Struct, frozen=True, gc=False):
     elapsed_s: float
 
     @property
-    def has_guesses(self) -> bool:
+    def has_drafts(self) -> bool:
         """Whether the next step has drafts to verify."""
         return any([one.drafts for one in self.results])

@@ -1,5 +1,4 @@
-"""Counts of the whole system since its scaling board started: decisions, replica starts, nodes. Gateways export
-them."""
+"""Counts of the whole system since its scaling board started, exported by gateways: decisions, starts, nodes."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

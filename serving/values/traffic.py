@@ -67,7 +67,7 @@ class GatewayReport(Struct, frozen=True):
     notices: tuple[InstanceNotice, ...] = ()
 
 
-class BoardNews(Struct, frozen=True):
+class BoardReply(Struct, frozen=True):
     """Response of the scaling board to a gateway's report.
 
     Args:
@@ -152,7 +152,7 @@ class TrafficMeter:
         self.arrived = self.arrived_tokens = self.uncached_tokens = 0
         self.finished = self.generated_tokens = self.rejected = 0
 
-    def promise(self, ttft_s: float, tpot_s: float) -> None:
+    def set_slo(self, ttft_s: float, tpot_s: float) -> None:
         """Apply other SLOs to later requests; earlier counts are unchanged."""
         self._ttft_s, self._tpot_s = ttft_s, tpot_s
 
@@ -215,10 +215,10 @@ class TrafficMeter:
         )
         return GatewayReport(self._gateway, traffic, self._open, tuple(self._ttft), tuple(self._tpot), starved)
 
-    def _judge(self, kind: str, buckets: list[int], took_s: float, promise_s: float) -> None:
+    def _judge(self, kind: str, buckets: list[int], took_s: float, slo_s: float) -> None:
         took_s *= self._scale
         buckets[bucket_of(took_s)] += 1
-        (self._met if took_s <= promise_s else self._missed)[kind] += 1
+        (self._met if took_s <= slo_s else self._missed)[kind] += 1
 
 
 def bucket_of(seconds: float) -> int:

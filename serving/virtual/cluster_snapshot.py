@@ -122,10 +122,10 @@ class ClusterReader:
         return SeenMember(one.name, one.pool, "1", facts)
 
 
-def with_parts(sight: ClusterSnapshot, sizes: DecodeSizes) -> ClusterSnapshot:
+def with_parts(snapshot: ClusterSnapshot, sizes: DecodeSizes) -> ClusterSnapshot:
     """The snapshot with each part of a decode instance as a replica."""
     parts = as_replicas(sizes.rules.target, sizes.instances())
-    return replace(sight, deployments={**sight.deployments, "decode": parts})
+    return replace(snapshot, deployments={**snapshot.deployments, "decode": parts})
 
 
 def _host(number: int) -> NodeId:

@@ -4,6 +4,7 @@
     shrink    the last dies close, their streams continue in the others | weights move | pause | NPUs are free
 
 `DecodeParts` decides which change starts when. The other dies continue to serve, except during the pause.
+Where experts have dies of their own, those are the first ones and stay: only attention dies come and go.
 """
 
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ class DecodeSizes:
         self.step = step
         self.rules = DecodeParts(scaler.min_decode_npus // step, scaler.max_decode_npus // step, begun // step)
         self._node = node
+        apart = node.cost.decode.parallelism.expert_dies > 0
+        self._pause_s = 0.0 if apart else config.simulation.resize_pause_s
+        """Attention dies join and leave dies with experts only without stopping them."""
         self._changing: dict[ReplicaId, int] = {}
         """NPUs of changing instances after their change, including instances lost during the change."""
 
@@ -82,7 +86,7 @@ class DecodeSizes:
         """Time from a decision until one more part serves [s]."""
         node = self._node
         warm = node.sizes.warm.npus(node.queue.now) >= self.step
-        return node.sizes.phases.seconds(warm=warm) + node.config.simulation.resize_pause_s
+        return node.sizes.phases.seconds(warm=warm) + self._pause_s
 
     def set_target(self, parts: int) -> None:
         """Set the target in parts, and start the changes that are due."""
@@ -109,7 +113,7 @@ class DecodeSizes:
         instance, node = growth.instance, self._node
         del self._changing[instance.name]
         if instance.alive and node.placement.work(growth.npus):
-            node.move_instance(instance, (*node.places[instance.name], *growth.npus))
+            node.move_instance(instance, (*node.places[instance.name], *growth.npus), self._pause_s)
         else:
             node.placement.give_back(growth.npus)
         self.fill()
@@ -129,7 +133,7 @@ class DecodeSizes:
         del self._changing[instance.name]
         if instance.alive:
             places = node.places[instance.name]
-            node.move_instance(instance, places[: shrinkage.npus])
+            node.move_instance(instance, places[: shrinkage.npus], self._pause_s)
             node.placement.give_back(places[shrinkage.npus :])
         node.sizes.fill()
         self.fill()

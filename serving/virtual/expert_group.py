@@ -5,8 +5,9 @@
     a lost die    a map without its rank, after the published pause; its replacement joins when the fault is over
     a new size    a map with more ranks or fewer
 
-Ranks are the dies with routed experts, by index in the instance. A layer of the routing represents several layers of
-the model: an expert that moves in it moves in all of them. Loading staged weights into their slot takes no time.
+Ranks are the dies with routed experts, the first ones of the instance, by index in it. A layer of the routing stands
+for several layers of the model: an expert that moves in it moves in all of them. Loading staged weights into their slot
+takes no time.
 """
 
 import math
@@ -15,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Protocol
 
-from hardware.faults import FaultKind, Recovery, recovery_time
+from hardware.faults import DieRole, FaultKind, Recovery, recovery_time
 from hardware.variation import PRODUCTION_MOE_SHARE
 from serving.group.core.group_experts import ExpertRules, GroupExperts
 from serving.group.core.group_map import contents_of, opening_map
@@ -58,7 +59,7 @@ class ExpertGroup:
     """The experts of one decode instance.
 
     Args:
-        ranks: dies with routed experts, the first ones of the instance.
+        ranks: dies with routed experts.
         times, slowdown: of the instance; this class updates both from the map and the load.
         records: of all groups.
     """
@@ -78,6 +79,7 @@ class ExpertGroup:
         self._node, self._instance, self._routing, self._rules = node, instance, routing, rules
         self._times, self._slowdown, self._records = times, slowdown, records
         self._redundant = node.config.experts.redundant
+        self._role = DieRole.EXPERT if node.cost.decode.parallelism.expert_dies else DieRole.COLOCATED
         self._chosen = shape.active_experts
         self._expert_bytes = round(
             shape.expert_weights * shape.formats.experts.bytes * shape.moe_layers / routing.layers
@@ -124,12 +126,17 @@ class ExpertGroup:
             return Recovery.RESTART
         borrowed = self._regroup(left)
         recovery = Recovery.ROLE_SWITCH if borrowed else Recovery.REDUNDANT_EXPERTS
-        pause_s = recovery_time(FaultKind.NPU, recovery)
+        pause_s = recovery_time(FaultKind.NPU, recovery, self._role)
         self._enter("lost", f"{words}, {borrowed} experts borrowed; pause {pause_s:.1f} s", pause_s)
         return recovery
 
     def resize(self, ranks: int) -> None:
-        """Change the number of ranks; a new rank holds the experts that the opening map assigns to it."""
+        """Change the number of ranks; a new rank holds the experts that the opening map assigns to it.
+
+        Without effect if only attention dies joined or left.
+        """
+        if ranks == self._size:
+            return
         before, self._size = self._size, ranks
         stay = {rank: pid for rank, pid in self._pids.items() if rank < ranks}
         self._regroup(stay | self._born(range(before, ranks)))
@@ -137,7 +144,7 @@ class ExpertGroup:
         self._enter("resized", f"{before} ranks to {ranks}; pause {pause_s:g} s", pause_s)
 
     def slow(self, factors: Mapping[int, float]) -> None:
-        """Set the slowdown factors of dies, by index in the instance; dies without a factor run at full speed."""
+        """Set the slowdown factors of ranks' dies; dies without a factor run at full speed."""
         self._dies.slow = {die: factor for die, factor in factors.items() if factor != 1.0}
         self._look()
 
@@ -311,7 +318,7 @@ SequenceShare = Callable[[int], float]
 
 
 class GroupDies:
-    """Dies of one group, by index in the instance.
+    """Dies of one group, by rank.
 
     Attributes:
         slow: slowdown factors of slow dies.

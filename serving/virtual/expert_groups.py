@@ -53,10 +53,10 @@ class ExpertGroups:
     def __init__(self, node: "Supernode", seed: int) -> None:
         config, shape = node.config, node.cost.shape
         experts, routing = config.experts, config.simulation.routing
-        if not shape.experts or config.serving.mode == "aggregated" or config.simulation.expert_dies:
+        if not shape.experts or config.serving.mode == "aggregated":
             raise ConfigError(
-                "[simulation] routing is of decode instances whose dies all have experts and attention: not of dense"
-                ' models, nor with [serving] mode = "aggregated" or [simulation] expert_dies'
+                "[simulation] routing is of decode instances: not of dense models, nor with [serving] mode ="
+                ' "aggregated"'
             )
         if config.simulation.redundant_experts >= 0:
             raise ConfigError(
@@ -108,15 +108,21 @@ class ExpertGroups:
         self.slow(instance.name)
 
     def lose(self, instance: DecodeInstance, dies: Sequence[int], until_s: float) -> Recovery:
-        """Remove the ranks of lost dies from an instance's group; see `ExpertGroup.lose`."""
+        """Remove the ranks of lost dies from an instance's group; see `ExpertGroup.lose`. Attention dies are none."""
         return self._groups[instance.name].lose(dies, until_s)
 
     def slow(self, name: ReplicaId) -> None:
         """Update the slowdown factors of an instance's dies. Without effect if it has no group."""
         group, node = self._groups.get(name), self._node
         if group is not None:
-            dies = node.placement.dies_of(node.places[name])
-            group.slow({dies.index(die): factor for die, factor in node.slow_dies.items() if die in dies})
+            places = node.places[name]
+            dies = node.placement.dies_of(places)
+            experts = node.cost.decode.parallelism.expert_dies or len(dies)
+            factors = {dies.index(die): factor for die, factor in node.slow_dies.items() if die in dies}
+            apart = [factor for die, factor in factors.items() if die >= experts]
+            node.slowdowns[name].set("attention dies", max(apart, default=1.0))
+            group.slow({die: factor for die, factor in factors.items() if die < experts})
 
     def _ranks(self, npus: int) -> int:
-        return int(self._node.cost.decode.group(npus * DIES_PER_NPU).routed_dies)
+        dies = self._node.cost.decode.parallelism.expert_dies or npus * DIES_PER_NPU
+        return int(self._node.cost.decode.group(dies).routed_dies)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from hardware.fabric.routes import Direction, link_id
-from hardware.faults import DURATIONS, PROCESS_KINDS, Fault, FaultKind, recovery_time
+from hardware.faults import DURATIONS, PROCESS_KINDS, DieRole, Fault, FaultKind, Recovery, recovery_time
 from hardware.spec.plane import Plane
 from hardware.topology import DieId, NpuId
 from hardware.variation import PRODUCTION_MOE_SHARE
@@ -56,7 +56,7 @@ class FaultInjector:
                 fault.until_s if fault.until_s <= now else math.nan,
                 cost.hit,
                 cost.tokens,
-                cost.npus * min(cost.still_s or recovery_time(fault.kind, cost.recovery), now - fault.at_s),
+                cost.npus * min(cost.still_s, now - fault.at_s),
             )
             for fault, target, cost in self._records
         ]
@@ -100,10 +100,8 @@ class FaultInjector:
                 for gateway in node.gateways[numbers[0] : numbers[0] + 1]:
                     cost.hit = gateway.crash(fault.until_s)
             case FaultKind.NETWORK_GLITCH:
-                for decode in list(node.decodes):
+                for decode in node.decoding:
                     decode.repeat(fault.factor)
-                for both in list(node.aggregated):
-                    both.repeat(fault.factor)
             case FaultKind.LAUNCH_JITTER:
                 for instance in self._on(lambda npu: npu.node == numbers[0]):
                     instance.stall(fault.duration_s)
@@ -121,11 +119,19 @@ class FaultInjector:
         for instance in self._on(lambda one: one == npu):
             cost.npus += instance.npus
             self._lose_die(instance, npu, dies, 1.0, cost)
+            places = self._node.placement.dies_of(self._node.places[instance.name])
+            lost = [places.index(DieId(npu, die)) for die in dies]
+            recovery = Recovery.REDUNDANT_EXPERTS
             if self._node.experts is not None and isinstance(instance, DecodeInstance):
-                places = self._node.placement.dies_of(self._node.places[instance.name])
-                lost = [places.index(DieId(npu, die)) for die in dies]
-                cost.recovery = self._node.experts.lose(instance, lost, fault.until_s)
-            instance.stall(recovery_time(fault.kind, cost.recovery))
+                recovery = self._node.experts.lose(instance, lost, fault.until_s)
+            cost.still_s = recovery_time(fault.kind, recovery, self._role(instance, lost[-1]))
+            instance.stall(cost.still_s)
+
+    def _role(self, instance: PrefillInstance | DecodeInstance, die: int) -> DieRole:
+        experts = self._node.cost.decode.parallelism.expert_dies
+        if instance.pool != "decode" or not experts:
+            return DieRole.COLOCATED
+        return DieRole.EXPERT if die < experts else DieRole.ATTENTION
 
     def _lose_die(
         self,
@@ -139,10 +145,10 @@ class FaultInjector:
         if instance.pool == "prefill":  # all dies share every sequence, so that a sequence is lost only once
             dies = dies[:1]
         of_prefill = instance.pool == "prefill"
-        tp = 1 if of_prefill else self._node.cost.decode.parallelism.attention_tp
-        held = len(places) if of_prefill else self._node.groups_of(instance.npus)
-        for group in sorted({places.index(DieId(npu, die)) // tp for die in dies}):
-            if group >= held:  # a die with experts only: no KV is lost, and all of the instance waits
+        division = self._node.cost.decode.parallelism
+        tp, first = (1, 0) if of_prefill else (division.attention_tp, division.expert_dies)
+        for group in sorted({(places.index(DieId(npu, die)) - first) // tp for die in dies}):
+            if group < 0:  # a die with experts only: no KV is lost, and all of the instance waits
                 continue
             hit, tokens = instance.lose_die(group, share)
             cost.hit += hit

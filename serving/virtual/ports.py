@@ -57,7 +57,7 @@ class Movers(Protocol):
 
 
 class InstancePort(Protocol):
-    """One prefill, decode or aggregated instance, as gateways and the cluster see it."""
+    """One instance of an engine pool, as gateways and the cluster see it."""
 
     name: ReplicaId
     pool: str

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hardware.faults import DURATIONS, Fault, FaultKind, Recovery, recovery_time
+from hardware.faults import DURATIONS, Fault, FaultKind, recovery_time
 from serving.errors import LedgerError
 from serving.faults.schedule import choose
 from serving.ids import ReplicaId
@@ -33,8 +33,7 @@ class FaultCost:
     npus: int = 0
     """NPUs of the instances that are stalled until recovery."""
     still_s: float = 0.0
-    """Duration of that stall [s]; 0 = as long as `recovery` takes."""
-    recovery: Recovery = Recovery.REDUNDANT_EXPERTS
+    """Duration of that stall [s]."""
 
 
 class ProcessFaults:

@@ -62,9 +62,9 @@ class SkewedRouting:
 
     layers = DRAWN_LAYERS
 
-    def __init__(self, experts: int, seed: int, name: str) -> None:
+    def __init__(self, experts: int, seed: int, name: str, spread: float = SLICE_SPREAD) -> None:
         self.experts = experts
-        self._slices = StepVariation(SLICE_SPREAD, 0.0, 1.0, seed, f"{name}/routing")
+        self._slices = StepVariation(spread, 0.0, 1.0, seed, f"{name}/routing")
         deal = StepVariation(1.0, 0.0, 1.0, seed, "popularity")
         scores = [NormalDist().inv_cdf((place + 0.625) / (experts + 0.25)) for place in range(experts)]
         self._popularity: list[list[float]] = []

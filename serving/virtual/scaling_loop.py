@@ -8,7 +8,7 @@ from serving.config.scaling import AutoscalerConfig, SloConfig
 from serving.scaling.core.autoscaler import make_scaler
 from serving.scaling.core.decision import LedgerEntry, Scaler
 from serving.scaling.core.fleet import ScalingFleet
-from serving.scaling.core.fleet_values import Decided, FleetEvent, FleetLooked, SetTarget, TargetAccepted
+from serving.scaling.core.fleet_values import Decided, FleetEvent, FleetPolled, SetTarget, TargetAccepted
 from serving.virtual.cluster_snapshot import virtual_sizes
 from serving.virtual.result import ScaleRecord
 from serving.virtual.scaling_signals import SignalReader
@@ -41,7 +41,7 @@ class ScalingDriver:
 
     def _look(self, _: object) -> None:
         node = self._node
-        self._tell(FleetLooked(self._reader.look()))
+        self._tell(FleetPolled(self._reader.look()))
         changes = self._scaler.decide(self._reader.signals(self.fleet)).changes
         if changes:
             self._tell(Decided(changes))

@@ -63,16 +63,18 @@ class SignalReader:
 
     def signals(self, fleet: ScalingFleet) -> ScalingSignals:
         """Signals for a scaler from the last snapshot; advances the tally, see `TrafficTally.traffic`."""
-        node, sight = self._node, fleet.sight
+        node, snapshot = self._node, fleet.snapshot
         now, book, parts = node.queue.now, node.book, node.parts
         traffic = book.tally.traffic(book.rows, book.tokens_out, [one.waiting() for one in node.gateways], now)
         if parts is not None:
-            sight = replace(sight, deployments={**sight.deployments, "decode": self._instances.deployments["decode"]})
-        told = scaling_signals(self._config, sight, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
+            snapshot = replace(
+                snapshot, deployments={**snapshot.deployments, "decode": self._instances.deployments["decode"]}
+            )
+        told = scaling_signals(self._config, snapshot, traffic, self._abilities, self._cache(), fleet.room, {}, _TIME)
         if parts is None:
             return told
         pools = tuple(self._in_parts(parts, one) if one.pool == "decode" else one for one in told.pools)
-        free = max(0, told.npus_total - fleet.room.used(fleet.sight).npus)
+        free = max(0, told.npus_total - fleet.room.used(fleet.snapshot).npus)
         return structs.replace(told, pools=pools, npus_free=free)
 
     def _cache(self) -> CacheReading:

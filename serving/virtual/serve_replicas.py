@@ -29,6 +29,7 @@ from serving.instance.core.life import (
     Stored,
     Wake,
 )
+from serving.values.pool_kinds import ENGINE_POOLS, POOL_KINDS
 from serving.virtual.decode import DecodeInstance
 from serving.virtual.event_queue import EventQueue
 from serving.virtual.memory_pool import VirtualPool
@@ -110,7 +111,7 @@ class WarmProcesses:
 
 # The model of Ray Serve's controller.
 
-_FIRST_SERVED = ("decode", "prefill", "aggregated")
+_FIRST_SERVED = sorted(ENGINE_POOLS, key=lambda pool: POOL_KINDS[pool].prefills)
 """Pools in the order in which they get NPUs that have become free: requests that already generate take precedence. An
 assumption, since Ray guarantees no order among waiting replicas."""
 

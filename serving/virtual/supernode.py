@@ -148,7 +148,7 @@ class Supernode:
         for gateway in self.gateways:
             gateway.instance_lost(name)
 
-    def move_instance(self, instance: DecodeInstance, npus: tuple[NpuId, ...]) -> None:
+    def move_instance(self, instance: DecodeInstance, npus: tuple[NpuId, ...], pause_s: float) -> None:
         """Resize a decode instance to these NPUs, with a pause, and report its new capacity to the gateways."""
         name = instance.name
         self.places[name] = npus
@@ -156,7 +156,7 @@ class Supernode:
         ends = self._ends("decode", npus)
         self.network.leave(name)
         self.network.join(name, ends, len(npus))
-        instance.resize(len(ends), len(npus), self.config.simulation.resize_pause_s)
+        instance.resize(len(ends), len(npus), pause_s)
         if self.experts is not None:
             self.experts.resize(instance)
         if not instance.silent:
@@ -170,13 +170,13 @@ class Supernode:
     def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
         """The dies of an instance that send and receive handoffs: of a decode instance, the first of each group.
 
-        Dies with experts only are the last ones.
+        Dies with experts only are the first ones, so that the others can grow and shrink.
         """
         dies = self.placement.dies_of(npus)
         if pool == "prefill":
             return dies
         division = self.cost.decode.parallelism
-        return dies[: len(dies) - division.expert_dies : division.attention_tp]
+        return dies[division.expert_dies :: division.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
         """Drain an instance: it accepts no new sequences, and every gateway receives its status."""
@@ -292,6 +292,11 @@ class Supernode:
         if isinstance(instance, AggregatedInstance):
             return self.aggregated
         return self.prefills if isinstance(instance, PrefillInstance) else self.decodes
+
+    @property
+    def decoding(self) -> list[DecodeInstance | AggregatedInstance]:
+        """Instances that are up and decode."""
+        return [*self.decodes, *self.aggregated]
 
     @property
     def everyone(self) -> list[PrefillInstance | DecodeInstance]:

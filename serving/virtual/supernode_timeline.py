@@ -1,8 +1,7 @@
 """Samples of the whole supernode at regular intervals."""
 
 from hardware.spec.catalog import CLOUDMATRIX384
-from serving.virtual.aggregated import AggregatedInstance
-from serving.virtual.decode import DecodeInstance
+from serving.values.pool_kinds import POOL_KINDS
 from serving.virtual.result import SimulatedPoint
 from serving.virtual.supernode import Supernode
 
@@ -48,9 +47,9 @@ class Timeline:
             meter = instance.meter
             meter.peak_kv_share = max(meter.peak_kv_share, used[instance.name] / instance.kv_blocks)
         span = max(1, busy) * (passed_s or self.step_s)
-        # An aggregated instance has a queue of prompts; its other values are added to those of decode.
-        decodes: list[DecodeInstance | AggregatedInstance] = [*node.decodes, *node.aggregated]
-        prefills = [*node.prefills, *node.aggregated]
+        # An instance that does both has a queue of prompts; its other values are added to those of decode.
+        decodes = node.decoding
+        prefills = [one for one in node.everyone if POOL_KINDS[one.pool].prefills]
         if node.pool is not None and (due := node.pool.next_tick()) is not None and due <= node.queue.now:
             node.pool.tick(node.queue.now)
         self.points.append(

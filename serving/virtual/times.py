@@ -18,7 +18,7 @@ class TableTimes:
 
     def __init__(self, cost: CostModel, config: SimulationConfig, prefill_dies: int, decode_dies: int) -> None:
         self._prefill_dies = prefill_dies
-        self._perfect = config.expert_balance == "perfect"
+        self._imbalance = config.prefill_imbalance
         self._cost = cost
         self._drafts = config.drafts
         self._decode_dies = decode_dies
@@ -28,7 +28,7 @@ class TableTimes:
 
     def prefill(self, tokens: float, attended_tokens: float, largest: float = 0.0) -> float:
         """Duration of a prefill step [s]; see `StepDurations`."""
-        load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._perfect, largest=largest)
+        load = PrefillLoad(tokens, attended_tokens, self._prefill_dies, self._imbalance, largest=largest)
         return self._cost.prefill_step_s(load)
 
     def decode(

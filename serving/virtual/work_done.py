@@ -18,6 +18,7 @@ from hardware.cost.trust import both_trusts, decode_trust, engine_text_of, prefi
 from serving.config.engine import PoolConfig
 from serving.config.serve import ServeConfig
 from serving.ids import ReplicaId
+from serving.values.pool_kinds import POOL_KINDS, kinds_of
 from serving.virtual.ports import WorkDone
 from serving.virtual.result import ACCURACY, ENGINE, InstanceTotals, RequestColumns, SimulatedPoint
 
@@ -78,7 +79,7 @@ class BestRates:
     def work_s(self, pool: str, done: WorkDone) -> float:
         """Time that the work takes at the best rate [s]."""
         prompt = self._prefill_s(done.prompt_tokens, done.attended_tokens)
-        if pool == "prefill":
+        if not POOL_KINDS[pool].decodes:
             return prompt
         fed = (done.forward_tokens - done.prompt_tokens) / (1 + self.config.simulation.drafts)
         return prompt + fed * self.tokens_per_step * self.decode_token_s
@@ -86,21 +87,21 @@ class BestRates:
     def _prefill_s(self, tokens: int, attended: float) -> float:
         if not tokens:
             return 0.0
-        pool, perfect = prompts_pool(self.config), self.config.simulation.expert_balance == "perfect"
+        pool, balance = prompts_pool(self.config), self.config.simulation.prefill_imbalance
         sizes = {pool.max_step_tokens * part for part in _PARTS}
         sizes |= {float(min(size, pool.max_step_tokens)) for size in _CHUNKS}
-        loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, perfect) for size in sorted(sizes)]
+        loads = [PrefillLoad(size, size * attended / tokens, pool.dies_per_instance, balance) for size in sorted(sizes)]
         return tokens * min(self.cost.prefill_step_s(one) / one.tokens for one in loads)
 
 
 def prompts_pool(config: ServeConfig) -> PoolConfig:
     """The pool that computes prompts."""
-    return config.pools.get("prefill", config.aggregated)
+    return next(config.pools[kind.name] for kind in kinds_of(config.serving.mode) if kind.prefills)
 
 
 def answers_pool(config: ServeConfig) -> PoolConfig:
     """The pool that generates."""
-    return config.pools.get("decode", config.aggregated)
+    return next(config.pools[kind.name] for kind in kinds_of(config.serving.mode) if kind.decodes)
 
 
 def best_rates(cost: CostModel, config: ServeConfig, rows: RequestColumns) -> BestRates:
@@ -191,11 +192,11 @@ def accuracy(
     )  # fmt: skip
     dies = prompts_pool(config).dies_per_instance
     chunk = sum(one.prompt_tokens for one in instances if one.pool != "decode") / steps / dies
-    if config.serving.mode == "aggregated":  # most steps only decode: a chunk is a prompt, or what a step takes
-        chunk = min(config.aggregated.max_step_tokens, sum(rows.prompt_tokens) / len(rows)) / dies
+    if config.one_pool:  # most steps only decode: a chunk is a prompt, or what a step takes
+        chunk = min(prompts_pool(config).max_step_tokens, sum(rows.prompt_tokens) / len(rows)) / dies
     cached = round(min(0.999, sum(rows.cached_tokens) / max(1, prompts)), 3)
     prefill = prefill_trust(cost, round(chunk), round(prompts / len(rows)), dies=dies, reuse=cached)
     trust = both_trusts(decode, prefill)
-    if config.serving.mode == "aggregated":
+    if config.one_pool:
         trust += MIXED
     return found | {ACCURACY: trust}

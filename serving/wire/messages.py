@@ -20,6 +20,13 @@ from serving.values.orders import Add, Adopt, Cancel, Release, Submission
 from serving.values.visit_times import StepTime, VisitTimes
 
 PROTOCOL = 9
+"""Version of the frames; a link needs the same one on both sides.
+
+Raise it with every change of a frame, or of a struct inside one, that the other side must not misread or ignore.
+Structs are sent as arrays: code that does not know a field appended with a default ignores it in silence; any other
+change is misread or refused. An upgrade to another number replaces all parties at once (`launch/rollout.py`); with an
+unchanged one, old and new code exchange frames until the upgrade is complete.
+"""
 LINK_CHANNEL = Channel("link", PROTOCOL, frozenset({"gateway"}))
 MAX_FRAME_BYTES = 32 << 20
 """Larger frames are refused: a 1 M token prompt takes 5 MiB."""

@@ -30,7 +30,7 @@ from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.torch_executor import TorchExecutor
 from serving.instance.live.compute_torch import end_idle_workers
 from serving.instance.live.engine_loop import EngineLoop
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.kv_layout import KvDtype
 from serving.model.loader import load_model
@@ -79,7 +79,7 @@ def make_executor(
     return TorchExecutor(loaded, cache), loaded
 
 
-def engine_loop(engine: EngineCalls, executor: Any, on_news: Callable[[list[LoopNews]], None]) -> EngineLoop:
+def engine_loop(engine: EngineCalls, executor: Any, on_news: Callable[[list[LoopEvent]], None]) -> EngineLoop:
     """The loop that serves, over an engine without links to others."""
     transport = FakeTransport(FakeFabric(), ReplicaId("bench"), FakeExecutor(1, BLOCK_TOKENS))
     return EngineLoop(engine, executor, transport, WallClock(), on_news)
@@ -169,7 +169,7 @@ class BareEngine:
         begun_ones: set[SequenceId] = set()
         enough = threading.Event()
 
-        def told(news: list[LoopNews]) -> None:
+        def told(news: list[LoopEvent]) -> None:
             events = [item for item in news if isinstance(item, Tokens)]
             begun_ones.update(event.sequence_id for event in events)
             tokens = sum(len(event.tokens) for event in events)

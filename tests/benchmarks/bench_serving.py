@@ -32,7 +32,7 @@ from serving.gateway.api.settings import ServedModel
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.model.config import read_architecture
 from serving.model.size import weight_bytes
 from serving.values.orders import Add
@@ -216,7 +216,7 @@ def gaps_s(model: Path, batch: int) -> list[float]:
     ended: list[float] = []
     executor._engine.step = timed(executor._engine.step, begun, ended)  # type: ignore[method-assign]
     engine = EngineCalls(EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 1024, batch), blocks)
-    events: list[LoopNews] = []
+    events: list[LoopEvent] = []
     loop = engine_loop(engine, executor, events.extend)
     for index in range(batch):
         prompt = tuple((index * 7 + position) % 4000 for position in range(STEP_PROMPT))

@@ -16,7 +16,7 @@ from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.instance.live.compute_torch import end_idle_workers
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model
 from serving.values.news import Tokens
@@ -69,7 +69,7 @@ class GrammarEngine:
         streams = [Stream() for _ in asks]
         done = threading.Event()
 
-        def told(news: list[LoopNews]) -> None:
+        def told(news: list[LoopEvent]) -> None:
             now = time.perf_counter()
             for item in news:
                 if isinstance(item, Tokens):

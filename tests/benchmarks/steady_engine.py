@@ -25,7 +25,7 @@ from serving.ids import NodeId, ReplicaId, SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.instance.live.compute_torch import end_idle_workers
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.model.kv_cache import KvCache
 from serving.model.loader import DtypeName, load_model, product_forms
 from serving.values.group import RankRole, RegroupOrder
@@ -150,7 +150,7 @@ class SteadyEngine:
         """CPU seconds of this process in this many idle seconds."""
         return _cpu_s(seconds)
 
-    def _told(self, news: list[LoopNews]) -> None:
+    def _told(self, news: list[LoopEvent]) -> None:
         tokens = [item for item in news if isinstance(item, Tokens)]
         self._begun.update(item.sequence_id for item in tokens)
         if tokens:

@@ -36,7 +36,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     following = told()
     monkeypatch.setattr(experts, "ask_gateway", lambda *_: next(following))
-    monkeypatch.setattr(experts, "LOOK_S", 0.001)
+    monkeypatch.setattr(experts, "POLL_S", 0.001)
     return answers
 
 

@@ -156,5 +156,5 @@ def test_who_asks_the_board_again_and_again_takes_one_thread(store: SilentStore)
 
 def test_a_board_that_finds_nobody_takes_a_thread_for_each(store: SilentStore) -> None:
     cluster = RayCluster("app", ["decode"], with_cache=True)
-    ask_thrice(lambda: cluster.look(ClusterSnapshot(0.0)), ClusterSilentError)
+    ask_thrice(lambda: cluster.poll(ClusterSnapshot(0.0)), ClusterSilentError)
     assert len(store.asked) == 4, "Serve's controller, the nodes, membership, the KV-cache pool's controller"

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from serving.cluster import shutdown as module
-from serving.cluster.shutdown import close_logs, farewell
+from serving.cluster.shutdown import announce_shutdown, close_logs
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """A twentieth of the usual waits, in the same proportion."""
-    for name in ("LOOK_S", "SILENT_S", "FAREWELL_S", "REACH_S", "LOGS_S"):
+    for name in ("POLL_S", "SILENT_S", "ANNOUNCE_S", "REACH_S", "LOGS_S"):
         monkeypatch.setattr(module, name, getattr(module, name) / 20)
 
 
@@ -40,7 +40,7 @@ class Gateways:
         self.end = threading.Event()
 
     def tell(self, seconds: float) -> int:
-        """Behave like `farewell.Tell`."""
+        """Behave like `shutdown.Tell`."""
         self.told.append(seconds)
         if not self.running or self.end.wait(seconds):
             return 0
@@ -52,7 +52,7 @@ def run(drain_s: float, asker: Asker, tell: Callable[[float], int]) -> tuple[lis
     """Run the shutdown. Returns: the printed lines, and its duration [s]."""
     said: list[str] = []
     begun = time.monotonic()
-    farewell(drain_s, asker, tell, said.append)
+    announce_shutdown(drain_s, asker, tell, said.append)
     return said, time.monotonic() - begun
 
 
@@ -70,7 +70,7 @@ def test_what_runs_ends_by_itself() -> None:
         said.append(line)
         gateways.end.set()
 
-    farewell(30.0, Asker(), gateways.tell, say)
+    announce_shutdown(30.0, Asker(), gateways.tell, say)
     (line,) = said
     assert "for 30 s; Ctrl-C stops now" in line
 

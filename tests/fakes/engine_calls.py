@@ -32,7 +32,7 @@ class EngineCalls(InstanceEngine):
         super().__init__(settings, num_blocks)
         self.driven: e.EngineOn = self.on
         """Takes the events; may be replaced by one that records them."""
-        self._news: list[e.EngineNews] = []
+        self._news: list[e.EngineMessage] = []
 
     def tell(self, event: e.EngineEvent, now: float) -> Orders:
         """Deliver any event. Effects: outgoing events are kept."""
@@ -53,7 +53,7 @@ class EngineCalls(InstanceEngine):
                     self._news.append(effect)
         return told
 
-    def take_events(self) -> tuple[e.EngineNews, ...]:
+    def take_events(self) -> tuple[e.EngineMessage, ...]:
         """All outgoing events since the last call."""
         news, self._news = tuple(self._news), []
         return news

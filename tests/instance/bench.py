@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from serving.ids import BlockHash, NodeId, ReplicaId, SequenceId
 from serving.instance.core.events import (
-    EngineNews,
+    EngineMessage,
 )
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.values.prefix_hash import prefix_hashes
@@ -49,7 +49,7 @@ class Bench:
         self.engine.check()
         return plan
 
-    def step(self) -> tuple[EngineNews, ...]:
+    def step(self) -> tuple[EngineMessage, ...]:
         plan = self.begin()
         if plan is not None:
             self.engine.step_finished(self.executor.execute(plan), self.now)

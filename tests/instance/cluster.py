@@ -14,7 +14,7 @@ from serving.gateway.core.request_journal import Commands, SequenceJournal
 from serving.gateway.core.route_decision import InstanceView
 from serving.gateway.core.router import route_decode, route_prefill
 from serving.ids import NodeId, ReplicaId
-from serving.instance.core.events import EngineNews, HandoffClosed, HandoffReady
+from serving.instance.core.events import EngineMessage, HandoffClosed, HandoffReady
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.values.jobs import Fail
 from serving.values.news import FailKind, Leaving, News, Prefilled, Refused, Tokens
@@ -170,7 +170,7 @@ class Cluster:
 
     # ---- the links -----------------------------------------------------------------------------------------------
 
-    def _news(self, instance: FakeInstance, event: EngineNews) -> None:
+    def _news(self, instance: FakeInstance, event: EngineMessage) -> None:
         if isinstance(event, HandoffClosed):
             instance.transport.withdraw(event.ticket_id)
             return
@@ -182,7 +182,7 @@ class Cluster:
             news: News = Prefilled(event.first, replace(ticket, drafts=event.drafts))
         else:
             news = event
-        self._carry_out(record, record.journal.on_news(news))
+        self._carry_out(record, record.journal.on_instance_event(news))
 
     def _carry_out(self, record: Record, commands: Commands) -> None:
         for command in commands:
@@ -258,7 +258,7 @@ class Cluster:
             refused = engine.adopt(order.spec, order.ticket, self.now)
         if refused is not None:
             assert not isinstance(refused, Refused) or refused.kind is not FailKind.ENGINE, refused
-            self._carry_out(record, record.journal.on_news(refused))
+            self._carry_out(record, record.journal.on_instance_event(refused))
 
     def _views(self, *roles: EngineRole) -> list[InstanceView]:
         views = []

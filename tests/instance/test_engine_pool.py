@@ -5,7 +5,7 @@ from msgspec import structs
 
 from serving.errors import LedgerError
 from serving.ids import SequenceId
-from serving.instance.core.events import EngineNews
+from serving.instance.core.events import EngineMessage
 from serving.instance.core.settings import EngineRole
 from serving.values.news import Tokens
 from serving.values.pool_outcome import FetchReport, MissReason
@@ -162,7 +162,7 @@ def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_
     bench.act()
     bench.fetch()
     bench.engine.drain()
-    events: list[EngineNews] = []
+    events: list[EngineMessage] = []
     for _ in range(60):  # no block is stored for this long
         plan = bench.act().plan
         if plan is not None:

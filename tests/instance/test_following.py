@@ -8,7 +8,7 @@ import pytest
 
 from serving.errors import EngineError, LedgerError
 from serving.ids import SequenceId
-from serving.instance.core.events import EngineNews
+from serving.instance.core.events import EngineMessage
 from serving.instance.core.settings import EngineRole
 from serving.values.news import Tokens
 from serving.values.pool_outcome import FetchReport
@@ -45,7 +45,7 @@ def followed(bench: Bench, run: Callable[[], StepResult]) -> tuple[Orders, Calla
     return action, following
 
 
-def output_of(name: str, events: tuple[EngineNews, ...]) -> tuple[int, ...]:
+def output_of(name: str, events: tuple[EngineMessage, ...]) -> tuple[int, ...]:
     mine = [event for event in events if isinstance(event, Tokens) and event.sequence_id == name]
     return tuple(token for event in mine for token in event.tokens)
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from serving.ids import SequenceId
-from serving.instance.core.events import EngineNews, HandoffReady
+from serving.instance.core.events import EngineMessage, HandoffReady
 from serving.instance.core.settings import EngineRole
 from serving.values.news import Tokens
 from serving.values.sequence import DraftUse
@@ -21,7 +21,7 @@ def bench(drafts: int = 3, percent: int = 100, role: EngineRole = EngineRole.AGG
     return made
 
 
-def tokens_of(events: tuple[EngineNews, ...]) -> tuple[int, ...]:
+def tokens_of(events: tuple[EngineMessage, ...]) -> tuple[int, ...]:
     return tuple(token for event in events if isinstance(event, Tokens) for token in event.tokens)
 
 
@@ -33,8 +33,8 @@ def share_of(one: Bench, name: str = "a") -> SequenceStep:
     return step
 
 
-def finish(one: Bench) -> tuple[EngineNews, ...]:
-    events: tuple[EngineNews, ...] = ()
+def finish(one: Bench) -> tuple[EngineMessage, ...]:
+    events: tuple[EngineMessage, ...] = ()
     for _ in range(200):
         events += one.step()
         if one.engine.idle():

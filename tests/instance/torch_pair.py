@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from serving.ids import BlockId, NodeId, ReplicaId, SequenceId
-from serving.instance.core.events import EngineNews, HandoffReady, PullOrder
+from serving.instance.core.events import EngineMessage, HandoffReady, PullOrder
 from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.torch_executor import TorchExecutor
@@ -34,7 +34,7 @@ class TorchSide:
         self.executor = make(model, self.cache)
         self.engine = EngineCalls(settings, blocks)
 
-    def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineNews, ...]]:
+    def step(self, now: float) -> tuple[tuple[PullOrder, ...], tuple[EngineMessage, ...]]:
         """One action, with its step if it has one."""
         action = self.engine.next_action(now)
         if action.plan is not None:
@@ -53,7 +53,7 @@ class Told:
     prefix_hits: int = 0
     most_blocks: int = 0
 
-    def take(self, event: EngineNews) -> None:
+    def take(self, event: EngineMessage) -> None:
         news = event.first if isinstance(event, HandoffReady) else event
         if isinstance(news, Tokens):
             self.output.setdefault(news.sequence_id, []).extend(news.tokens)

@@ -6,7 +6,7 @@ from typing import Any
 from serving.gateway.core.events import GatewayEvent, Look
 from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, SequenceId
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.instance.live.instance_server import InstanceServer
 from serving.values.instances import Status
 from serving.wire import messages as m
@@ -44,7 +44,7 @@ def hang_up(server: InstanceServer, connection: Any) -> None:
     server._on_closed(connection, "cut")
 
 
-def tell(server: InstanceServer, news: Iterable[LoopNews]) -> None:
+def tell(server: InstanceServer, news: Iterable[LoopEvent]) -> None:
     """Send events to the gateways that own their sequences."""
     server._dispatch(news)
 

@@ -9,7 +9,7 @@ from serving.ids import ReplicaId, SequenceId
 from serving.instance.core.events import EngineEffect, EngineEvent, NextStep
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.live.engine_loop import EngineLoop
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.values.orders import Add, Adopt, Cancel, Release
 from serving.values.sequence import HandoffTicket, SamplingParams, SequenceSpec
 from tests.fakes.engine_calls import EngineCalls
@@ -29,7 +29,7 @@ class Rig:
         self.engine = EngineCalls(settings, BLOCKS)
         self.executor = FakeExecutor(BLOCKS, BLOCK_TOKENS)
         self.transport = FakeTransport(fabric, ReplicaId(name), self.executor)
-        self.news: list[LoopNews] = []
+        self.news: list[LoopEvent] = []
         self.steps: list[tuple[int, float]] = []
         self.told: list[EngineEvent] = []
         """Events that the engine received from outside."""

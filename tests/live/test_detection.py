@@ -54,14 +54,14 @@ async def test_a_pair_whose_path_is_broken_is_avoided_and_all_others_go_on(
     assert broken.engine.snapshot(0.0).handoffs_out_total > 0
     replica = broken.place.replica
     transport_of(target)._faults = lambda peer, nbytes: None if peer == replica else 0.0
-    troubles = pools.backend.core.instances.trouble
-    await until(lambda: replica in troubles(target.place.replica).lost, "the gateway knows")
+    path_faults = pools.backend.core.instances.path_fault
+    await until(lambda: replica in path_faults(target.place.replica).lost, "the gateway knows")
     before = broken.engine.snapshot(0.0).handoffs_out_total
     await finish(pools, [asyncio.create_task(pools.ask(ask)) for ask in ASKS], reference)
     assert broken.engine.snapshot(0.0).handoffs_out_total == before
     assert target.facts()["handoff_failures_total"] == 0, "nothing was even tried"
     transport_of(target)._faults = None
-    await until(lambda: not troubles(target.place.replica).lost, "dummies have found it whole again")
+    await until(lambda: not path_faults(target.place.replica).lost, "dummies have found it whole again")
     async with asyncio.timeout(
         PATIENCE_S
     ):  # an instance that looked slow because of a pause gets work once the measurement expires

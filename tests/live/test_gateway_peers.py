@@ -54,9 +54,9 @@ class Gateway:
 @contextlib.asynccontextmanager
 async def gateways(count: int) -> AsyncIterator[list[Gateway]]:
     every = [Gateway(rank) for rank in range(count)]
-    every[0].peers.hear({one.name: one.address for one in every})
+    every[0].peers.set_peers({one.name: one.address for one in every})
     for one in every[1:]:
-        one.peers.hear({every[0].name: every[0].address})
+        one.peers.set_peers({every[0].name: every[0].address})
     try:
         yield every
     finally:
@@ -82,7 +82,7 @@ async def test_who_is_asked_learns_of_who_asks() -> None:
         late = Gateway(2)
         try:
             late.took(5)
-            late.peers.hear({one.name: one.address, two.name: two.address})
+            late.peers.set_peers({one.name: one.address, two.name: two.address})
             assert set(await late.shown()) == {"0", "1", "2"}
             assert (await one.shown())["2"] == (await two.shown())["2"] == 5.0, "no board has told them"
         finally:
@@ -114,7 +114,7 @@ async def test_a_stranger_learns_nothing() -> None:
     async with gateways(1) as (one,):
         stranger = Gateway(1, secret="guess")
         try:
-            stranger.peers.hear({one.name: one.address})
+            stranger.peers.set_peers({one.name: one.address})
             assert set(await stranger.shown()) == {"1"}
             assert set(await one.shown()) == {"0"}
         finally:
@@ -131,7 +131,7 @@ async def test_bytes_of_a_stranger_end_the_connection(sent: bytes) -> None:
 
 
 async def test_first_scrape_waits_for_the_board_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_peers, "FIRST_NEWS_S", 0.05)
+    monkeypatch.setattr(gateway_peers, "FIRST_REPLY_S", 0.05)
     alone = Gateway(0)
     try:
         assert set(await asyncio.wait_for(alone.shown(), 60.0)) == {"0"}
@@ -204,5 +204,5 @@ async def test_one_gateway_speaks_for_what_all_see() -> None:
     async with gateways(2) as (one, other):
         assert await one.peers.first(one.name)
         assert not await other.peers.first(other.name)
-        other.peers.hear({})
+        other.peers.set_peers({})
         assert await other.peers.first(other.name), "the first one is not there any more"

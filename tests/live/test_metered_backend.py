@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from serving.errors import LinkError, OverloadedError
 from serving.gateway.live.traffic_report import MeteredBackend
 from serving.values.signals import Traffic
-from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
+from serving.values.traffic import BoardReply, GatewayReport, TrafficMeter
 from tests.live.harness import Pools, collect, small_config, until
 from tests.live.workload import GREEDY, Ask, tokens
 
@@ -88,13 +88,13 @@ async def test_counts_are_those_of_all_gateways(checkpoint: Path, shm: Path) -> 
     async with Pools(small_config(checkpoint), shm) as pools:
         backend = metered(pools)
         assert (backend.gateways, backend.counts()) == (1, {"running": 0, "queued": 0, "sequences": 0})
-        backend.hear(BoardNews({"decode": 7}, others=2, others_running=3, others_queued=4))
+        backend.on_reply(BoardReply({"decode": 7}, others=2, others_running=3, others_queued=4))
         assert (backend.gateways, backend.counts()) == (3, {"running": 3, "queued": 4, "sequences": 0})
         assert backend.targets == {"prefill": 1, "decode": 7}
         for now in (10.0, 12.0):
             backend.unheard(now)
         assert backend.board_silent_s(15.0) == 5.0
-        backend.hear(BoardNews({"decode": 7}, others=2, others_running=3, others_queued=4))
+        backend.on_reply(BoardReply({"decode": 7}, others=2, others_running=3, others_queued=4))
         assert backend.board_silent_s(16.0) is None
         await pools.start("prefill", "decode")
         left = backend.submit(pools.job(ask(50, output=900)))

@@ -11,7 +11,7 @@ from serving.errors import UnavailableError
 from serving.gateway.live.backend import LiveBackend
 from serving.gateway.live.traffic_report import MeteredBackend
 from serving.ids import GatewayId, NodeId, ReplicaId
-from serving.values.traffic import BoardNews, TrafficMeter
+from serving.values.traffic import BoardReply, TrafficMeter
 from serving.wire import messages as m
 from tests.gateway.core.bench import IDLE, GatewayBench, job
 from tests.live import by_hand
@@ -60,7 +60,7 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
             replica=replica,
             incarnation="first",
             status=None,
-            heard_at=0.0,
+            received_at=0.0,
             up=True,
             welcome=welcome,
             send=lambda order: True,
@@ -69,7 +69,7 @@ async def test_a_system_that_sleeps_is_ready_where_a_request_wakes_it(
         by_hand.link_up(backend, replica, link)
         by_hand.arrive(backend, link, replace(IDLE, draining=state == "draining"))
     assert metered.ready() is (state == "up"), "no board has said that a pool sleeps"
-    metered.hear(BoardNews(dict.fromkeys(asleep, 0), asleep=asleep))
+    metered.on_reply(BoardReply(dict.fromkeys(asleep, 0), asleep=asleep))
     ready = metered.ready()
     try:
         generation = metered.submit(job())

@@ -21,7 +21,7 @@ from serving.gateway.live.backend import LiveBackend
 from serving.ids import GatewayId, NodeId, ReplicaId, RequestId, SequenceId
 from serving.instance.core.events import EngineEvent, HandoffClosed, HandoffReady
 from serving.instance.core.settings import EngineRole
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.instance.live.instance_server import InstanceServer
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob
@@ -51,7 +51,7 @@ class Wire:
         self.gate, self.node = gate, node
         self.replica, self.welcome, self.status = node.replica, node.welcome, cast("Status | None", None)
         self.incarnation = f"{id(node):x}"
-        self.heard_at = node.now()
+        self.received_at = node.now()
         self._down: deque[bytes] = deque()
         self._up: deque[bytes] = deque()
         self.far_end = cast(Any, _FarEnd(self._answer))
@@ -84,7 +84,7 @@ class Wire:
 
     def _at_gateway(self, body: bytes) -> None:
         message = m.decode_to_gateway(body)
-        self.heard_at = self.node.now()
+        self.received_at = self.node.now()
         if isinstance(message, Status):
             self.status = message
         by_hand.arrive(self.gate, self, message)
@@ -125,7 +125,7 @@ class Node:
         self.server = InstanceServer(self.welcome, "", None, lambda: cast(Any, SimpleNamespace(lost=(), late=())))
         by_hand.serve(self.server, self)
         self._posted: deque[EngineEvent] = deque()
-        self._news: list[LoopNews] = []
+        self._news: list[LoopEvent] = []
 
     # ---- what a server knows of its engine loop
 

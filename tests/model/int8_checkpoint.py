@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
-from serving.tools.quantize.writer import quantised_config
+from serving.tools.quantize.quantize_run import quantised_config
 from tests.model.random_checkpoint import write_random_checkpoint
 
 OUT = "model.layers.0.self_attn.o_proj.weight"

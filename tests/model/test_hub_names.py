@@ -8,8 +8,7 @@ from huggingface_hub import constants, hf_hub_download
 
 from serving.config.model import HubReference
 from serving.errors import ModelError
-from serving.model.hub import fetch
-from serving.model.hub_headers import names_checked
+from serving.model.hub import fetch, names_checked
 from tests.fakes.hub import NAME, FakeHub, fake_hub
 from tests.model.random_checkpoint import write_random_checkpoint
 

@@ -8,8 +8,7 @@ import pytest
 
 from docs.printed.animation.__main__ import PICTURE, TIMELINE
 from docs.printed.animation.draw import Motion, draw
-from docs.printed.animation.story import story_of, wrapped
-from docs.printed.animation.timeline import Timeline, npu_letters
+from docs.printed.animation.story import Timeline, npu_letters, story_of, wrapped
 from tests.pages import ROOT
 
 RUN = msgspec.json.decode(TIMELINE.read_bytes(), type=Timeline)

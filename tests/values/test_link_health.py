@@ -132,11 +132,11 @@ TestLinkMachine = LinkMachine.TestCase
 
 
 def test_instances_that_cannot_reach_each_other_are_avoided() -> None:
-    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(), D2: PathFault(late=(P0,))}
-    assert decodes_to_avoid(P0, troubles) == (D0, D2)
-    assert decodes_to_avoid(P1, troubles) == decodes_to_avoid(P0, {}) == ()
-    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(late=(P0,))}
-    assert decodes_to_avoid(P0, troubles) == (D0,), "slow ones are used when all others are lost"
-    troubles = {D0: PathFault(lost=(P0,)), D1: PathFault(lost=(P0, P1))}
-    assert prefills_to_avoid([P0, P1], troubles) == (P0,)
+    path_faults = {D0: PathFault(lost=(P0,)), D1: PathFault(), D2: PathFault(late=(P0,))}
+    assert decodes_to_avoid(P0, path_faults) == (D0, D2)
+    assert decodes_to_avoid(P1, path_faults) == decodes_to_avoid(P0, {}) == ()
+    path_faults = {D0: PathFault(lost=(P0,)), D1: PathFault(late=(P0,))}
+    assert decodes_to_avoid(P0, path_faults) == (D0,), "slow ones are used when all others are lost"
+    path_faults = {D0: PathFault(lost=(P0,)), D1: PathFault(lost=(P0, P1))}
+    assert prefills_to_avoid([P0, P1], path_faults) == (P0,)
     assert prefills_to_avoid([P0, P1], {}) == ()

@@ -41,8 +41,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) ->
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """Mean cross-entropy of `hidden @ head.T` against targets, by chunks, with gradients computed in the forward
-    pass."""
+    """Mean cross-entropy of `hidden @ head.T` by chunks, with gradients computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, low: torch.dtype) -> Tensor:  # noqa: ANN401

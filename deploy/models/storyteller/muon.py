@@ -44,8 +44,7 @@ class Muon(torch.optim.Optimizer):
                 self._step_shape(shape, params, group)
 
     def _step_shape(self, shape: torch.Size, params: list[Tensor], group: dict[str, Any]) -> None:
-        """Nesterov momentum and one orthogonalised step for parameters of one shape; a missing gradient counts as
-        zero."""
+        """Nesterov momentum and an orthogonalised step for parameters of one shape; missing gradients are zero."""
         grads = []
         for p in params:
             buffer = self.state[p].setdefault("momentum", torch.zeros_like(p))

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from docs.printed.animation.draw import draw
-from docs.printed.animation.timeline import Timeline
+from docs.printed.animation.story import Timeline
 from tests.pages import ROOT
 
 TIMELINE = Path(__file__).with_name("timeline.json")

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from docs.printed.animation.story import Story, story_of
-from docs.printed.animation.timeline import Timeline
+from docs.printed.animation.story import Story, Timeline, story_of
 from loadgen.report.palette import COLORS, POOLS
 
 # Values that change over the loop: an attribute with its SMIL animation, or its value at one moment.
@@ -83,7 +82,7 @@ def _between(points: Sequence[tuple[float, float]], at: float) -> float:
 WIDTH, HEIGHT = 860, 414
 LEFT, TOP = 24, 36
 ADVANCE, LINE_PX = 7.8, 18
-"""Of the text: a character's width at 13 px, and a line's height."""
+"""Width of a character at 13 px, and height of a line of text."""
 RIGHT = 556
 SQUARE, GAP = 28, 6.6
 COLUMNS = 8

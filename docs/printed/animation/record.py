@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.printed.animation.timeline import Timeline, npu_letters
+from docs.printed.animation.story import Timeline, npu_letters
 from serving.client.http_client import ask_gateway
 from serving.tools.chaos.asks import CHAT, Ask, StreamedAnswer, difference
 from serving.tools.chaos.chaos_client import GatewayEndpoint, fetch
@@ -18,10 +18,10 @@ from serving.values.scaling_operations import ScalePool
 
 CONFIG = Path(__file__).with_name("system.toml")
 QUESTION = "Tell me a story about a clever rabbit and a garden."
-WISHES = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
+FIELDS = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
 NPUS = 16
 GROWN_NPUS = 8
-"""Of decode, with two instances."""
+"""NPUs of the decode pool with two instances."""
 STREAMS = 7
 ASK_S = 1.0
 KILL_AT = 70
@@ -29,7 +29,7 @@ KILL_AT = 70
 SCALE_AT = 125
 END_S = 3.0
 """After the answer's end, or the second instance's start."""
-LOOK_S = 0.05
+POLL_S = 0.05
 BIN_S = 0.25
 DEADLINE_S = 90.0
 
@@ -58,7 +58,7 @@ class Recorder:
 
         Raises: AssertionError if the response differs from that of an undisturbed run.
         """
-        shown = {"messages": [{"role": "user", "content": QUESTION}], **WISHES}
+        shown = {"messages": [{"role": "user", "content": QUESTION}], **FIELDS}
         reference = self._answer(shown)
         await fetch(GatewayEndpoint.of(self.system.url), reference, DEADLINE_S)
         self.answers.clear()
@@ -106,7 +106,7 @@ class Recorder:
                     self.npus.append((self.now() if self.npus else 0.0, letters))
                 if letters.count("d") == GROWN_NPUS:
                     self._grown.set()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _take(self, answer: StreamedAnswer) -> bool:
         """Receive a piece: store it, and run the due actions."""

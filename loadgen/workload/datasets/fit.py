@@ -82,9 +82,7 @@ class Fit:
     tally: Tally = field(default_factory=Tally, compare=False)
 
     def __post_init__(self) -> None:
-        """Raises: UsageError for a scale that is not above 0, or a model whose context cannot hold a prompt and a
-        response.
-        """
+        """Raises: UsageError for a scale not above 0, or a context too short for a prompt and a response."""
         if not 0 < self.length_scale < math.inf:
             raise UsageError(f"the length scale must be above 0, not {self.length_scale}")
         if self.max_model_tokens is not None and self.max_model_tokens < 2:

@@ -107,30 +107,30 @@ class ChoiceOutput:
 
         Raises: DeadlineError, EngineError if the sequence failed.
         """
-        out, news = Visible(), update.news
+        out, event = Visible(), update.news
         self.resumptions = max(self.resumptions, update.resumptions)
         if not self.started:
-            self._start(news, out)
-        elif news.cached_tokens is not None:
-            self.cached_tokens = news.cached_tokens
-            self.pool = news.pool
-        if news.drafts is not None:
-            self.drafts.add(news.drafts)
-        tokens = news.tokens
+            self._start(event, out)
+        elif event.cached_tokens is not None:
+            self.cached_tokens = event.cached_tokens
+            self.pool = event.pool
+        if event.drafts is not None:
+            self.drafts.add(event.drafts)
+        tokens = event.tokens
         if tokens and not self._options.discard:
-            self._take(news, tokens, out)
-        if news.finish_reason is not None:
+            self._take(event, tokens, out)
+        if event.finish_reason is not None:
             out.stopped_by_text = False  # the backend ended it in the same update
             if out.finish is None:
-                self._finish(news.finish_reason, tokens, out)
+                self._finish(event.finish_reason, tokens, out)
         return out
 
-    def _start(self, news: Tokens, out: Visible) -> None:
+    def _start(self, event: Tokens, out: Visible) -> None:
         """Copy the prompt's data from the first update, and output an echoed prompt."""
         self.started = True
-        self.cached_tokens = news.cached_tokens or 0
-        self.pool = news.pool
-        self.prompt_logprobs = news.prompt_logprobs
+        self.cached_tokens = event.cached_tokens or 0
+        self.pool = event.pool
+        self.prompt_logprobs = event.prompt_logprobs
         options = self._options
         if options.opening:
             out.parts.append(options.opening)
@@ -139,7 +139,7 @@ class ChoiceOutput:
         front, back = self._unsent()
         if options.logprobs is not None:
             echoed = make_detokenizer(self._tokenizer, skip_special_tokens=False)
-            values: list[TokenLogprobs | None] = [None, *news.prompt_logprobs]
+            values: list[TokenLogprobs | None] = [None, *event.prompt_logprobs]
             pieces: list[str] = []
             for position, token in enumerate(self._prompt):
                 value = values[position] if position < len(values) else None
@@ -164,11 +164,11 @@ class ChoiceOutput:
         back = len(prompt) - len(behind) if behind and prompt[-len(behind) :] == behind else len(prompt)
         return front, max(front, back)
 
-    def _take(self, news: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
+    def _take(self, event: Tokens, tokens: tuple[int, ...], out: Visible) -> None:
         """Convert new tokens to text. A stop token itself gives no text unless stops are to be included."""
-        silent_last = news.finish_reason is FinishReason.STOP and not self._options.include_stop
+        silent_last = event.finish_reason is FinishReason.STOP and not self._options.include_stop
         if self._parser is not None:
-            self._read(self._parser, news, tokens, silent_last, out)
+            self._read(self._parser, event, tokens, silent_last, out)
             return
         if not self._needs_each_token:
             self.completion_tokens += len(tokens)
@@ -177,28 +177,28 @@ class ChoiceOutput:
             return
         last = len(tokens) - 1
         for i, token in enumerate(tokens):
-            self._count(token, i, news, out)
+            self._count(token, i, event, out)
             self._emit("" if silent_last and i == last else self._detokenizer.push((token,)), out)
             if out.finish is not None:
                 out.tokens = tokens[: i + 1]
                 return
         out.tokens = tokens
 
-    def _count(self, token: int, i: int, news: Tokens, out: Visible) -> None:
+    def _count(self, token: int, i: int, event: Tokens, out: Visible) -> None:
         """Count one more token, the `i`th of an update."""
         if self._options.logprobs is not None:
             held = self._stops.held if self._stops is not None else 0
             offset = self.text_length + held + self._detokenizer.broken_off(token)
-            out.logprobs.append(LogprobEntry(token, offset, news.logprobs[i] if i < len(news.logprobs) else None))
+            out.logprobs.append(LogprobEntry(token, offset, event.logprobs[i] if i < len(event.logprobs) else None))
         self.completion_tokens += 1
 
     def _read(
-        self, parser: OutputParser, news: Tokens, tokens: tuple[int, ...], silent_last: bool, out: Visible
+        self, parser: OutputParser, event: Tokens, tokens: tuple[int, ...], silent_last: bool, out: Visible
     ) -> None:
         """Convert new tokens to text, reasoning and calls. Stop strings only match in the text."""
         last = len(tokens) - 1
         for i, token in enumerate(tokens):
-            self._count(token, i, news, out)
+            self._count(token, i, event, out)
             thinking = parser.thinking
             if not silent_last or i < last:
                 if token in parser.of_token:

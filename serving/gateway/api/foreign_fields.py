@@ -34,7 +34,7 @@ class Foreign:
     neutral_if: Callable[[object], bool] | None = None
 
     def changes_nothing(self, value: object, body: Mapping[str, object]) -> bool:
-        """Whether the value is neutral in this body."""
+        """Whether this value of the field has no effect, given the other fields of the body."""
         if value is None or value == "" or value == [] or value == {}:
             return True
         if _among(value, self.neutral) or (body.get(self.ours) is not None and _among(value, (body[self.ours],))):

@@ -91,8 +91,8 @@ class GenerationResponse(Response):
                     for index, out in await run.next():
                         answer.add(index, out)
                 # Encoding thousands of log-probabilities takes long enough to stall other streams.
-                told = run.replicas()
-                body = answer.body(told) if answer.short else await asyncio.to_thread(answer.body, told)
+                further = run.replicas()
+                body = answer.body(further) if answer.short else await asyncio.to_thread(answer.body, further)
                 await self._finish()
         except Exception as error:
             run.failed = True

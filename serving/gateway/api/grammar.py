@@ -37,7 +37,7 @@ _ANY_OBJECT = {"type": "object"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _Constraint:
     """One constraint of a request.
 
     Args:
@@ -97,28 +97,28 @@ def wished_grammar(body: GenerationRequest, model: ServedModel) -> Wished | None
 
     Raises: InvalidRequestError naming the field.
     """
-    wishes = [*_response_format(body.response_format), *_structured(body.structured_outputs), *_old(body)]
-    if not wishes:
+    constraints = [*_response_format(body.response_format), *_structured(body.structured_outputs), *_old(body)]
+    if not constraints:
         return None
-    wish = wishes[0]
-    if len(wishes) > 1:
-        raise _wrong(wishes[1].field, f"and '{wish.field}' both constrain the output; give one of them")
+    constraint = constraints[0]
+    if len(constraints) > 1:
+        raise _wrong(constraints[1].field, f"and '{constraint.field}' both constrain the output; give one of them")
     if not any(token < model.token_limit for token in model.eos_ids):
-        raise _wrong(wish.field, "needs a model with an end token, and this one names none")
+        raise _wrong(constraint.field, "needs a model with an end token, and this one names none")
     for name in ("ignore_eos", "min_tokens"):
         if getattr(body, name):
-            raise _wrong(name, f"contradicts '{wish.field}': an output ends where it is complete")
+            raise _wrong(name, f"contradicts '{constraint.field}': an output ends where it is complete")
     try:
-        return Wished(wish.field, _grammar(wish))
+        return Wished(constraint.field, _grammar(constraint))
     except (GrammarError, ValueError) as error:  # not JSON, or nested too deeply
-        raise _wrong(wish.field, f"cannot be followed: {error}") from error
+        raise _wrong(constraint.field, f"cannot be followed: {error}") from error
 
 
 def _wrong(field: str, words: str) -> InvalidRequestError:
     return InvalidRequestError(f"'{field}' {words}", param=field, code="invalid_value")
 
 
-def _response_format(form: object) -> list[_Wish]:
+def _response_format(form: object) -> list[_Constraint]:
     if form is None or form == {}:
         return []
     field = "response_format"
@@ -131,19 +131,19 @@ def _response_format(form: object) -> list[_Wish]:
     if kind == "text":
         return []
     if kind == "json_object":
-        return [_Wish(field, "json_object", True, {})]
+        return [_Constraint(field, "json_object", True, {})]
     if kind == "structural_tag":
-        return [_Wish(field, "structural_tag", form, {})]
+        return [_Constraint(field, "structural_tag", form, {})]
     inner = form.get("json_schema")
     if not isinstance(inner, dict):
         raise _wrong(f"{field}.json_schema", "must be an object with a 'schema'")
     schema, strict = inner.get("schema", inner.get("json_schema")), inner.get("strict")
     if not isinstance(strict, bool | None):
         raise _wrong(f"{field}.json_schema.strict", "must be true or false")
-    return [_Wish(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {"strict": strict})]
+    return [_Constraint(f"{field}.json_schema", "json", _ANY_OBJECT if schema is None else schema, {"strict": strict})]
 
 
-def _structured(value: object) -> list[_Wish]:
+def _structured(value: object) -> list[_Constraint]:
     if value is None:
         return []
     field = "structured_outputs"
@@ -160,36 +160,36 @@ def _structured(value: object) -> list[_Wish]:
             raise _wrong(f"{field}.{name}", f"must be a {'text' if expected is str else 'truth value'}")
     if len(given) != 1:
         raise _wrong(field, f"must hold exactly one of {', '.join(_KINDS)}")
-    return [_Wish(f"{field}.{given[0]}", given[0], value[given[0]], options)]
+    return [_Constraint(f"{field}.{given[0]}", given[0], value[given[0]], options)]
 
 
-def _old(body: GenerationRequest) -> list[_Wish]:
+def _old(body: GenerationRequest) -> list[_Constraint]:
     options = {"whitespace_pattern": body.guided_whitespace_pattern}
     found = [(name, kind, getattr(body, name)) for name, kind in _OLD.items()]
-    return [_Wish(name, kind, value, options) for name, kind, value in found if value not in (None, False)]
+    return [_Constraint(name, kind, value, options) for name, kind, value in found if value not in (None, False)]
 
 
-def _grammar(wish: _Wish) -> Grammar:
+def _grammar(constraint: _Constraint) -> Grammar:
     """Raises: GrammarError, InvalidRequestError; ValueError for text that is not JSON."""
-    pattern = wish.options.get("whitespace_pattern") or ""
-    free = wish.options.get("disable_any_whitespace") is False
-    if wish.kind in ("json", "json_object"):
-        schema = _ANY_OBJECT if wish.kind == "json_object" else _schema(wish.value)
-        strict = wish.options.get("strict", False)
-        if wish.options.get("disable_additional_properties") or strict is not False:
+    pattern = constraint.options.get("whitespace_pattern") or ""
+    free = constraint.options.get("disable_any_whitespace") is False
+    if constraint.kind in ("json", "json_object"):
+        schema = _ANY_OBJECT if constraint.kind == "json_object" else _schema(constraint.value)
+        strict = constraint.options.get("strict", False)
+        if constraint.options.get("disable_additional_properties") or strict is not False:
             schema = closed_schema(schema, named=strict is None)
         return Grammar(GrammarKind.JSON_SCHEMA, _dumped(schema), free, pattern)
     if pattern:
         raise GrammarError("'whitespace_pattern' is for JSON only")
-    if wish.kind == "choice":
-        return Grammar(GrammarKind.LARK, _choice(wish.value))
-    if wish.kind == "structural_tag":
-        return Grammar(GrammarKind.LARK, _structural_tag(wish.value, free=free))
-    if not isinstance(wish.value, str):
+    if constraint.kind == "choice":
+        return Grammar(GrammarKind.LARK, _choice(constraint.value))
+    if constraint.kind == "structural_tag":
+        return Grammar(GrammarKind.LARK, _structural_tag(constraint.value, free=free))
+    if not isinstance(constraint.value, str):
         raise GrammarError("it must be a string")
-    if wish.kind == "regex":
-        return Grammar(GrammarKind.REGEX, wish.value)
-    return Grammar(GrammarKind.LARK, _lark(wish.value))
+    if constraint.kind == "regex":
+        return Grammar(GrammarKind.REGEX, constraint.value)
+    return Grammar(GrammarKind.LARK, _lark(constraint.value))
 
 
 def _schema(value: object) -> dict[str, Any]:

@@ -47,7 +47,6 @@ class OutputReading:
     customs: frozenset[str] = frozenset()
 
     def parser(self) -> OutputParser:
-        """A parser of one output."""
         opened = self.thinking is Thinking.OPENED
         return OutputParser(
             self.family, self.marks, self.tools, customs=self.customs, opened=opened, calls_only=self.forced

@@ -16,16 +16,16 @@ _KEPT = 8
 """Cached pages; they differ by the host name in the request."""
 
 
-def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_path: str = "") -> APIRouter:
+def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]], root_path: str = "") -> APIRouter:
     """The routes.
 
     Args:
-        told: content of the first page.
+        start_facts: content of the first page.
         describe: returns the OpenAPI document, after all routes were added.
         root_path: path prefix that a proxy adds.
     """
     router = APIRouter(include_in_schema=False)
-    start = lru_cache(_KEPT)(lambda url: start_page(told, url))
+    start = lru_cache(_KEPT)(lambda url: start_page(start_facts, url))
     api = lru_cache(_KEPT)(lambda url: api_page(describe(), url))
 
     @router.get("/")
@@ -40,7 +40,6 @@ def page_router(told: StartFacts, describe: Callable[[], dict[str, Any]], root_p
 
     @router.get("/docs")
     async def api_documentation(request: Request) -> Response:
-        """The API documentation."""
         # Building the page takes 200 ms, during which streams must not stall.
         return _sent(await asyncio.to_thread(api, _url_of(request, root_path)))
 

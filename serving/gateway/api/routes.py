@@ -150,7 +150,7 @@ class RouteServices:
         arrived: float,
         before_end: Callable[[], Awaitable[None]] | None = None,
     ) -> Response:
-        """The response to an order, which runs when the response is sent.
+        """The response to a translated request; its sequences are submitted when the server sends the response.
 
         Args:
             before_end: see `GenerationResponse`.

@@ -187,13 +187,13 @@ def build_order(
     Raises: InvalidRequestError, ContextLengthError.
     """
     n = body.n or 1
-    told = asked_logprobs(body, logprobs, fields, model, settings)
+    wanted = asked_logprobs(body, logprobs, fields, model, settings)
     prompts = [_truncate(ids, body, model, asked) for ids in prompts]
     job_id = f"{prefix}{uuid.uuid4().hex}"  # unique, unlike a client's own id
     discard = asked == 0
-    found = told  # computed by the engine; an echoed prompt has its own log-probabilities
-    if echo and told.likeliest is not None:
-        found = replace(told, prompt=max(told.likeliest, told.prompt or 0))
+    found = wanted  # computed by the engine; an echoed prompt has its own log-probabilities
+    if echo and wanted.likeliest is not None:
+        found = replace(wanted, prompt=max(wanted.likeliest, wanted.prompt or 0))
     grammar, reading = output_plan(body, model, prompts[0])
     limits = [output_limit(model, len(ids), asked, fields, by_default=by_default) for ids in prompts]
     sequences = _sequences(job_id, prompts, limits, body, model, settings, tenant, found, grammar, discard=discard)
@@ -201,7 +201,7 @@ def build_order(
         sum(len(one.prompt) for one in sequences),
         sum(min(one.sampling.max_tokens, asked or USUAL_OUTPUT) for one in sequences),
         prompt_logprobs=found.prompt,
-        logprobs=None if body.stream or discard else told.shown,
+        logprobs=None if body.stream or discard else wanted.shown,
         field=fields.logprobs,
         settings=settings,
     )
@@ -214,7 +214,9 @@ def build_order(
         prompts=tuple(tuple(ids) for ids in prompts),
         n=n,
         job=GenerationJob(RequestId(job_id), tuple(sequences), tenant.key, tenant.weight),
-        options=_output_options(body, model.eos_ids, settings, fields.stop, told, reading, echo=echo, discard=discard),
+        options=_output_options(
+            body, model.eos_ids, settings, fields.stop, wanted, reading, echo=echo, discard=discard
+        ),
         stream=bool(body.stream),
         include_usage=include_usage,
         continuous_usage=include_usage and running_usage,
@@ -233,7 +235,7 @@ def _sequences(
     model: ServedModel,
     settings: ApiSettings,
     tenant: Tenant,
-    told: AskedLogprobs,
+    wanted: AskedLogprobs,
     grammar: Grammar | None,
     *,
     discard: bool,
@@ -251,9 +253,9 @@ def _sequences(
                 model,
                 max_tokens=drawn,
                 seed=seed + i,
-                logprobs=None if discard else told.likeliest,
-                logprob_ids=told.ids,
-                prompt_logprobs=told.prompt,
+                logprobs=None if discard else wanted.likeliest,
+                logprob_ids=wanted.ids,
+                prompt_logprobs=wanted.prompt,
                 grammar=grammar,
             )
             sequences.append(_sequence(job_id, len(sequences), ids, sampling, body, settings, tenant))
@@ -265,7 +267,7 @@ def _output_options(
     eos_ids: tuple[int, ...],
     settings: ApiSettings,
     stop_field: str,
-    told: AskedLogprobs,
+    wanted: AskedLogprobs,
     reading: OutputReading | None,
     *,
     echo: bool,
@@ -277,8 +279,8 @@ def _output_options(
         include_stop=bool(body.include_stop_str_in_output),
         min_tokens=body.min_tokens or 0,
         skip_special_tokens=body.skip_special_tokens is not False,
-        logprobs=told.shown,
-        prompt_logprobs=told.prompt,
+        logprobs=wanted.shown,
+        prompt_logprobs=wanted.prompt,
         echo=echo,
         token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),

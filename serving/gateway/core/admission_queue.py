@@ -1,19 +1,19 @@
 """Gateway admission queue: which requests may wait, which starts next, and the Retry-After of those refused.
 
-    offer ──► waits ──take──► runs ──finished──► its seat is free
+    offer ──► waits ──take──► runs ──finished──► its slot is free
       │         └── withdraw, overdue
       └── refused: retry after so many seconds, when capacity is reserved
 
 A queue longer than the pools can drain in acceptable time only delays the refusal, so the number of requests and the
 number of their prompt tokens are both bounded. One request may exceed the remaining tokens, or the whole bound.
 Every request passes through the queue, even one that starts at once, because each is charged to its API key. The order
-is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more seats than are
+is that of `fair_lines`, and no request is overtaken because of its size: if the next request needs more slots than are
 free, all wait for it.
 
 Where several keys share the queue, a key that already has as many requests or prompt tokens waiting as there is
 capacity left is refused, and capacity is reserved only against new requests of the same key. So regardless of how many
 keys fill the queue, and of the Retry-After they received, a key without waiting requests still finds a place. In this
-mode the seats are those of the instances, see `concurrency`: requests that would otherwise wait in the pools may wait
+mode the slots are those of the instances, see `concurrency`: requests that would otherwise wait in the pools may wait
 in this queue.
 """
 
@@ -28,16 +28,16 @@ from serving.gateway.core.fair_lines import FairLines
 from serving.gateway.core.gateway_admission import (
     AdmissionDecision,
     AdmissionLimits,
-    Promise,
     QueuedRequest,
-    RetryPromises,
+    Reservation,
+    RetryReservations,
 )
 from serving.values.throughput import MAX_RETRY_S
 
 CAUTION = 2.0
 """Standard deviations added to the starts that a Retry-After waits for, if starts were a Poisson process: retrying a
 little late costs little, retrying too early costs the reserved place."""
-PROMISES_PER_PLACE = 8
+RESERVATIONS_PER_PLACE = 8
 """Limits the reservations in memory; they expire after `MAX_RETRY_S` anyway."""
 DRY_S = 2.0
 """A queue that drains in less than this time is about to run empty."""
@@ -51,7 +51,7 @@ class AdmissionQueue:
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
         self._lines = FairLines()
-        self._promises = RetryPromises(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
+        self._reservations = RetryReservations(RESERVATIONS_PER_PLACE * max(1, limits.max_queued_requests))
         self._rate = DrainRate(limits.max_running_sequences)
         self._deadlines: list[tuple[float, int]] = []
         self._since: OrderedDict[int, float] = OrderedDict()
@@ -63,13 +63,12 @@ class AdmissionQueue:
     def configure(self, limits: AdmissionLimits) -> None:
         """Apply other limits; waiting requests and reservations are kept."""
         self._limits = limits
-        self._promises.bound(PROMISES_PER_PLACE * max(1, limits.max_queued_requests))
-        self._heed(None)
+        self._reservations.bound(RESERVATIONS_PER_PLACE * max(1, limits.max_queued_requests))
+        self._set_limits(None)
 
     # ---- queries -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
         return len(self._lines)
 
     @property
@@ -90,24 +89,24 @@ class AdmissionQueue:
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def offer(
-        self, one: QueuedRequest, running: int, now: float, is_open: bool = True, seats: ConcurrencyLedger | None = None
+        self, one: QueuedRequest, running: int, now: float, is_open: bool = True, slots: ConcurrencyLedger | None = None
     ) -> AdmissionDecision:
         """Queue an arriving request, or refuse it.
 
         Args:
             running: sequences in the pools.
             is_open: whether an instance can start it; otherwise it waits for one.
-            seats: seats of the instances; None = the configured number.
+            slots: slots of the instances; None = the configured number.
         Returns: accepted: it waits, and a later `take` returns it. A refusal has the time after which to retry.
         Effects: enqueues it, or reserves capacity for its retry.
         """
         if not is_open:  # without an instance, the wait is no measure of how fast the queue drains
             self._waited_from = None
-        self._heed(seats)
-        self._promises.expire(now)
-        claimed = self._promises.claim(one.mark, now)
+        self._set_limits(slots)
+        self._reservations.expire(now)
+        claimed = self._reservations.claim(one.mark, now)
         waits = len(self._lines)
-        if is_open and not waits and self._fits(one, running, seats):
+        if is_open and not waits and self._fits(one, running, slots):
             self._add(one, now)
             return AdmissionDecision(True, "starts at once")
         refusal = self._bounds(one, claimed, now) or (self._too_late(one, now) if waits else None)
@@ -118,19 +117,19 @@ class AdmissionQueue:
             self._waited_from = now
         return AdmissionDecision(True, f"{waits} requests, {self.tokens - one.tokens} tokens wait")
 
-    def take(self, running: int, now: float, seats: ConcurrencyLedger | None = None) -> int | None:
+    def take(self, running: int, now: float, slots: ConcurrencyLedger | None = None) -> int | None:
         """The next request to start now. Call it until it returns None, and only while an instance is available.
 
         Args:
-            running, seats: as in `offer`.
+            running, slots: as in `offer`.
         Returns: number of the request, which no longer waits; None if no request may start.
         """
-        self._heed(seats)
-        one = self._lines.next(None if seats is None or not running else seats.held)
+        self._set_limits(slots)
+        one = self._lines.next(None if slots is None or not running else slots.held)
         if self._waited_from is not None:
             self._rate.waited(max(0.0, now - self._waited_from))
             self._waited_from = now
-        if one is None or not self._fits(one, running, seats):
+        if one is None or not self._fits(one, running, slots):
             self._waited_from = now if self._lines else None
             return None
         queued = self._waited_from is not None
@@ -173,19 +172,19 @@ class AdmissionQueue:
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
-    def _fits(self, one: QueuedRequest, running: int, seats: ConcurrencyLedger | None) -> bool:
-        """Whether the request fits the free seats; on idle pools even the largest fits."""
+    def _fits(self, one: QueuedRequest, running: int, slots: ConcurrencyLedger | None) -> bool:
+        """Whether the request fits the free slots; on idle pools even the largest fits."""
         if not running:
             return True
         if running + one.sequences > self._limits.max_running_sequences:
             return False
-        return seats is None or not (seats.held(one) or seats.full(one))
+        return slots is None or not (slots.held(one) or slots.full(one))
 
-    def _heed(self, seats: ConcurrencyLedger | None) -> None:
-        """Update the number of seats and places."""
-        limits, most = self._limits, None if seats is None else seats.most
+    def _set_limits(self, slots: ConcurrencyLedger | None) -> None:
+        """Update the number of slots and places."""
+        limits, most = self._limits, None if slots is None else slots.most
         may_run = limits.max_running_sequences if most is None else min(most, limits.max_running_sequences)
-        self._rate.seats = may_run
+        self._rate.slots = may_run
         self._places = limits.max_queued_requests + limits.max_running_sequences - may_run
 
     def _add(self, one: QueuedRequest, now: float) -> None:
@@ -202,7 +201,7 @@ class AdmissionQueue:
         """
         if not self._lines and self._places:
             return None
-        requests, tokens = self._excess(one, told=False)
+        requests, tokens = self._excess(one, reserved=False)
         if requests > 0 or tokens > 0:
             reason = self._in_words(one, requests)
         elif not claimed and self._kept_for_others(one):
@@ -211,21 +210,21 @@ class AdmissionQueue:
             return None
         return AdmissionDecision(False, reason, self._retry_s(one, now))
 
-    def _excess(self, one: QueuedRequest, *, told: bool) -> tuple[int, int]:
+    def _excess(self, one: QueuedRequest, *, reserved: bool) -> tuple[int, int]:
         """Requests and prompt tokens by which it would exceed the limits; less than 1 = it fits.
 
         If keys share the queue, a key may have as many requests waiting as there are free places. So each of its own
         requests counts twice, and capacity reserved for other keys does not count.
 
         Args:
-            told: also count the requests for which capacity is reserved.
+            reserved: also count the requests for which capacity is reserved.
         """
-        limits, promises, lines, room = self._limits, self._promises, self._lines, self._room_for(one)
+        limits, reservations, lines, room = self._limits, self._reservations, self._lines, self._room_for(one)
         if limits.shared:
-            (own, own_tokens), (due, due_tokens) = lines.of(one.key), promises.of(one.key) if told else (0, 0)
+            (own, own_tokens), (due, due_tokens) = lines.of(one.key), reservations.of(one.key) if reserved else (0, 0)
             more, more_tokens = max(1, own + 2 * due), max(room, own_tokens + 2 * due_tokens)
         else:
-            due, due_tokens = (promises.requests, promises.tokens) if told else (0, 0)
+            due, due_tokens = (reservations.requests, reservations.tokens) if reserved else (0, 0)
             more, more_tokens = 1 + due, room + due_tokens
         return len(lines) + more - self._places, self.tokens + more_tokens - limits.max_queued_tokens
 
@@ -252,21 +251,21 @@ class AdmissionQueue:
         return f"{own_tokens} prompt tokens of the key are queued, {room} more fit for all keys"
 
     def _promised_in_words(self, one: QueuedRequest) -> str:
-        limits, promises = self._limits, self._promises
-        if self._excess(one, told=True)[0] > 0:
-            told = f"{promises.requests} were given a Retry-After, the limit is {self._places}"
-            return f"{len(self._lines)} requests are queued and {told}"
-        told = f"{promises.tokens} were given a Retry-After, the limit is {limits.max_queued_tokens}"
-        return f"{self.tokens} prompt tokens are queued and {told}"
+        limits, reservations = self._limits, self._reservations
+        if self._excess(one, reserved=True)[0] > 0:
+            reserved = f"{reservations.requests} were given a Retry-After, the limit is {self._places}"
+            return f"{len(self._lines)} requests are queued and {reserved}"
+        reserved = f"{reservations.tokens} were given a Retry-After, the limit is {limits.max_queued_tokens}"
+        return f"{self.tokens} prompt tokens are queued and {reserved}"
 
     def _kept_for_others(self, one: QueuedRequest) -> bool:
         """Whether the remaining capacity is reserved for clients that were given a Retry-After.
 
         False while the queue is about to run empty: such clients may never retry, and repeated requests obtain one
-        reservation after the other; neither may leave seats idle.
+        reservation after the other; neither may leave slots idle.
         """
         dry = min(self._places / 2, self._rate.requests_per_s * DRY_S)
-        return len(self._lines) + 1 > dry and max(self._excess(one, told=True)) > 0
+        return len(self._lines) + 1 > dry and max(self._excess(one, reserved=True)) > 0
 
     def _too_late(self, one: QueuedRequest, now: float) -> AdmissionDecision | None:
         """Refuse a request that could not start before its deadline at the measured rate."""
@@ -284,19 +283,19 @@ class AdmissionQueue:
 
     def _retry_s(self, one: QueuedRequest, now: float) -> float:
         """Seconds until it fits, after all earlier reservations. Effects: reserves that capacity."""
-        promises, rate = self._promises, self._rate
-        requests, tokens = self._excess(one, told=True)
-        tokens = min(tokens, self.tokens + promises.tokens)
+        reservations, rate = self._reservations, self._rate
+        requests, tokens = self._excess(one, reserved=True)
+        tokens = min(tokens, self.tokens + reservations.tokens)
         if rate.requests_per_s <= 0:
             return float(UNKNOWN_RETRY_S)
         starts = float(max(requests, 1))
         if tokens > 0 and rate.tokens_per_s > 0:
             starts = max(starts, tokens / rate.tokens_per_s * rate.requests_per_s)
-        told = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
-        if told > MAX_RETRY_S:
+        reserved = float(ceil(max(1.0, (starts + CAUTION * sqrt(starts)) / rate.requests_per_s)))
+        if reserved > MAX_RETRY_S:
             return MAX_RETRY_S
-        promises.book(one.mark, Promise(now + told, self._room_for(one), one.key))
-        return told
+        reservations.book(one.mark, Reservation(now + reserved, self._room_for(one), one.key))
+        return reserved
 
     def check(self) -> None:
         """Check that all ledgers agree.
@@ -308,27 +307,27 @@ class AdmissionQueue:
             raise LedgerError("waiting times do not match the queued requests")
         if not set(self._since) <= {number for _, number in self._deadlines}:
             raise LedgerError("a queued request has no deadline")
-        self._promises.check()
+        self._reservations.check()
 
 
 # Rate at which a gateway's queue drains.
 #
 # Measured by the starts while requests wait: waiting requests will see that rate, whatever limits it. Until a queue has
-# existed for long enough, Little's law is used instead: number of seats, and time for which each is occupied.
+# existed for long enough, Little's law is used instead: number of slots, and time for which each is occupied.
 
 HALF_LIFE_S = 20.0
 """Time of waiting queues after which a start counts half."""
 ENOUGH_STARTS = 5.0
 """Starts from which a rate counts as known."""
 _RESIDENCE_SHARE = 0.1
-"""Weight of the latest sequence in the mean time that a seat is occupied."""
+"""Weight of the latest sequence in the mean time that a slot is occupied."""
 
 
 @dataclass(slots=True)
 class DrainRate:
     """Starts per second from a queue that never runs empty."""
 
-    seats: int
+    slots: int
     """Sequences that may run concurrently."""
     starts: float = 0.0
     """Decayed sum, like the next two."""
@@ -336,7 +335,7 @@ class DrainRate:
     seconds: float = 0.0
     residence_s: float = 0.0
     """Mean time that a sequence occupies its place; 0 = unknown."""
-    seats_per_start: float = 1.0
+    slots_per_start: float = 1.0
     tokens_per_start: float = 0.0
 
     def waited(self, seconds: float) -> None:
@@ -348,14 +347,14 @@ class DrainRate:
 
     def started(self, sequences: int, tokens: int, *, queued: bool) -> None:
         """Note a request's start. `queued`: it had to wait."""
-        self.seats_per_start += _RESIDENCE_SHARE * (sequences - self.seats_per_start)
+        self.slots_per_start += _RESIDENCE_SHARE * (sequences - self.slots_per_start)
         self.tokens_per_start += (_RESIDENCE_SHARE if self.tokens_per_start else 1.0) * (tokens - self.tokens_per_start)
         if queued:
             self.starts += 1
             self.tokens += tokens
 
     def finished(self, residence_s: float) -> None:
-        """Note that a seat was occupied for this time."""
+        """Note that a slot was occupied for this time."""
         share = _RESIDENCE_SHARE if self.residence_s else 1.0
         self.residence_s += share * (residence_s - self.residence_s)
 
@@ -369,7 +368,7 @@ class DrainRate:
         """Requests that start per second; 0 = unknown."""
         if self.measured:
             return self.starts / self.seconds
-        return self.seats / self.residence_s / self.seats_per_start if self.residence_s > 0 else 0.0
+        return self.slots / self.residence_s / self.slots_per_start if self.residence_s > 0 else 0.0
 
     @property
     def tokens_per_s(self) -> float:

@@ -20,7 +20,7 @@ TRIAL_LOSSES = 2
 class Attempts:
     """Failures of one sequence since it last made progress."""
 
-    __slots__ = ("_alone", "_max_failures", "_told", "excluded", "in_a_row", "losses", "total")
+    __slots__ = ("_alone", "_max_failures", "_notified", "excluded", "in_a_row", "losses", "total")
 
     def __init__(self, max_failures: int) -> None:
         """
@@ -28,7 +28,7 @@ class Attempts:
             max_failures: failures in a row, of any kind, after which the sequence is abandoned.
         """
         self._max_failures = max_failures
-        self._told = self._alone = False
+        self._notified = self._alone = False
         self.in_a_row = 0
         """Consecutive failures without progress."""
         self.total = 0
@@ -40,7 +40,7 @@ class Attempts:
 
     def sent(self) -> None:
         """Note that the sequence is sent to an instance. Effects: progress is counted from this point."""
-        self._told = self._alone = False
+        self._notified = self._alone = False
 
     def sent_alone(self) -> None:
         """Note that the sequence runs alone on its instance, if it is on trial."""
@@ -52,7 +52,7 @@ class Attempts:
         Args:
             decoding: by decoding, not as the only token of a finished prompt.
         """
-        self._told = True
+        self._notified = True
         if decoding:
             self.in_a_row = self.losses = 0
 
@@ -70,7 +70,7 @@ class Attempts:
         """
         self.avoid(replica)
         self.total += 1
-        self.in_a_row = 1 if self._told else self.in_a_row + again
+        self.in_a_row = 1 if self._notified else self.in_a_row + again
         return self.in_a_row < self._max_failures
 
     @property
@@ -84,8 +84,8 @@ class Attempts:
         Returns: whether it was a trial instance. If not, call `failed` too, unless the sequence is on trial now: two
             instances that die together count as one failure of a request.
         """
-        tried = self._alone and not self._told
-        self.losses = 0 if self._told else self.losses + 1
+        tried = self._alone and not self._notified
+        self.losses = 0 if self._notified else self.losses + 1
         self.total += self.on_trial
         return tried
 

@@ -1,15 +1,15 @@
 """Capacity of the instances, shared by API keys: requests beyond it wait in the gateway, where keys take turns.
 
     waiting room ──start──► prompt is computed ──computed──► [handoff] ──placed──► generates ──ended──►
-                            two steps of tokens               room for its KV       a seat
+                            two steps of tokens               room for its KV       a slot
 
 An instance serves in order of arrival and has no notion of keys. If several keys are configured, a gateway therefore
 starts only as many sequences as the instances report that they can run now, divided by the number of gateways. Three
-limits apply: seats of generating sequences, KV capacity, and prompt tokens in flight.
+limits apply: slots of generating sequences, KV capacity, and prompt tokens in flight.
 
 A key with running sequences leaves part of each limit to the others; otherwise another key's first request would wait
-for one of its streams to end. A sequence whose prompt another instance computes needs no decode seat yet, so the mean
-number of such sequences is added to the seats, which would otherwise be empty.
+for one of its streams to end. A sequence whose prompt another instance computes needs no decode slot yet, so the mean
+number of such sequences is added to the slots, which would otherwise be empty.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from serving.errors import LedgerError
 from serving.gateway.core.gateway_admission import QueuedRequest
 
 LEFT_SHARE = 10
-"""A key leaves one seat per this many of its own, at least one: of 64 it gets 59. A larger share costs throughput if
+"""A key leaves one slot per this many of its own, at least one: of 64 it gets 59. A larger share costs throughput if
 one key is busy, and the autoscaler would not consider its pool full; a smaller share makes simultaneous requests of
 another key wait."""
 STEPS_AHEAD = 2
@@ -31,7 +31,7 @@ _NEWEST_SHARE = 0.1
 """Weight of the latest prompt in the mean share of cached tokens."""
 
 
-class PoolSeats(Struct, frozen=True, gc=False):
+class PoolSlots(Struct, frozen=True, gc=False):
     """Capacity of the instances: one gateway's share.
 
     Args:
@@ -65,7 +65,7 @@ class ConcurrencyLedger:
     """Running sequences of one gateway by key, and the capacity left for others."""
 
     def __init__(self) -> None:
-        self._seats: dict[str, _RunningSequence] = {}
+        self._slots: dict[str, _RunningSequence] = {}
         self._own: Counter[str] = Counter()
         self._computing: Counter[str] = Counter()
         """Prompts of each key that are not computed yet."""
@@ -76,12 +76,12 @@ class ConcurrencyLedger:
         self._before = 0.0
         """Recent mean number of prompts in progress, until `_mean_at`."""
         self._mean_at = 0.0
-        self._pools: PoolSeats | None = None
+        self._pools: PoolSlots | None = None
         self._running = 0
         self.freed = False
         """Whether a prompt was computed since the last admission, so that the next may be admitted."""
 
-    def look(self, pools: PoolSeats | None, running: int, now: float) -> None:
+    def update(self, pools: PoolSlots | None, running: int, now: float) -> None:
         """Set the instances' current capacity, None if not reported, and this gateway's sequences there."""
         self._pass(now)
         self._pools = pools
@@ -103,42 +103,45 @@ class ConcurrencyLedger:
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
     def held(self, one: QueuedRequest) -> bool:
-        """Whether its key has used its share, so that others may overtake it; never for a key without running work."""
+        """Whether a request waits because its key has used its share, so that other keys' requests may overtake it.
+
+        Never if the key has no sequence in the pools.
+        """
         pools, most, own = self._pools, self.most, self._own[one.key]
         if pools is None or most is None or not own:
             return False
-        seats = _bounded(one.sequences, most)
-        if most - self._running - seats < max(1, (own + seats) // LEFT_SHARE):
+        slots = _bounded(one.sequences, most)
+        if most - self._running - slots < max(1, (own + slots) // LEFT_SHARE):
             return True
         if self._computing[one.key] and self._work >= STEPS_AHEAD * pools.step_tokens:
             return True
         return self._room_after(one, pools) < pools.kv_tokens // LEFT_SHARE
 
     def full(self, one: QueuedRequest) -> bool:
-        """Whether there is no seat or KV capacity for it: then all wait, otherwise a large one would never start."""
+        """Whether there is no slot or KV capacity for it: then all wait, otherwise a large one would never start."""
         pools, most = self._pools, self.most
         if pools is None or most is None:
             return False
         return self._running + _bounded(one.sequences, most) > most or self._room_after(one, pools) < 0
 
-    def _room_after(self, one: QueuedRequest, pools: PoolSeats) -> int:
-        """Free KV capacity [tokens] after it and all sequences that will soon need theirs."""
+    def _room_after(self, one: QueuedRequest, pools: PoolSlots) -> int:
+        """Free KV capacity [tokens] once this request, and all that will soon need theirs, have theirs."""
         return pools.free_tokens - self._kv - _bounded(one.tokens + one.expected_tokens, pools.kv_tokens)
 
     # ---- events ----------------------------------------------------------------------------------------------------
 
     def start(self, name: str, key: str, prompt: int, expected: int, now: float) -> None:
-        """Give a seat to a sequence sent to the pools. `expected`: tokens that it will probably generate.
+        """Give a slot to a sequence sent to the pools. `expected`: tokens that it will probably generate.
 
         Raises: LedgerError if it already has one.
         """
-        if name in self._seats:
+        if name in self._slots:
             raise LedgerError(f"sequence {name} already has a slot")
         self._pass(now)
         # A prompt longer than a step keeps only one instance busy.
         chunk = self._pools.chunk_tokens if self._pools is not None else prompt
         work = max(1, min(round(prompt * self._fresh), chunk))
-        self._seats[name] = _RunningSequence(key, prompt, work, prompt + expected)
+        self._slots[name] = _RunningSequence(key, prompt, work, prompt + expected)
         self._own[key] += 1
         self._computing[key] += 1
         self._work += work
@@ -146,31 +149,31 @@ class ConcurrencyLedger:
 
     def computed(self, name: str, cached: int, now: float) -> None:
         """Note that a sequence's prompt is computed, `cached` tokens excepted. Unknown names are ignored."""
-        seat = self._seats.get(name)
-        if seat is None or not seat.work:
+        slot = self._slots.get(name)
+        if slot is None or not slot.work:
             return
-        if seat.prompt:
-            self._fresh += _NEWEST_SHARE * (max(0.0, 1.0 - cached / seat.prompt) - self._fresh)
+        if slot.prompt:
+            self._fresh += _NEWEST_SHARE * (max(0.0, 1.0 - cached / slot.prompt) - self._fresh)
         self._pass(now)
-        self._drop_work(seat)
+        self._drop_work(slot)
         self.freed = True
         if self._pools is not None and not self._pools.apart:
-            self._drop_kv(seat)
+            self._drop_kv(slot)
 
     def placed(self, name: str) -> None:
         """Note that its KV is reserved at the generating instance. Unknown names are ignored."""
-        if (seat := self._seats.get(name)) is not None:
-            self._drop_kv(seat)
+        if (slot := self._slots.get(name)) is not None:
+            self._drop_kv(slot)
 
     def ended(self, name: str, now: float) -> None:
         """Note that a sequence has left the pools. Unknown names are ignored."""
-        seat = self._seats.pop(name, None)
-        if seat is None:
+        slot = self._slots.pop(name, None)
+        if slot is None:
             return
         self._pass(now)
-        self._drop_work(seat)
-        self._drop_kv(seat)
-        _less(self._own, seat.key)
+        self._drop_work(slot)
+        self._drop_kv(slot)
+        _less(self._own, slot.key)
 
     def _pass(self, now: float) -> None:
         """Update the mean number of prompts in flight up to now."""
@@ -179,27 +182,27 @@ class ConcurrencyLedger:
             self._before = self._computing.total() * (1.0 - keep) + self._before * keep
             self._mean_at = now
 
-    def _drop_work(self, seat: _RunningSequence) -> None:
-        if seat.work:
-            self._work -= seat.work
-            seat.work = 0
-            _less(self._computing, seat.key)
+    def _drop_work(self, slot: _RunningSequence) -> None:
+        if slot.work:
+            self._work -= slot.work
+            slot.work = 0
+            _less(self._computing, slot.key)
 
-    def _drop_kv(self, seat: _RunningSequence) -> None:
-        self._kv -= seat.kv
-        seat.kv = 0
+    def _drop_kv(self, slot: _RunningSequence) -> None:
+        self._kv -= slot.kv
+        slot.kv = 0
 
     def check(self) -> None:
-        """Check that the sums are those of the seats.
+        """Check that the sums are those of the slots.
 
         Raises: LedgerError if they are not.
         """
-        seats = self._seats.values()
-        if self._own != Counter([seat.key for seat in seats]):
+        slots = self._slots.values()
+        if self._own != Counter([slot.key for slot in slots]):
             raise LedgerError("the slots of the keys do not match the slots in use")
-        if self._computing != Counter([seat.key for seat in seats if seat.work]):
+        if self._computing != Counter([slot.key for slot in slots if slot.work]):
             raise LedgerError("the prompts of the keys do not match those in flight")
-        if (self._work, self._kv) != (sum([seat.work for seat in seats]), sum([seat.kv for seat in seats])):
+        if (self._work, self._kv) != (sum([slot.work for slot in slots]), sum([slot.kv for slot in slots])):
             raise LedgerError("tokens in flight do not match the slots")
 
 

@@ -62,7 +62,6 @@ class FairLines:
         return len(self._key_of)
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        """All requests, in order of arrival."""
         return (self._lines[key].order[number] for number, key in self._key_of.items())
 
     def add(self, one: QueuedRequest) -> None:

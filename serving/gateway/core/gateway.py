@@ -51,7 +51,7 @@ from serving.values.jobs import Fail, GenerationJob, SequenceUpdate
 from serving.values.news import Adopted, FailKind, Leaving, News, Prefilled, Tokens
 from serving.values.orders import Cancel, Release, Send
 
-LOOK_PERIOD_S = 0.1
+CHECK_PERIOD_S = 0.1
 """Polling period of the core while a request or sequence waits for an instance."""
 
 
@@ -64,7 +64,7 @@ class Gateway:
         """Time of the last event [s]."""
         self.instances = Instances(settings.max_age_s)
         self.routes = Routes(self.instances, settings.pools, settings.block_tokens, settings.router())
-        self.room = WaitingRoom(settings.queue(), settings.role_wait_s, self.routes.seats)
+        self.room = WaitingRoom(settings.queue(), settings.role_wait_s, self.routes.slots)
         self.choices: dict[SequenceId, Choice] = {}
         """Active sequences, by the base of their ids."""
         self._running: dict[int, Job] = {}
@@ -81,7 +81,7 @@ class Gateway:
         """Handle an event. Returns: effects to carry out, in order."""
         self.now = now
         if type(event) is InstanceSays:  # frequent events first, without class patterns, which are slow to fail
-            self._hear(event.replica, event.news)
+            self._on_instance_events(event.replica, event.news)
         elif type(event) is InstanceStatus:
             self.instances.report(event.replica, event.status, now)
             if event.status.draining:
@@ -132,7 +132,7 @@ class Gateway:
         wake = deadlines[0][0] if deadlines else math.inf
         if self._needy:
             wake = min(wake, min([choice.look_at for choice in self._needy.values()]))
-        return min(wake, self._looked_at + LOOK_PERIOD_S) if waits else wake
+        return min(wake, self._looked_at + CHECK_PERIOD_S) if waits else wake
 
     # ---- queries -----------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class Gateway:
             self._let_in()
 
     def _leave(self, choice: Choice) -> None:
-        """Release a sequence's seat and capacity, although others of its job may continue."""
+        """Release a sequence's slot and capacity, although others of its job may continue."""
         name = choice.journal.spec.sequence_id
         if self.choices.pop(name, None) is not None:
             self._needy.pop(name, None)
@@ -315,7 +315,7 @@ class Gateway:
 
     def _deliver(self, choice: Choice, news: Tokens) -> None:
         job, queue_s = choice.job, None
-        choice.told = True
+        choice.delivered = True
         self.routes.grew(choice.journal.spec.sequence_id, len(news.tokens))
         if news.cached_tokens is not None:
             queue_s = job.started - job.submitted + choice.waited_s
@@ -358,7 +358,7 @@ class Gateway:
             self._carry_out(choice, self._unadopted(choice.journal, need))
             return
         choice.waiting_since = since
-        self._await(choice, need, now + LOOK_PERIOD_S)
+        self._await(choice, need, now + CHECK_PERIOD_S)
         if begins:  # not at every poll
             self._out.append(Waits(choice.journal.spec.sequence_id, reason))
 
@@ -368,7 +368,7 @@ class Gateway:
         if choice.need is None:
             self._ready(choice)
         else:
-            self._await(choice, choice.need, self.now + LOOK_PERIOD_S)
+            self._await(choice, choice.need, self.now + CHECK_PERIOD_S)
         self._carry_out(choice, commands)
 
     def _await(self, choice: Choice, need: Need, look_at: float) -> None:
@@ -387,17 +387,16 @@ class Gateway:
         return self.settings.empty_role_s if need.at_source is AtSource.AFTER_GRACE else 0.0
 
     def _unadopted(self, journal: SequenceJournal, need: NeedDecode) -> Commands:
-        """Place a handoff that no decode instance adopts: recompute it on another instance, or leave it at its
-        source."""
+        """Place a handoff that no decode instance adopts: recompute it elsewhere, or leave it at its source."""
         drains, name = need.at_source is not AtSource.AFTER_GRACE, journal.live_id
         if drains and name is not None and self.routes.computed_elsewhere(need.ticket.source, self.now):
-            return journal.on_news(Leaving(name, handoff=True))
+            return journal.on_instance_event(Leaving(name, handoff=True))
         return journal.decode_at_source(self.now)
 
     # ---- instances -------------------------------------------------------------------------------------------------
 
-    def _hear(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
-        self.instances.heard(replica, self.now)
+    def _on_instance_events(self, replica: ReplicaId, news: tuple[News, ...]) -> None:
+        self.instances.reported(replica, self.now)
         for item in news:
             sent_id = item.sequence_id
             choice = self.choices.get(SequenceId(sent_id.rpartition("@")[0]))
@@ -409,7 +408,7 @@ class Gateway:
             job = choice.job
             try:
                 job.note(choice, item)
-                self._carry_out(choice, choice.journal.on_news(item, begun=job.begun))
+                self._carry_out(choice, choice.journal.on_instance_event(item, begun=job.begun))
                 self._leave_if_done(choice)
             except Exception as error:
                 self._break(job, error)

@@ -76,7 +76,7 @@ ALIKE_SHARE = 4
 time, but no further reservations."""
 
 
-class Promise(Struct, frozen=True, gc=False):
+class Reservation(Struct, frozen=True, gc=False):
     """Capacity for prompt tokens of a key, reserved from `due` on."""
 
     due: float
@@ -84,12 +84,12 @@ class Promise(Struct, frozen=True, gc=False):
     key: str = ""
 
 
-class RetryPromises:
+class RetryReservations:
     """All valid reservations."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._by_mark: dict[int, deque[Promise]] = {}
+        self._by_mark: dict[int, deque[Reservation]] = {}
         self._by_key: dict[str, tuple[int, int]] = {}
         self._dues: list[tuple[float, int]] = []
         self.requests = 0
@@ -99,18 +99,18 @@ class RetryPromises:
         """Set the limit of reservations."""
         self._most = most
 
-    def book(self, mark: int, promise: Promise) -> bool:
+    def book(self, mark: int, reservation: Reservation) -> bool:
         """Reserve capacity. Returns: False if there are too many reservations, in total or of this mark."""
         alike = self._by_mark.get(mark, ())
         if self.requests >= self._most or len(alike) > self._most // ALIKE_SHARE:
             return False
         mine = self._by_mark.setdefault(mark, deque())
         at = len(mine)
-        while at and mine[at - 1].due > promise.due:
+        while at and mine[at - 1].due > reservation.due:
             at -= 1
-        mine.insert(at, promise)
-        heappush(self._dues, (promise.due, mark))
-        self._count(promise, 1)
+        mine.insert(at, reservation)
+        heappush(self._dues, (reservation.due, mark))
+        self._count(reservation, 1)
         return True
 
     def of(self, key: str) -> tuple[int, int]:
@@ -118,9 +118,7 @@ class RetryPromises:
         return self._by_key.get(key, (0, 0))
 
     def claim(self, mark: int, now: float) -> bool:
-        """Check a request for a reservation. Returns: whether its Retry-After has passed; the reservation is then
-        released.
-        """
+        """Claim a request's reservation. Returns: whether its Retry-After has passed; it is then released."""
         mine = self._by_mark.get(mark)
         if mine is None or mine[0].due > now + EARLY_S:
             return False
@@ -135,19 +133,19 @@ class RetryPromises:
             if mine is not None and mine[0].due <= due:  # otherwise it was claimed
                 self._void(mark, mine)
 
-    def _void(self, mark: int, mine: deque[Promise]) -> None:
+    def _void(self, mark: int, mine: deque[Reservation]) -> None:
         self._count(mine.popleft(), -1)
         if not mine:
             del self._by_mark[mark]
 
-    def _count(self, promise: Promise, sign: int) -> None:
+    def _count(self, reservation: Reservation, sign: int) -> None:
         self.requests += sign
-        self.tokens += sign * promise.tokens
-        requests, tokens = self.of(promise.key)
+        self.tokens += sign * reservation.tokens
+        requests, tokens = self.of(reservation.key)
         if requests + sign:
-            self._by_key[promise.key] = requests + sign, tokens + sign * promise.tokens
+            self._by_key[reservation.key] = requests + sign, tokens + sign * reservation.tokens
         else:
-            del self._by_key[promise.key]
+            del self._by_key[reservation.key]
 
     def check(self) -> None:
         """Check that the sums are those of the reservations.
@@ -159,6 +157,6 @@ class RetryPromises:
         for one in kept:
             by_key.setdefault(one.key, []).append(one.tokens)
         if (len(kept), sum(one.tokens for one in kept)) != (self.requests, self.tokens):
-            raise LedgerError("the reserved capacity does not match the promises")
+            raise LedgerError("the reserved capacity does not match the reservations")
         if self._by_key != {key: (len(tokens), sum(tokens)) for key, tokens in by_key.items()}:
-            raise LedgerError("the reserved capacity of a key does not match its promises")
+            raise LedgerError("the reserved capacity of a key does not match its reservations")

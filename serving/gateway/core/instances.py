@@ -9,7 +9,7 @@ from serving.ids import ReplicaId
 from serving.values.health import PathFault, hangs
 from serving.values.instances import Status
 
-_NO_TROUBLE = PathFault()
+_NO_FAULT = PathFault()
 
 
 class KnownInstance:
@@ -17,20 +17,20 @@ class KnownInstance:
 
     Attributes:
         view: from the last report, with reservations; None before the first report.
-        heard_at: gateway time of its last message [s].
-        trouble: the paths on which it cannot pull KV blocks, or only slowly.
+        reported_at: gateway time of its last message [s].
+        path_fault: the paths on which it cannot pull KV blocks, or only slowly.
     """
 
-    __slots__ = ("busy", "heard_at", "kv_blocks", "node", "pool", "replica", "stuck", "trouble", "view")
+    __slots__ = ("busy", "kv_blocks", "node", "path_fault", "pool", "replica", "reported_at", "stuck", "view")
 
     def __init__(self, up: InstanceUp, now: float) -> None:
         self.replica = up.replica
         self.pool = up.pool
         self.node = up.node
         self.kv_blocks = up.kv_blocks
-        self.heard_at = now
+        self.reported_at = now
         self.view: InstanceView | None = None
-        self.trouble = _NO_TROUBLE
+        self.path_fault = _NO_FAULT
         self.stuck = False
         """Whether it responds but reports that its engine has been in one step for too long."""
         self.busy = 0
@@ -64,26 +64,26 @@ class Instances:
             self._troubled.discard(replica)
         return known
 
-    def heard(self, replica: ReplicaId, now: float) -> None:
+    def reported(self, replica: ReplicaId, now: float) -> None:
         """Note a message from an instance. Unknown ones are ignored."""
         known = self._known.get(replica)
         if known is not None:
-            known.heard_at = now
+            known.reported_at = now
 
     def report(self, replica: ReplicaId, status: Status, now: float) -> None:
         """Process an instance's load report. Effects: resets its reservations. Unknown ones are ignored."""
         known = self._known.get(replica)
         if known is None:
             return
-        known.heard_at = now
+        known.reported_at = now
         known.busy = status.running + status.waiting
         known.stuck = status.step_limit_s > 0 and hangs(status.progress_age_s, status.step_limit_s)
         lost, slow = status.lost_paths, status.slow_paths
         if lost or slow:
-            known.trouble = PathFault(lost, slow)
+            known.path_fault = PathFault(lost, slow)
             self._troubled.add(replica)
-        elif known.trouble is not _NO_TROUBLE:
-            known.trouble = _NO_TROUBLE
+        elif known.path_fault is not _NO_FAULT:
+            known.path_fault = _NO_FAULT
             self._troubled.discard(replica)
         known.view = InstanceView(
             known.replica,
@@ -120,7 +120,7 @@ class Instances:
         return [
             known
             for known in self._pools.get(pool, ())
-            if known.view is not None and not known.stuck and known.heard_at >= oldest
+            if known.view is not None and not known.stuck and known.reported_at >= oldest
         ]
 
     def any_open(self, pools: tuple[str, ...], now: float) -> bool:
@@ -129,11 +129,11 @@ class Instances:
         for pool in pools:
             for known in self._pools.get(pool, ()):
                 if (view := known.view) is not None and not view.draining and not known.stuck:
-                    if known.heard_at >= oldest:
+                    if known.reported_at >= oldest:
                         return True
         return False
 
-    def troubles(self, pool: str, now: float) -> dict[ReplicaId, PathFault]:
+    def path_faults(self, pool: str, now: float) -> dict[ReplicaId, PathFault]:
         """Bad paths of a pool's instances, by instance; without instances that drain.
 
         Returns: empty if no path is bad.
@@ -141,18 +141,18 @@ class Instances:
         if not self._troubled:  # nearly always
             return {}
         live = self.live(pool, now)
-        if all([known.trouble is _NO_TROUBLE for known in live]):
+        if all([known.path_fault is _NO_FAULT for known in live]):
             return {}
-        return {known.replica: known.trouble for known in live if known.view is not None and not known.view.draining}
+        return {known.replica: known.path_fault for known in live if known.view is not None and not known.view.draining}
 
     def views(self) -> list[InstanceView]:
         """Views of all instances that have reported their load, in any state."""
         return [view for known in self._known.values() if (view := known.view) is not None]
 
-    def trouble(self, replica: ReplicaId) -> PathFault:
+    def path_fault(self, replica: ReplicaId) -> PathFault:
         """The known bad paths of one instance."""
         known = self._known.get(replica)
-        return _NO_TROUBLE if known is None else known.trouble
+        return _NO_FAULT if known is None else known.path_fault
 
     def reserve(self, replica: ReplicaId, tokens: int, blocks: int) -> None:
         """Reserve for a sequence sent to an instance, until a report includes it."""

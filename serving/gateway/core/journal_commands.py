@@ -22,7 +22,7 @@ class AtSource(Enum):
     IF_ALONE = "if alone"
     """A stream leaves a draining instance. If there is no other, it continues at its instance immediately."""
     NOW = "now"
-    """As `IF_ALONE`, after another instance refused it."""
+    """Immediately, after another instance refused a sequence that leaves a draining instance."""
 
 
 class NeedPrefill(Struct, frozen=True, gc=False):

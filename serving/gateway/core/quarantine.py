@@ -17,7 +17,9 @@ EMPTYING_S = 30.0
 
 
 class Quarantine:
-    """Keeps an instance free for the sequence on trial, and records which instances died together.
+    """Trials of one gateway: chooses an instance for the suspected sequence, keeps it free of other work, and judges.
+
+    A sequence is suspected once instances died while they computed it. `deaths` records which of them died together.
 
     Args:
         choices: all running sequences of the gateway.
@@ -63,12 +65,12 @@ class Quarantine:
             commands = journal.judged(need.lost, alone=self.deaths.alone(need.lost))
         else:
             try:
-                seat = self._empty(choice, now)
+                slot = self._empty(choice, now)
             except UnavailableError as error:
                 return journal.give_up(FailKind.UNAVAILABLE, str(error))
-            if seat is None:
+            if slot is None:
                 return ()
-            commands = journal.serve_whole(seat, now)
+            commands = journal.serve_whole(slot, now)
         choice.need = choice.waiting_since = None
         return commands
 

@@ -122,23 +122,23 @@ class SequenceJournal:
 
     # ---- events of instances -------------------------------------------------------------------------------------
 
-    def on_news(self, news: News, *, begun: bool = False) -> Commands:
+    def on_instance_event(self, event: News, *, begun: bool = False) -> Commands:
         """Process an instance's event about one of the submissions.
 
         Args:
             begun: whether the client has received output of the request, of any of its sequences.
         """
-        match news:
+        match event:
             case Tokens():
-                return self._on_tokens(news)
+                return self._on_tokens(event)
             case Prefilled():
-                return self._on_prefilled(news.first, news.ticket)
+                return self._on_prefilled(event.first, event.ticket)
             case Adopted(sequence_id=sequence_id):
                 return self._on_adopted(sequence_id)
             case Lost(sequence_id=sequence_id, reason=reason):
                 return self._on_lost(sequence_id, reason)
             case Refused():
-                return self._on_refused(news, begun=begun)
+                return self._on_refused(event, begun=begun)
             case Leaving(sequence_id=sequence_id):
                 return self._on_leaving(sequence_id)
 
@@ -171,22 +171,22 @@ class SequenceJournal:
         self.phase = JournalPhase.DECODING
         return self._drop_ticket()
 
-    def _on_tokens(self, news: Tokens) -> Commands:
+    def _on_tokens(self, event: Tokens) -> Commands:
         """Handle new tokens, the end, or both."""
-        finish_reason = news.finish_reason
-        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
-            return self._late(news.sequence_id)
-        if news.position > len(self.output):
+        finish_reason = event.finish_reason
+        if event.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+            return self._late(event.sequence_id)
+        if event.position > len(self.output):
             return self._resubmit(FailKind.ENGINE, "a frame was lost", cancel=finish_reason is None)
         # Tokens from an adopting instance prove the adoption, even if its notice is missing.
         commands = self._drop_ticket()
-        new = news.position + len(news.tokens) - len(self.output)
+        new = event.position + len(event.tokens) - len(self.output)
         # An instance that does both sends the prompt's token first, which is not yet progress, see `Attempts`.
         if new > 0 and (self.phase is not JournalPhase.PREFILLING or new > 1):
             self.attempts.progress(decoding=True)
         self.phase = JournalPhase.DECODING
         end = finish_reason if finish_reason in (FinishReason.STOP, FinishReason.LENGTH) else None
-        commands += self._deliver(news, end)
+        commands += self._deliver(event, end)
         if finish_reason != end and finish_reason not in _FINAL:
             reason = f"the instance aborted it: {FinishReason(finish_reason).value}"
             return (*commands, *self._resubmit(FailKind.ENGINE, reason, cancel=False))
@@ -194,10 +194,10 @@ class SequenceJournal:
             self._close()
         return (*commands, Fail(*_FINAL[finish_reason])) if finish_reason in _FINAL else commands
 
-    def _on_refused(self, news: Refused, *, begun: bool) -> Commands:
+    def _on_refused(self, event: Refused, *, begun: bool) -> Commands:
         """Handle a refusal: an invalid request ends; if all are full, it waits only if it has sent output (`begun`)."""
-        kind, reason = news.kind, news.reason
-        if news.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
+        kind, reason = event.kind, event.reason
+        if event.sequence_id != self._live_id or self.phase not in AT_INSTANCE:
             return ()
         self._live_id = None
         if kind is FailKind.INVALID:
@@ -329,27 +329,27 @@ class SequenceJournal:
             return self.give_up(FailKind.UNAVAILABLE, self.attempts.spent(f"{replica} was lost"))
         return self._elsewhere()
 
-    def _deliver(self, news: Tokens, end: FinishReason | None) -> Commands:
+    def _deliver(self, event: Tokens, end: FinishReason | None) -> Commands:
         """Record the new tokens of an event that leaves no gap.
 
         Args:
             end: finish reason to report to the client.
         Returns: a delivery, usually of the unchanged event.
         """
-        known = len(self.output) - news.position
-        new = news.tokens[known:] if known else news.tokens
+        known = len(self.output) - event.position
+        new = event.tokens[known:] if known else event.tokens
         if not new and end is None:
             return ()
         self.output.extend(new)
         again, self._first_delivered = self._first_delivered, True
-        once = again and (news.cached_tokens is not None or news.pool is not None or bool(news.prompt_logprobs))
-        if known or once or end is not news.finish_reason:
-            news = replace(
-                news, position=news.position + known, tokens=new, logprobs=news.logprobs[known:], finish_reason=end
+        once = again and (event.cached_tokens is not None or event.pool is not None or bool(event.prompt_logprobs))
+        if known or once or end is not event.finish_reason:
+            event = replace(
+                event, position=event.position + known, tokens=new, logprobs=event.logprobs[known:], finish_reason=end
             )
         if once:
-            news = replace(news, prompt_logprobs=(), cached_tokens=None, pool=None, waited_s=None)
-        return (news,)
+            event = replace(event, prompt_logprobs=(), cached_tokens=None, pool=None, waited_s=None)
+        return (event,)
 
     def _resubmit(
         self, kind: FailKind, reason: str, *, cancel: bool, distrust: bool = False, again: bool = True

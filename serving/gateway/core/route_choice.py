@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from serving.gateway.core.concurrency import PoolSeats
+from serving.gateway.core.concurrency import PoolSlots
 from serving.gateway.core.gateway_router import GatewayRouter
 from serving.gateway.core.instances import Instances, OutputReserve
 from serving.gateway.core.journal_commands import NeedDecode, NeedPrefill
@@ -59,7 +59,7 @@ class Routes:
         """Whether an instance is available to a request that arrives now."""
         return self._instances.any_open(self._pools, now)
 
-    def seats(self, now: float) -> PoolSeats | None:
+    def slots(self, now: float) -> PoolSlots | None:
         """This gateway's share of the instances' batch slots; None if one does not report them, or there is none."""
         self._books_prompts = self._prefill == self._decode
         prefills = self._staying(self._prefill, now)
@@ -68,8 +68,8 @@ class Routes:
         prefills, decodes = prefills or decodes, decodes or prefills  # either role replaces the other
         if not decodes or not all([view.max_sequences for view in (*prefills, *decodes)]):
             return None
-        return PoolSeats(
-            int(sum([_seats(view) for view in decodes])),
+        return PoolSlots(
+            int(sum([_slots(view) for view in decodes])),
             int(sum([view.max_step_tokens / view.gateways for view in prefills])),
             max([view.max_step_tokens for view in prefills]),
             int(sum([view.kv_blocks_total / view.gateways for view in decodes]) * self._block_tokens),
@@ -148,10 +148,10 @@ class Routes:
         left = spec.sampling.max_tokens - output
         blocks = -(-tokens // self._block_tokens) + 1
         exclude = need.exclude
-        troubles = self._instances.troubles(self._decode, now)
+        path_faults = self._instances.path_faults(self._decode, now)
         if isinstance(need, NeedDecode):
-            if troubles:
-                exclude = (*exclude, *decodes_to_avoid(need.ticket.source, troubles))
+            if path_faults:
+                exclude = (*exclude, *decodes_to_avoid(need.ticket.source, path_faults))
             needed = blocks + self._reserve.expected_blocks(left)
             views = self._holding(self._views(self._decode, now), tokens + 1)
             decision = self._router.decode(_open(views, closed), needed, exclude, need.ticket.node_id)
@@ -161,8 +161,8 @@ class Routes:
         # Without a prefill pool, decode instances compute prompts, only less efficiently.
         views = self._staying(self._prefill, now) or self._views(self._decode, now)
         views = _open(self._roomy(views, tokens + min(left, 2), now), closed)
-        if troubles:
-            exclude = (*exclude, *prefills_to_avoid([view.replica for view in views], troubles))
+        if path_faults:
+            exclude = (*exclude, *prefills_to_avoid([view.replica for view in views], path_faults))
         decision = self._router.prefill(views, need.tokens, exclude, spec.prompt_hashes)
         self._instances.reserve(decision.replica, decision.tokens, blocks)
         if self._books_prompts:
@@ -218,13 +218,12 @@ def _open(views: list[InstanceView], closed: Collection[ReplicaId | None]) -> li
 
 
 def _starved(view: InstanceView) -> bool:
-    """Whether its sequences wait for blocks, not for a seat or a step: the free blocks would not suffice for
-    another."""
+    """Whether its sequences wait for blocks, not for a slot or a step: too few are free for another sequence."""
     used = view.kv_blocks_total - view.kv_blocks_free
     return view.waiting > 0 and view.kv_blocks_free * (view.sequences - view.waiting) < used
 
 
-def _seats(view: InstanceView) -> float:
+def _slots(view: InstanceView) -> float:
     """One gateway's share of its concurrent sequences: if blocks are short, as many as have some."""
     most = max(1, view.sequences - view.waiting) if _starved(view) else view.max_sequences
     return min(most, view.max_sequences) / view.gateways

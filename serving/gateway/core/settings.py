@@ -12,8 +12,7 @@ class GatewaySettings(Value, frozen=True):
 
     Args:
         name: unique in the cluster; part of the ids of its sequences.
-        pools: names of the engine pools in the order in which a request passes them: `prefill` and `decode`, or
-            `aggregated`.
+        pools: names of the engine pools in the order in which a request passes them.
         max_age_s: an instance that has been silent for longer counts as dead [s].
         history_blocks, rule, seed, attention_tokens, prefer_host: as in `GatewayRouter`.
         max_attempts: failures in a row after which a sequence is abandoned.

@@ -103,7 +103,7 @@ class ChoiceBuilder:
         self._legs = []
         self._replica, self._host, self._source = replica, host, ""
 
-    def told(self, course: VisitTimes, source: str) -> None:
+    def add_visit(self, course: VisitTimes, source: str) -> None:
         """Note durations reported with the next event. `source`: host of a handoff."""
         self._legs += course.legs
         self._source = source
@@ -164,8 +164,8 @@ class ChoiceBuilder:
     def _lay(self, now: float, legs: Sequence[Leg], tokens: int) -> None:
         """Fill the time from the mark to now with an instance's durations, and the network."""
         gap = now - self._mark
-        told = sum(leg.seconds for leg in legs)
-        scale = 1.0 if told <= gap else gap / told if told else 0.0
+        legs_s = sum(leg.seconds for leg in legs)
+        scale = 1.0 if legs_s <= gap else gap / legs_s if legs_s else 0.0
         at = self._mark
         for index, leg in enumerate(legs):
             kind = KINDS.get(leg.kind, leg.kind)
@@ -298,7 +298,6 @@ class RequestBuilder:
         self._choices = [ChoiceBuilder(submitted) for _ in job.sequences]
 
     def choice(self, index: int) -> ChoiceBuilder:
-        """The builder of one choice."""
         return self._choices[index]
 
     def over(self, now: float) -> None:

@@ -5,7 +5,7 @@ from math import inf, nextafter
 from zlib import crc32
 
 from serving.gateway.core.admission_queue import AdmissionQueue
-from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSeats
+from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSlots
 from serving.gateway.core.gateway_admission import AdmissionDecision, AdmissionLimits, QueuedRequest
 from serving.gateway.core.instances import RESERVE_TOKENS
 from serving.gateway.core.journal_commands import Need
@@ -23,12 +23,12 @@ class Choice:
         need: what it waits for while there is no instance, or while all are full.
         look_at: when to retry [s].
         waiting_since: start of its time without an instance; None while it has one, or while all are full.
-        told: whether any of its output was delivered.
+        delivered: whether any of its output was delivered.
         preempted: number of preemptions that instances reported.
         waited_s: queueing time at the instance that computed its prompt [s].
     """
 
-    __slots__ = ("index", "job", "journal", "look_at", "need", "preempted", "told", "waited_s", "waiting_since")
+    __slots__ = ("delivered", "index", "job", "journal", "look_at", "need", "preempted", "waited_s", "waiting_since")
 
     def __init__(self, job: "Job", index: int, journal: SequenceJournal) -> None:
         self.job = job
@@ -37,7 +37,7 @@ class Choice:
         self.need: Need | None = None
         self.look_at = 0.0
         self.waiting_since: float | None = None
-        self.told = False
+        self.delivered = False
         self.waited_s = 0.0
         self.preempted = 0
 
@@ -66,7 +66,7 @@ class Job:
     def begun(self) -> bool:
         """Whether any output of the request was delivered."""
         for choice in self.choices:
-            if choice.told:
+            if choice.delivered:
                 return True
         return False
 
@@ -80,11 +80,11 @@ class Job:
         first = news.first if type(news) is Prefilled else news
         if type(first) is Tokens:
             choice.preempted += first.preempted
-            if first.waited_s is not None and not choice.told:
+            if first.waited_s is not None and not choice.delivered:
                 choice.waited_s = first.waited_s
         elif type(first) is Refused and first.kind is FailKind.OVERLOADED:
-            told = self.retry_after_s
-            self.retry_after_s = first.retry_after_s if told is None else min(told, first.retry_after_s)
+            retry_s = self.retry_after_s
+            self.retry_after_s = first.retry_after_s if retry_s is None else min(retry_s, first.retry_after_s)
 
 
 # Jobs that wait to start at one gateway: an `AdmissionQueue`, with the jobs themselves.
@@ -101,11 +101,11 @@ class WaitingRoom:
         pools: returns what the instances can run now; called only if keys share the queue.
     """
 
-    def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSeats | None]) -> None:
+    def __init__(self, queue: AdmissionQueue, role_wait_s: float, pools: Callable[[float], PoolSlots | None]) -> None:
         self._queue = queue
         self._pools = pools
         self._shared = queue.shared
-        self._seats = ConcurrencyLedger()
+        self._ledger = ConcurrencyLedger()
         self._role_wait_s = role_wait_s
         self._waiting: dict[int, Job] = {}
         self._closed_since: float | None = None
@@ -130,7 +130,7 @@ class WaitingRoom:
         Args:
             number: of the job; increasing. running: sequences in the pools. is_open: an instance is available.
         """
-        return self._queue.offer(applicant(number, job, now), running, now, is_open, self._look(running, now))
+        return self._queue.offer(queued_request(number, job, now), running, now, is_open, self._look(running, now))
 
     def enter(self, job: Job) -> None:
         """Add the job that was just given a place."""
@@ -143,7 +143,6 @@ class WaitingRoom:
         self._role_wait_s = role_wait_s
 
     def find(self, number: int) -> Job | None:
-        """A waiting job."""
         return self._waiting.get(number)
 
     def next(self, running: int, now: float) -> Job | None:
@@ -156,17 +155,16 @@ class WaitingRoom:
             for choice in job.choices:
                 spec, key = choice.journal.spec, job.work.key
                 expected = min(spec.sampling.max_tokens, RESERVE_TOKENS)
-                self._seats.start(spec.sequence_id, key, len(spec.prompt) + len(spec.output), expected, now)
+                self._ledger.start(spec.sequence_id, key, len(spec.prompt) + len(spec.output), expected, now)
         return job
 
     def _look(self, running: int, now: float) -> ConcurrencyLedger | None:
         if not self._shared:
             return None
-        self._seats.look(self._pools(now), running, now)
-        return self._seats
+        self._ledger.update(self._pools(now), running, now)
+        return self._ledger
 
     def all(self) -> tuple[Job, ...]:
-        """All waiting jobs."""
         return tuple(self._waiting.values())
 
     def leave(self, job: Job) -> None:
@@ -176,23 +174,23 @@ class WaitingRoom:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether a computed prompt has freed a seat for a waiting job."""
-        return self._seats.freed and len(self._waiting) > 0
+        """Whether a computed prompt has freed a slot for a waiting job."""
+        return self._ledger.freed and len(self._waiting) > 0
 
     def computed(self, choice: Choice, cached_tokens: int, now: float) -> None:
         """Note that the prompt of a sequence is computed."""
         if self._shared:
-            self._seats.computed(choice.journal.spec.sequence_id, cached_tokens, now)
+            self._ledger.computed(choice.journal.spec.sequence_id, cached_tokens, now)
 
     def placed(self, choice: Choice) -> None:
         """Note that a sequence's KV is reserved at the generating instance."""
         if self._shared:
-            self._seats.placed(choice.journal.spec.sequence_id)
+            self._ledger.placed(choice.journal.spec.sequence_id)
 
     def finished(self, choice: Choice, now: float) -> None:
         """Note that a sequence of a started job has finished."""
         self._queue.finished(now - choice.job.started)
-        self._seats.ended(choice.journal.spec.sequence_id, now)
+        self._ledger.ended(choice.journal.spec.sequence_id, now)
 
     def overdue(self, now: float, is_open: bool) -> list[tuple[Job, Fail]]:
         """Remove and return the jobs that must not wait longer, with the reason: their deadline, or no instance."""
@@ -210,11 +208,11 @@ class WaitingRoom:
     def check(self) -> None:
         """Check that queue and jobs agree. Raises: LedgerError if they do not."""
         self._queue.check()
-        self._seats.check()
+        self._ledger.check()
         assert len(self._queue) == len(self._waiting), "a place without a job, or a job without a place"
 
 
-def applicant(number: int, job: GenerationJob, now: float) -> QueuedRequest:
+def queued_request(number: int, job: GenerationJob, now: float) -> QueuedRequest:
     """The queue's view of a job, which has the priority of its most important sequence."""
     specs = job.sequences
     return QueuedRequest(

@@ -41,7 +41,7 @@ class LiveBackend:
     """Accepts jobs and routes them through the pools.
 
     Args:
-        pools: names of the engine pools: `prefill` and `decode`, or `aggregated`.
+        pools: names of the engine pools.
     """
 
     def __init__(self, gateway: GatewayId, secret: str | ClusterSecrets, config: ServeConfig, pools: list[str]) -> None:
@@ -145,7 +145,7 @@ class LiveBackend:
     def _note_visit(self, visit: VisitTimes) -> None:
         choice = self.core.choices.get(_own_name(visit.sequence_id))
         if choice is not None and (times := self._generations[choice.job.number].times) is not None:
-            self.timelines.told(times, choice.index, visit)
+            self.timelines.add_visit(times, choice.index, visit)
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))

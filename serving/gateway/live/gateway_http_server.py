@@ -20,7 +20,7 @@ from serving.gateway.live.http_protocol import guarded_protocol
 logger = logging.getLogger(__name__)
 
 LAST = (b"connection", b"close")
-LOOK_PERIOD_S = 0.05
+CHECK_PERIOD_S = 0.05
 BACKLOG = 2048
 """Connections that the kernel queues until they are accepted."""
 IDLE_S = 6.0
@@ -105,10 +105,10 @@ class GatewayHttpServer:
         if idle_s:
             self._server.config.encoded_headers.append(LAST)
             self._server.server_state.default_headers = [*self._server.server_state.default_headers, LAST]
-            for _ in range(ceil(idle_s / LOOK_PERIOD_S)):
+            for _ in range(ceil(idle_s / CHECK_PERIOD_S)):
                 if not self._server.server_state.connections:
                     break
-                await asyncio.sleep(LOOK_PERIOD_S)
+                await asyncio.sleep(CHECK_PERIOD_S)
         self._server.should_exit = True
         await self._ended.wait()
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 DEADLINE_S = 1.0
 """Scrapers wait for 10 s by default, and clients of `/load` for less."""
-FIRST_NEWS_S = 2.0
+FIRST_REPLY_S = 2.0
 """How long a gateway waits after its start for the first list of other gateways."""
 KEEP_S = 60.0
 """How long a gateway is shown that neither responds nor is listed."""
@@ -149,7 +149,7 @@ class GatewayPeers:
         for connection in list(self._callers):
             connection.close("the gateway stops")
 
-    def hear(self, peers: Mapping[str, tuple[str, int]]) -> None:
+    def set_peers(self, peers: Mapping[str, tuple[str, int]]) -> None:
         """Update the list of other gateways from the board. Effects: drops gateways unlisted for long."""
         now = self._loop.time()
         self._listed = frozenset(peers) - {self._gateway}
@@ -161,7 +161,7 @@ class GatewayPeers:
     async def numbers(self) -> Sequence[GatewayNumbers]:
         """Implements `Others.numbers`."""
         if not self._heard.is_set():
-            await self._first_news()
+            await self._first_reply()
         if self._peers:
             if self._exchange is None or self._exchange.done():  # concurrent scrapes share one exchange
                 self._exchange = self._loop.create_task(self._ask_all())
@@ -169,15 +169,14 @@ class GatewayPeers:
         return [peer.known for peer in self._peers.values() if peer.known is not None]
 
     async def first(self, name: str) -> bool:
-        """Whether `name` sorts before all peers in the board's last list, which drops silent gateways within
-        seconds."""
+        """Whether `name` sorts before all peers in the board's last list, which omits gateways silent for seconds."""
         if not self._heard.is_set():
-            await self._first_news()
+            await self._first_reply()
         return all(name < other for other in self._listed)
 
-    async def _first_news(self) -> None:
+    async def _first_reply(self) -> None:
         try:
-            async with asyncio.timeout_at(self._begun + FIRST_NEWS_S):
+            async with asyncio.timeout_at(self._begun + FIRST_REPLY_S):
                 await self._heard.wait()
         except TimeoutError:
             self._heard.set()
@@ -207,7 +206,7 @@ class GatewayPeers:
     async def find(self, wish: TimesWish) -> list[RequestTimes]:
         """Matching timelines of the other gateways; none of a gateway that does not respond in time."""
         if not self._heard.is_set():
-            await self._first_news()
+            await self._first_reply()
         found = await asyncio.gather(*(self._find(name, peer, wish) for name, peer in list(self._peers.items())))
         return [times for one in found for times in one]
 
@@ -241,21 +240,21 @@ class GatewayPeers:
                 await connect_proving(
                     connection, peer.address, PEER_CHANNEL, "gateway", self._secrets, lambda: connection.send(question)
                 )
-                told = await answer
-            if isinstance(told, LinkError):
-                raise told
-            return told
+                received = await answer
+            if isinstance(received, LinkError):
+                raise received
+            return received
         finally:
             answer.cancel()
             connection.close("the exchange is over")
 
     def _learn(self, message: Numbers) -> None:
         """Store a peer's numbers unless later ones are known: responses may overtake each other."""
-        told = message.numbers
-        self._list(told.gateway, (message.host, message.port), self._loop.time())
-        peer = self._peers.get(told.gateway)
-        if peer is not None and (peer.known is None or told.serial > peer.known.serial):
-            peer.known = told
+        received = message.numbers
+        self._list(received.gateway, (message.host, message.port), self._loop.time())
+        peer = self._peers.get(received.gateway)
+        if peer is not None and (peer.known is None or received.serial > peer.known.serial):
+            peer.known = received
 
     def _accept(self) -> Connection:
         connection = Connection(self._on_frame, self._on_closed)

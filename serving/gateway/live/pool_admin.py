@@ -164,6 +164,6 @@ def _finding(answers: ServerAnswers, *, repair: bool) -> str:
     """An audit's finding as text."""
     problems = sum(len(answer["problems"]) for answer in answers.by_server.values())
     count = len(answers.by_server)
-    told = f"{count} memory server{'s' * (count != 1)} audited"
-    told += f", {problems} problems{' removed' * repair}" if problems else ", sound"
-    return f"{told}; {len(answers.silent)} did not answer" if answers.silent else told
+    text = f"{count} memory server{'s' * (count != 1)} audited"
+    text += f", {problems} problems{' removed' * repair}" if problems else ", sound"
+    return f"{text}; {len(answers.silent)} did not answer" if answers.silent else text

@@ -60,7 +60,7 @@ class InstanceLink:
         self.status: Status | None = None
         self.facts: dict[str, Any] = {}
         """The last `InstanceFacts`."""
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.still_since: float | None = None
         """Time of the last progress of an instance given up for silence, or for a hanging engine [s]; 0 = it left."""
         self.used = False
@@ -136,7 +136,7 @@ class InstanceLink:
             self._connection.close(reason)
 
     def _receive(self, connection: Connection, body: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+        self.received_at = asyncio.get_running_loop().time()
         message = m.decode_to_gateway(body)
         match message:
             case m.Frame():
@@ -245,9 +245,9 @@ class PoolLinks:
         now = asyncio.get_running_loop().time()
         self._silence.look(now)
         for link in list(self._links.values()):
-            if self._silence.too_long(link.heard_at, now):
-                link.still_since = link.heard_at
-                link.close(f"silent for {now - link.heard_at:.1f} s")
+            if self._silence.too_long(link.received_at, now):
+                link.still_since = link.received_at
+                link.close(f"silent for {now - link.received_at:.1f} s")
             elif link.hangs and link.used and link.status is not None:
                 age_s = link.status.progress_age_s
                 crashed = age_s >= CRASHED_AGE_S

@@ -19,7 +19,7 @@ from serving.cluster.model_parcels import with_model_here
 from serving.cluster.nodes import link_host
 from serving.cluster.ray_metrics import RayMetrics, expert_facts, instance_stats, serve_place
 from serving.cluster.serve_replicas import keep_on_loopback
-from serving.cluster.shutdown import FAREWELL_S
+from serving.cluster.shutdown import ANNOUNCE_S
 from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import accounted_kv
 from serving.config.upgrade import with_live
@@ -135,16 +135,16 @@ class GatewayDeployment:
         self._app = CurrentApp(self._make_app())
         if self._pool is not None:
             self._pool.start()
-        self._door = _front_door(config, self._app) if config.gateway.server == "uvicorn" else None
+        self._http = _make_http_server(config, self._app) if config.gateway.server == "uvicorn" else None
         self._members_read = asyncio.Event()
         endless = [self._follow_members(), self._watch_links(), TrafficReporter(metered, self._peers).run()]
         if config.cluster.ray_metrics:
-            endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._door is None)).run())
+            endless.append(RayMetrics(partial(gateway_series, self._metrics, serve_place(), self._http is None)).run())
         self._tasks = [asyncio.create_task(task) for task in endless]
-        if self._door is not None:
+        if self._http is not None:
             await self._know_instances()
-            self._tasks.append(asyncio.create_task(self._door.serve()))
-            await self._door.opened()  # Serve stops an older gateway once this one is ready
+            self._tasks.append(asyncio.create_task(self._http.serve()))
+            await self._http.opened()  # Serve stops an older gateway once this one is ready
 
     async def _know_instances(self) -> None:
         """Wait briefly for links to existing instances, before this gateway shares the requests of older ones.
@@ -186,8 +186,8 @@ class GatewayDeployment:
         self._config = config
         self._metered.configure(config)
         self._app.now = self._make_app()
-        if self._door is not None:
-            self._door.configure(_door_limits(config), config.gateway.request_timeout_s)
+        if self._http is not None:
+            self._http.configure(_connection_limits(config), config.gateway.request_timeout_s)
 
     def __serve_build_asgi_app__(self) -> Any:
         """The ASGI app that Serve's own proxy reaches (`server = "serve"`)."""
@@ -213,7 +213,7 @@ class GatewayDeployment:
             return 0
         left = self._drain.busy
         self._backend.end_all("the server is shutting down; send it again")
-        await self._drain.idle(FAREWELL_S)
+        await self._drain.idle(ANNOUNCE_S)
         return left
 
     async def close_log(self) -> None:
@@ -229,10 +229,10 @@ class GatewayDeployment:
         """
         if not hasattr(self, "_tasks"):
             return
-        if self._door is not None:
+        if self._http is not None:
             # While the system continues, requests on open connections are served; another gateway accepts new ones.
             # Uvicorn waits for streams as long as any may last.
-            await self._door.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
+            await self._http.leave(idle_s=0.0 if self._drain.begun else IDLE_S)
         for task in self._tasks:
             task.cancel()
         if self._pool is not None:
@@ -333,12 +333,12 @@ class GatewayDeployment:
         )
 
 
-def _front_door(config: ServeConfig, app: Any) -> GatewayHttpServer:
+def _make_http_server(config: ServeConfig, app: Any) -> GatewayHttpServer:
     gateway = config.gateway
-    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, _door_limits(config))
+    return GatewayHttpServer(app, gateway.host, gateway.port, gateway.request_timeout_s, _connection_limits(config))
 
 
-def _door_limits(config: ServeConfig) -> ConnectionLimits:
+def _connection_limits(config: ServeConfig) -> ConnectionLimits:
     gateway = config.gateway
     return ConnectionLimits(
         max_head_bytes=gateway.max_head_bytes,

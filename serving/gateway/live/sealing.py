@@ -19,8 +19,7 @@ def sealed(config: ServeConfig) -> ServeConfig:
 
 
 def salt_of(config: ServeConfig) -> bytes | None:
-    """The secret from which gateways derive the salts of namespaces, if the configuration has one; otherwise the system
-    generates its own."""
+    """The configured secret from which gateways derive the salts of namespaces; None = the system generates one."""
     salt = config.kvcache.salt
     return hash_api_key(salt) if salt else None
 

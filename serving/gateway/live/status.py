@@ -102,16 +102,16 @@ def _replica(member: Address) -> dict[str, Any]:
 
 
 def current_facts(
-    facts: Mapping[str, Any], status: Status | None, told: Mapping[str, Any] = MappingProxyType({})
+    facts: Mapping[str, Any], status: Status | None, latest: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Facts that an instance announced, updated by its later reports over the link.
 
     Args:
         status: its last report; None = there is no link to it.
-        told: facts in its last response to a gateway; may be older than its latest announcement.
+        latest: facts in its last response to a gateway; may be older than its latest announcement.
     """
-    if told.get("told_s", 0.0) > facts.get("told_s", 0.0):
-        facts = {**facts, **told}
+    if latest.get("told_s", 0.0) > facts.get("told_s", 0.0):
+        facts = {**facts, **latest}
     if status is None:
         return dict(facts)
     return {

@@ -226,10 +226,10 @@ class LiveTimelines:
         """Mark the end of a frame; later events belong to no frame."""
         self._step = self._read_at = None
 
-    def told(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
+    def add_visit(self, times: RequestBuilder, index: int, course: VisitTimes) -> None:
         """Record the durations that an instance reported for a choice."""
         source = self._host_of(ReplicaId(course.source)) if course.source else ""
-        times.choice(index).told(course, source)
+        times.choice(index).add_visit(course, source)
 
     def delivered(self, times: RequestBuilder, update: SequenceUpdate) -> None:
         """Record an update of a choice; each token is delivered once."""

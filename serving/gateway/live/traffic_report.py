@@ -16,7 +16,7 @@ from serving.kvpool.live.pool_control import Complaint
 from serving.scaling.live.scaling_board import BoardClient
 from serving.values.jobs import GenerationJob
 from serving.values.system_tally import HostRow, SystemTally
-from serving.values.traffic import BoardNews, GatewayReport, TrafficMeter
+from serving.values.traffic import BoardReply, GatewayReport, TrafficMeter
 
 # A gateway's backend with a meter: counts every request and its outcome.
 
@@ -36,7 +36,7 @@ class MeteredBackend:
         self._waits = waits
         self.targets = dict(pools)
         """Current replica targets by pool, as last reported to this gateway."""
-        self._news = BoardNews({})
+        self._reply = BoardReply({})
         self._unheard_since: float | None = None
 
     def submit(self, job: GenerationJob) -> LiveGeneration:
@@ -58,23 +58,23 @@ class MeteredBackend:
     def configure(self, config: ServeConfig) -> None:
         """Apply the keys of another configuration that a running gateway accepts."""
         self._waits = config.gateway.role_wait_s > 0
-        self._meter.promise(config.slo.ttft_s, config.slo.tpot_s)
+        self._meter.set_slo(config.slo.ttft_s, config.slo.tpot_s)
         self._backend.configure(config)
 
     def ready(self) -> bool:
         """Whether a request can be served; also true of a system scaled to zero, if a request waits and so wakes it."""
-        return self._backend.ready() or (self._waits and any(pool in self._news.asleep for pool in self._pools))
+        return self._backend.ready() or (self._waits and any(pool in self._reply.asleep for pool in self._pools))
 
     def starved(self) -> bool:
         """Whether a request waits for a role that has no instance."""
         return self._backend.starved
 
-    def hear(self, news: BoardNews) -> None:
+    def on_reply(self, reply: BoardReply) -> None:
         """Process the board's response to a report."""
         self._unheard_since = None
-        self.targets.update(news.targets)
+        self.targets.update(reply.targets)
         self._backend.expect(self.targets)
-        self._news = news
+        self._reply = reply
 
     def unheard(self, now: float) -> None:
         """Note that the board did not respond to a report, at a time of a monotonic clock [s]."""
@@ -92,23 +92,23 @@ class MeteredBackend:
     @property
     def tally(self) -> SystemTally | None:
         """Counts of the whole system in the board's last response; None = it has not responded yet."""
-        return self._news.tally
+        return self._reply.tally
 
     @property
     def hosts(self) -> tuple[HostRow, ...]:
         """Hosts of the cluster in the board's last response."""
-        return self._news.hosts
+        return self._reply.hosts
 
     @property
     def gateways(self) -> int:
         """Number of gateways, including this one."""
-        return 1 + self._news.others
+        return 1 + self._reply.others
 
     def counts(self) -> dict[str, int]:
         """Counts of all gateways: this one's `LiveBackend.counts`, plus the others' in the board's last response."""
         counts = self._backend.counts()
-        counts["running"] += self._news.others_running
-        counts["queued"] += self._news.others_queued
+        counts["running"] += self._reply.others_running
+        counts["queued"] += self._reply.others_queued
         return counts
 
     def report(self, now: float) -> GatewayReport:
@@ -152,9 +152,9 @@ class TrafficReporter:
                 notices=losses.notices(),
             )
             try:
-                news = await self._board.report(report)
-                self._backend.hear(news)
-                self._peers.hear(news.peers)
+                reply = await self._board.report(report)
+                self._backend.on_reply(reply)
+                self._peers.set_peers(reply.peers)
                 losses.reported(report.notices)
                 known = True
                 self._complaint.over()

@@ -120,8 +120,7 @@ class BlockPool:
         self.num_free += len(free)
 
     def publish(self, blocks: Sequence[BlockId], hashes: Sequence[BlockHash], start: int, stop: int) -> None:
-        """Make full, computed blocks matchable. If another block already has the same content, that one stays
-        matchable.
+        """Make full, computed blocks matchable. Of blocks with the same content the first stays matchable.
 
         Args:
             blocks: block table. hashes: of its leading blocks. start, stop: range of those that have become full.

@@ -57,9 +57,9 @@ class DpBalance:
         for entry in aside:
             heappush(self._heap, entry)
         if found is not None:
-            return GroupChoice(found[2], f"{found[0]} KV blocks, the least of the groups with a free seat")
+            return GroupChoice(found[2], f"{found[0]} KV blocks, the least of the groups with a free slot")
         *_, group = min(zip(self.sequences, self.blocks, range(self.open), strict=False))
-        return GroupChoice(group, f"no group has a free seat; {self.sequences[group]} sequences are the fewest")
+        return GroupChoice(group, f"no group has a free slot; {self.sequences[group]} sequences are the fewest")
 
     @property
     def open_blocks(self) -> int:

@@ -118,7 +118,7 @@ class DraftPlanner:
             self.accepted[position] += 1
         if self.speculation is not None and not sequence.feeds_forced:
             assert sequence.acceptance is not None, "guesses were wanted, hence weighed"
-            self.speculation.observe_guesses(sequence.acceptance, len(step.drafts), right)
+            self.speculation.observe_drafts(sequence.acceptance, len(step.drafts), right)
         return DraftUse(len(step.drafts), right)
 
     def measure(self, plan: StepPlan, result: StepResult) -> None:

@@ -52,7 +52,7 @@ from serving.instance.core.outcome import accepted_from, answered, book_step, ha
 from serving.instance.core.pool_orders import PoolOrders
 from serving.instance.core.scheduler import PlannedStep, Scheduler
 from serving.instance.core.sequence import LiveSequence, PhaseEvent, SequencePhase, turn_of
-from serving.instance.core.settings import EngineRole, EngineSettings
+from serving.instance.core.settings import EngineSettings
 from serving.instance.core.snapshot import EngineCounters, take_snapshot
 from serving.instance.core.speculation import Speculation
 from serving.instance.core.timers import Timers
@@ -66,7 +66,7 @@ from serving.values.throughput import BusyThroughput
 
 
 class InstanceEngine:
-    """Schedules the sequences of one prefill, decode or aggregated instance over `num_blocks` KV blocks."""
+    """Schedules the sequences of one instance over `num_blocks` KV blocks."""
 
     def __init__(self, settings: EngineSettings, num_blocks: int) -> None:
         self.settings = settings
@@ -88,7 +88,7 @@ class InstanceEngine:
         self._throughput = BusyThroughput()
         self._pool = PoolOrders(settings, self._blocks)
         self._counters = EngineCounters()
-        self._holds = settings.role is EngineRole.PREFILL
+        self._holds = not settings.role.decodes
         self._arrivals = 0
         self._draining = False
 

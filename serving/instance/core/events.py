@@ -128,7 +128,6 @@ class HandoffReady(Value, frozen=True, gc=False):
 
     @property
     def sequence_id(self) -> SequenceId:
-        """The sequence."""
         return self.first.sequence_id
 
 
@@ -202,8 +201,8 @@ class WakeAt(Value, frozen=True, gc=False):
     at: float
 
 
-EngineNews = Tokens | HandoffReady | HandoffClosed | Adopted | Lost | Refused | Leaving
+EngineMessage = Tokens | HandoffReady | HandoffClosed | Adopted | Lost | Refused | Leaving
 EngineOrder = PullOrder | FetchOrder | StoreOrder | Run | Foreseen | WakeAt
-EngineEffect = EngineNews | EngineOrder
+EngineEffect = EngineMessage | EngineOrder
 EngineOn = Callable[[EngineEvent, float], list[EngineEffect]]
 """`InstanceEngine.on`, or one that records it."""

@@ -97,16 +97,16 @@ def ask_to_leave(sequences: Iterable[LiveSequence]) -> list[Leaving]:
     Returns: requests to gateways to move the sequences that do not decode yet.
     Effects: sets `leaving`.
     """
-    wishes: list[Leaving] = []
+    departures: list[Leaving] = []
     for sequence in sequences:
         if sequence.phase in _STAYING or (sequence.holder is not None and sequence.phase is _P.ADOPTING):
             continue  # a sequence that is being taken back cannot move to another instance
         sequence.leaving = True
         if sequence.phase in _PROMPTS:
-            wishes.append(Leaving(sequence.sequence_id, handoff=False))
+            departures.append(Leaving(sequence.sequence_id, handoff=False))
         elif sequence.phase is _P.ADOPTING:
-            wishes.append(Leaving(sequence.sequence_id, handoff=True))
-    return wishes
+            departures.append(Leaving(sequence.sequence_id, handoff=True))
+    return departures
 
 
 def ready_to_leave(running: Iterable[LiveSequence]) -> list[LiveSequence]:

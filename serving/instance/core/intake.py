@@ -55,7 +55,7 @@ def check_adoption(holder: LiveSequence | None, waiting: Iterable[LiveSequence],
         waiting: the sequences queued here.
     Raises: HandoffError if another engine has them and this one's role is prefill, or if it is taken back twice.
     """
-    if holder is None and role is EngineRole.PREFILL:
+    if holder is None and not role.decodes:
         raise HandoffError("a prefill instance accepts no handoffs; send the ticket to a decode instance")
     if holder is not None and any([sequence.holder is holder for sequence in waiting]):
         raise HandoffError(f"{holder.sequence_id} is already being taken back")

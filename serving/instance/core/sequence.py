@@ -315,9 +315,7 @@ class LiveSequence:
         self.phase = next_phase(self.phase, event)
 
     def join(self) -> None:
-        """Order the sequence in the batch by its priority, regardless of the source of its blocks. Call it while it is
-        in no queue.
-        """
+        """Order the sequence in the batch by priority, whatever the source of its blocks; it must be in no queue."""
         self.order = (self._rank, self.order[1])
 
     @property

@@ -8,6 +8,7 @@ from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.instance.core.scheduler import SchedulerLimits
 from serving.values.layer_split import LayerSplit
+from serving.values.pool_kinds import POOL_KINDS
 
 _STEPS_AHEAD = 2
 """With a pool, prompts are admitted for the running step and the next one: a fetch takes less time than a step."""
@@ -22,6 +23,16 @@ class EngineRole(Enum):
     """Continue with decoding; also accepts handoffs and resumed sequences."""
     AGGREGATED = "aggregated"
     """Continue with decoding; one pool does both."""
+
+    @property
+    def prefills(self) -> bool:
+        """Whether every sequence of its pool is prefilled there."""
+        return POOL_KINDS[self.value].prefills
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it continues with decoding."""
+        return POOL_KINDS[self.value].decodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +104,7 @@ class EngineSettings:
             raise ConfigError(f"prompt_delay_s must not be negative, got {self.prompt_delay_s}")
         if self.handoff_lease_s <= 0:
             raise ConfigError(f"handoff_lease_s must be positive, got {self.handoff_lease_s}")
-        if self.role is not EngineRole.PREFILL and self.max_step_tokens < self.max_sequences:
+        if self.role.decodes and self.max_step_tokens < self.max_sequences:
             raise ConfigError(
                 f"max_step_tokens ({self.max_step_tokens}) must be at least max_sequences ({self.max_sequences}): "
                 "every running sequence decodes one token per step"
@@ -130,7 +141,7 @@ def engine_settings(
     """Settings of the engine of one instance, or of one DP group.
 
     Args:
-        role: name of the pool: `prefill`, `decode` or `aggregated`.
+        role: name of the pool.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
         draft_tokens, speculation, forced_tokens, split: as in `EngineSettings`.

@@ -35,7 +35,7 @@ class EngineCounters:
         return self.prompt_tokens + self.generated_tokens
 
     def count_step(self, before: int) -> None:
-        """Count an executed and booked step; `before` is the previous value of `step_tokens`."""
+        """Add a finished step to `steps_by_tokens`, once its tokens are counted; `before`: `step_tokens` before it."""
         self.steps_by_tokens[bisect_left(ITERATION_TOKEN_BUCKETS, self.step_tokens - before)] += 1
 
 

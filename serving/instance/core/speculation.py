@@ -166,7 +166,7 @@ class Speculation:
         acceptance.doubt()
         return 1
 
-    def observe_guesses(self, acceptance: Acceptance, drafted: int, accepted: int) -> None:
+    def observe_drafts(self, acceptance: Acceptance, drafted: int, accepted: int) -> None:
         """Count a verification."""
         self._common.observe(drafted, accepted)
         acceptance.observe(drafted, accepted)

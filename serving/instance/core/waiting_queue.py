@@ -67,9 +67,7 @@ class SequenceQueue:
             self._ranked -= sequence.spec.priority != 0
 
     def _take_turn(self, sequence: LiveSequence) -> None:
-        """Redistribute a line's turns, including the new one, among its sequences. Sequences whose blocks are held here
-        keep the first turns.
-        """
+        """Redistribute a line's turns among its sequences; those with blocks here keep the first ones."""
         own = [one for one in self.items if one.spec.line == sequence.spec.line and one.order[0] > -inf]
         if not own or sequence.order[0] == -inf:
             return
@@ -152,11 +150,11 @@ class AdmissionRoom(NamedTuple):
     """Slots, blocks and tokens that an admission round may use.
 
     Args:
-        seats: number of sequences that may still join the batch.
+        slots: number of sequences that may still join the batch.
         keep_free: blocks to leave free, the watermark; 0 for an empty batch.
     """
 
-    seats: int
+    slots: int
     keep_free: int
 
 
@@ -170,7 +168,7 @@ def admit_head(
     Returns: the sequence, with blocks reserved or taken over from its holder, or None.
     Effects: removes it from the queue.
     """
-    if room.seats <= 0 or not waiting.items:
+    if room.slots <= 0 or not waiting.items:
         return None
     head = waiting.items[0]
     if phase is not None and head.phase is not phase:

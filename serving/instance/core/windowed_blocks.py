@@ -112,8 +112,7 @@ class WindowedBlocks(SequenceBlocks):
         sequence.num_published = full
 
     def slide(self, sequence: LiveSequence) -> None:
-        """Free the blocks that no later token attends to. Call after `publish`; a running step does not use them
-        either.
+        """Free the blocks that neither a later token nor a running step attends to. Call after `publish`.
 
         Effects: replaces them with `GONE` in the table; updates `num_slid`.
         """

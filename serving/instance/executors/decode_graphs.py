@@ -48,9 +48,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], object]]:
-        """Record a graph as `Recorder.record`. Effects: runs `compute` three times; kernels choose their plans in the
-        first two.
-        """
+        """See `Recorder.record`. Effects: runs `compute` three times; kernels choose their plans in the first two."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -19,7 +19,7 @@ class StepMasks:
         Raises: EngineError if there are grammars but no matchers.
         """
         self.failures: dict[SequenceId, str] = {}
-        """Reasons, by sequence, for those that cannot continue."""
+        """Sequences that cannot continue, with the reason."""
         self._rows: dict[SequenceId, list[Allowed]] = {}
         drawing = [step for step in steps if step.sample is not None]
         self._follow_grammars(matchers, [s for s in drawing if s.sample and s.sample.sampling.grammar is not None])

@@ -90,7 +90,10 @@ class NativeExecutor:
         return self._run(plan, None)
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult] | None:
-        """Lay out the following step, as `PreparingExecutor.prepare`."""
+        """Fill a batch for the step after the running one, before its tokens are known.
+
+        Returns: see `PreparingExecutor.prepare`; None if a sequence needs logits or hidden states.
+        """
         batch = self._make_batch()
         batch.fill(plan.sequences, unknown=1)
         return None if batch.special else partial(self._run, plan, batch)

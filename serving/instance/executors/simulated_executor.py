@@ -5,8 +5,8 @@
                                                            result ◄── wait until ◄───┘
 
 KV is accounted, not computed: each block's few bytes hold a stamp of its sequence, so that moves can still be verified.
-Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an aggregated
-instance, but sequentially on a decode instance, where prompts are exceptions.
+Prompt chunks and decodes of one step are priced as one mixed step (`hardware.cost.mixed_step`) on an instance whose
+pool does both, but sequentially on a decode instance, where prompts are exceptions.
 """
 
 import struct
@@ -64,14 +64,14 @@ class DecodeDies:
         self._balance = DpBalance(dies, max(1, -(-max_sequences // dies)))
         self._block_tokens = block_tokens
         self._dies = dies
-        self._seats: dict[SequenceId, DieSlot] = {}
+        self._slots: dict[SequenceId, DieSlot] = {}
         self._step = 0
         self._contexts = [0] * dies
         self._counts = [0] * dies
         self._present = 0
 
     def __len__(self) -> int:
-        return len(self._seats)
+        return len(self._slots)
 
     def begin(self) -> None:
         """Start a step, without sequences yet."""
@@ -82,7 +82,7 @@ class DecodeDies:
 
     def find(self, sequence_id: SequenceId) -> DieSlot | None:
         """The slot of a sequence that decoded before; None if it is new here."""
-        return self._seats.get(sequence_id)
+        return self._slots.get(sequence_id)
 
     def place(self, sequence_id: SequenceId, promised_tokens: int, answer: SimulatedAnswer) -> DieSlot:
         """Assign a new sequence to a die.
@@ -93,19 +93,19 @@ class DecodeDies:
         """
         die, blocks = self._balance.choose().group, -(-promised_tokens // self._block_tokens)
         self._balance.add(die, blocks)
-        seat = self._seats[sequence_id] = DieSlot(die, blocks, answer, 0)
-        return seat
+        slot = self._slots[sequence_id] = DieSlot(die, blocks, answer, 0)
+        return slot
 
-    def take_part(self, seat: DieSlot, tokens: int) -> None:
+    def take_part(self, slot: DieSlot, tokens: int) -> None:
         """Add a sequence with a slot to this step.
 
         Args:
             tokens: length of its context.
         Effects: increases its die's load.
         """
-        seat.step = self._step
-        self._contexts[seat.die] += tokens
-        self._counts[seat.die] += 1
+        slot.step = self._step
+        self._contexts[slot.die] += tokens
+        self._counts[slot.die] += 1
         self._present += 1
 
     def end(self) -> DieLoad:
@@ -114,11 +114,11 @@ class DecodeDies:
         Returns: its load.
         Effects: removes the slots of sequences that were not in it.
         """
-        if self._present < len(self._seats):
-            gone = [name for name, seat in self._seats.items() if seat.step != self._step]
+        if self._present < len(self._slots):
+            gone = [name for name, slot in self._slots.items() if slot.step != self._step]
             for name in gone:
-                seat = self._seats.pop(name)
-                self._balance.remove(seat.die, seat.blocks)
+                slot = self._slots.pop(name)
+                self._balance.remove(slot.die, slot.blocks)
         return DieLoad(max(self._counts), max(self._contexts), self._present)
 
 
@@ -164,14 +164,14 @@ class StepTimes:
         slowdown: Callable[[int], float] | None = None,
     ) -> None:
         self._cost = cost
-        self._mixed = MixedStep(cost) if role is EngineRole.AGGREGATED else None
+        self._mixed = MixedStep(cost) if role.prefills and role.decodes else None
         self._dies = dies
         self._drafts = drafts
         self._perfect_balance = perfect_balance
         self._slowdown = slowdown
         tp = cost.decode.parallelism.attention_tp
-        self._groups = cost.decode.parallelism.groups(dies) if role is not EngineRole.PREFILL else dies
-        self._on_decode_dies = role is EngineRole.DECODE
+        self._groups = cost.decode.parallelism.groups(dies) if role.decodes else dies
+        self._on_decode_dies = not role.prefills
         self._chunk_dies = prefill_dies if self._on_decode_dies else dies
         self._chunk_copies = prefill_dies / tp if self._on_decode_dies else 1
 
@@ -190,7 +190,7 @@ class StepTimes:
             tokens * copies,
             attended_tokens * copies,
             self._chunk_dies,
-            self._perfect_balance,
+            1.0 if self._perfect_balance else None,
             largest=0 if self._on_decode_dies else largest,
         )
         if load.sequences and tokens and self._mixed is not None:
@@ -284,14 +284,14 @@ class SimulatedExecutor:
         return StepResult(plan.step, tuple(results), seconds)
 
     def _decode(self, step: SequenceStep, order: SampleOrder) -> SequenceResult:
-        seat, context = self._dies.find(step.sequence_id), step.start + 1
-        if seat is None:
+        slot, context = self._dies.find(step.sequence_id), step.start + 1
+        if slot is None:
             answer = self._answers.answer(order)
-            seat = self._dies.place(step.sequence_id, len(order.prompt) + answer.limit, answer)
-        self._dies.take_part(seat, context)
-        count = self._answers.decoded(seat.answer, order)
+            slot = self._dies.place(step.sequence_id, len(order.prompt) + answer.limit, answer)
+        self._dies.take_part(slot, context)
+        count = self._answers.decoded(slot.answer, order)
         self._stamps.stamp(step, count)
-        tokens, failure = self._tokens(step, seat.answer, order, count)
+        tokens, failure = self._tokens(step, slot.answer, order, count)
         logprobs = _logprobs(tokens, order.sampling.logprobs)
         return SequenceResult(step.sequence_id, tokens, logprobs, failure=failure)
 

@@ -82,9 +82,7 @@ def build_batch(feeds: Sequence[Feed], cache: KvCache, heads: int) -> StepBatch:
 
 
 def of_block(feed: Feed, index: int, width: int) -> Feed:
-    """A feed whose table has only one of the `width` blocks of each row. Freed blocks are replaced with block 0, which
-    is not attended to.
-    """
+    """A feed whose table has one of the `width` blocks of each row; block 0, never attended to, replaces freed ones."""
     return feed._replace(block_table=[BlockId(max(block, 0)) for block in feed.block_table[index::width]])
 
 

@@ -63,9 +63,9 @@ class TorchExecutor:
         steps, masks = plan.sequences, StepMasks(self._matchers, plan.sequences, self.model.config.vocab_size)
         draws = self._draw(steps, masks, rows, hidden)
         drawn = [tuple(draw.token for draw in own) for own in draws]
-        guesses = self._guess(steps, rows, hidden, drawn)
+        proposed = self._propose(steps, rows, hidden, drawn)
         results = []
-        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, guesses, strict=True):
+        for step, fed, own, tokens, drafts in zip(steps, rows, draws, drawn, proposed, strict=True):
             prompt = self._prompt_logprobs(step, fed, hidden)
             logprobs = tuple(draw.logprobs for draw in own if draw.logprobs is not None)
             failure = masks.failures.get(step.sequence_id, "")
@@ -105,7 +105,7 @@ class TorchExecutor:
         draws = iter(sample(logits, orders, allowed))
         return [_until_miss(step, draws, masks.usable(step)) if step.sample is not None else [] for step in steps]
 
-    def _guess(
+    def _propose(
         self,
         steps: Sequence[SequenceStep],
         rows_of: Sequence[Sequence[int]],
@@ -117,7 +117,7 @@ class TorchExecutor:
             return [()] * len(steps)
         if self._drafter is None:
             raise EngineError("draft tokens were requested, but the model or its KV cache has no draft layer")
-        return self._drafter.guess(steps, rows_of, hidden, drawn)
+        return self._drafter.propose(steps, rows_of, hidden, drawn)
 
     def _prompt_logprobs(self, step: SequenceStep, fed: Sequence[int], hidden: Tensor) -> tuple[TokenLogprobs, ...]:
         """Log-probabilities of the prompt tokens that follow each fed token."""
@@ -159,7 +159,7 @@ def _until_miss(step: SequenceStep, draws: Iterator[Sampled], usable: int) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _DraftRequest:
     """A sequence of the plan that requests draft tokens: the starting row of the first pass, and their number."""
 
     index: int
@@ -181,7 +181,7 @@ class TorchDrafter:
         self._heads = model.config.attention.heads
         self._cache = cache
 
-    def guess(
+    def propose(
         self,
         steps: Sequence[SequenceStep],
         rows_of: Sequence[Sequence[int]],
@@ -199,13 +199,13 @@ class TorchDrafter:
         """
         feeds: list[Feed] = []
         sources: list[Sequence[int]] = []
-        wishes: list[_Wish] = []
+        requests: list[_DraftRequest] = []
         for index, step in enumerate(steps):
             following = _following(step, drawn[index])
             if not following:
                 continue
             if step.sample is not None and step.next_drafts:
-                wishes.append(_Wish(index, len(feeds), step.start + len(following), step.next_drafts))
+                requests.append(_DraftRequest(index, len(feeds), step.start + len(following), step.next_drafts))
             feeds.append(Feed(following, step.start, step.block_table, step.alone))
             sources.append(rows_of[index])
         if not feeds:
@@ -216,30 +216,32 @@ class TorchDrafter:
             for row, origin in zip(rows, source, strict=False):  # rejected draft tokens are skipped
                 order[row] = origin
         seen = self._layer.forward(_take(hidden, order), drafts.forward, self._cache, self._rope)
-        wishes.sort(key=lambda wish: -wish.count)  # those with more draft tokens stay in front
-        last = _take(seen, [drafts.rows[wish.feed][-1] for wish in wishes]) if wishes else seen
-        return self._ahead(steps, wishes, last)
+        requests.sort(key=lambda request: -request.count)  # those with more draft tokens stay in front
+        last = _take(seen, [drafts.rows[request.feed][-1] for request in requests]) if requests else seen
+        return self._ahead(steps, requests, last)
 
-    def _ahead(self, steps: Sequence[SequenceStep], wishes: list[_Wish], seen: Tensor) -> list[tuple[int, ...]]:
-        """Draft tokens from the layer's output at each wish's last true row, then from its output for those tokens."""
+    def _ahead(
+        self, steps: Sequence[SequenceStep], requests: list[_DraftRequest], seen: Tensor
+    ) -> list[tuple[int, ...]]:
+        """Draft tokens from the layer's output at each request's last true row, then from its output for these."""
         guessed: list[Tensor] = []
-        more = wishes
+        more = requests
         while more:
             tokens = self._layer.logits(seen).argmax(-1)
             ahead = len(guessed)
             guessed.append(tokens)
-            more = [wish for wish in wishes if wish.count > len(guessed)]
+            more = [request for request in requests if request.count > len(guessed)]
             if not more:
                 break
-            feeds = [Feed((0,), wish.position + ahead, steps[wish.index].block_table, True) for wish in more]
+            feeds = [Feed((0,), request.position + ahead, steps[request.index].block_table, True) for request in more]
             batch = build_batch(feeds, self._cache, self._heads)
             order = [0] * len(more)
-            for wish, (row,) in enumerate(batch.rows):
-                order[row] = wish
+            for request, (row,) in enumerate(batch.rows):
+                order[row] = request
             forward = replace(batch.forward, tokens=_take(tokens, order))  # draft tokens stay on the device
             seen = self._layer.forward(_take(seen, order), forward, self._cache, self._rope)
             seen = _take(seen, [row for (row,) in batch.rows])
-        return _by_sequence(len(steps), wishes, guessed)
+        return _by_sequence(len(steps), requests, guessed)
 
 
 def _following(step: SequenceStep, drawn: tuple[int, ...]) -> list[int]:
@@ -252,14 +254,14 @@ def _following(step: SequenceStep, drawn: tuple[int, ...]) -> list[int]:
     return following
 
 
-def _by_sequence(count: int, wishes: Sequence[_Wish], guessed: Sequence[Tensor]) -> list[tuple[int, ...]]:
+def _by_sequence(count: int, requests: Sequence[_DraftRequest], guessed: Sequence[Tensor]) -> list[tuple[int, ...]]:
     """Draft tokens in the plan's order; fetched from the device at once."""
     found: list[list[int]] = [[] for _ in range(count)]
     if guessed:
         tokens = iter(torch.cat(tuple(guessed)).tolist())
         for part in guessed:
-            for wish in wishes[: part.shape[0]]:
-                found[wish.index].append(next(tokens))
+            for request in requests[: part.shape[0]]:
+                found[request.index].append(next(tokens))
     return [tuple(one) for one in found]
 
 

@@ -58,7 +58,7 @@ class SimulatedCompute:
         self._pace = Pace(simulation.time_scale)
         self.speculation = False
         self.forced_tokens = 0
-        self.draft_tokens = 0 if self._role is EngineRole.PREFILL else simulation.drafts
+        self.draft_tokens = simulation.drafts if self._role.decodes else 0
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
         self.max_model_len = served_architecture(config).max_position_embeddings
         npu = npu_of(self._cost.device)
@@ -97,7 +97,7 @@ class SimulatedCompute:
             DecodeDies(self._groups(dies), pool.max_sequences, block_tokens),
             BlockStamps(arena, self.kv.real_bytes, block_tokens),
             self._pace,
-            decodes=self._role is not EngineRole.PREFILL,
+            decodes=self._role.decodes,
             grammars=GrammarAnswers(Matchers(grammars), words),
         )
         kv, version = self._accounted, config.model.version or self._cost.shape.name
@@ -137,7 +137,7 @@ class SimulatedCompute:
 
     def _groups(self, dies: int) -> int:
         """Number of dies, or groups of dies, that decode separate sequences; a prefill instance has none."""
-        return self._cost.decode.parallelism.groups(dies) if self._role is not EngineRole.PREFILL else dies
+        return self._cost.decode.parallelism.groups(dies) if self._role.decodes else dies
 
     def _take_memory(self, ub_bytes: int) -> KvBlocks:
         """Book the cost model's plan for a die's HBM; KV blocks get the rest."""

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class FormChoices(TypedDict):
-    """Arguments of `load_model` for the forms of products."""
+    """The arguments of `load_model` that choose how weight matrices are stored."""
 
     native: bool
     coarse_drafts: bool
@@ -104,9 +104,7 @@ class TorchCompute:
         self._probe: float | None = None
 
     def attach(self, arena: memoryview) -> Attached:
-        """Put the KV cache on the arena itself on a CPU, else on the device with the arena as its mirror; see
-        `Compute.attach`.
-        """
+        """Put the KV cache on the arena on a CPU, else on the device with the arena as mirror; see `Compute.attach`."""
         model, blocks, engine = self._model, self.kv.count, self._config.engine
         mirror = None
         on_cpu = model.device.type == "cpu"
@@ -267,7 +265,7 @@ def _load(
 
 
 def _form_choices(config: ServeConfig, *, native: bool) -> FormChoices:
-    """Arguments of `load_model` and `product_forms` for the storage form of products."""
+    """The arguments of `load_model` and `product_forms` that choose how weight matrices are stored."""
     short = config.model.short_weights
     return FormChoices(
         native=native,

@@ -29,7 +29,7 @@ from serving.errors import GroupError, ServingError
 from serving.instance.core import events as e
 from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.ports import ContextCache, KvTransport, PreparingExecutor, StepExecutor
-from serving.instance.live.engine_news import DurationReporter, LoopNews
+from serving.instance.live.engine_news import DurationReporter, LoopEvent
 from serving.instance.live.kv_moves import KvMoves
 from serving.instance.live.peer_service import PeerService
 from serving.instance.live.pool_access import PoolWorker
@@ -69,7 +69,7 @@ class EngineLoop:
         executor: StepExecutor,
         transport: KvTransport,
         clock: Clock,
-        deliver: Callable[[list[LoopNews]], None],
+        deliver: Callable[[list[LoopEvent]], None],
         name: str = "engine",
         on_step: Callable[[int, float], None] | None = None,
         cache: ContextCache | None = None,
@@ -85,12 +85,13 @@ class EngineLoop:
         self._preparing = executor if isinstance(executor, PreparingExecutor) else None
         self._clock = clock
         self._send = deliver
-        self._outbox: deque[LoopNews] = deque()
+        self._outbox: deque[LoopEvent] = deque()
         self._delivering = threading.Lock()
         self._on_step = on_step
-        self._time_scale = time_scale
+        self.time_scale = time_scale
+        """Seconds of the engine's clock per real second."""
         self._events: deque[e.EngineEvent] = deque()
-        self._posted = self._told = (0, 0)
+        self._posted = self._reported = (0, 0)
         """Numbers of prompts and of their tokens, posted and passed to the engine; each is written by one thread."""
         self._times = DurationReporter(predicted_s) if predicted_s is not None else None
         self._wake = threading.Event()
@@ -122,11 +123,6 @@ class EngineLoop:
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None
         self._thread = threading.Thread(target=self._run, args=(self._turn,), name=name, daemon=True)
         self._beside = threading.Thread(target=self._run, args=(self._beside_step,), name=f"{name}-beside", daemon=True)
-
-    @property
-    def time_scale(self) -> float:
-        """Seconds of the engine's clock per real second."""
-        return self._time_scale
 
     def start(self) -> None:
         """Start the threads."""
@@ -167,8 +163,8 @@ class EngineLoop:
     @property
     def unseen(self) -> tuple[int, int]:
         """Prompts that the engine has not handled yet because a step is running, and their tokens."""
-        told, posted = self._told, self._posted
-        return posted[0] - told[0], posted[1] - told[1]
+        reported, posted = self._reported, self._posted
+        return posted[0] - reported[0], posted[1] - reported[1]
 
     def at_rest(self) -> bool:
         """Whether the engine is idle, with no blocks left to store. May block for one turn."""
@@ -189,7 +185,7 @@ class EngineLoop:
         stalled = max(stalled, self.moves.pull_age_s() - self.engine.settings.handoff_lease_s)
         if (overdue_s := self._peers.overdue_s(now)) is not None:
             return max(0.0, stalled, overdue_s)
-        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self._time_scale:
+        if (turn_since := self._turn_since) is not None and now - turn_since > TURN_S * self.time_scale:
             stalled = max(stalled, now - turn_since)
         busy_since = self._busy_since
         if busy_since is None and not self._events:
@@ -216,16 +212,16 @@ class EngineLoop:
         self._wake.clear()
         self._turn_since = clock.now()
         with self._lock:
-            told = self._tell_all()
+            reported = self._tell_all()
             answer = self._tell(e.NextStep())
             plan = answer.plan if isinstance(answer, e.Run) else None
             if plan is not None:
-                if told:
+                if reported:
                     self._look(clock.now())  # a step may be long: routing needs the current queue
                 self._busy_since = self._busy_since or clock.now()
                 self._steps(plan)
             self._last_turn = now = clock.now()
-            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+            if plan is None or now - self._snapshot_at > SNAPSHOT_PERIOD_S * self.time_scale:
                 self._look(now)
             if plan is None:
                 self._busy_since = None if engine.idle() else self._busy_since
@@ -291,7 +287,7 @@ class EngineLoop:
             return
         self._tell(e.StepFollowed(result))
         now = self._clock.now()
-        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self._time_scale:
+        if now - self._snapshot_at > SNAPSHOT_PERIOD_S * self.time_scale:
             self._look(now)
 
     def _execute(self, run: Callable[[], StepResult]) -> StepResult:
@@ -317,7 +313,7 @@ class EngineLoop:
             if not isinstance(event, e.Quiet):
                 self._ahead = None  # new arrivals must not wait for a step planned before them
             if isinstance(event, Add):
-                self._told = _counted(self._told, event)
+                self._reported = _counted(self._reported, event)
             self._tell(event)
         return came
 
@@ -330,7 +326,7 @@ class EngineLoop:
             return
         wait = MAX_IDLE_WAIT_S
         if wake_at is not None:
-            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self._time_scale))
+            wait = min(wait, max(0.0, (wake_at - self._clock.now()) / self.time_scale))
         self._peers.rest(wait)
         self._last_turn = self._clock.now()
         self._peers.back()
@@ -345,7 +341,7 @@ class EngineLoop:
         while result is not None:
             self._tell_all()  # first, so that finished copies free their blocks for this step
             # Draft tokens are for the next step, and a plan made before them has none.
-            if self._ahead is None or result.has_guesses or self._stopping or self._crash is not None:
+            if self._ahead is None or result.has_drafts or self._stopping or self._crash is not None:
                 self._tell(e.StepDone(result))
                 break
             following, self._ahead = self._ahead, None
@@ -375,7 +371,7 @@ class EngineLoop:
         self._book()
         self.busy_s += result.elapsed_s
         taken = self._clock.now() - begun
-        self.first_step_s = self.first_step_s or taken / self._time_scale
+        self.first_step_s = self.first_step_s or taken / self.time_scale
         self._watch.observe(plan.num_tokens, taken)
         if self._on_step is not None:
             self._on_step(plan.num_tokens, result.elapsed_s)
@@ -386,7 +382,7 @@ class EngineLoop:
             if news := [self._outbox.popleft() for _ in range(len(self._outbox))]:
                 self._send(news)
 
-    def _deliver(self, news: list[LoopNews]) -> None:
+    def _deliver(self, news: list[LoopEvent]) -> None:
         self._outbox.extend(news)
         self._flush()
 

@@ -8,7 +8,7 @@ from serving.instance.core.visit_timer import VisitTimer
 from serving.values.news import News
 from serving.values.visit_times import StepTime, VisitTimes
 
-LoopNews = News | HandoffClosed | VisitTimes | StepTime
+LoopEvent = News | HandoffClosed | VisitTimes | StepTime
 Post = Callable[[EngineEvent], None]
 """Passes an event to an engine; callable from any thread, returns immediately. See `EngineLoop.post`."""
 

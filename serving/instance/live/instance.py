@@ -44,8 +44,8 @@ _SERVED_S = 2.0
 class Instance:
     """The runtime of one replica, or of one rank of a group.
 
-    Construct it, `await start()`, and finally `await stop()`. A rank sends its `offer()` to its peers, and `follow`s
-    the first command of its shell before it starts.
+    Construct it, `await start()`, and finally `await stop()`. Before it starts, a rank of a group also sends its
+    `offer()` to its peers, and receives the first command of its shell by `follow`.
     """
 
     def __init__(
@@ -175,9 +175,7 @@ class Instance:
         await self.server.leave(drain_s)
 
     def quit(self) -> None:
-        """Stop computing, both for this rank and for its peers; the step in flight is void. Takes a few seconds at
-        most, usually no time.
-        """
+        """Stop computing, for this rank and its peers; the step in flight is void. Takes at most a few seconds."""
         self.loop.stop(release=self.compute.stop)
 
     async def stop(self) -> None:

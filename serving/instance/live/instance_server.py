@@ -32,7 +32,7 @@ from serving.instance.core.life import (
     Wake,
 )
 from serving.instance.live.engine_loop import EngineLoop
-from serving.instance.live.engine_news import LoopNews
+from serving.instance.live.engine_news import LoopEvent
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.health import PathFault
 from serving.values.instances import CRASHED_AGE_S, Status
@@ -133,7 +133,7 @@ class InstanceServer:
         assert self._listener is not None
         return self._listener.address
 
-    def deliver(self, news: list[LoopNews]) -> None:
+    def deliver(self, news: list[LoopEvent]) -> None:
         """Pass events from another thread; wakes the asyncio loop once per call."""
         assert self._asyncio_loop is not None
         if not self._asyncio_loop.is_closed():
@@ -282,7 +282,7 @@ class InstanceServer:
             for sequence_id in orphans:
                 self._engine_loop.post(Cancel(sequence_id))
 
-    def _dispatch(self, news: Iterable[LoopNews]) -> None:
+    def _dispatch(self, news: Iterable[LoopEvent]) -> None:
         """Group one turn's events by gateway and send each gateway one frame."""
         frames: defaultdict[Connection, list[News]] = defaultdict(list)
         step_time: StepTime | None = None
@@ -314,9 +314,7 @@ class InstanceServer:
                 self._send_singly(connection, items)
 
     def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
-        """Send events that are too large for one frame. Effects: a sequence whose own event is too large is refused and
-        ended.
-        """
+        """Send events in several frames. Effects: a sequence whose own event exceeds a frame is refused and ended."""
         for item in items:
             try:
                 connection.send(m.Frame(self._step, (item,)))

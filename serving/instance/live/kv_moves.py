@@ -17,7 +17,7 @@ from serving.errors import HandoffError
 from serving.ids import SequenceId
 from serving.instance.core.events import HandoffReady, PullDone, PullOrder, failure
 from serving.instance.core.ports import KvTransport
-from serving.instance.live.engine_news import LoopNews, Post
+from serving.instance.live.engine_news import LoopEvent, Post
 from serving.telemetry.stats import BOUNDS_S, MOST_SOURCES, OTHER
 from serving.values.news import Prefilled, refusal
 from serving.values.orders import Cancel
@@ -41,7 +41,7 @@ class KvMoves:
         transport: KvTransport,
         clock: Clock,
         post: Post,
-        deliver: Callable[[list[LoopNews]], None],
+        deliver: Callable[[list[LoopEvent]], None],
         name: str,
         at_once: int,
         *,
@@ -68,8 +68,7 @@ class KvMoves:
         self._threads.submit(self._pull, order)
 
     def register(self, event: HandoffReady) -> None:
-        """Register the blocks of a held sequence. Effects: sends `Prefilled`; on failure cancels it and sends
-        `Lost`."""
+        """Register the blocks of a held sequence. Effects: sends `Prefilled`; on failure cancels, and sends `Lost`."""
         self._threads.submit(self._register, event)
 
     def stop(self, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The Serve replica around one instance: `prefill`, `decode` and `aggregated` are deployments of this class.
+"""The Serve replica around one instance: each engine pool is a deployment of this class.
 
 Ray assigns it NPUs and a node, checks its health and replaces it; requests arrive over links, not through Serve.
 """

@@ -77,7 +77,7 @@ class BatchMove(Generic[_E]):
     def __init__(self, home: str, batch: Sequence[_E], owner: Callable[[_E], str | None], until: float) -> None:
         self.result: MovedBatch[_E] | None = None
         self.ready: list[tuple[_E, Found]] = []
-        """Entries in the home server's memory, leased: what is written, by index."""
+        """Leased entries in the home server's memory, in the order in which they are written."""
         self._home = home
         self._batch = batch
         self._owner = owner

@@ -126,7 +126,7 @@ class PoolController:
         self._namespaces: dict[str, NamespaceRecord] = {}
         self._deleted: set[str] = set()
         self._configured = False
-        self._heard_at: float | None = None
+        self._first_report_at: float | None = None
         """When the first server was heard."""
 
     def announce(self, record: ServerRecord, namespaces: Iterable[NamespaceRecord], now: float) -> ControllerAnswer:
@@ -142,8 +142,8 @@ class PoolController:
 
         Returns: whether the server is accepted.
         """
-        if self._heard_at is None:
-            self._heard_at = now
+        if self._first_report_at is None:
+            self._first_report_at = now
         accepted = self._roster.announce(record, now)
         self._merge(namespaces)
         return accepted
@@ -211,14 +211,14 @@ class PoolController:
         if state.session != self._settings.session:
             self._merge(one for one in state.namespaces if one.over is not None and one.over == self._terms(one.name))
             self._configure()
-        elif self._heard_at is None and state.servers:
+        elif self._first_report_at is None and state.servers:
             for record in state.servers:
                 self._roster.announce(record, now)
-            self._heard_at = now - ROUND_S
+            self._first_report_at = now - ROUND_S
         self._merge(state.namespaces)
 
     def _knows(self, now: float) -> bool:
-        return self._settings.founding or (self._heard_at is not None and now - self._heard_at >= ROUND_S)
+        return self._settings.founding or (self._first_report_at is not None and now - self._first_report_at >= ROUND_S)
 
     def _merge(self, records: Iterable[NamespaceRecord]) -> None:
         for record in records:

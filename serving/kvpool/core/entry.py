@@ -135,7 +135,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     Attributes:
         offset: of its extent in the region; -1 = it has none.
         shown: lookups find it, from its commit until it is hidden.
-        answer: the result of its last lookup, if still valid; see `told`.
+        answer: the result of its last lookup, if still valid; see `as_found`.
         writer: the client that writes it; None once it is committed.
         leaving: the running spill frees its extent at the end.
         used_since: it was used since that spill started.
@@ -172,7 +172,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
             self.leases or self.holders or self.spilling or self.loading or self.hidden or self.writer is not None
         )
 
-    def told(self, base_offset: int) -> Found:
+    def as_found(self, base_offset: int) -> Found:
         """Result of a lookup. Made at the first lookup, which most entries never have, and kept in `answer`.
 
         A change of its tier must clear `answer`.

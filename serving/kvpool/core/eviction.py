@@ -22,37 +22,41 @@ Rank = tuple[float, int]
 
 
 class EvictionPolicy(Protocol):
-    """An order of versions. Versions that it does not hold are ignored by `touch`, `remove` and `put_back`."""
+    """The order in which entries are evicted; an entry is named by its version.
+
+    Unknown versions are ignored by `touch`, `remove` and `put_back`. A version that was set aside stays known, but
+    takes no part in the order until it is put back, or used under a policy for which use counts.
+    """
 
     def insert(self, version: int, nbytes: int, cost: float) -> None:
-        """A new one, just used. `cost`: what it takes to have it again, in any unit that all share."""
+        """Add a version as just used. `cost`: of restoring its bytes, in a unit common to all entries."""
 
     def touch(self, versions: Iterable[int]) -> None:
-        """These were used now, the last of them last."""
+        """Record that these versions were used now, in this order."""
 
     def use(self, version: int) -> None:
-        """Touch this one alone; see `touch`."""
+        """The same as `touch` of one version."""
 
     def remove(self, version: int) -> None:
         """Remove a version."""
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        """The first `limit` that may leave, first one first. Sets aside those met that may not."""
+        """The first `limit` versions in the order that are `usable`; sets aside the unusable ones before them."""
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """The one that `coldest` would name first; None if there is none."""
+        """The version that `coldest` would return first; None if none is usable."""
 
     def put_back(self, version: int) -> None:
-        """If it was set aside, it takes part again."""
+        """Return a version that was set aside to the order."""
 
     def rank(self, version: int) -> Rank:
         """Place of a version in the order, set aside or not."""
 
     def __len__(self) -> int:
-        """Versions that it holds, with those set aside."""
+        """Number of known versions, including those set aside."""
 
     def __contains__(self, version: int) -> bool:
-        """Whether it holds this one."""
+        """Whether the version is known."""
 
 
 class QueueOrder:
@@ -94,7 +98,6 @@ class QueueOrder:
         self._clock = clock
 
     def use(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         if not self._moves:
             return
         self._clock = clock = self._clock + 1
@@ -106,12 +109,10 @@ class QueueOrder:
             queue[version] = clock
 
     def remove(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         if self._queue.pop(version, None) is None and self._aside.pop(version, None) is None:
             self._back.pop(version, None)
 
     def coldest(self, limit: int, usable: Callable[[int], bool]) -> list[int]:
-        """See `EvictionPolicy`."""
         if self._back:
             self._return()
         found: list[int] = []
@@ -128,7 +129,6 @@ class QueueOrder:
         return found
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """See `EvictionPolicy`."""
         if self._back:
             self._return()
         while self._queue:
@@ -139,7 +139,6 @@ class QueueOrder:
         return None
 
     def put_back(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         stamp = self._aside.pop(version, None)
         if stamp is not None:
             self._back[version] = stamp
@@ -158,7 +157,7 @@ class QueueOrder:
         return version in self._queue or version in self._aside or version in self._back
 
     def _return(self) -> None:
-        """Queue what was put back where it was. That is near the cold end, since there it was met."""
+        """Return versions that were put back to their former positions, near the cold end of the queue."""
         newest = max(self._back.values())
         for version, stamp in self._queue.items():
             if stamp > newest:
@@ -216,7 +215,6 @@ class HeapOrder:
         heappush(self._heap, (item.rank, version, item.born))
 
     def touch(self, versions: Iterable[int]) -> None:
-        """See `EvictionPolicy`."""
         known, age = self._known, self._age
         clock = self._clock
         for version in versions:
@@ -231,7 +229,6 @@ class HeapOrder:
         self._clock = clock
 
     def use(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         self.touch((version,))
 
     def remove(self, version: int) -> None:
@@ -266,11 +263,9 @@ class HeapOrder:
         return [version for _rank, version, _born in found]
 
     def first(self, usable: Callable[[int], bool]) -> int | None:
-        """See `EvictionPolicy`."""
         return next(iter(self.coldest(1, usable)), None)
 
     def put_back(self, version: int) -> None:
-        """See `EvictionPolicy`."""
         item = self._known.get(version)
         if item is not None and item.aside:
             item.aside = False

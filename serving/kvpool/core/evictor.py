@@ -1,4 +1,4 @@
-"""Eviction from DRAM: on demand for one extent, and ahead of demand between the water marks.
+"""Eviction from DRAM: on demand for one extent, ahead of demand between the water marks, and by quota.
 
 An entry that is on SSD as well, or that SSD cannot take, leaves at once. Any other entry is written to SSD first, and
 its extent is free after that. Until then a writer that needs the room gets FULL; it does not wait.
@@ -163,32 +163,6 @@ class Evictor:
             offset = self._allocator.allocate(nbytes)
         return offset
 
-    def quota_room(self, account: Account, nbytes: int) -> bool:
-        """Let a namespace have `nbytes` more, by evicting its own entries from both tiers, oldest first.
-
-        No entry is evicted unless that succeeds.
-        """
-        lacking = account.lacks(nbytes)
-        if not lacking:
-            return True
-        if nbytes > account.quota_bytes:
-            return False
-        victims: list[Entry] = []
-        by_version = self._inventory.by_version
-        for version in account.order:
-            entry = by_version[version]
-            if not entry.pinned:
-                victims.append(entry)
-                lacking -= entry.nbytes * (entry.in_dram + entry.on_ssd)
-                if lacking <= 0:
-                    break
-        if lacking > 0:
-            return False
-        for entry in victims:
-            self._inventory.counters.evicted_by_quota += 1
-            self._inventory.hide(entry)
-        return True
-
     def _hand_over(self, nbytes: int) -> int | None:
         """The extent of the coldest entry, if that fits and can be had at once: what a full server mostly does.
 
@@ -300,7 +274,10 @@ class Evictor:
         return self._relieving or self._filled() > self._high
 
     def relieve(self, now: float) -> None:
-        """Once above the high water mark, let the coldest go until the low one is reached. A bounded piece of work."""
+        """Evict the coldest entries from above the high water mark down to the low one, a bounded number per call.
+
+        First continues to clear a span if that was started.
+        """
         if self._clearing:
             if now >= (self.clearing_until or now) or not any(span.used for span in self._clearing):
                 self._end_clearing()
@@ -318,19 +295,8 @@ class Evictor:
         if self._filled() <= self._low:
             self._relieving = False
 
-    def trim(self) -> None:
-        """Let namespaces whose quota was lowered shrink to it."""
-        for account in self._inventory.accounts.over():
-            for version in list(account.order):
-                entry = self._inventory.by_version[version]
-                if not account.over_bytes:
-                    break
-                if not entry.pinned:
-                    self._inventory.counters.evicted_by_quota += 1
-                    self._inventory.hide(entry)
-
     def _filled(self) -> int:
-        """Bytes that are given out and will not be free by themselves soon."""
+        """Bytes that are allocated, less those of entries on their way to the SSD."""
         return self._allocator.charged_bytes - self._spills.leaving_bytes
 
     # One entry
@@ -359,3 +325,45 @@ class Evictor:
         if start is SpillStart.NO_ROOM:
             self._inventory.leave_dram(entry)
         return start
+
+
+# Quotas: a namespace's own entries leave both tiers, whatever room there is.
+
+
+def quota_room(inventory: Inventory, account: Account, nbytes: int) -> bool:
+    """Let a namespace have `nbytes` more, by evicting its own entries from both tiers, oldest first.
+
+    No entry is evicted unless that succeeds.
+    """
+    lacking = account.lacks(nbytes)
+    if not lacking:
+        return True
+    if nbytes > account.quota_bytes:
+        return False
+    victims: list[Entry] = []
+    by_version = inventory.by_version
+    for version in account.order:
+        entry = by_version[version]
+        if not entry.pinned:
+            victims.append(entry)
+            lacking -= entry.nbytes * (entry.in_dram + entry.on_ssd)
+            if lacking <= 0:
+                break
+    if lacking > 0:
+        return False
+    for entry in victims:
+        inventory.counters.evicted_by_quota += 1
+        inventory.hide(entry)
+    return True
+
+
+def trim_to_quotas(inventory: Inventory) -> None:
+    """Let namespaces whose quota was lowered shrink to it."""
+    for account in inventory.accounts.over():
+        for version in list(account.order):
+            entry = inventory.by_version[version]
+            if not account.over_bytes:
+                break
+            if not entry.pinned:
+                inventory.counters.evicted_by_quota += 1
+                inventory.hide(entry)

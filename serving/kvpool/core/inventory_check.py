@@ -29,9 +29,9 @@ def check_inventory(inventory: Inventory) -> None:
 
 
 def check_flows(inventory: Inventory, spills: Spills, promotions: Promotions, held: int) -> None:
-    """Prove that what is under way between the tiers is counted rightly.
+    """Check that the counters of running spills and promotions agree with the entries.
 
-    Raises: LedgerError if not.
+    Raises: LedgerError if they do not.
     """
     entries = inventory.by_version.values()
     spilling = [entry for entry in entries if entry.spilling]
@@ -84,8 +84,8 @@ def _check_found(inventory: Inventory, entry: Entry) -> None:
     if found is None:
         return
     tier, offset = (EntryTier.DRAM, inventory.base_offset + entry.offset) if entry.in_dram else (EntryTier.SSD, -1)
-    told = (found.hash, found.version, found.tier, found.offset, found.nbytes, found.checksum)
-    if told != (entry.hash, entry.version, tier, offset, entry.nbytes, entry.checksum):
+    reported = (found.hash, found.version, found.tier, found.offset, found.nbytes, found.checksum)
+    if reported != (entry.hash, entry.version, tier, offset, entry.nbytes, entry.checksum):
         raise LedgerError(f"lookups answer {found} for version {entry.version}")
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, EntryView, Found, Grant, Kind, Order, Space, Unlink, view_of
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, trim_to_quotas
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.inventory_check import check_flows, check_inventory
 from serving.kvpool.core.manager_stats import ManagerStats
@@ -118,7 +118,7 @@ class MemoryManager:
             if entry is None or not entry.shown:
                 answers.append(None)
                 continue
-            answers.append(entry.answer or entry.told(base_offset))
+            answers.append(entry.answer or entry.as_found(base_offset))
             hits.append(entry)
             entry.hits += 1
             if not entry.in_dram:
@@ -149,7 +149,7 @@ class MemoryManager:
     def found(self, version: int) -> Found | None:
         """Result of a lookup for this copy now; None = removed."""
         entry = self._inventory.visible(version)
-        return entry.told(self._inventory.base_offset) if entry is not None else None
+        return entry.as_found(self._inventory.base_offset) if entry is not None else None
 
     def pending(self, version: int) -> bool:
         """Whether its load to DRAM is waiting or running."""
@@ -226,7 +226,7 @@ class MemoryManager:
         """Let time pass: expiries, evictions between the water marks, promotions that waited for room."""
         self._last_tick = now
         self._expire(now)
-        self._evictor.trim()
+        trim_to_quotas(self._inventory)
         self._evictor.relieve(now)
         self._promotions.retry(now)
         self._spills.catch_up()

@@ -18,6 +18,7 @@ from serving.kvpool.core.entry import Found, Grant, Kind, Space
 from serving.values.pool_view import NamespaceRecord
 
 PROTOCOL = 2
+"""Version of these frames. When to raise it: see `PROTOCOL` in `serving/wire/messages.py`."""
 MAX_BODY_BYTES = 8 << 20
 MAX_CHUNK_BYTES = 8 << 20
 MAX_ITEMS = 65_536

@@ -1,16 +1,16 @@
-"""Entries on their way from SSD back to DRAM, and those that still wait for room there."""
+"""Promotions: entries that are loaded from the SSD back into DRAM, and those that wait for space there."""
 
 from serving.errors import LedgerError
 from serving.kvpool.core.entry import Entry, LoadFromSsd
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, quota_room
 from serving.kvpool.core.inventory import Inventory
 
 _TRIES = 16
-"""So many that wait are tried at one time: one large object must not hold up small ones, nor cost much."""
+"""Limit of waiting objects tried at a time, so that a large one does not block small ones, at bounded cost."""
 
 
 class Promotions:
-    """Waiting and running loads. A load that finds no room waits for `lease_s`, then it is given up."""
+    """Waiting and running loads of entries. A load without space in DRAM waits for `lease_s`, then it is given up."""
 
     def __init__(self, inventory: Inventory, evictor: Evictor) -> None:
         self.under_way = 0
@@ -21,7 +21,7 @@ class Promotions:
 
     @property
     def next_due(self) -> float | None:
-        """When the first wish is given up, if any waits."""
+        """When the first waiting load is given up; None if none waits."""
         return min(self._waiting.values(), default=None)
 
     def want(self, entry: Entry, now: float) -> None:
@@ -37,7 +37,7 @@ class Promotions:
         return entry is not None and (entry.loading or version in self._waiting)
 
     def retry(self, now: float) -> None:
-        """Serve those that wait, in turns, and give up those that waited for too long."""
+        """Start waiting loads that now have space, a bounded number per call in turns; give up those that timed out."""
         tries = 0
         for version, until in list(self._waiting.items()):
             entry = self._inventory.visible(version)
@@ -84,7 +84,7 @@ class Promotions:
     def _try(self, entry: Entry, now: float) -> bool:
         entry.loading = True  # from here on: the room that is made for it must not cost its own file
         inventory = self._inventory
-        quota_kept = self._evictor.quota_room(entry.account, entry.nbytes)
+        quota_kept = quota_room(inventory, entry.account, entry.nbytes)
         offset = self._evictor.extent(entry.nbytes, now) if quota_kept else None
         if offset is None:
             entry.loading = False

@@ -45,7 +45,7 @@ class Account:
         return max(0, self.dram_bytes + self.ssd_bytes - self.quota_bytes) if self.quota_bytes else 0
 
     def lacks(self, nbytes: int) -> int:
-        """How much it must give up before it may have `nbytes` more; never negative."""
+        """Bytes that must be evicted from this account before `nbytes` more fit its quota; never negative."""
         return max(0, self.dram_bytes + self.ssd_bytes + nbytes - self.quota_bytes) if self.quota_bytes else 0
 
 

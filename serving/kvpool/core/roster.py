@@ -43,7 +43,7 @@ class _Member:
     born: float
     """When this process started to serve."""
     started: float
-    """When the first process of this name, of those that replaced each other, started to serve."""
+    """When the first of the successive processes with this name started to serve."""
 
 
 class PoolRoster:
@@ -129,7 +129,7 @@ class PoolRoster:
             silent: servers that will not announce themselves again.
         """
         times = [one.expires for name, one in self._members.items() if name in silent]
-        for member in self._newcomers(now):
+        for member in self._new_members(now):
             step = _step(now - member.started, self._ramp_s)
             if step < STEPS:
                 times.append(member.started + step * self._ramp_s / STEPS)
@@ -137,11 +137,11 @@ class PoolRoster:
 
     def _weights(self, now: float) -> dict[str, float]:
         weights = {name: float(m.record.state is ServerState.ACTIVE) for name, m in self._members.items()}
-        for member in self._newcomers(now):
+        for member in self._new_members(now):
             weights[member.record.name] = _step(now - member.started, self._ramp_s) / STEPS
         return weights
 
-    def _newcomers(self, now: float) -> list[_Member]:
+    def _new_members(self, now: float) -> list[_Member]:
         """Active servers that did not start together with the oldest one."""
         active = [one for one in self._members.values() if one.record.state is ServerState.ACTIVE]
         founded = min((one.started for one in active), default=now)

@@ -41,7 +41,7 @@ class ServerBackoff:
         self.greet_until = now + CONNECT_S
 
     def waits_for_greeting(self, now: float) -> bool:
-        """Whether a request waits for a greeting that is not there yet. After a failure it fails at once instead."""
+        """Whether a request waits for the server's greeting; after a failed connection it fails at once."""
         return not (self.pause_s and now < self.greet_until)
 
     def greeting_deadline(self, deadline: float, now: float) -> float:

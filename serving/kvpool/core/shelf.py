@@ -47,7 +47,7 @@ class Shelf:
     def __init__(self, space: Space, inventory: Inventory, writers: Writers, promotions: Promotions) -> None:
         self.space = space
         self.entries: Mapping[BlockHash, Entry] = inventory.home(space)
-        """What is there now, by hash, with those being written (not `shown`)."""
+        """Entries by hash, including those being written (not `shown`)."""
         self._inventory = inventory
         self._counters = inventory.counters
         self._leases = inventory.leases
@@ -56,9 +56,9 @@ class Shelf:
         self._touch = inventory.touch_one
         self._account = inventory.accounts.of(space.namespace)
         self.lend: Callable[[Entry], None] = inventory.leases.lend
-        """It stays where it is until `give_back`, which must come once for every `lend`."""
+        """Pin an entry where it is until `give_back`, which must be called once for every `lend`."""
         self.finish: Callable[[Entry, float], None] = writers.finish
-        """What was admitted is there: lookups find it."""
+        """Mark an admitted entry as written: lookups find it."""
 
     def use(self, entry: Entry, now: float) -> None:
         """A lookup found it. Of a chain the last block first: the first of them counts as used last."""

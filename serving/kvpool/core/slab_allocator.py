@@ -59,7 +59,7 @@ class Span:
         self.block_bytes = block_bytes
         self.count = slabs * slab_bytes // block_bytes
         self.charge = slabs * slab_bytes // self.count
-        """What one block costs of the region, with its share of the span's waste: a full server is charged fully."""
+        """Bytes charged per block, including its share of the span's waste, so that a full server is charged fully."""
         self.used = 0
         self.closed = False
         self.idle: list[int] = []

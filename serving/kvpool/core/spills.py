@@ -21,7 +21,7 @@ class SpillStart(Enum):
 
     STARTED = "started"
     BUSY = "busy"
-    """As many as allowed are under way, or one of the same hash: try again later."""
+    """The limit of concurrent spills is reached, or one of the same hash is in progress: try again later."""
     NO_ROOM = "no room"
     """SSD cannot take it: there is none, it is too small, or all that is there is leased."""
 

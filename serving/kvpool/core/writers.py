@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from serving.errors import LedgerError
 from serving.ids import BlockHash
 from serving.kvpool.core.entry import Entry, Grant, GrantStatus, Kind, Space
-from serving.kvpool.core.evictor import Evictor
+from serving.kvpool.core.evictor import Evictor, quota_room
 from serving.kvpool.core.inventory import Inventory
 from serving.kvpool.core.quotas import Account
 from serving.kvpool.core.spills import Spills
@@ -33,7 +33,12 @@ class Writers:
     def reserve(
         self, space: Space, items: Sequence[tuple[BlockHash, int]], client: int, now: float, kind: Kind
     ) -> tuple[Grant, ...]:
-        """Room for entries; those that are there are used.
+        """Allocate space for the entries that are not stored yet; the others count as used.
+
+        Args:
+            items: hash and size [bytes] of each entry.
+            client: number of the client that will write them.
+        Returns: a grant for each item, in order.
 
         Raises: LedgerError for a size below one byte.
         """
@@ -60,12 +65,12 @@ class Writers:
         return Grant(GrantStatus.GRANTED, entry.version, inventory.base_offset + entry.offset)
 
     def use(self, entry: Entry, now: float) -> None:
-        """Count a wish to write what is there, or is being written, as a use."""
+        """Count a request to write an entry that is stored or being written as a use of it."""
         if entry.shown:
             self._inventory.touch_one(entry, now)
 
     def count_present(self) -> None:
-        """One entry less to write."""
+        """Count an entry that a client need not write, since it is stored."""
         self._inventory.counters.present += 1
 
     def admit(
@@ -86,7 +91,7 @@ class Writers:
         """
         if nbytes > self._capacity_bytes:
             return self._refuse(GrantStatus.TOO_LARGE)
-        if account.quota_bytes and not self._evictor.quota_room(account, nbytes):
+        if account.quota_bytes and not quota_room(self._inventory, account, nbytes):
             return self._refuse(GrantStatus.QUOTA)
         offset = self._allocate(nbytes)
         if offset is None:

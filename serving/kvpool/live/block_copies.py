@@ -148,7 +148,7 @@ def read_remote(link: ServerLink, reads: Sequence[tuple[Found, memoryview]], unt
 
 
 class _Came:
-    """Places that are filled in order, and the checksums of those that are."""
+    """Places in memory that are filled in order, and the checksums of the filled ones."""
 
     def __init__(self, places: Sequence[memoryview]) -> None:
         self.places = places

@@ -88,7 +88,7 @@ class ControllerHost:
         return was_there
 
     def close(self) -> None:
-        """Ends the thread; what is kept stays kept."""
+        """End the thread and close the store; stored records remain."""
         self._closing = True
         self._wake.set()
         self._thread.join()

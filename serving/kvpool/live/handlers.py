@@ -26,7 +26,7 @@ HASH_BYTES = range(8, 65)
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class HandlerContext:
     """Things that handlers work with. `ssd_error`: why there is no SSD tier although there should be one."""
 
     core: ServerCore
@@ -43,7 +43,7 @@ _REMOVAL_S = 10.0
 """Longest wait of a deletion for the removal of its files; after that it fails, and the client must repeat it."""
 
 
-def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview) -> Answer:
+def handle(context: HandlerContext, session: Session, message: m.Message, payload: memoryview) -> Answer:
     """Carry out a request.
 
     Raises: PoolError if that is not possible; the connection stays usable.
@@ -51,11 +51,11 @@ def handle(desk: Desk, session: Session, message: m.Message, payload: memoryview
     handler = HANDLERS.get(type(message))
     if handler is None:
         raise PoolError(f"{type(message).__name__} is not accepted here")
-    return handler(desk, session, message, payload)
+    return handler(context, session, message, payload)
 
 
-def _lookup(desk: Desk, session: Session, message: m.Lookup, _payload: memoryview) -> Answer:
-    core = desk.core
+def _lookup(context: HandlerContext, session: Session, message: m.Lookup, _payload: memoryview) -> Answer:
+    core = context.core
     start = time.perf_counter()
     _require_few(message.hashes)
     lease_s = message.lease_s if 0 < message.lease_s < core.settings.lease_s else core.settings.lease_s
@@ -78,8 +78,8 @@ def _found_amounts(found: Sequence[Found | None]) -> tuple[tuple[str, int], ...]
     return ("bytes_found_dram", dram), ("bytes_found_ssd", ssd)
 
 
-def _promote(desk: Desk, session: Session, message: m.Promote, _payload: memoryview) -> Answer:
-    core = desk.core
+def _promote(context: HandlerContext, session: Session, message: m.Promote, _payload: memoryview) -> Answer:
+    core = context.core
     start = time.perf_counter()
     _require_few(message.versions)
     wait_s = message.wait_s if 0 < message.wait_s < MAX_WAIT_S else MAX_WAIT_S if message.wait_s > 0 else 0.0
@@ -100,25 +100,25 @@ def _promote(desk: Desk, session: Session, message: m.Promote, _payload: memoryv
     return m.Promoted(found)
 
 
-def _release(desk: Desk, session: Session, message: m.ReleaseLeases, _payload: memoryview) -> Answer:
-    core = desk.core
+def _release(context: HandlerContext, session: Session, message: m.ReleaseLeases, _payload: memoryview) -> Answer:
+    core = context.core
     with core.changed:
         core.manager.release(message.versions, session.client, core.now())
         core.dispatch()
     return _DONE
 
 
-def _report(desk: Desk, _session: Session, message: m.Report, _payload: memoryview) -> Answer:
+def _report(context: HandlerContext, _session: Session, message: m.Report, _payload: memoryview) -> Answer:
     _require_few(message.versions)
     for version in message.versions:
-        right = desk.core.verify(version, remove=True)
+        right = context.core.verify(version, remove=True)
         if right is not None:
-            desk.core.meters.add("reports_refuted" if right else "reports_confirmed")
+            context.core.meters.add("reports_refuted" if right else "reports_confirmed")
     return _DONE
 
 
-def _reserve(desk: Desk, session: Session, message: m.Reserve, _payload: memoryview) -> Answer:
-    core = desk.core
+def _reserve(context: HandlerContext, session: Session, message: m.Reserve, _payload: memoryview) -> Answer:
+    core = context.core
     start = time.perf_counter()
     _require_few(message.items)
     for block_hash, nbytes in message.items:
@@ -136,8 +136,8 @@ def _reserve(desk: Desk, session: Session, message: m.Reserve, _payload: memoryv
     return m.Reserved(grants)
 
 
-def _commit(desk: Desk, session: Session, message: m.Commit, _payload: memoryview) -> Answer:
-    core = desk.core
+def _commit(context: HandlerContext, session: Session, message: m.Commit, _payload: memoryview) -> Answer:
+    core = context.core
     _require_few(message.items)
     with core.changed:
         now = core.now()
@@ -154,8 +154,8 @@ def _commit(desk: Desk, session: Session, message: m.Commit, _payload: memoryvie
     return m.Committed(ok)
 
 
-def _abort(desk: Desk, session: Session, message: m.Abort, _payload: memoryview) -> Answer:
-    core = desk.core
+def _abort(context: HandlerContext, session: Session, message: m.Abort, _payload: memoryview) -> Answer:
+    core = context.core
     _require_few(message.versions)
     with core.changed:
         for version in message.versions:
@@ -165,27 +165,27 @@ def _abort(desk: Desk, session: Session, message: m.Abort, _payload: memoryview)
     return _DONE
 
 
-def _hold(desk: Desk, session: Session, message: m.Hold, _payload: memoryview) -> Answer:
+def _hold(context: HandlerContext, session: Session, message: m.Hold, _payload: memoryview) -> Answer:
     if session.process is None:
         raise PoolError("only processes on this server's node may hold entries; read copies instead")
-    with desk.core.changed:
-        held = desk.holds.hold(session.process, message.versions, desk.core.now())
-        desk.core.dispatch()
+    with context.core.changed:
+        held = context.holds.hold(session.process, message.versions, context.core.now())
+        context.core.dispatch()
     if not held:
         raise PoolError("some of these entries are no longer in memory; look them up again")
     return _DONE
 
 
-def _unhold(desk: Desk, session: Session, message: m.Unhold, _payload: memoryview) -> Answer:
+def _unhold(context: HandlerContext, session: Session, message: m.Unhold, _payload: memoryview) -> Answer:
     if session.process is not None:
-        with desk.core.changed:
-            desk.holds.unhold(session.process, message.versions, desk.core.now())
-            desk.core.dispatch()
+        with context.core.changed:
+            context.holds.unhold(session.process, message.versions, context.core.now())
+            context.core.dispatch()
     return _DONE
 
 
-def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) -> Answer:
-    core = desk.core
+def _read(context: HandlerContext, _session: Session, message: m.Read, _payload: memoryview) -> Answer:
+    core = context.core
     _require_pieces(message.pieces)
     views: list[memoryview] = []
     with core.changed:
@@ -200,7 +200,7 @@ def _read(desk: Desk, _session: Session, message: m.Read, _payload: memoryview) 
     return m.Chunk(len(views)), views
 
 
-def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> PayloadRoom:
+def room_for(context: HandlerContext, session: Session, message: m.ToServer, nbytes: int) -> PayloadRoom:
     """Target of a request's payload: bytes of entries are received straight into their place.
 
     Notes in the session which pieces have a place; bytes without one are discarded.
@@ -210,7 +210,7 @@ def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> 
     if not isinstance(message, m.Write):
         return PayloadRoom([memoryview(bytearray(nbytes))])
     _require_pieces(message.pieces)
-    core, views, ok = desk.core, [], []
+    core, views, ok = context.core, [], []
     left_s = REST_S
     for version, start, size in message.pieces:
         writing = session.writing.get(version)
@@ -228,12 +228,12 @@ def room_for(desk: Desk, session: Session, message: m.ToServer, nbytes: int) -> 
     return PayloadRoom(views, time.monotonic() + left_s)
 
 
-def _write(desk: Desk, session: Session, message: m.Write, _payload: memoryview) -> Answer:
+def _write(context: HandlerContext, session: Session, message: m.Write, _payload: memoryview) -> Answer:
     ok, session.written = session.written, ()
     if len(ok) != len(message.pieces):
         raise PoolError("a Write must contain its bytes")
     sizes = [size for (_, _, size), good in zip(message.pieces, ok, strict=True) if good]
-    desk.core.meters.add("bytes_received", sum(sizes))
+    context.core.meters.add("bytes_received", sum(sizes))
     return m.Written(ok)
 
 
@@ -244,9 +244,9 @@ def _require_pieces(pieces: Sequence[m.Piece]) -> None:
         raise PoolError(f"a request moves at most {m.MAX_CHUNK_BYTES} bytes, not {sum(nbytes)}")
 
 
-def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -> Answer:
+def _list(context: HandlerContext, session: Session, message: m.List, _payload: memoryview) -> Answer:
     """Pages of one listing are cut from the entries at its first page, less those removed since."""
-    core = desk.core
+    core = context.core
     limit = min(max(message.limit, 1), MAX_LISTED)
     if message.after <= 0 or not session.listing:
         session.listing = core.entries()
@@ -269,8 +269,8 @@ def _list(desk: Desk, session: Session, message: m.List, _payload: memoryview) -
     return m.Listed(tuple(page))
 
 
-def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) -> Answer:
-    core = desk.core
+def _drop(context: HandlerContext, _session: Session, message: m.Drop, _payload: memoryview) -> Answer:
+    core = context.core
     _require_few(message.versions)
     with core.changed:
         now = core.now()
@@ -279,34 +279,36 @@ def _drop(desk: Desk, _session: Session, message: m.Drop, _payload: memoryview) 
     return m.Committed(gone)
 
 
-def _usage(desk: Desk, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
-    with desk.core.changed:
-        return m.Data(desk.core.usage())
+def _usage(context: HandlerContext, _session: Session, _message: m.AskUsage, _payload: memoryview) -> Answer:
+    with context.core.changed:
+        return m.Data(context.core.usage())
 
 
-def _forget(desk: Desk, _session: Session, message: m.Forget, _payload: memoryview) -> Answer:
-    core = desk.core
+def _forget(context: HandlerContext, _session: Session, message: m.Forget, _payload: memoryview) -> Answer:
+    core = context.core
     with core.changed:
         nbytes, entries = core.manager.delete_namespace(message.namespace, core.now())
         core.dispatch()
-    if desk.ssd is not None:
-        finish_removal(core, desk.ssd, message.namespace, _REMOVAL_S)
-    elif desk.ssd_error:
-        raise PoolError(f"the files of {message.namespace!r} on disk remain: {desk.ssd_error}; then delete it again")
+    if context.ssd is not None:
+        finish_removal(core, context.ssd, message.namespace, _REMOVAL_S)
+    elif context.ssd_error:
+        raise PoolError(f"the files of {message.namespace!r} on disk remain: {context.ssd_error}; then delete it again")
     return m.Data({"bytes": nbytes, "entries": entries})
 
 
-def _set_namespaces(desk: Desk, _session: Session, message: m.SetNamespaces, _payload: memoryview) -> Answer:
-    desk.set_namespaces(message.namespaces)
+def _set_namespaces(
+    context: HandlerContext, _session: Session, message: m.SetNamespaces, _payload: memoryview
+) -> Answer:
+    context.set_namespaces(message.namespaces)
     return _DONE
 
 
-def _stats(desk: Desk, _session: Session, _message: m.Stats, _payload: memoryview) -> Answer:
-    return m.Data(desk.facts())
+def _stats(context: HandlerContext, _session: Session, _message: m.Stats, _payload: memoryview) -> Answer:
+    return m.Data(context.facts())
 
 
-def _audit(desk: Desk, _session: Session, message: m.Audit, _payload: memoryview) -> Answer:
-    return m.Data(audit(desk.core, desk.ssd, repair=message.repair))
+def _audit(context: HandlerContext, _session: Session, message: m.Audit, _payload: memoryview) -> Answer:
+    return m.Data(audit(context.core, context.ssd, repair=message.repair))
 
 
 def _require_few(items: Sequence[object]) -> None:
@@ -314,7 +316,7 @@ def _require_few(items: Sequence[object]) -> None:
         raise PoolError(f"{len(items)} items in one request; at most {m.MAX_ITEMS}")
 
 
-HANDLERS: dict[type[m.Message], Callable[[Desk, Session, Any, memoryview], Answer]] = {
+HANDLERS: dict[type[m.Message], Callable[[HandlerContext, Session, Any, memoryview], Answer]] = {
     m.Lookup: _lookup,
     m.Promote: _promote,
     m.ReleaseLeases: _release,

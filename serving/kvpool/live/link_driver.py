@@ -19,7 +19,7 @@ from serving.kvpool.core.operation import (
     PoolWrite,
     reason_of,
 )
-from serving.kvpool.core.ring import HashRing, ring_of
+from serving.kvpool.core.ring import ring_of
 from serving.kvpool.live.block_copies import BlockCopies
 from serving.kvpool.live.segments import Segments
 from serving.kvpool.live.server_link import PoolGreeting, ServerLink
@@ -145,24 +145,12 @@ class Placement:
         self._node: NodeId | None = hello.node if scope == "node" else None
         self._hello = hello
         self._segments = segments
-        self._seen = EMPTY_VIEW
-        self._ring = ring_of(EMPTY_VIEW)
-        self._links: dict[str, ServerLink] = {}
-
-    @property
-    def ring(self) -> HashRing:
-        """The ring of the view last seen."""
-        return self._ring
-
-    @property
-    def links(self) -> dict[str, ServerLink]:
-        """Links by server name, of the view last seen. Not to be changed."""
-        return self._links
-
-    @property
-    def seen(self) -> PoolView:
+        self.seen = EMPTY_VIEW
         """The view last seen."""
-        return self._seen
+        self.ring = ring_of(EMPTY_VIEW)
+        """The ring of the view last seen."""
+        self.links: dict[str, ServerLink] = {}
+        """Links by server name, of the view last seen. Not to be changed."""
 
     def refresh(self) -> None:
         """Adopt the latest view.
@@ -170,40 +158,38 @@ class Placement:
         Links to servers that left, or were replaced by another incarnation, end together with their pauses.
         """
         view = self._view()
-        if view is self._seen:
+        if view is self.seen:
             return
-        changed = view.version != self._seen.version
-        self._seen = view
+        changed = view.version != self.seen.version
+        self.seen = view
         if not changed:
             return
-        self._ring = ring_of(view, self._node)
+        self.ring = ring_of(view, self._node)
         records = {s.record.name: s.record for s in view.servers if self._node in (None, s.record.node)}
-        for name in [
-            name for name, link in self._links.items() if _address(link.record) != _address(records.get(name))
-        ]:
-            self._links.pop(name).retire()
+        for name in [name for name, link in self.links.items() if _address(link.record) != _address(records.get(name))]:
+            self.links.pop(name).retire()
         for name, record in records.items():
-            if name not in self._links:
-                self._links[name] = ServerLink(record, self._hello)
+            if name not in self.links:
+                self.links[name] = ServerLink(record, self._hello)
         self._segments.keep({record.segment for record in records.values()})
 
     def primary(self, block: BlockHash) -> ServerLink | None:
         """The link to the server that a block is written to; None while there is none."""
-        name = self._ring.primary(block)
-        return None if name is None else self._links[name]
+        name = self.ring.primary(block)
+        return None if name is None else self.links[name]
 
     def skipped(self) -> list[str]:
         """Servers that are left alone now after a failure, by name."""
         now = time.monotonic()
-        return sorted(name for name, link in self._links.items() if link.skipped(now))
+        return sorted(name for name, link in self.links.items() if link.skipped(now))
 
     def close(self) -> None:
         """End all links, and with them leases and reservations."""
-        for link in self._links.values():
+        for link in self.links.values():
             link.retire()
-        self._links.clear()
-        self._seen = EMPTY_VIEW
-        self._ring = ring_of(EMPTY_VIEW)
+        self.links.clear()
+        self.seen = EMPTY_VIEW
+        self.ring = ring_of(EMPTY_VIEW)
 
 
 def _address(record: ServerRecord | None) -> _Address | None:

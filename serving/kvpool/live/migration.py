@@ -191,7 +191,8 @@ class CommitWorker:
         self._wake = threading.Event()
         self._migrator = Migrator(client, server, pause=self._stop.wait)
         self._seen = ""
-        self._moved = Settled()
+        self.moved = Settled()
+        """Entries and bytes moved so far, and how many the last round left behind."""
         self._thread = threading.Thread(target=self._settle_forever, name="kvpool-settler", daemon=True)
 
     def start(self) -> None:
@@ -208,11 +209,6 @@ class CommitWorker:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    @property
-    def moved(self) -> Settled:
-        """Entries and bytes moved so far, and how many the last round left behind."""
-        return self._moved
-
     def drain(self, deadline: float) -> int | None:
         """Hand all entries to other servers, until the deadline (of `time.monotonic`) or until no server can take any.
 
@@ -222,7 +218,7 @@ class CommitWorker:
         """
         self._end_thread()
         self._stop.clear()
-        while self._has_heirs(view := self._view()):
+        while self._has_successors(view := self._view()):
             # The view may still give this server a share: then nobody has heard yet that it leaves.
             others = replace(view, servers=tuple(one for one in view.servers if one.record.name != self._server))
             ends = round_end(time.monotonic(), deadline)
@@ -256,7 +252,7 @@ class CommitWorker:
             view = self._view()
             self._seen = view.version
             pause_s = self._idle_s
-            if not self._has_heirs(view):
+            if not self._has_successors(view):
                 continue
             try:
                 settled = self._migrator.settle(ring_of(view, self._node), round_end(time.monotonic()))
@@ -269,9 +265,9 @@ class CommitWorker:
             pause_s = self._idle_s if again is None else again - now
 
     def _count(self, settled: Settled) -> None:
-        before = self._moved
-        self._moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
+        before = self.moved
+        self.moved = Settled(before.moved + settled.moved, settled.left, before.nbytes + settled.nbytes)
 
-    def _has_heirs(self, view: PoolView) -> bool:
+    def _has_successors(self, view: PoolView) -> bool:
         others = [one.record for one in view.servers if one.record.name != self._server and one.weight > 0]
         return any(self._node in (None, record.node) for record in others)

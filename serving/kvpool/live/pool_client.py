@@ -83,19 +83,11 @@ class PoolClient:
         lease_s: float = 5.0,
         segments: Segments | None = None,
     ) -> None:
-        self._segments = Segments() if segments is None else segments
-        self._placement = Placement(view, scope, hello_of(name, node, secret), self._segments)
-        self._lease_s = lease_s
-
-    @property
-    def segments(self) -> Segments:
+        self.segments = Segments() if segments is None else segments
         """The segments that are mapped."""
-        return self._segments
-
-    @property
-    def placement(self) -> Placement:
+        self.placement = Placement(view, scope, hello_of(name, node, secret), self.segments)
         """Ring and links, for callers that speak to one server (migration, model cache)."""
-        return self._placement
+        self._lease_s = lease_s
 
     def lookup(self, space: Space, hashes: Sequence[BlockHash], deadline: float) -> LeasedPrefix:
         """The longest prefix of `hashes` in the pool.
@@ -107,9 +99,9 @@ class PoolClient:
         """
         if not hashes:
             return LeasedPrefix()
-        self._placement.refresh()
-        links = self._placement.links
-        find = PrefixFind(self._placement.ring, links, space, hashes[:MAX_ITEMS], self._lease_s, deadline)
+        self.placement.refresh()
+        links = self.placement.links
+        find = PrefixFind(self.placement.ring, links, space, hashes[:MAX_ITEMS], self._lease_s, deadline)
         LinkDriver(links).drive(find)
         assert find.result is not None
         servers = {name: links[name] for name in dict.fromkeys(find.result.servers)}
@@ -123,7 +115,7 @@ class PoolClient:
         Returns: the number of leading targets that are valid; the content of the others is undefined.
         """
         read = PrefixRead(find.prefix, len(targets), lambda name: find.links[name].record.capacity_bytes, deadline)
-        copies = BlockCopies(self._segments, find.links, targets.__getitem__)
+        copies = BlockCopies(self.segments, find.links, targets.__getitem__)
         LinkDriver(find.links, copies, find.connections).drive(read)
         assert read.result is not None
         return read.result
@@ -145,13 +137,13 @@ class PoolClient:
             items: hash and contiguous bytes, which must not change during the call.
         Returns: the outcomes; an entry that fails is not written to another server.
         """
-        self._placement.refresh()
+        self.placement.refresh()
         items = items[:MAX_ITEMS]
-        owner = self._placement.ring.primary
+        owner = self.placement.ring.primary
         entries = [NewEntry(block, data.nbytes, owner(block)) for block, data in items]
         write = BatchWrite(space, kind, entries, deadline)
-        links = self._placement.links
-        LinkDriver(links, BlockCopies(self._segments, links, lambda index: items[index][1])).drive(write)
+        links = self.placement.links
+        LinkDriver(links, BlockCopies(self.segments, links, lambda index: items[index][1])).drive(write)
         assert write.result is not None
         return store_report(entries, write.result)
 
@@ -160,15 +152,15 @@ class PoolClient:
 
         Returns: servers connected.
         """
-        self._placement.refresh()
-        return sum(self._warm(link, deadline) for link in self._placement.links.values())
+        self.placement.refresh()
+        return sum(self._warm(link, deadline) for link in self.placement.links.values())
 
     def close(self) -> None:
         """End all connections, and with them leases and reservations. Shared segments stay mapped for others.
 
         The next call connects again.
         """
-        self._placement.close()
+        self.placement.close()
 
     def _warm(self, link: ServerLink, deadline: float) -> bool:
         try:
@@ -176,5 +168,5 @@ class PoolClient:
             link.settle(deadline)
         except PoolError:
             return False
-        map_of(self._segments, link)
+        map_of(self.segments, link)
         return True

@@ -116,17 +116,13 @@ class PoolAnnouncer:
     def __init__(self, settings: ControlSettings, describe: Callable[[], ServerRecord]) -> None:
         self._lookup = ActorLookup(partial(pool_control, settings))
         self._describe = describe
-        self._view = EMPTY_VIEW
+        self.view = EMPTY_VIEW
+        """The latest view; that of an empty pool before the first."""
         self._superseded = False
         self._actor: Any = None
         self._task: asyncio.Task[None] | None = None
         self._fresh = asyncio.Event()
         self._complaint = Complaint("the pool's controller does not respond; the pool continues unchanged")
-
-    @property
-    def view(self) -> PoolView:
-        """The latest view; that of an empty pool before the first."""
-        return self._view
 
     def start(self) -> None:
         """Announce from now on, about once a second."""
@@ -153,11 +149,11 @@ class PoolAnnouncer:
         record = await asyncio.to_thread(self._describe)
         self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
         answer: ControllerAnswer = await within(
-            self._actor.announce.remote(record, self._view.namespaces), CALL_DEADLINE_S
+            self._actor.announce.remote(record, self.view.namespaces), CALL_DEADLINE_S
         )
         self._superseded = not answer.accepted
         if answer.view is not None:  # None: too young; it must not take away what we have
-            self._view = answer.view
+            self.view = answer.view
             self._fresh.set()
 
     async def leave(self) -> None:
@@ -192,14 +188,10 @@ class PoolViewFollower:
     def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
         self._period_s = period_s
         self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
-        self._view = EMPTY_VIEW
+        self.view = EMPTY_VIEW
+        """The latest view; that of an empty pool before the first."""
         self._task: asyncio.Task[None] | None = None
         self._complaint = Complaint("the pool's controller does not answer; keeping the last view")
-
-    @property
-    def view(self) -> PoolView:
-        """The latest view; that of an empty pool before the first."""
-        return self._view
 
     def start(self) -> None:
         """Follow from now on."""
@@ -236,7 +228,7 @@ class PoolViewFollower:
             try:
                 actor = actor or await self._lookup.answer(CALL_DEADLINE_S)
                 view = await within(actor.view.remote(), CALL_DEADLINE_S)
-                self._view = view or self._view
+                self.view = view or self.view
                 self._complaint.over()
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 if actor is not None:  # before the first memory server there is none: nothing is wrong
@@ -246,17 +238,20 @@ class PoolViewFollower:
 
 
 class NamespaceChanges:
-    """Changes of tenants, brought to the controller: a `NamespaceDirectory`."""
+    """Sends changes of namespaces to the pool's controller; implements `NamespaceDirectory`."""
 
     def __init__(self) -> None:
         self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
 
     async def set_namespace(self, record: NamespaceRecord) -> None:
-        """Raises: UnavailableError if the controller does not respond."""
+        """Add a namespace, or change its quota and weight.
+
+        Raises: UnavailableError if the controller does not respond.
+        """
         await self._ask(lambda actor: actor.set_namespace.remote(record))
 
     async def drop_namespace(self, name: str) -> None:
-        """Raises: UnavailableError if the controller does not respond."""
+        """Remove a namespace; its entries stay. Raises: UnavailableError if the controller does not respond."""
         await self._ask(lambda actor: actor.delete_namespace.remote(name))
 
     async def _ask(self, call: Callable[[Any], Any]) -> None:

@@ -108,8 +108,8 @@ class KvCacheDeployment:
             config.kvcache.scope,
         )
         only = self._node if config.kvcache.scope == "node" else None
-        self._settler = CommitWorker(client, place.name, lambda: self._announcer.view, only)
-        self._settler.start()
+        self._commit_worker = CommitWorker(client, place.name, lambda: self._announcer.view, only)
+        self._commit_worker.start()
         self._announcer.start()
         self._keeper.start(self._server.move)
         self._follower = asyncio.create_task(self._follow_view())
@@ -136,7 +136,7 @@ class KvCacheDeployment:
         age = self._server.progress_age_s()
         if age > STALL_S:
             raise RuntimeError(f"memory server {self._place.name} has made no progress for {age:.1f} s")
-        if self._follower.done() or not self._settler.alive:
+        if self._follower.done() or not self._commit_worker.alive:
             raise RuntimeError(f"memory server {self._place.name} no longer follows the pool")
 
     async def __del__(self) -> None:
@@ -154,7 +154,7 @@ class KvCacheDeployment:
         # At once, so that nobody writes here any more; if it fails, the next announcement tells.
         with suppress(ray.exceptions.RayError, TimeoutError, ValueError):
             await self._announcer.announce()
-        left = await asyncio.to_thread(self._settler.drain, deadline)
+        left = await asyncio.to_thread(self._commit_worker.drain, deadline)
         logger.info(
             "%s leaves; %s", self._place.name, "nobody takes over" if left is None else f"{left} entries stayed behind"
         )
@@ -164,13 +164,13 @@ class KvCacheDeployment:
         await asyncio.to_thread(self._end)
 
     def _end(self) -> None:
-        self._settler.stop()
+        self._commit_worker.stop()
         self._server.stop()
         self._place.give_back()
 
     def _describe(self) -> ServerRecord:
         record = self._server.record(self._state)
-        moved = self._settler.moved
+        moved = self._commit_worker.moved
         facts = {
             "pid": os.getpid(),
             "moved_entries": moved.moved,
@@ -196,7 +196,7 @@ class KvCacheDeployment:
                 self._version = view.version
                 shares = shares_of(view, self._place.name, self._accounted)
                 await asyncio.to_thread(self._server.set_namespaces, shares)
-                self._settler.view_changed()
+                self._commit_worker.view_changed()
 
 
 class _Place:

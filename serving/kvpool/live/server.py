@@ -24,7 +24,7 @@ from serving.kvpool.core.memory_manager import MemoryManager
 from serving.kvpool.core.messages import Welcome
 from serving.kvpool.core.server_settings import ServerSettings
 from serving.kvpool.core.session import Holds
-from serving.kvpool.live.handlers import Desk
+from serving.kvpool.live.handlers import HandlerContext
 from serving.kvpool.live.meters import Meters
 from serving.kvpool.live.server_connections import Connections
 from serving.kvpool.live.server_core import ServerCore
@@ -68,9 +68,9 @@ class MemoryServer:
         self._core = self._make_core()
         self._ssd = self._open_ssd()
         self._holds = Holds(self._core.manager, self._core.new_number)
-        desk = Desk(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
+        context = HandlerContext(self._core, self._holds, self._ssd, self._ssd_error, self.facts, self.set_namespaces)
         self._connections = Connections(
-            desk, ClusterSecrets.of(settings.secret), settings.node, settings.max_connections, self._make_welcome
+            context, ClusterSecrets.of(settings.secret), settings.node, settings.max_connections, self._make_welcome
         )
         self._stop = threading.Event()
         self._progress_at = time.monotonic()

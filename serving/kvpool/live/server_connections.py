@@ -17,7 +17,7 @@ from serving.ids import NodeId
 from serving.kvpool.core import messages as m
 from serving.kvpool.core.session import Session
 from serving.kvpool.live.frames import POOL_CHANNEL, receive, send, tune
-from serving.kvpool.live.handlers import Desk, handle, room_for
+from serving.kvpool.live.handlers import HandlerContext, handle, room_for
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, secured
 from serving.sockets.proof import Verifier
@@ -40,13 +40,15 @@ class Connections:
         welcome: makes the answer to a good `Hello`, given the client's number.
     """
 
-    def __init__(self, desk: Desk, secrets: ClusterSecrets, node: NodeId, limit: int, welcome: Greeting) -> None:
-        self._desk = desk
+    def __init__(
+        self, context: HandlerContext, secrets: ClusterSecrets, node: NodeId, limit: int, welcome: Greeting
+    ) -> None:
+        self._context = context
         self._secrets = secrets
         self._node = node
         self._limit = limit
         self._welcome = welcome
-        refused = partial(desk.core.meters.add, "connections_refused")
+        refused = partial(context.core.meters.add, "connections_refused")
         self._acceptor = Acceptor("kvpool", limit, self._serve, refused)
 
     @property
@@ -100,10 +102,10 @@ class Connections:
         except PoolUnreachableError:  # the client left
             logger.debug("client %r disconnected", "?" if session is None else session.name)
         except ProofError as error:
-            self._desk.core.meters.add("connections_refused")
+            self._context.core.meters.add("connections_refused")
             logger.warning("a client is refused: %s", error)
         except (PoolError, ConfigError) as error:
-            self._desk.core.meters.add("connections_broken")
+            self._context.core.meters.add("connections_broken")
             logger.info("the link of %r is closed: %s", "a stranger" if session is None else session.name, error)
         except OSError as error:
             logger.debug("an unauthenticated client disconnected: %s", error)
@@ -114,16 +116,16 @@ class Connections:
         sock.settimeout(HELLO_DEADLINE_S)
         hello, _ = receive(sock, m.to_server, max_body_bytes=_HELLO_BYTES)
         if not isinstance(hello, m.Hello):
-            self._desk.core.meters.add("connections_refused")
+            self._context.core.meters.add("connections_refused")
             send(sock, m.Failed("the first frame must be a Hello"))
             return None
         if not self._acceptor.accepted(raw):
-            self._desk.core.meters.add("connections_refused")
+            self._context.core.meters.add("connections_refused")
             send(sock, m.Failed(f"this memory server has {self._limit} clients already; try again later"))
             return None
         near = hello.node == self._node and hello.pid_namespace == _OWN_NAMESPACE
         stamp = ProcessStamp(hello.pid, hello.start_ticks, hello.pid_namespace) if near else None
-        session = Session(self._desk.core.new_number(), hello.client, hello.node, stamp)
+        session = Session(self._context.core.new_number(), hello.client, hello.node, stamp)
         send(sock, self._welcome(session.client))
         # Blocking from now on, at one system call each; only a client that does not take its answers is timed out.
         sock.settimeout(None)
@@ -131,15 +133,15 @@ class Connections:
         return session
 
     def _answer_forever(self, sock: socket.socket, session: Session) -> None:
-        desk = self._desk
+        context = self._context
         while not self._acceptor.stopping:
-            message, payload = receive(sock, m.to_server, partial(room_for, desk, session))
+            message, payload = receive(sock, m.to_server, partial(room_for, context, session))
             try:
-                answer = handle(desk, session, message, payload)
+                answer = handle(context, session, message, payload)
             except PoolError as error:
                 answer = m.Failed(str(error))
             except Exception as error:  # a bug of ours costs one request, not the server
-                desk.core.meters.add("internal_errors")
+                context.core.meters.add("internal_errors")
                 logger.exception("%s of %r failed", type(message).__name__, session.name)
                 answer = m.Failed(f"{type(error).__name__}: {error}")
             if isinstance(answer, tuple):
@@ -148,7 +150,7 @@ class Connections:
                 send(sock, answer)
 
     def _leave(self, sock: socket.socket, session: Session | None) -> None:
-        core = self._desk.core
+        core = self._context.core
         if session is not None:
             with core.changed:
                 core.manager.client_gone(session.client, core.now())

@@ -104,7 +104,8 @@ class ServerLink:
         self.name = record.name
         self.connection = 0
         """Counts connections: leases and reservations belong to one and end with it. 0 = there never was one."""
-        self._record = record
+        self.record = record
+        """Where the server is."""
         self._hello = hello
         self._sock: socket.socket | None = None
         self._prover: Prover | None = None
@@ -112,11 +113,6 @@ class ServerLink:
         self._welcome: Welcome | None = None
         self.backoff = ServerBackoff()
         self._why = "never tried"
-
-    @property
-    def record(self) -> ServerRecord:
-        """Where the server is."""
-        return self._record
 
     @property
     def welcome(self) -> Welcome | None:
@@ -308,7 +304,7 @@ class ServerLink:
         return reply
 
     def _connect(self, timeout_s: float) -> None:
-        address = (self._record.host, self._record.port)
+        address = (self.record.host, self.record.port)
         try:
             self._sock, binding = connected(address, timeout_s)
             frames.tune(self._sock)

@@ -35,7 +35,7 @@ _PIECE_BYTES = 8 << 20
 _TEMPORARY = ".tmp"
 _LONGEST_NAME = 100
 _ANY_FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Of what may lie in the folder: no link is followed, and no pipe waited for. To regular files it is all the same."""
+"""Flags for opening files of unknown kind: no link is followed, no pipe waited for. No effect on regular files."""
 _READ = os.O_RDONLY | _ANY_FILE
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _ANY_FILE
 

@@ -27,7 +27,7 @@ PAUSE_S = 1.0
 QUIET_S = 60.0
 _JOIN_S = 5.0
 _LAST_REMOVALS_S = 4.0
-"""Removals that are queued when a server stops are carried out for so long: what was deleted must not come back."""
+"""How long a stopping server still carries out queued removals: deleted entries must not be found at its next start."""
 HANG_S = 10.0
 """While a write takes longer than this, no more orders are given to the disk."""
 

@@ -171,7 +171,7 @@ class ExpertSlots(Protocol):
 
 
 class MappedSlots:
-    """Slots that point into a source that keeps every expert, without memory of their own.
+    """`ExpertSlots` that point into a source that keeps every expert, without memory of their own.
 
     Args:
         source: must exist as long as the slots are used.
@@ -186,7 +186,6 @@ class MappedSlots:
         self._source = source
 
     def empty(self, layer: int, slot: int) -> None:
-        """See `ExpertSlots`."""
         self.table.put(self.layout.number(layer, slot), None)
 
     def fill(
@@ -212,11 +211,11 @@ class MappedSlots:
 
 
 class CopiedSlots:
-    """Slots in a region of this rank; reserve slots point into the source.
+    """`ExpertSlots` in memory of their own; a reserve slot takes none, but uses the source's weights in place.
 
     Args:
-        region: closed together with the slots.
-        source: of experts that are not given as records.
+        region: the memory; closed together with the slots.
+        source: weights of experts that `fill` is called for without a record.
     """
 
     def __init__(self, region: SlotRegion, source: ExpertSource) -> None:
@@ -227,11 +226,10 @@ class CopiedSlots:
         self._source = source
 
     def record(self, number: int) -> memoryview:
-        """The memory of one slot."""
+        """The memory of a slot, by its number in the layout."""
         return self._region.record(number)
 
     def empty(self, layer: int, slot: int) -> None:
-        """See `ExpertSlots`."""
         number = self.layout.number(layer, slot)
         self.table.put(number, None)
         if slot < self.layout.slots:
@@ -263,13 +261,11 @@ class CopiedSlots:
             raise
 
     def stage(self, layer: int, expert: int, record: memoryview | None, pace: Pace | None = None) -> memoryview | None:
-        """See `ExpertSlots`."""
         memory = np.empty(self.layout.room[layer], np.uint8).data
         self._write(memory, layer, expert, record, pace)
         return memory
 
     def forget(self) -> None:
-        """See `ExpertSlots`."""
         self._source.forget()
 
     def close(self) -> None:

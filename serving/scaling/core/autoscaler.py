@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import structs
 
 from serving.config.scaling import AutoscalerConfig, SloConfig
-from serving.scaling.core.budget import Room, RoomWatch, Wish, share_out
+from serving.scaling.core.budget import CapacityWatch, NpuRequest, Room, share_out
 from serving.scaling.core.cache_plan import CachePlan
 from serving.scaling.core.decision import PoolTarget, ScaleKind, Scaler, ScalingDecision
 from serving.scaling.core.decode_work import DecodeWork
@@ -46,13 +46,13 @@ class Autoscaler:
 
     slo: SloConfig
     config: AutoscalerConfig
-    _minds: dict[str, PoolPlanner] = field(default_factory=dict)
+    _planners: dict[str, PoolPlanner] = field(default_factory=dict)
     _prompts: PromptWork = field(init=False)
     _decode: DecodeWork = field(init=False)
     _cache: CachePlan = field(init=False)
     _idle: IdleClock = field(init=False)
-    _room: RoomWatch = field(init=False)
-    _blame: SloAttribution = field(init=False)
+    _room: CapacityWatch = field(init=False)
+    _attribution: SloAttribution = field(init=False)
     _before: ScalingSignals | None = None
 
     def __post_init__(self) -> None:
@@ -60,8 +60,8 @@ class Autoscaler:
         self._decode = DecodeWork()
         self._cache = CachePlan(self.config.hold_s)
         self._idle = IdleClock(self.config.idle_to_zero_s)
-        self._room = RoomWatch(self.config.npu_budget)
-        self._blame = SloAttribution(self.slo)
+        self._room = CapacityWatch(self.config.npu_budget)
+        self._attribution = SloAttribution(self.slo)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
         """Targets from now on; keeps the signals to compute differences at the next poll."""
@@ -69,10 +69,10 @@ class Autoscaler:
         self._see(signals, seconds)
         room = self._room.see(signals)
         outlooks = [
-            self._mind(pool).outlook(signals.now, pool, pool.start_s or signals.start_s) for pool in signals.pools
+            self._planner(pool).outlook(signals.now, pool, pool.start_s or signals.start_s) for pool in signals.pools
         ]
-        if not all(mind.settled(signals.now, self._settling_s(signals)) for mind in self._minds.values()):
-            self._blame.clear()
+        if not all(planner.settled(signals.now, self._settling_s(signals)) for planner in self._planners.values()):
+            self._attribution.clear()
         demands = self._demands(signals, outlooks)
         self._teach(signals, demands, seconds)
         wanted = [
@@ -92,14 +92,14 @@ class Autoscaler:
         gains = traffic_gains(self._before.traffic, signals.traffic, seconds)
         self._prompts.see(gains, signals.pools[0], signals.traffic)
         self._decode.see(gains, signals.pools[-1])
-        self._blame.see(gains)
-        for mind in self._minds.values():
-            mind.lesson.forget(seconds)
+        self._attribution.see(gains)
+        for planner in self._planners.values():
+            planner.load_target.forget(seconds)
 
-    def _mind(self, pool: PoolSignals) -> PoolPlanner:
-        if pool.pool not in self._minds:
-            self._minds[pool.pool] = PoolPlanner(self.config.utilisation, self.config.hold_s)
-        return self._minds[pool.pool]
+    def _planner(self, pool: PoolSignals) -> PoolPlanner:
+        if pool.pool not in self._planners:
+            self._planners[pool.pool] = PoolPlanner(self.config.utilisation, self.config.hold_s)
+        return self._planners[pool.pool]
 
     def _demands(self, signals: ScalingSignals, outlooks: list[Outlook]) -> list[Demand]:
         """Demands on the pools: the first pool computes prompts, the last one decodes, and a single pool does both."""
@@ -109,20 +109,20 @@ class Autoscaler:
         if len(signals.pools) > 1:
             prompts = self._prompts.demand(first, signals.traffic, outlooks[0])
             coming = signals.traffic.queued + first.sequences
-            decode = self._decode.demand(last, outlooks[-1], coming, self._mind(last).lesson.utilisation)
+            decode = self._decode.demand(last, outlooks[-1], coming, self._planner(last).load_target.utilisation)
             return [self._if_it_helps(prompts, signals), decode]
         decoding, computing = self._decode.now_instances(first), self._prompts.now_instances(first)
         prompts = self._prompts.demand(first, signals.traffic, outlooks[0], decoding)
-        decode = self._decode.demand(first, outlooks[0], signals.traffic.queued, self._mind(first).lesson.utilisation)
+        decode = self._decode.demand(
+            first, outlooks[0], signals.traffic.queued, self._planner(first).load_target.utilisation
+        )
         return [together(prompts, decode, computing, decoding)]
 
     def _teach(self, signals: ScalingSignals, demands: list[Demand], seconds: float) -> None:
-        """Adapt the utilization target of decode: its cost is an estimate with a margin, and met SLOs show how much of
-        the margin may be used.
-        """
+        """Adapt decode's utilization target: met SLOs show how much of its cost estimate's margin may be used."""
         if demands and (load := demands[-1].load) is not None and (running := signals.pools[-1].running):
-            lesson = self._mind(signals.pools[-1]).lesson
-            lesson.kept(load / running, self._blame.spent, seconds)
+            load_target = self._planner(signals.pools[-1]).load_target
+            load_target.kept(load / running, self._attribution.spent, seconds)
 
     def _settling_s(self, signals: ScalingSignals) -> float:
         """Time from a change until responses reflect the changed pools [s]."""
@@ -137,17 +137,17 @@ class Autoscaler:
         return structs.replace(prompts, urgent=urgent, why_urgent=why)
 
     def _wanted(self, signals: ScalingSignals, pool: PoolSignals, demand: Demand, outlook: Outlook) -> Wanted:
-        now, mind = signals.now, self._mind(pool)
+        now, planner = signals.now, self._planner(pool)
         if pool.held_until > now:
-            mind.wanted(now, pool, demand)  # for its history, which must be complete when the hold ends
+            planner.wanted(now, pool, demand)  # for its history, which must be complete when the hold ends
             return Wanted(pool.target, ScaleKind.HELD, f"held for {pool.held_until - now:.0f} s more; {demand.why}")
         if self._idle.over(now) and pool.low == 0:
             kind = ScaleKind.ZERO if pool.target else ScaleKind.STAY
             return Wanted(0, kind, self._idle.words(now))
         if pool.target == 0 and pool.low == 0 and not self._idle.somebody:
             return Wanted(0, ScaleKind.STAY, self._idle.waits)
-        broken = self._blame.find(signals, pool, outlook, demand, mind.lesson, self._prompts)
-        wanted = mind.wanted(now, pool, demand)
+        broken = self._attribution.find(signals, pool, outlook, demand, planner.load_target, self._prompts)
+        wanted = planner.wanted(now, pool, demand)
         if pool.target == 0 and wanted.target > 0 and self._idle.somebody:
             return Wanted(wanted.target, ScaleKind.WAKE, f"{self._idle.waits}; {wanted.reason}")
         if broken and pool.target < pool.high:
@@ -162,9 +162,11 @@ class Autoscaler:
         missing = sum(max(0, pool.target - pool.running) * pool.npus_per_instance for pool in frozen)
         planned = sum(pool.target * pool.npus_per_instance for pool in signals.pools)
         held -= min(missing, max(0, planned - room.npus))  # unplaced held instances take no NPUs from other pools
-        wishes = [_wish(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free]
-        kept = _kept(signals, [signals.pools[place] for place in free], wishes, frozen)
-        shares = share_out(wishes, max(room.npus - held, kept if frozen else 0))
+        requests = [
+            _npu_request(signals.pools[place], wanted[place].target, place == len(wanted) - 1) for place in free
+        ]
+        kept = _kept(signals, [signals.pools[place] for place in free], requests, frozen)
+        shares = share_out(requests, max(room.npus - held, kept if frozen else 0))
         targets = [
             PoolTarget(pool.pool, pool.target, want.target, want.kind, want.reason)
             for pool, want in zip(signals.pools, wanted, strict=True)
@@ -176,26 +178,31 @@ class Autoscaler:
         return targets
 
 
-def _wish(pool: PoolSignals, want: int, keeps: bool) -> Wish:
+def _npu_request(pool: PoolSignals, want: int, keeps: bool) -> NpuRequest:
     lacks = keeps and pool.running < pool.target
     least = min(pool.low, want)
-    return Wish(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
+    return NpuRequest(pool.target, want, least, min(pool.target, want) if lacks else least, pool.npus_per_instance)
 
 
-def _kept(signals: ScalingSignals, free: list[PoolSignals], wishes: list[Wish], frozen: list[PoolSignals]) -> int:
+def _kept(
+    signals: ScalingSignals, free: list[PoolSignals], requests: list[NpuRequest], frozen: list[PoolSignals]
+) -> int:
     """NPUs that holds may not take from the other pools, because a hold freezes only its own pool.
 
     The minimum of each other pool, as far as the pool has it already, and as far as the NPUs not used by held pools
     suffice.
     """
-    least = [min(wish.least, wish.before) * wish.npus for wish in wishes]
-    there = [min(wish.least, wish.before, pool.running) * wish.npus for wish, pool in zip(wishes, free, strict=True)]
+    least = [min(request.least, request.before) * request.npus for request in requests]
+    there = [
+        min(request.least, request.before, pool.running) * request.npus
+        for request, pool in zip(requests, free, strict=True)
+    ]
     placed = sum((pool.running + pool.draining) * pool.npus_per_instance for pool in frozen)
     return max(sum(there), min(sum(least), signals.npus_total - placed))
 
 
 def _cut(signals: ScalingSignals, wanted: Wanted, place: int, share: int, room: str) -> PoolTarget:
-    """The target of a pool whose wish exceeds the NPUs, with the reason."""
+    """The target of a pool whose request exceeds the NPUs, with the reason."""
     pool = signals.pools[place]
     fits = f"{wanted.target} wanted, {share} fit: {room}"
     later = place < len(signals.pools) - 1

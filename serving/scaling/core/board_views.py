@@ -16,19 +16,19 @@ from serving.scaling.core.signals import CacheTotals, PolicyTime, autoscaler_row
 from serving.scaling.core.start_keeper import TallyKeeper
 from serving.values.scaling_operations import ReadDecisions, ReadEvents, ReadExperts, ReadHistory, ReadPools
 from serving.values.signals import ScalingSignals
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 # Measurements from snapshots of the cluster and reports of gateways: traffic, capacities, events, samples.
 
 
 class Observations:
-    """Measurements from snapshots and reports. Time is passed in [s since 1970].
+    """Measurements from snapshots of the cluster and reports of gateways. All times are passed in [s since 1970].
 
     Args:
-        now: at the start.
-        kept: where events are stored; None = not stored.
+        now: time of the start.
+        kept: store for events, so that they outlive the process; None = they do not.
     Attributes:
-        policy_looked: when a scaler last requested signals; 0 = never.
+        policy_polled: when a scaler last requested signals; 0 = never.
     """
 
     def __init__(self, config: ServeConfig, now: float, kept: KeyedValues | None = None) -> None:
@@ -38,24 +38,24 @@ class Observations:
         self.busy = BusyShares()
         self.history = History()
         self.tally = TallyKeeper()
-        self.policy_looked = 0.0
+        self.policy_polled = 0.0
         self._config = config
         self._time = PolicyTime(config.time_scale)
         self._abilities = Abilities()
         self._starved: set[str] = set()
 
-    def look(self, before: ClusterSnapshot, sight: ClusterSnapshot, now: float) -> None:
+    def poll(self, before: ClusterSnapshot, snapshot: ClusterSnapshot, now: float) -> None:
         """Update all measurements from a snapshot and the previous one."""
-        self.events.observe(before, sight)
-        self._abilities.observe(sight)
-        self.cache.observe(sight)
-        self.busy.observe(sight)
-        for start in self.tally.observe(before, sight):
-            self.events.started(start.pool, start.replica, start.text, sight.at)
+        self.events.observe(before, snapshot)
+        self._abilities.observe(snapshot)
+        self.cache.observe(snapshot)
+        self.busy.observe(snapshot)
+        for start in self.tally.observe(before, snapshot):
+            self.events.started(start.pool, start.replica, start.text, snapshot.at)
         self.gateways.mark(now)
-        if self.history.due(sight.at):
+        if self.history.due(snapshot.at):
             last_minute = self.gateways.last_minute(self._config.slo, now)
-            self.history.add(sight, self.gateways.traffic(now), self.cache.hit_tokens, last_minute)
+            self.history.add(snapshot, self.gateways.traffic(now), self.cache.hit_tokens, last_minute)
 
     def report(self, report: GatewayReport, now: float) -> bool:
         """Add a gateway's report.
@@ -64,7 +64,7 @@ class Observations:
         """
         self.gateways.report(report, now)
         for notice in report.notices:
-            self.events.hear(notice, now)
+            self.events.add_notice(notice, now)
         begins = report.starved and report.gateway not in self._starved
         self._starved = self._starved & self.gateways.names - {report.gateway}
         self._starved |= {report.gateway} if report.starved else set()
@@ -72,10 +72,12 @@ class Observations:
 
     def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
         """Signals for a scaler; the request also marks the scaler as alive."""
-        self.policy_looked = now
-        held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.sight)
-        told = scaling_signals(self._config, fleet.sight, traffic, self._abilities, cache, fleet.room, held, self._time)
-        return told if fleet.parts is None else fleet.parts.signals(told, fleet.sight)
+        self.policy_polled = now
+        held, traffic, cache = fleet.holds.until(now), self.gateways.traffic(now), self.cache.use(fleet.snapshot)
+        result = scaling_signals(
+            self._config, fleet.snapshot, traffic, self._abilities, cache, fleet.room, held, self._time
+        )
+        return result if fleet.parts is None else fleet.parts.signals(result, fleet.snapshot)
 
 
 # Read-only answers of the scaling board, for pages, the command line, scripts and gateways.
@@ -98,7 +100,7 @@ class BoardViews:
             case ReadPools():
                 return self._pools(now)
             case ReadExperts():
-                return experts_of(self._config, self._fleet.sight, self._seen.events.lost(), now)
+                return experts_of(self._config, self._fleet.snapshot, self._seen.events.lost(), now)
             case ReadDecisions(pool, after, limit):
                 return [self._fleet.room.row(entry, now) for entry in self._fleet.ledger.newest(pool, after, limit)]
             case ReadEvents(pool, after, limit):
@@ -106,43 +108,43 @@ class BoardViews:
             case ReadHistory(after):
                 return self._seen.history.newer(after)
 
-    def news(self, gateway: str, now: float) -> BoardNews:
+    def news(self, gateway: str, now: float) -> BoardReply:
         """News for a gateway's status page: targets, peers, hosts, counts of the whole system."""
-        sight, holds = self._fleet.sight, self._fleet.holds
-        targets = {pool: seen.target for pool, seen in sight.deployments.items()}
+        snapshot, holds = self._fleet.snapshot, self._fleet.holds
+        targets = {pool: seen.target for pool, seen in snapshot.deployments.items()}
         wakes = self._autoscaler_row(now)["alive"]
         asleep = tuple(pool for pool, target in targets.items() if wakes and not target and not holds.hold(pool, now))
-        tally = self._seen.tally.tally(sight, self._fleet.ledger.counts) if sight.at else None
-        hosts = host_rows(self._config, sight, now)
+        tally = self._seen.tally.tally(snapshot, self._fleet.ledger.counts) if snapshot.at else None
+        hosts = host_rows(self._config, snapshot, now)
         return self._seen.gateways.news(gateway, targets, now, asleep, tally, hosts)
 
     def _pools(self, now: float) -> dict[str, Any]:
         config, fleet, seen = self._config, self._fleet, self._seen
-        traffic, sight, cache = seen.gateways.traffic(now), fleet.sight, seen.cache
-        room = {pool: fleet.room.most(pool, sight) for pool in sight.deployments}
+        traffic, snapshot, cache = seen.gateways.traffic(now), fleet.snapshot, seen.cache
+        room = {pool: fleet.room.most(pool, snapshot) for pool in snapshot.deployments}
         waits = {pool: fleet.room.waited_s(pool, now) for pool in room}
-        full = [pool for pool, one in sight.deployments.items() if room[pool] <= one.target]
+        full = [pool for pool, one in snapshot.deployments.items() if room[pool] <= one.target]
         shortages = {pool: fleet.shortage(pool) for pool in full}
         hits = cache.hit_tokens / cache.looked_up_tokens if cache.looked_up_tokens else None
         holds, lost = fleet.holds.rows(now), seen.events.lost()
         return {
             "now": now,
-            "seen_s": now - sight.at,
+            "seen_s": now - snapshot.at,
             "model": config.model.name or config.model.path.name,
             "mode": config.serving.mode,
             "slo": seen.gateways.last_minute(config.slo, now),
-            **hardware(config, sight, now),
+            **hardware(config, snapshot, now),
             "gateway": {
                 "running": seen.gateways.running(now),
                 "queued": traffic.queued,
                 "queued_tokens": traffic.queued_tokens,
             },
             "autoscaler": self._autoscaler_row(now),
-            "pools": pool_rows(config, sight, room, shortages, holds, hits, lost, seen.busy, waits),
+            "pools": pool_rows(config, snapshot, room, shortages, holds, hits, lost, seen.busy, waits),
             "starts": seen.tally.starts.medians(),
             "decisions": self.read(ReadDecisions(limit=SHOWN), now),
             "events": self.read(ReadEvents(limit=SHOWN), now),
         }
 
     def _autoscaler_row(self, now: float) -> dict[str, Any]:
-        return autoscaler_row(self._config, self._seen.policy_looked, now)
+        return autoscaler_row(self._config, self._seen.policy_polled, now)

@@ -1,6 +1,6 @@
-"""Distribution of NPUs among the pools: every wish if all fit, else in proportion to the wishes.
+"""Distribution of NPUs among the pools: every request if all fit, else in proportion to the requests.
 
-The scarcest pool limits a system's throughput, so with too few NPUs each pool gets the same share of its wish. Two
+The scarcest pool limits a system's throughput, so with too few NPUs each pool gets the same share of its request. Two
 rules override the proportion: the minimum of each pool, and a pool that has lost instances keeps the rest (decode: its
 replicas carry streams).
 """
@@ -16,7 +16,7 @@ BETTER = 1.1
 """Factor by which a new split must serve more than the current one to replace it."""
 
 
-class Wish(Struct, frozen=True, gc=False):
+class NpuRequest(Struct, frozen=True, gc=False):
     """Wish of one pool.
 
     Args:
@@ -34,46 +34,48 @@ class Wish(Struct, frozen=True, gc=False):
     npus: int
 
 
-def share_out(wishes: Sequence[Wish], npus: int) -> list[int]:
+def share_out(requests: Sequence[NpuRequest], npus: int) -> list[int]:
     """Targets for pools, which are listed in the order in which a request passes them; later pools take precedence.
 
     Args:
         npus: available to all pools together.
-    Returns: targets within the wishes and `npus`; below `least` only if the NPUs do not suffice for all minimums.
+    Returns: targets within the requests and `npus`; below `least` only if the NPUs do not suffice for all minimums.
     """
-    if sum(wish.want * wish.npus for wish in wishes) <= npus:
-        return [wish.want for wish in wishes]
-    targets = [0] * len(wishes)
+    if sum(request.want * request.npus for request in requests) <= npus:
+        return [request.want for request in requests]
+    targets = [0] * len(requests)
     for floor in ("least", "keep"):
-        for place in reversed(range(len(wishes))):
-            wish = wishes[place]
-            room = (npus - _taken(targets, wishes)) // wish.npus
-            targets[place] += max(0, min(min(getattr(wish, floor), wish.want) - targets[place], room))
-    _fill(targets, wishes, npus)
-    now = [min(wish.before, wish.want) for wish in wishes]
-    stands = all(min(w.least, w.want) <= n and min(w.keep, w.want) <= n for w, n in zip(wishes, now, strict=True))
-    if stands and _taken(now, wishes) <= npus and _served(targets, wishes) < BETTER * _served(now, wishes):
-        _fill(now, wishes, npus)
+        for place in reversed(range(len(requests))):
+            request = requests[place]
+            room = (npus - _taken(targets, requests)) // request.npus
+            targets[place] += max(0, min(min(getattr(request, floor), request.want) - targets[place], room))
+    _fill(targets, requests, npus)
+    now = [min(request.before, request.want) for request in requests]
+    stands = all(min(w.least, w.want) <= n and min(w.keep, w.want) <= n for w, n in zip(requests, now, strict=True))
+    if stands and _taken(now, requests) <= npus and _served(targets, requests) < BETTER * _served(now, requests):
+        _fill(now, requests, npus)
         return now
     return targets
 
 
-def _taken(targets: Sequence[int], wishes: Sequence[Wish]) -> int:
-    return sum(target * wish.npus for target, wish in zip(targets, wishes, strict=True))
+def _taken(targets: Sequence[int], requests: Sequence[NpuRequest]) -> int:
+    return sum(target * request.npus for target, request in zip(targets, requests, strict=True))
 
 
-def _served(targets: Sequence[int], wishes: Sequence[Wish]) -> float:
-    return min((target / wish.want for target, wish in zip(targets, wishes, strict=True) if wish.want), default=1.0)
+def _served(targets: Sequence[int], requests: Sequence[NpuRequest]) -> float:
+    return min(
+        (target / request.want for target, request in zip(targets, requests, strict=True) if request.want), default=1.0
+    )
 
 
-def _fill(targets: list[int], wishes: Sequence[Wish], npus: int) -> None:
-    """Add the remaining NPUs to `targets`, always for the pool with the smallest share of its wish."""
+def _fill(targets: list[int], requests: Sequence[NpuRequest], npus: int) -> None:
+    """Add the remaining NPUs to `targets`, always for the pool with the smallest share of its request."""
     while True:
-        left = npus - _taken(targets, wishes)
-        open_ = [p for p, wish in enumerate(wishes) if targets[p] < wish.want and wish.npus <= left]
+        left = npus - _taken(targets, requests)
+        open_ = [p for p, request in enumerate(requests) if targets[p] < request.want and request.npus <= left]
         if not open_:
             return
-        targets[min(open_, key=lambda p: (targets[p] / wishes[p].want, -p))] += 1
+        targets[min(open_, key=lambda p: (targets[p] / requests[p].want, -p))] += 1
 
 
 # NPUs that the pools may plan with: the budget, and the existing hardware.
@@ -113,7 +115,7 @@ class Room:
 
 
 @dataclass(slots=True)
-class RoomWatch:
+class CapacityWatch:
     """Judges hardware over several polls.
 
     Args:

@@ -3,6 +3,7 @@
 Computed from differences of the counters that instances announce, between two polls.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,11 +11,92 @@ from statistics import median
 from typing import Any
 
 from serving.scaling.core.cluster_snapshot import ClusterSnapshot, ReplicaPhase, SeenMember
-from serving.scaling.core.learned_line import LearnedLine
+
+# Linear dependence of the time of work on its size, learned online.
+#
+# time                                 level: mean of the last minute of work; it changes with the traffic's contexts
+#   |                  ...·'''        slope: from joint deviations within minutes, averaged over hours; slower
+#   |        ...·''' <- now                   changes are due to the traffic, and do not count for the slope
+#   +------------------------- size
+
+LEVEL_S = 60.0
+"""Time constant of the current point on the line [s of an instance's work, as all constants in this file]."""
+TRAFFIC_S = 600.0
+"""Time constant of the traffic's own changes: only deviations from its mean count for the slope."""
+SLOPE_S = 7200.0
+"""Time constant of the slope."""
+
+
+@dataclass(slots=True)
+class _Mean:
+    """Exponential means of size and time."""
+
+    constant_s: float
+    size: float = 0.0
+    time_s: float = 0.0
+    _weight: float = 0.0
+
+    def add(self, size: float, time_s: float, seconds: float) -> None:
+        self._weight = self._weight * math.exp(-seconds / self.constant_s) + seconds
+        gain = seconds / self._weight
+        self.size += gain * (size - self.size)
+        self.time_s += gain * (time_s - self.time_s)
+
+
+@dataclass(slots=True)
+class LearnedLine:
+    """One line, learned by exponentially weighted regression.
+
+    Args:
+        same: mean square of the deviations of the size below which no slope is inferred.
+    """
+
+    same: float
+    _level: _Mean = field(default_factory=lambda: _Mean(LEVEL_S))
+    _traffic: _Mean = field(default_factory=lambda: _Mean(TRAFFIC_S))
+    _worked_s: float = 0.0
+    """Decays like `_moves`."""
+    _moves: float = 0.0
+    """Sum of squared deviations of the size, weighted by seconds of work."""
+    _answers: float = 0.0
+    """Sum of products of the deviations of size and time, with the same weights."""
+
+    def see(self, size: float, time_s: float, seconds: float) -> None:
+        """Add `seconds` of work in which `size` took `time_s`."""
+        self._level.add(size, time_s, seconds)
+        self._traffic.add(size, time_s, seconds)
+        keep = math.exp(-seconds / SLOPE_S)
+        move, answer = size - self._traffic.size, time_s - self._traffic.time_s
+        self._worked_s = self._worked_s * keep + seconds
+        self._moves = self._moves * keep + move * move * seconds
+        self._answers = self._answers * keep + move * answer * seconds
+
+    @property
+    def known(self) -> bool:
+        """Whether any work was added."""
+        return self._worked_s > 0
+
+    @property
+    def size(self) -> float:
+        """Recent mean size."""
+        return self._level.size
+
+    @property
+    def time_s(self) -> float:
+        """Recent mean time [s]."""
+        return self._level.time_s
+
+    @property
+    def slope_s(self) -> float:
+        """Additional time per unit of size [s]; 0 = not known."""
+        if self._moves <= self.same * self._worked_s:
+            return 0.0
+        return max(0.0, self._answers / self._moves)
+
 
 # Concurrent sequences of an instance within the TPOT SLO, learned from its work.
 #
-# The time per token is a linear function of the concurrent sequences (`learned_line.py`). The closer an instance is to
+# The time per token is a linear function of the concurrent sequences (`LearnedLine`). The closer an instance is to
 # the SLO's limit, where precision matters, the smaller is the influence of the slope.
 
 TPOT_SPREAD = 1.06
@@ -39,11 +121,11 @@ class DecodeAbility:
         """An instance decoded this many concurrent sequences with `token_s` per token each, for `seconds` of work."""
         self._line.see(sequences, token_s, seconds)
 
-    def most(self, promise_s: float, configured: float, spread: float = TPOT_SPREAD) -> float:
+    def most(self, tpot_slo_s: float, configured: float, spread: float = TPOT_SPREAD) -> float:
         """Concurrent sequences with which 99 of 100 requests of an instance meet a TPOT SLO.
 
         Args:
-            promise_s: TPOT SLO [s].
+            tpot_slo_s: TPOT SLO [s].
             configured: limit of an instance; returned while no measurement exists.
             spread: TPOT of the slowest of a hundred requests / mean.
         Returns: between 1 and `configured`.
@@ -51,7 +133,7 @@ class DecodeAbility:
         if not self._line.known:
             return configured
         batch, token_s = self._line.size, self._line.time_s
-        limit_s, slope = promise_s / spread, self._line.slope_s
+        limit_s, slope = tpot_slo_s / spread, self._line.slope_s
         if slope > 0:
             best = batch + (limit_s - token_s) / slope
         else:  # one batch size so far: within the SLO its limit is unknown
@@ -81,7 +163,7 @@ class PromptRate:
     """Prompt tokens per second of busy time in full steps, which is an instance's limit.
 
     A step has a large fixed cost, so the rate of small steps under low load does not show the capacity. The time of a
-    step is a linear function of its tokens (`learned_line.py`).
+    step is a linear function of its tokens (`LearnedLine`).
     """
 
     _line: LearnedLine = field(default_factory=lambda: LearnedLine(SAME_TOKENS))
@@ -130,13 +212,13 @@ class Abilities:
         self._founded = False
         self._at = 0.0
 
-    def observe(self, sight: ClusterSnapshot) -> None:
+    def observe(self, snapshot: ClusterSnapshot) -> None:
         """Update the measurements from one snapshot."""
-        self._at = sight.at
-        for name, member in sight.members.items():
+        self._at = snapshot.at
+        for name, member in snapshot.members.items():
             self._observe_work(name, member)
-        self._before = {name: one for name, one in self._before.items() if name in sight.members}
-        self._observe_starts(sight)
+        self._before = {name: one for name, one in self._before.items() if name in snapshot.members}
+        self._observe_starts(snapshot)
 
     def tokens_per_s(self, pool: str, full: int) -> float:
         """Prompt tokens that one instance of the pool computes per second; 0 = not known yet.
@@ -181,20 +263,20 @@ class Abilities:
             token_s = busy * sequences / generated
             self._decodes[member.pool].see(sequences / share, token_s, busy)
 
-    def _observe_starts(self, sight: ClusterSnapshot) -> None:
+    def _observe_starts(self, snapshot: ClusterSnapshot) -> None:
         seen = set()
-        for pool, deployment in sight.deployments.items():
+        for pool, deployment in snapshot.deployments.items():
             for replica in deployment.replicas:
                 key = pool, replica.name
                 seen.add(key)
                 if replica.phase is ReplicaPhase.STARTING:
-                    began = self._began.setdefault(key, replica.started_at or sight.at)
-                    if replica.node is None and sight.at - began > PLACED_S:  # it waits for hardware
-                        self._began[key] = sight.at
+                    began = self._began.setdefault(key, replica.started_at or snapshot.at)
+                    if replica.node is None and snapshot.at - began > PLACED_S:  # it waits for hardware
+                        self._began[key] = snapshot.at
                 elif replica.phase is ReplicaPhase.SERVING and key in self._began:
-                    self._starts.append(max(0.0, sight.at - self._began.pop(key)))
-        if not self._founded and sight.deployments:  # starts of the whole system differ from later ones
-            self._founded = not any(d.starting for d in sight.deployments.values())
+                    self._starts.append(max(0.0, snapshot.at - self._began.pop(key)))
+        if not self._founded and snapshot.deployments:  # starts of the whole system differ from later ones
+            self._founded = not any(d.starting for d in snapshot.deployments.values())
             self._starts.clear()
         self._began = {key: at for key, at in self._began.items() if key in seen}
 

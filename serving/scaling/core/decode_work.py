@@ -23,7 +23,7 @@ SURE, SURE_NOW = 2.0, 3.0
 """Standard deviations between the smooth number, and the current one, and their lower bounds."""
 BURST_SIGMAS = 4.0
 """The same for the requests of the last seconds."""
-CLIMB_SIGMAS = 2.5
+GROWTH_SIGMAS = 2.5
 """The same for the growth of the number of sequences."""
 FEWEST = 5.0
 """Requests needed before the measured residence is used."""
@@ -41,9 +41,9 @@ class DecodeWork:
     _stock: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
     _blocks: StockAverage = field(default_factory=lambda: StockAverage(STOCK_S))
     _residence: ShareAverage = field(default_factory=lambda: ShareAverage(RESIDENCE_S))
-    _course: LoadForecast = field(default_factory=LoadForecast)
+    _forecast: LoadForecast = field(default_factory=LoadForecast)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
-    _climb: GrowthRate = field(default_factory=lambda: GrowthRate(CLIMB_SIGMAS))
+    _growth: GrowthRate = field(default_factory=lambda: GrowthRate(GROWTH_SIGMAS))
 
     def see(self, gains: Gains, pool: PoolSignals) -> None:
         """Update the averages with what happened since the last poll."""
@@ -52,9 +52,9 @@ class DecodeWork:
         # While traffic grows, arrivals exceed departures; the residence is relative to the mean of both.
         accepted = max(0, gains.arrived - gains.rejected)
         self._residence.add(pool.sequences * gains.seconds, (accepted + gains.finished) / 2, gains.seconds)
-        self._course.add(gains.arrived, gains.seconds)
+        self._forecast.add(gains.arrived, gains.seconds)
         self._fast.add(gains.arrived, gains.seconds)
-        self._climb.add(pool.sequences, gains.seconds)
+        self._growth.add(pool.sequences, gains.seconds)
 
     @property
     def residence_s(self) -> float:
@@ -87,11 +87,11 @@ class DecodeWork:
         """
         if pool.max_sequences <= 0 and pool.kv_blocks_total <= 0:
             return unknown("what decode can take is not known yet")
-        arrivals, residence = self._course.ahead(outlook.start_s), self.residence_s
+        arrivals, residence = self._forecast.ahead(outlook.start_s), self.residence_s
         expected = self._in_a_while(self._stock.mean, arrivals, outlook.start_s)
-        surely = self._fast.surely(self._course)
+        surely = self._fast.surely(self._forecast)
         sure = self._in_a_while(self._surely_here(pool), surely, outlook.start_s)
-        noise, heading = self._noise(outlook.start_s), max(expected, self._course.level * residence)
+        noise, heading = self._noise(outlook.start_s), max(expected, self._forecast.level * residence)
         urgent, why_urgent = self._urgent(pool, outlook, coming, aim)
         return Demand(
             load=self._instances(pool, expected),
@@ -118,10 +118,10 @@ class DecodeWork:
 
     def _urgent(self, pool: PoolSignals, outlook: Outlook, coming: int, aim: float) -> tuple[float, str]:
         """Urgent need: if the lower bound exceeds the instances, request the likely need in one large step."""
-        arrivals = self._fast.surely(self._course)
+        arrivals = self._fast.surely(self._forecast)
         longer = max(1.0, self.now_instances(pool) / max(1, pool.running))  # too many at once all stay longer
         come = self._in_a_while(pool.sequences + coming, arrivals, outlook.start_s / longer)
-        rise = self._climb.ahead(outlook.start_s, self._course)
+        rise = self._growth.ahead(outlook.start_s, self._forecast)
         rises = rise.surely > 0.0
         soon = max(come, pool.sequences + rise.surely) if rises else come
         if self._at_once(pool, soon, aim) <= outlook.there:
@@ -154,7 +154,7 @@ class DecodeWork:
         """Standard deviation of the forecast number of sequences: of the current ones, and of arrivals until then."""
         residence = self.residence_s
         stay = math.exp(-seconds / residence) if residence > 0 else 1.0
-        come = self._course.noise * residence * (1.0 - stay)
+        come = self._forecast.noise * residence * (1.0 - stay)
         return math.hypot(self._stock.noise(residence) * stay, come)
 
     def _instances(self, pool: PoolSignals, sequences: float) -> float:
@@ -163,9 +163,7 @@ class DecodeWork:
         return max(self._by_sequences(pool, sequences), self._by_blocks(pool, sequences * each))
 
     def _more_instances(self, pool: PoolSignals, sequences: float, more: float) -> float:
-        """Instances needed for `more` additional sequences; fewer than for `more` alone if larger instances are
-        more efficient.
-        """
+        """Instances needed for `more` additional sequences; fewer than for these alone if large ones do better."""
         if not pool.abilities:
             return self._instances(pool, more)
         return self._instances(pool, sequences + more) - self._instances(pool, sequences)

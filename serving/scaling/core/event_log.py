@@ -105,7 +105,7 @@ class EventLog:
         self._owed: dict[str, deque[ClusterEvent]] = {}
         """By pool: losses without a serving replacement."""
 
-    def hear(self, notice: InstanceNotice, now: float) -> None:
+    def add_notice(self, notice: InstanceNotice, now: float) -> None:
         """Add a gateway's notice, or merge it into the event that it repeats."""
         kind, name = EventKind(notice.kind), notice.replica.rpartition("#")[2]
         known = self._known(kind, name)
@@ -124,23 +124,23 @@ class EventLog:
             self._events = deque((more if one.id == more.id else one for one in self._events), maxlen=KEPT_EVENTS)
             self._rows.write(more.id, self._events)
 
-    def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
+    def observe(self, before: ClusterSnapshot, snapshot: ClusterSnapshot) -> None:
         """Add the events that two consecutive snapshots show."""
         if not before.at:
             return
-        here = {node.node for node in sight.nodes}
+        here = {node.node for node in snapshot.nodes}
         for node in before.nodes:
-            if node.node in sight.left_nodes:
-                self._add(sight.at, EventKind.LEFT, "", node.name, "Ray has taken the host back, or it was stopped")
+            if node.node in snapshot.left_nodes:
+                self._add(snapshot.at, EventKind.LEFT, "", node.name, "Ray has taken the host back, or it was stopped")
             elif node.node not in here:
                 text = f"{node.npus} NPUs and {node.memory_mib / 1024:g} GiB of UB memory went with it"
-                self._add(sight.at, EventKind.HOST_LOST, "", node.name, text)
-        for pool, seen in sight.deployments.items():
+                self._add(snapshot.at, EventKind.HOST_LOST, "", node.name, text)
+        for pool, seen in snapshot.deployments.items():
             if pool in before.deployments:
-                self._compare(pool, before.deployments[pool], seen, sight.at)
-        listed = {replica.name for seen in sight.deployments.values() for replica in seen.replicas}
+                self._compare(pool, before.deployments[pool], seen, snapshot.at)
+        listed = {replica.name for seen in snapshot.deployments.values() for replica in seen.replicas}
         for name in [name for name in self._lost if _is_rank(name)]:
-            self._look_for_rank(name, before, sight)
+            self._look_for_rank(name, before, snapshot)
         self._lost = {name: event for name, event in self._lost.items() if name in listed or _is_rank(name)}
 
     def started(self, pool: str, replica: str, text: str, now: float) -> None:
@@ -180,14 +180,14 @@ class EventLog:
         while len(owed) > max(0, seen.target - alive):
             owed.popleft()  # no replacement is requested any more
 
-    def _look_for_rank(self, name: str, before: ClusterSnapshot, sight: ClusterSnapshot) -> None:
+    def _look_for_rank(self, name: str, before: ClusterSnapshot, snapshot: ClusterSnapshot) -> None:
         """Detect the replacement of a lost rank, which its shell restarts under the same name."""
-        lost, old, new = self._lost[name], before.members.get(name), sight.members.get(name)
+        lost, old, new = self._lost[name], before.members.get(name), snapshot.members.get(name)
         if new is not None and (old is None or old.incarnation != new.incarnation):
             self._forget(name)
-            text = f"serves again, {sight.at - lost.at:.1f} s after the loss"
-            self._add(sight.at, EventKind.REPLACED, lost.pool, name, text)
-        elif sight.at - lost.at > REPLACED_WITHIN_S:
+            text = f"serves again, {snapshot.at - lost.at:.1f} s after the loss"
+            self._add(snapshot.at, EventKind.REPLACED, lost.pool, name, text)
+        elif snapshot.at - lost.at > REPLACED_WITHIN_S:
             self._forget(name)
 
     def _lose(self, event: ClusterEvent) -> None:

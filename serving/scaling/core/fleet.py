@@ -1,6 +1,6 @@
 """Rules for pool sizes: which change is accepted, and which replicas are removed. The same live and in virtual time.
 
-    FleetLooked ► targets in Serve that the board did not set ──► the board's own: waits for nodes, rebalancing
+    FleetPolled ► targets in Serve that the board did not set ──► the board's own: waits for nodes, rebalancing
     Decided ───► reduced to what fits, decreases first ───┐                │
     ScalePool ─► refused, or ─────────────────────────────┴─► SetTarget ◄──┘
                                                     TargetAccepted ──► ledger, hold, response
@@ -9,7 +9,7 @@
 A target that the board did not set was set manually, through Ray's own REST route or from a script: it is reduced to
 what fits, and holds its pool like any other manual target.
 
-A fleet has no timers: waits, holds and moves are evaluated at each poll; `look_period_s` is the time until the next.
+A fleet has no timers: waits, holds and moves are evaluated at each poll; `poll_period_s` is the time until the next.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    FleetLooked,
+    FleetPolled,
     GroupRefused,
     SetTarget,
     StageTargets,
@@ -42,11 +42,11 @@ from serving.values.scaling_operations import MOST_REPLICAS, HoldPool, ReleasePo
 from serving.values.system_tally import DeploymentNotice
 
 REST, AUTOSCALER, DEPLOYMENT = "rest", "autoscaler", "deployment"
-LOOK_PERIOD_S = 1.0
+POLL_PERIOD_S = 1.0
 MOVING_PERIOD_S = 0.3
 """Shorter while replicas start or drain, when operators watch."""
 
-_Course = Generator[FleetEffect, None, None]
+_Operation = Generator[FleetEffect, None, None]
 """The effects of one event; after a `SetTarget` the generator resumes once the target is accepted."""
 
 
@@ -74,7 +74,7 @@ class ScalingFleet:
         anywhere: the NPUs of a replica may be on several hosts; otherwise all are on one host.
         node_came: called with the pool and the time when a node has been added for a pool that waited.
     Attributes:
-        sight: the last snapshot, with the targets that were set since.
+        snapshot: the last snapshot, with the targets that were set since.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ScalingFleet:
         anywhere: bool = False,
         node_came: Callable[[str, float], None] = lambda _pool, _now: None,
     ) -> None:
-        self.sight = ClusterSnapshot(0.0)
+        self.snapshot = ClusterSnapshot(0.0)
         self.ledger = Ledger(kept)
         self.holds = ScalingHolds(kept)
         self.room = NodeRoom(settings, sizes, node_came, anywhere=anywhere)
@@ -98,18 +98,18 @@ class ScalingFleet:
         self._deployments = DeploymentWatch(self.holds)
         self._spread = PoolSpread(settings, sizes, self.ledger.last, gateways=gateways)
         self._unanswered: dict[str, _Unanswered] = {}
-        self._course: _Course | None = None
+        self._operation: _Operation | None = None
         self._now = 0.0
 
     @property
-    def look_period_s(self) -> float:
+    def poll_period_s(self) -> float:
         """Time until the next poll is due [s]: shorter while replicas start or drain, and before the first poll."""
-        return MOVING_PERIOD_S if self.moving else LOOK_PERIOD_S
+        return MOVING_PERIOD_S if self.moving else POLL_PERIOD_S
 
     @property
     def moving(self) -> bool:
         """Whether replicas start or drain in the last snapshot; true before the first."""
-        there = self.sight.deployments.values()
+        there = self.snapshot.deployments.values()
         return not there or any(one.starting or one.count(ReplicaPhase.DRAINING) for one in there)
 
     def on(self, event: FleetEvent, now: float) -> list[FleetEffect]:
@@ -121,19 +121,19 @@ class ScalingFleet:
         Raises: LedgerError if a `SetTarget` is pending and the event is not its outcome, or the event is an outcome and
             none is pending.
         """
-        if isinstance(event, TargetAccepted | TargetUnanswered) != (self._course is not None):
-            waits = "no" if self._course is None else "a"
+        if isinstance(event, TargetAccepted | TargetUnanswered) != (self._operation is not None):
+            waits = "no" if self._operation is None else "a"
             raise LedgerError(f"{type(event).__name__} while {waits} target waits for its answer")
         self._now = now
-        course, self._course = self._course, None
+        operation, self._operation = self._operation, None
         if isinstance(event, TargetUnanswered):
             return []
         effects: list[FleetEffect] = []
-        course = course or self._begin(event)
-        for effect in course:
+        operation = operation or self._begin(event)
+        for effect in operation:
             effects.append(effect)
             if isinstance(effect, SetTarget):
-                self._course = course
+                self._operation = operation
                 break
         return effects
 
@@ -149,12 +149,12 @@ class ScalingFleet:
 
     def shortage(self, pool: str) -> str:
         """Why one replica more than fits cannot be placed."""
-        return self.room.shortage(pool, self.sight)
+        return self.room.shortage(pool, self.snapshot)
 
-    def _begin(self, event: FleetEvent) -> _Course:
+    def _begin(self, event: FleetEvent) -> _Operation:
         match event:
-            case FleetLooked(sight=sight):
-                return self._look(sight)
+            case FleetPolled(snapshot=snapshot):
+                return self._poll(snapshot)
             case Decided(targets=targets):
                 return self._decide(targets)
             case GroupRefused():
@@ -170,14 +170,14 @@ class ScalingFleet:
             case _:
                 raise TypeError(f"{event!r} begins nothing")
 
-    def _look(self, sight: ClusterSnapshot) -> _Course:
-        self.sight = sight
+    def _poll(self, snapshot: ClusterSnapshot) -> _Operation:
+        self.snapshot = snapshot
         too_large: dict[str, int] = {}
         for pool in self._pools():
             yield from self._notice(pool, too_large)
-        self._deployments.looked()
+        self._deployments.polled()
         for pool, meant in too_large.items():
-            target, room = self._target(pool), max(self.room.most(pool, self.sight), meant)
+            target, room = self._target(pool), max(self.room.most(pool, self.snapshot), meant)
             reason = f"{target} replicas do not fit, {room} do: {self.shortage(pool)}"
             yield from self._set(PoolTarget(pool, target, room, ScaleKind.FIT, reason), REST)
         if not self._deployments.quiet(self._now):
@@ -202,24 +202,24 @@ class ScalingFleet:
         self.holds.set(pool, self._default_hold_s, REST, self._now)
         reason = f"set past the board{_held(self._default_hold_s)}"
         yield self._write(PoolTarget(pool, meant, target, ScaleKind.HELD, reason), REST)
-        if target > max(self.room.most(pool, self.sight), meant):
+        if target > max(self.room.most(pool, self.snapshot), meant):
             too_large[pool] = meant
 
-    def _move(self) -> _Course:
+    def _move(self) -> _Operation:
         """Set the fleet's own targets: those of ended waits for nodes, and those that spread a pool over hosts."""
         for pool in self._pools():
             held = self.holds.hold(pool, self._now) is not None
-            back = self.room.look(pool, self.sight, self._now)
-            moved = self._spread.look(pool, self.sight, self._now, held=held)
+            back = self.room.check(pool, self.snapshot, self._now)
+            moved = self._spread.check(pool, self.snapshot, self._now, held=held)
             for to in (back, moved):
                 if to is not None:
                     yield from self._set(to, AUTOSCALER)
-        if (gateways := self._spread.look_gateways(self.sight, self._now)) is not None:
+        if (gateways := self._spread.check_gateways(self.snapshot, self._now)) is not None:
             to, leaving = gateways
             yield SetTarget(to.pool, to.target, leaving)
             yield self._write(to, AUTOSCALER)
 
-    def _decide(self, targets: Sequence[PoolTarget]) -> _Course:
+    def _decide(self, targets: Sequence[PoolTarget]) -> _Operation:
         """Apply a scaler's targets, decreases first, because they free capacity; held pools are left alone."""
         if self._deployments.quiet(self._now):
             return
@@ -227,56 +227,56 @@ class ScalingFleet:
             if self.holds.hold(wanted.pool, self._now) is not None:
                 continue
             if self.parts is not None and wanted.pool == DECODE:
-                if (parts := self.parts.granted(wanted, self.sight)) is not None:
+                if (parts := self.parts.granted(wanted, self.snapshot)) is not None:
                     yield self._write(parts, AUTOSCALER)
-            elif (to := self.room.granted(wanted, self.sight)) is not None:
+            elif (to := self.room.granted(wanted, self.snapshot)) is not None:
                 yield from self._set(to, AUTOSCALER)
         yield from self._resize()
 
-    def _resize(self) -> _Course:
+    def _resize(self) -> _Operation:
         """Emit the resizes of decode groups that are due. A group that was resized manually holds the pool."""
         if self.parts is not None:
-            if (elsewhere := self.parts.see(self.sight)) is not None:
+            if (elsewhere := self.parts.see(self.snapshot)) is not None:
                 yield self._hold_parts(elsewhere)
-            yield from self.parts.due(self.sight)
+            yield from self.parts.due(self.snapshot)
 
-    def _refused(self, event: GroupRefused) -> _Course:
+    def _refused(self, event: GroupRefused) -> _Operation:
         """Hold the pool if a group refused its command; an unreachable group gets it again after the next poll."""
         if self.parts is not None and event.refusal.kind in ("no_room", "not_now"):
-            yield self._hold_parts(self.parts.refused(event.resize, event.refusal.message, self.sight))
+            yield self._hold_parts(self.parts.refused(event.resize, event.refusal.message, self.snapshot))
 
     def _hold_parts(self, to: PoolTarget) -> LedgerEntry:
         self.holds.set(DECODE, self._default_hold_s, REST, self._now)
         return self._write(to, REST)
 
-    def _scale(self, wish: ScalePool) -> _Course:
-        pool, replicas, sight = wish.pool, wish.replicas, self.sight
-        if (other := sight.others.get(pool)) is not None and wish.by == REST:
+    def _scale(self, command: ScalePool) -> _Operation:
+        pool, replicas, snapshot = command.pool, command.replicas, self.snapshot
+        if (other := snapshot.others.get(pool)) is not None and command.by == REST:
             yield SetTarget(pool, replicas)  # gateways, the autoscaler: no capacity check, no hold
             yield ScaleAnswer(pool, other.target, replicas, MOST_REPLICAS, 0.0, f"{pool}: {replicas}")
             return
-        refusal = refusal_of(pool, wish.hold_s, self._sizes, sight) or self._no_room(pool, replicas)
+        refusal = refusal_of(pool, command.hold_s, self._sizes, snapshot) or self._no_room(pool, replicas)
         if refusal is not None:
             yield refusal
             return
         before = self._target(pool)
-        hold_s = self._default_hold_s if wish.hold_s is None else wish.hold_s
-        reason = f"asked for by hand{_held(hold_s)}{self.room.wait_of(pool, replicas, sight)}"
-        to = yield from self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), wish.by, hold_s)
-        self.holds.set(pool, hold_s, wish.by, self._now)
+        hold_s = self._default_hold_s if command.hold_s is None else command.hold_s
+        reason = f"asked for by hand{_held(hold_s)}{self.room.wait_of(pool, replicas, snapshot)}"
+        to = yield from self._set(PoolTarget(pool, before, replicas, ScaleKind.HELD, reason), command.by, hold_s)
+        self.holds.set(pool, hold_s, command.by, self._now)
         yield self._answer(pool, before, f"{pool}: {before} -> {replicas}; {to.reason}")
 
     def _no_room(self, pool: str, replicas: int) -> ScaleRefusal | None:
         if not 0 <= replicas <= MOST_REPLICAS:
             return ScaleRefusal("invalid", f"{replicas!r} is no number of replicas: give 0 to {MOST_REPLICAS}")
-        most = self.room.most(pool, self.sight)
+        most = self.room.most(pool, self.snapshot)
         if replicas <= max(most, self._target(pool)):
             return None
         message = f"{replicas} replicas of {pool} do not fit, {most} would: {self.shortage(pool)}"
         return ScaleRefusal("no_room", message, most)
 
-    def _hold(self, pool: str, asked_s: float | None, by: str) -> _Course:
-        refusal = refusal_of(pool, asked_s, self._sizes, self.sight)
+    def _hold(self, pool: str, asked_s: float | None, by: str) -> _Operation:
+        refusal = refusal_of(pool, asked_s, self._sizes, self.snapshot)
         if refusal is not None:
             yield refusal
             return
@@ -288,22 +288,22 @@ class ScalingFleet:
             yield self._write(PoolTarget(pool, target, target, ScaleKind.HELD, reason), by)
         yield self._answer(pool, target, f"{pool} stays at {target}: {reason}" if hold_s else f"{pool}: {reason}")
 
-    def _deploy(self, notice: DeploymentNotice) -> _Course:
-        yield StageTargets(self._deployments.hear(notice, self.sight, self._now))
+    def _deploy(self, notice: DeploymentNotice) -> _Operation:
+        yield StageTargets(self._deployments.on_notice(notice, self.snapshot, self._now))
 
     def _set(self, to: PoolTarget, by: str, hold_s: float = 0.0) -> Generator[FleetEffect, None, PoolTarget]:
         """Set a target and record it. Returns: the target, whose reason also names the hosts it empties."""
         pool, target = to.pool, to.target
         if to.changed:
-            leaving, emptied = self.room.leaving(pool, target, self.sight)
+            leaving, emptied = self.room.leaving(pool, target, self.snapshot)
             to = structs.replace(to, reason=f"{to.reason}{emptied}")
             self._unanswered[pool] = _Unanswered(to, by, hold_s)
             yield SetTarget(pool, target, leaving)
         self._unanswered.pop(pool, None)
         self._deployments.overruled(pool)
         self.holds.aim(pool, target)
-        seen = replace(self.sight.deployments[pool], target=target)
-        self.sight = replace(self.sight, deployments={**self.sight.deployments, pool: seen})
+        seen = replace(self.snapshot.deployments[pool], target=target)
+        self.snapshot = replace(self.snapshot, deployments={**self.snapshot.deployments, pool: seen})
         yield self._write(to, by)
         return to
 
@@ -314,15 +314,15 @@ class ScalingFleet:
         return entry
 
     def _answer(self, pool: str, before: int, message: str) -> ScaleAnswer:
-        left, most = self.holds.left_s(pool, self._now), self.room.most(pool, self.sight)
+        left, most = self.holds.left_s(pool, self._now), self.room.most(pool, self.snapshot)
         return ScaleAnswer(pool, before, self._target(pool), most, left, message)
 
     def _pools(self) -> list[str]:
         """Pools that are deployed, in the configuration's order."""
-        return [pool for pool in self._sizes if pool in self.sight.deployments]
+        return [pool for pool in self._sizes if pool in self.snapshot.deployments]
 
     def _target(self, pool: str) -> int:
-        return self.sight.deployments[pool].target
+        return self.snapshot.deployments[pool].target
 
     @property
     def _default_hold_s(self) -> float:

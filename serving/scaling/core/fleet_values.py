@@ -22,10 +22,10 @@ from serving.values.system_tally import DeploymentNotice
 
 
 @dataclass(frozen=True, slots=True)
-class FleetLooked:
+class FleetPolled:
     """A new snapshot of the cluster."""
 
-    sight: ClusterSnapshot
+    snapshot: ClusterSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class StageTargets:
 
 
 FleetEvent = (
-    FleetLooked
+    FleetPolled
     | Decided
     | TargetAccepted
     | TargetUnanswered

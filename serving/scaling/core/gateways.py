@@ -8,7 +8,7 @@ from serving.config.scaling import SloConfig
 from serving.scaling.core.totals import SourceTotals
 from serving.values.signals import Traffic
 from serving.values.system_tally import HostRow, SystemTally
-from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, percentile
+from serving.values.traffic import BOUNDS_S, BoardReply, GatewayReport, percentile
 
 SILENCE_S = 5.0
 """The queue of a gateway that is silent for longer is ignored."""
@@ -95,13 +95,13 @@ class Gateways:
         asleep: tuple[str, ...] = (),
         tally: SystemTally | None = None,
         hosts: tuple[HostRow, ...] = (),
-    ) -> BoardNews:
+    ) -> BoardReply:
         """State of the pools, the hosts and all other gateways, for one gateway."""
         others = [report for report in self._present(now) if report.gateway != gateway]
         queued = sum(one.traffic.queued for one in others)
         running = max(0, sum(one.running for one in others) - queued)
         peers = {one.gateway: one.address for one in others if one.address is not None}
-        return BoardNews(targets, len(others), running, queued, peers, asleep, tally, hosts)
+        return BoardReply(targets, len(others), running, queued, peers, asleep, tally, hosts)
 
     def last_minute(self, slo: SloConfig, now: float) -> dict[str, Any]:
         """SLOs and their attainment during the last minute; null where no measurement exists."""

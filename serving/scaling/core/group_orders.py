@@ -26,9 +26,11 @@ class GroupRankOrder:
     order: OperatorOrder | SizeOrder
 
 
-def rank_order(operation: GroupOperation, sight: ClusterSnapshot) -> GroupRankOrder | ScaleRefusal:
+def rank_order(operation: GroupOperation, snapshot: ClusterSnapshot) -> GroupRankOrder | ScaleRefusal:
     """The command for the first rank of the group that accepts commands; a refusal if there is none."""
-    ranks = [one for one in sight.members.values() if one.facts.get("group") == operation.group and _takes_orders(one)]
+    ranks = [
+        one for one in snapshot.members.values() if one.facts.get("group") == operation.group and _takes_orders(one)
+    ]
     if not ranks:
         return ScaleRefusal("unknown_group", f"there is no group {operation.group!r} that takes orders")
     first = min(ranks, key=lambda one: int(one.facts["rank"]))
@@ -70,21 +72,22 @@ class _Member:
 
 
 def experts_of(
-    config: ServeConfig, sight: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
+    config: ServeConfig, snapshot: ClusterSnapshot, lost: Mapping[str, EventKind], now: float
 ) -> dict[str, Any]:
-    """Groups with load and placement of experts, `ep` by pool, and the age of the snapshot.
+    """Response to `ReadExperts`: each group's ranks with their experts and load, and the age of the snapshot.
 
     Args:
         lost: ranks that are dead or frozen, by name.
         now: seconds since 1970.
+    Returns: JSON-ready; `ep` is the number of ranks per group that each pool is configured for.
     """
     members = [
         _Member(ReplicaId(one.name), one.pool, {**one.facts, "state": _state(lost.get(one.name), one.facts)})
-        for one in sight.members.values()
+        for one in snapshot.members.values()
     ]
     return {
         "now": now,
-        "seen_s": now - sight.at,
+        "seen_s": now - snapshot.at,
         "model": config.model.name or config.model.path.name,
         "mode": config.serving.mode,
         **expert_status({name: sum(pool.sides) for name, pool in config.pools.items()}, members),

@@ -67,7 +67,7 @@ class GroupParts:
         """Parts requested for all groups together."""
         return self._rules.target
 
-    def see(self, sight: ClusterSnapshot) -> PoolTarget | None:
+    def see(self, snapshot: ClusterSnapshot) -> PoolTarget | None:
         """Compare the groups with the commands.
 
         The target starts at the parts of the existing groups, grows by each group that is added to Serve's target, and
@@ -75,10 +75,10 @@ class GroupParts:
 
         Returns: the new target if a group was resized manually, or could not grow and keeps its size.
         """
-        seen = sight.deployments.get(DECODE)
+        seen = snapshot.deployments.get(DECODE)
         if seen is None:
             return None
-        groups, before = self._serving(sight), self.target
+        groups, before = self._serving(snapshot), self.target
         if self._replicas is None:
             self._rules.target = sum(one.wanted for one in groups) + (seen.target - len(groups)) * self._first
         elif self._replicas != seen.target:
@@ -97,14 +97,14 @@ class GroupParts:
         if not past:
             return None
         self._ordered |= {name: self._shown[name] for name in past}
-        return self._settle(sight, f"{', '.join(past)}: resized past the board, or could not grow; held")
+        return self._settle(snapshot, f"{', '.join(past)}: resized past the board, or could not grow; held")
 
-    def signals(self, whole: ScalingSignals, sight: ClusterSnapshot) -> ScalingSignals:
+    def signals(self, whole: ScalingSignals, snapshot: ClusterSnapshot) -> ScalingSignals:
         """Signals with a part as the unit of decode: measurements of a rank are multiplied by a part's ranks."""
-        groups = self._groups(sight)
-        serving = self._serving(sight)
+        groups = self._groups(snapshot)
+        serving = self._serving(snapshot)
         per_group = sum(one.parts - one.leaving for one in serving) / len(serving) if serving else self._first
-        bounds = self._rules.bounds(sight.deployments[DECODE].target)
+        bounds = self._rules.bounds(snapshot.deployments[DECODE].target)
         pools = tuple(
             in_parts(pool, per_group, self.target, groups, self._step_npus, bounds) if pool.pool == DECODE else pool
             for pool in whole.pools
@@ -112,13 +112,13 @@ class GroupParts:
         growing = sum(one.growing for one in serving) * self._step_npus
         return structs.replace(whole, pools=pools, npus_free=max(0, whole.npus_free - growing))
 
-    def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
+    def granted(self, wanted: PoolTarget, snapshot: ClusterSnapshot) -> PoolTarget | None:
         """Set a scaler's target, reduced to what fits on the groups' nodes. Returns: see `NodeRoom.granted`."""
-        counted = self._counted(sight)
+        counted = self._counted(snapshot)
         to = self._room.granted(wanted, counted)
         if to is None:
             return None
-        groups = self._groups(sight)
+        groups = self._groups(snapshot)
         free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
         places = {one.place for one in groups if one.place is not None}
         most = sum([one.wanted for one in groups]) + sum([free.get(place, 0) for place in places])
@@ -130,43 +130,44 @@ class GroupParts:
             return None
         return structs.replace(to, target=target, reason=f"{reason}; counted in {self._unit}")
 
-    def due(self, sight: ClusterSnapshot) -> list[ResizeRankGroup]:
+    def due(self, snapshot: ClusterSnapshot) -> list[ResizeRankGroup]:
         """Resize commands to send now; a command that a group does not report yet is sent again.
 
         Groups that are still starting share the target, too. No command is due while there are more groups than
         requested from Serve, because which of them will end is not known yet.
         """
-        sharing = [one for one in self._groups(sight) if one.wanted]
+        sharing = [one for one in self._groups(snapshot) if one.wanted]
         if self._replicas is None or len(sharing) > self._replicas:
             return []
-        counted = self._counted(sight)
+        counted = self._counted(snapshot)
         free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
         due = self._rules.due(sharing, free)
         self._ordered |= {one.name: one.parts for one in due}
         return [ResizeRankGroup(one.name, one.parts * self._step_ranks) for one in due]
 
-    def refused(self, resize: ResizeRankGroup, reason: str, sight: ClusterSnapshot) -> PoolTarget:
+    def refused(self, resize: ResizeRankGroup, reason: str, snapshot: ClusterSnapshot) -> PoolTarget:
         """A group refused a command. Returns: the target, set to what the groups have."""
         self._ordered[resize.group] = self._shown[resize.group]
-        return self._settle(sight, f"{reason}; held")
+        return self._settle(snapshot, f"{reason}; held")
 
-    def _settle(self, sight: ClusterSnapshot, reason: str) -> PoolTarget:
-        before, there = self.target, [one for one in self._groups(sight) if one.wanted]
+    def _settle(self, snapshot: ClusterSnapshot, reason: str) -> PoolTarget:
+        before, there = self.target, [one for one in self._groups(snapshot) if one.wanted]
         self._rules.target = sum(self._ordered.get(one.name, one.wanted) for one in there)
         return PoolTarget(DECODE, before, self.target, ScaleKind.HELD, f"{reason}; counted in {self._unit}")
 
-    def _counted(self, sight: ClusterSnapshot) -> ClusterSnapshot:
-        """The snapshot with each part as a replica."""
-        parts = as_replicas(self.target, self._groups(sight))
-        return replace(sight, deployments={**sight.deployments, DECODE: parts})
+    def _counted(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot with the decode pool counted in parts: one replica per part of a group."""
+        parts = as_replicas(self.target, self._groups(snapshot))
+        return replace(snapshot, deployments={**snapshot.deployments, DECODE: parts})
 
-    def _serving(self, sight: ClusterSnapshot) -> list[SizedInstance]:
-        return [one for one in self._groups(sight) if one.parts and one.wanted]
+    def _serving(self, snapshot: ClusterSnapshot) -> list[SizedInstance]:
+        return [one for one in self._groups(snapshot) if one.parts and one.wanted]
 
-    def _groups(self, sight: ClusterSnapshot) -> list[SizedInstance]:
+    def _groups(self, snapshot: ClusterSnapshot) -> list[SizedInstance]:
         """All groups: serving ones, starting ones, and draining ones, whose `wanted` is 0."""
         return [
-            self._group(replica, sight.instances_of(replica.name)) for replica in sight.deployments[DECODE].replicas
+            self._group(replica, snapshot.instances_of(replica.name))
+            for replica in snapshot.deployments[DECODE].replicas
         ]
 
     def _group(self, replica: SeenReplica, ranks: Sequence[SeenMember]) -> SizedInstance:

@@ -55,7 +55,9 @@ class History:
         """Whether it is time for a sample."""
         return self._before is None or now - self._before[0] >= SAMPLE_PERIOD_S
 
-    def add(self, sight: ClusterSnapshot, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]) -> None:
+    def add(
+        self, snapshot: ClusterSnapshot, traffic: Traffic, pulled_tokens: int, last_minute: Mapping[str, Any]
+    ) -> None:
         """Add a sample, except at the first call, which only sets the starting point of the totals.
 
         Args:
@@ -63,26 +65,26 @@ class History:
             pulled_tokens: total of prompt tokens pulled from the KV-cache pool.
             last_minute: with `ttft_p99_s` and `tpot_p99_s` [s].
         """
-        self._observe_prefixes(sight)
-        self._flow.observe(sight)
+        self._observe_prefixes(snapshot)
+        self._flow.observe(snapshot)
         asked, found = self._prefixes.sums
         tokens = float(traffic.arrived_tokens), float(traffic.generated_tokens), asked, found + pulled_tokens
         totals = (*tokens, *self._flow.totals)
-        before, self._before = self._before, (sight.at, totals)
-        if before is None or sight.at <= before[0]:
+        before, self._before = self._before, (snapshot.at, totals)
+        if before is None or snapshot.at <= before[0]:
             return
-        seconds = sight.at - before[0]
+        seconds = snapshot.at - before[0]
         new = [max(0.0, now - then) for now, then in zip(totals, before[1], strict=True)]
         prompt, output, asked, found, *moved = new
         self._samples.append(
             HistorySample(
-                at=sight.at,
+                at=snapshot.at,
                 ttft_s=last_minute["ttft_p99_s"],
                 tpot_s=last_minute["tpot_p99_s"],
                 prompt_tokens_per_s=prompt / seconds,
                 output_tokens_per_s=output / seconds,
                 hit_rate=min(1.0, found / asked) if asked else None,
-                running={pool: seen.count(ReplicaPhase.SERVING) for pool, seen in sight.deployments.items()},
+                running={pool: seen.count(ReplicaPhase.SERVING) for pool, seen in snapshot.deployments.items()},
                 handed_off_bytes_per_s=moved[0] / seconds,
                 read_bytes_per_s=moved[1] / seconds,
                 written_bytes_per_s=moved[2] / seconds,
@@ -93,12 +95,12 @@ class History:
         """Samples after a time [s since 1970], oldest first, ready for JSON."""
         return [to_builtins(sample) for sample in self._samples if sample.at > after]
 
-    def _observe_prefixes(self, sight: ClusterSnapshot) -> None:
-        for name, member in sight.members.items():
+    def _observe_prefixes(self, snapshot: ClusterSnapshot) -> None:
+        for name, member in snapshot.members.items():
             if member.pool != ADOPTING_POOL:
                 facts = member.facts
                 counters = [int(facts.get(f"prefix_{what}_tokens_total") or 0) for what in ("queries", "hits")]
-                self._prefixes.update(f"{name}/{member.incarnation}", counters, sight.at)
+                self._prefixes.update(f"{name}/{member.incarnation}", counters, snapshot.at)
 
 
 # KV traffic between the pools, from the instances' counters.
@@ -110,16 +112,16 @@ class KvFlow:
     def __init__(self) -> None:
         self._totals = SourceTotals(3)
 
-    def observe(self, sight: ClusterSnapshot) -> None:
+    def observe(self, snapshot: ClusterSnapshot) -> None:
         """Add the counters of one snapshot. Simulated instances count the bytes that a real one would move."""
-        for name, member in sight.members.items():
+        for name, member in snapshot.members.items():
             counters: Mapping[str, int] = (member.facts.get("pool") or {}).get("counters", {})
             moved = (
                 int(member.facts.get("handoff_bytes_in_total") or 0),
                 counters.get("bytes_pulled", 0),
                 counters.get("bytes_stored", 0),
             )
-            self._totals.update(f"{name}/{member.incarnation}", moved, sight.at)
+            self._totals.update(f"{name}/{member.incarnation}", moved, snapshot.at)
 
     @property
     def totals(self) -> tuple[float, float, float]:
@@ -142,11 +144,11 @@ class BusyShares:
         """By replica: its incarnation, and (time [s], busy time [s of the instance's clock]) of polls, oldest first."""
         self._scales: dict[str, float] = {}
 
-    def observe(self, sight: ClusterSnapshot) -> None:
+    def observe(self, snapshot: ClusterSnapshot) -> None:
         """Add the busy times of one snapshot."""
-        self._seen = {name: one for name, one in self._seen.items() if name in sight.members}
-        for name, member in sight.members.items():
-            self._observe(name, member, sight.at)
+        self._seen = {name: one for name, one in self._seen.items() if name in snapshot.members}
+        for name, member in snapshot.members.items():
+            self._observe(name, member, snapshot.at)
 
     def share(self, replica: str) -> float | None:
         """0..1 over at most `BUSY_WINDOW_S`; None = not known yet."""

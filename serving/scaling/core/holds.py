@@ -46,7 +46,6 @@ class ScalingHolds:
         self._read()
 
     def hold(self, pool: str, now: float) -> ScalingHold | None:
-        """The current hold on a pool, if any."""
         hold = self._holds.get(pool)
         return hold if hold is not None and hold.until > now else None
 
@@ -101,7 +100,9 @@ class ScalingHolds:
         self._kept.set(_KEY, json.dumps({"holds": holds, "targets": self.targets, "deployed": self.deployed}).encode())
 
 
-def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: ClusterSnapshot) -> ScaleRefusal | None:
+def refusal_of(
+    pool: str, hold_s: float | None, known: Collection[str], snapshot: ClusterSnapshot
+) -> ScaleRefusal | None:
     """Why a request to scale or hold a pool is invalid; None = it is valid.
 
     Args:
@@ -109,7 +110,7 @@ def refusal_of(pool: str, hold_s: float | None, known: Collection[str], sight: C
     """
     if pool not in known:
         return ScaleRefusal("unknown_pool", f"there is no pool {pool!r}: {', '.join(known)}")
-    if pool not in sight.deployments:
+    if pool not in snapshot.deployments:
         return ScaleRefusal("unknown_pool", f"{pool} is not deployed yet; try again")
     if hold_s is not None and not 0 <= hold_s <= LONGEST_HOLD_S:
         return ScaleRefusal("invalid", f"a hold of {hold_s} s: give 0 s to {LONGEST_HOLD_S:.0f} s (30 days)")
@@ -135,9 +136,9 @@ class DeploymentWatch:
         self._quiet_until = 0.0
         self._over = False
         self._author = ""
-        """Of the latest deployment."""
+        """Author of the latest deployment."""
 
-    def hear(self, notice: DeploymentNotice, sight: ClusterSnapshot, now: float) -> dict[str, int]:
+    def on_notice(self, notice: DeploymentNotice, snapshot: ClusterSnapshot, now: float) -> dict[str, int]:
         """A stage starts, or the deployment has finished.
 
         Returns: the targets to deploy: the notice's, and the current ones of all other Serve deployments.
@@ -147,7 +148,7 @@ class DeploymentWatch:
                 self._over, self._quiet_until = True, 0.0
             return {}
         self._author, self._over, self._quiet_until = notice.author, False, now + QUIET_S
-        standing = {name: seen.target for name, seen in {**sight.others, **sight.deployments}.items()}
+        standing = {name: seen.target for name, seen in {**snapshot.others, **snapshot.deployments}.items()}
         targets = standing | notice.targets
         self._holds.expect(targets)
         return targets
@@ -160,7 +161,7 @@ class DeploymentWatch:
         """Whether a target that the board did not set is that of a deployment."""
         return self._holds.deployed.get(pool) == target
 
-    def looked(self) -> None:
+    def polled(self) -> None:
         """All targets of a poll have been compared: stop expecting those of a finished deployment."""
         if self._over:
             self._over = False

@@ -174,20 +174,20 @@ class FastRate:
         for window in self._windows:
             window.add(amount, seconds)
 
-    def rate(self, course: LoadForecast) -> float:
+    def rate(self, forecast: LoadForecast) -> float:
         """Rate [1/s] of the window with the highest lower bound."""
-        return max(self._windows, key=lambda window: self._at_least(window, course)).rate
+        return max(self._windows, key=lambda window: self._at_least(window, forecast)).rate
 
-    def surely(self, course: LoadForecast) -> float:
+    def surely(self, forecast: LoadForecast) -> float:
         """Lower bound of the rate [1/s].
 
         Args:
-            course: forecast of the same rate, for its noise.
+            forecast: forecast of the same rate, for its noise.
         """
-        return max(self._at_least(window, course) for window in self._windows)
+        return max(self._at_least(window, forecast) for window in self._windows)
 
-    def _at_least(self, window: Recent, course: LoadForecast) -> float:
-        return max(0.0, window.rate - self.sigmas * course.noise_over(window.seconds))
+    def _at_least(self, window: Recent, forecast: LoadForecast) -> float:
+        return max(0.0, window.rate - self.sigmas * forecast.noise_over(window.seconds))
 
 
 # Current growth of a stock, separated from its scatter over several short windows at once.

@@ -39,7 +39,7 @@ class NodeRoom:
         self._came = came
         self._anywhere = anywhere
         self._waits = NodeWaits(settings.node_wait_s)
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         """Id of the decision that records the wait of a pool, by pool."""
 
     @property
@@ -52,50 +52,50 @@ class NodeRoom:
         """Median wait for an added node [s], see `NodeWaits.usual_s`."""
         return self._waits.usual_s
 
-    def fits(self, pool: str, sight: ClusterSnapshot) -> int:
+    def fits(self, pool: str, snapshot: ClusterSnapshot) -> int:
         """The largest target that fits on the existing nodes."""
-        return fits(pool, self._sizes, *self._places(sight))
+        return fits(pool, self._sizes, *self._places(snapshot))
 
-    def used(self, sight: ClusterSnapshot) -> ReplicaSize:
+    def used(self, snapshot: ClusterSnapshot) -> ReplicaSize:
         """NPUs and UB memory held by replicas, draining ones included."""
-        return used(self._sizes, sight.deployments)
+        return used(self._sizes, snapshot.deployments)
 
-    def most(self, pool: str, sight: ClusterSnapshot) -> int:
+    def most(self, pool: str, snapshot: ClusterSnapshot) -> int:
         """The largest accepted target: what fits, or the pool's maximum if that is more and Ray may add nodes."""
-        room = self.fits(pool, sight)
+        room = self.fits(pool, snapshot)
         return max(room, self._settings.bounds(pool)[1]) if self.grows else room
 
-    def shortage(self, pool: str, sight: ClusterSnapshot) -> str:
+    def shortage(self, pool: str, snapshot: ClusterSnapshot) -> str:
         """Why one replica more than fits cannot be placed."""
-        return shortage(pool, self._sizes, *self._places(sight))
+        return shortage(pool, self._sizes, *self._places(snapshot))
 
-    def wait_of(self, pool: str, target: int, sight: ClusterSnapshot) -> str:
+    def wait_of(self, pool: str, target: int, snapshot: ClusterSnapshot) -> str:
         """Suffix of a decision's reason for a target that does not fit yet; "" if it fits."""
-        return "" if target <= self.fits(pool, sight) else f"; {self.shortage(pool, sight)}: {WAITS}"
+        return "" if target <= self.fits(pool, snapshot) else f"; {self.shortage(pool, snapshot)}: {WAITS}"
 
-    def granted(self, wanted: PoolTarget, sight: ClusterSnapshot) -> PoolTarget | None:
+    def granted(self, wanted: PoolTarget, snapshot: ClusterSnapshot) -> PoolTarget | None:
         """A scaler's target, reduced to what fits; the reason mentions the reduction.
 
         Returns: None if the target does not change, or differs from the one in the scaler's signals.
         """
         pool, target = wanted.pool, wanted.target
-        seen = sight.deployments.get(pool)
+        seen = snapshot.deployments.get(pool)
         if seen is None or seen.target != wanted.before:
             return None
         if target > seen.target:
-            target = max(seen.target, min(target, self.most(pool, sight)))
+            target = max(seen.target, min(target, self.most(pool, snapshot)))
         if target == seen.target:
             return None
         cut = target != wanted.target
-        fits = f"; {wanted.target} wanted, {target} fit: {self.shortage(pool, sight)}" if cut else ""
-        reason = f"{wanted.reason}{fits}{self.wait_of(pool, target, sight)}"
+        fits = f"; {wanted.target} wanted, {target} fit: {self.shortage(pool, snapshot)}" if cut else ""
+        reason = f"{wanted.reason}{fits}{self.wait_of(pool, target, snapshot)}"
         return structs.replace(wanted, target=target, reason=reason)
 
     def waited_s(self, pool: str, now: float) -> float | None:
         """How long a pool has waited for a node [s]; None = it does not wait."""
         return self._waits.waited_s(pool, now)
 
-    def look(self, pool: str, sight: ClusterSnapshot, now: float) -> PoolTarget | None:
+    def check(self, pool: str, snapshot: ClusterSnapshot, now: float) -> PoolTarget | None:
         """Compare a pool's target with the available capacity, if Ray may add nodes.
 
         Returns: the change to record. A wait that no decision has recorded yet has started, because a node was lost or
@@ -104,13 +104,13 @@ class NodeRoom:
         """
         if not self.grows:
             return None
-        target, room, told = sight.deployments[pool].target, self.fits(pool, sight), self._told.get(pool)
+        target, room, reported = snapshot.deployments[pool].target, self.fits(pool, snapshot), self._reported.get(pool)
         end = self._waits.observe(pool, target, room, now)
         if end is None:
-            if told or self.waited_s(pool, now) is None:
+            if reported or self.waited_s(pool, now) is None:
                 return None
-            return PoolTarget(pool, target, target, ScaleKind.STAY, f"{self.shortage(pool, sight)}: {WAITS}")
-        self._told.pop(pool, None)
+            return PoolTarget(pool, target, target, ScaleKind.STAY, f"{self.shortage(pool, snapshot)}: {WAITS}")
+        self._reported.pop(pool, None)
         after = duration_text(end.after_s)
         if end.how == "came":
             self._came(pool, now)
@@ -119,49 +119,49 @@ class NodeRoom:
         if least >= target:  # the pool's minimum has to serve
             reason = f"no node came for {after}, and {target} is the least of {pool}: {WAITS}"
             return PoolTarget(pool, target, target, ScaleKind.STAY, reason)
-        reason = f"no node came for {after}, {room} fit: {self.shortage(pool, sight)}"
+        reason = f"no node came for {after}, {room} fit: {self.shortage(pool, snapshot)}"
         return PoolTarget(pool, target, least, ScaleKind.FIT, reason)
 
     def note(self, entry: LedgerEntry) -> None:
         """A decision was recorded. If its pool now waits for a node, this decision shows the wait."""
         if entry.reason.endswith(WAITS):
-            self._told[entry.pool] = entry.id
+            self._reported[entry.pool] = entry.id
             self._waits.begin(entry.pool, entry.at)
         elif entry.target != entry.before:
-            self._told.pop(entry.pool, None)
+            self._reported.pop(entry.pool, None)
         if entry.target < entry.before:
             self._waits.forget(entry.pool)
 
     def row(self, entry: LedgerEntry, now: float) -> dict[str, Any]:
         """A decision ready for JSON, with how long its pool has waited for a node [s]; None = it does not wait."""
-        waits = self._told.get(entry.pool) == entry.id
+        waits = self._reported.get(entry.pool) == entry.id
         return {**entry.row(), "waits_s": self.waited_s(entry.pool, now) if waits else None}
 
-    def leaving(self, pool: str, target: int, sight: ClusterSnapshot) -> tuple[tuple[str, ...], str]:
+    def leaving(self, pool: str, target: int, snapshot: ClusterSnapshot) -> tuple[tuple[str, ...], str]:
         """Replicas to remove so that a pool has `target`, and a suffix of the reason that names the hosts emptied.
 
         Replicas that do not serve yet are removed first; Serve selects them.
         """
         placed = [
             Placed(name, one.name, one.node, self._sizes[name].of(one).npus, one.started_at)
-            for name, seen in sight.deployments.items()
+            for name, seen in snapshot.deployments.items()
             if name in self._sizes
             for one in seen.replicas
             if one.node is not None and one.phase is not ReplicaPhase.DRAINING
             if name != pool or one.phase is ReplicaPhase.SERVING
         ]
-        head = {node.node for node in sight.nodes if node.head}
-        count = max(0, sight.deployments[pool].count(ReplicaPhase.SERVING) - target)
+        head = {node.node for node in snapshot.nodes if node.head}
+        count = max(0, snapshot.deployments[pool].count(ReplicaPhase.SERVING) - target)
         if not self.grows:
             return leavers_of_the_fullest(pool, count, placed), ""
         names = leavers(pool, count, placed, head)
-        hosts = [node.name for node in sight.nodes if node.node in emptied(names, placed, head)]
+        hosts = [node.name for node in snapshot.nodes if node.node in emptied(names, placed, head)]
         return names, f"; {', '.join(hosts)} {'are' if len(hosts) > 1 else 'is'} empty then" if hosts else ""
 
-    def _places(self, sight: ClusterSnapshot) -> tuple[Mapping[str, SeenDeployment], Sequence[SeenNode]]:
+    def _places(self, snapshot: ClusterSnapshot) -> tuple[Mapping[str, SeenDeployment], Sequence[SeenNode]]:
         if self._anywhere:
-            return as_one_node(sight.deployments, sight.nodes)
-        return sight.deployments, sight.nodes
+            return as_one_node(snapshot.deployments, snapshot.nodes)
+        return snapshot.deployments, snapshot.nodes
 
 
 # Targets that wait for a node which Ray may add: how long, and whether the wait succeeded or timed out. Pure.

@@ -28,7 +28,7 @@ _WORKING = ("serving", "draining")
 
 def pool_rows(
     config: ServeConfig,
-    sight: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     room: Mapping[str, int],
     shortages: Mapping[str, str],
     holds: Mapping[str, dict[str, Any]],
@@ -50,7 +50,7 @@ def pool_rows(
     """
     rows = []
     for pool, size in sizes_of(config).items():
-        seen = sight.deployments.get(pool, NOT_THERE)
+        seen = snapshot.deployments.get(pool, NOT_THERE)
         low, high = config.autoscaler.bounds(pool)
         dead = sum(one.phase is ReplicaPhase.SERVING and one.name in lost for one in seen.replicas)
         row = {
@@ -70,11 +70,11 @@ def pool_rows(
             "shortage": shortages.get(pool),
             "waits_s": waits.get(pool),
         }
-        load = _cache_load(sight, hit_rate) if pool == KVCACHE else _engine_load(sight, pool)
+        load = _cache_load(snapshot, hit_rate) if pool == KVCACHE else _engine_load(snapshot, pool)
         for shown in load["replicas"]:
             if (kind := lost.get(shown["serve_name"])) is not None:
                 shown["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
-            shown["busy"] = _busy(shown, sight, busy) if shown["state"] in _WORKING else None
+            shown["busy"] = _busy(shown, snapshot, busy) if shown["state"] in _WORKING else None
             for rank in shown["ranks"]:
                 if (kind := lost.get(rank["name"])) is not None:
                     rank["state"] = "frozen" if kind is EventKind.FROZEN else "dead"
@@ -82,29 +82,29 @@ def pool_rows(
     return rows
 
 
-def hardware(config: ServeConfig, sight: ClusterSnapshot, now: float) -> dict[str, Any]:
+def hardware(config: ServeConfig, snapshot: ClusterSnapshot, now: float) -> dict[str, Any]:
     """NPUs and UB memory in use and offered, in total and for each node, with the names of its NPUs.
 
     A lost node has a row but is not part of the totals.
     """
-    all_used, all_offered = used(sizes_of(config), sight.deployments), offered(sight.nodes)
-    nodes = [*sight.nodes, *(lost.seen for lost in sight.lost_nodes)]
+    all_used, all_offered = used(sizes_of(config), snapshot.deployments), offered(snapshot.nodes)
+    nodes = [*snapshot.nodes, *(lost.seen for lost in snapshot.lost_nodes)]
     return {
         "npus": {"used": all_used.npus, "offered": all_offered.npus},
         "ub_memory_mib": {"used": all_used.memory_mib, "offered": all_offered.memory_mib},
-        "nodes": [_node_row(node, row) for node, row in zip(nodes, host_rows(config, sight, now), strict=True)],
+        "nodes": [_node_row(node, row) for node, row in zip(nodes, host_rows(config, snapshot, now), strict=True)],
     }
 
 
-def host_rows(config: ServeConfig, sight: ClusterSnapshot, now: float) -> tuple[HostRow, ...]:
+def host_rows(config: ServeConfig, snapshot: ClusterSnapshot, now: float) -> tuple[HostRow, ...]:
     """Nodes with their resources and the part used by replicas: live nodes by number, then lost ones."""
-    lost = {one.seen.node: now - one.since for one in sight.lost_nodes}
-    gateways = sight.others.get(GATEWAY, NOT_THERE).replicas
+    lost = {one.seen.node: now - one.since for one in snapshot.lost_nodes}
+    gateways = snapshot.others.get(GATEWAY, NOT_THERE).replicas
     rows = []
-    for node in [*sight.nodes, *(one.seen for one in sight.lost_nodes)]:
+    for node in [*snapshot.nodes, *(one.seen for one in snapshot.lost_nodes)]:
         here = {
             pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node == node.node))
-            for pool, seen in sight.deployments.items()
+            for pool, seen in snapshot.deployments.items()
         }
         taken = used(sizes_of(config), here)
         rows.append(
@@ -145,21 +145,21 @@ def _taken(size: ReplicaSize, seen: SeenDeployment) -> dict[str, int]:
     return {"npus": sum(one.npus for one in taken), "ub_memory_mib": sum(one.memory_mib for one in taken)}
 
 
-def _engine_load(sight: ClusterSnapshot, pool: str) -> dict[str, Any]:
-    members = members_of(sight, pool)
+def _engine_load(snapshot: ClusterSnapshot, pool: str) -> dict[str, Any]:
+    members = members_of(snapshot, pool)
     asked = total(members, "prefix_queries_tokens_total")
     return {
         "queued_tokens": total(members, "queued_tokens"),
         "sequences": total(members, *INSIDE),
         "kv_fill": _share(total(members, "kv_blocks_used"), total(members, "kv_blocks_total")),
         "hit_rate": _share(total(members, "prefix_hits_tokens_total"), asked),
-        "replicas": [_replica(sight, replica) for replica in _listed(sight, pool)],
+        "replicas": [_replica(snapshot, replica) for replica in _listed(snapshot, pool)],
     }
 
 
-def _replica(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
+def _replica(snapshot: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
     """Row of one instance, or of a group with the sums over its ranks and a row for each."""
-    members = sight.instances_of(replica.name)
+    members = snapshot.instances_of(replica.name)
     ranks = [_rank(member) for member in members if "rank" in member.facts]
     phase = replica.phase
     if phase is ReplicaPhase.SERVING and members and all(member.facts.get("draining") for member in members):
@@ -168,7 +168,7 @@ def _replica(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
         "name": replica.name,
         "serve_name": replica.name,
         "state": phase.value,
-        "node": _node(sight, replica),
+        "node": _node(snapshot, replica),
         **_load(members),
         "pid": replica.pid or next((member.facts.get("pid") for member in members), None),
         "ranks": ranks,
@@ -183,43 +183,43 @@ def _rank(member: SeenMember) -> dict[str, Any]:
 
 def _load(members: list[SeenMember]) -> dict[str, Any]:
     """Totals of some instances; memory is None if no instance reports its capacity."""
-    told = [member for member in members if member.facts.get("hbm_capacity_bytes")]
+    reported = [member for member in members if member.facts.get("hbm_capacity_bytes")]
     return {
         "npus": [npu for member in members for npu in member.facts.get("npus", ())],
         "sequences": total(members, *INSIDE),
         "queued_tokens": total(members, "queued_tokens"),
         "kv_fill": _share(total(members, "kv_blocks_used"), total(members, "kv_blocks_total")),
-        "hbm_used_bytes": total(told, "hbm_used_bytes") if told else None,
-        "hbm_capacity_bytes": total(told, "hbm_capacity_bytes") if told else None,
+        "hbm_used_bytes": total(reported, "hbm_used_bytes") if reported else None,
+        "hbm_capacity_bytes": total(reported, "hbm_capacity_bytes") if reported else None,
     }
 
 
-def _busy(shown: Mapping[str, Any], sight: ClusterSnapshot, busy: BusyShares) -> float | None:
+def _busy(shown: Mapping[str, Any], snapshot: ClusterSnapshot, busy: BusyShares) -> float | None:
     """The busy share of an instance, or the mean over the ranks of a group."""
-    names = [member.name.rpartition("#")[2] for member in sight.instances_of(shown["serve_name"])]
+    names = [member.name.rpartition("#")[2] for member in snapshot.instances_of(shown["serve_name"])]
     shares = [share for name in names if (share := busy.share(name)) is not None]
     return sum(shares) / len(shares) if shares else None
 
 
-def _cache_load(sight: ClusterSnapshot, hit_rate: float | None) -> dict[str, Any]:
+def _cache_load(snapshot: ClusterSnapshot, hit_rate: float | None) -> dict[str, Any]:
     return {
         "queued_tokens": 0,
         "sequences": 0,
-        "kv_fill": _share(*memory_fill(sight)),
+        "kv_fill": _share(*memory_fill(snapshot)),
         "hit_rate": hit_rate,
-        "replicas": [_server(sight, replica) for replica in _listed(sight, KVCACHE)],
+        "replicas": [_server(snapshot, replica) for replica in _listed(snapshot, KVCACHE)],
     }
 
 
-def _server(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
-    servers = sight.cache.servers if sight.cache is not None else ()
+def _server(snapshot: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
+    servers = snapshot.cache.servers if snapshot.cache is not None else ()
     record = next((s.record for s in servers if replica.pid and s.record.facts.get("pid") == replica.pid), None)
     ledger: Mapping[str, Any] = record.facts.get("ledger", {}) if record is not None else {}
     return {
         "name": record.name if record is not None else replica.name,
         "serve_name": replica.name,
         "state": replica.phase.value,
-        "node": _node(sight, replica),
+        "node": _node(snapshot, replica),
         "npus": [],
         "sequences": 0,
         "queued_tokens": 0,
@@ -231,16 +231,16 @@ def _server(sight: ClusterSnapshot, replica: SeenReplica) -> dict[str, Any]:
     }
 
 
-def _listed(sight: ClusterSnapshot, pool: str) -> tuple[SeenReplica, ...]:
+def _listed(snapshot: ClusterSnapshot, pool: str) -> tuple[SeenReplica, ...]:
     """Replicas of a pool: serving ones first, then starting, then draining ones."""
     order = list(ReplicaPhase)
     order.sort(key=lambda phase: phase is not ReplicaPhase.SERVING)
-    replicas = sight.deployments.get(pool, NOT_THERE).replicas
+    replicas = snapshot.deployments.get(pool, NOT_THERE).replicas
     return tuple(sorted(replicas, key=lambda replica: (order.index(replica.phase), replica.name)))
 
 
-def _node(sight: ClusterSnapshot, replica: SeenReplica) -> str | None:
-    return next((node.name for node in sight.nodes if node.node == replica.node), replica.node)
+def _node(snapshot: ClusterSnapshot, replica: SeenReplica) -> str | None:
+    return next((node.name for node in snapshot.nodes if node.node == replica.node), replica.node)
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -150,7 +150,7 @@ class PoolPlanner:
 
     aim: float
     hold_s: float
-    lesson: LoadTarget = field(init=False)
+    load_target: LoadTarget = field(init=False)
     changed_at: float | None = None
     """When its target last changed."""
     _asked_at: float = 0.0
@@ -158,11 +158,11 @@ class PoolPlanner:
     _missing: int = 0
     _target: int | None = None
     _patience: StabilizationWindow = field(init=False)
-    _regret: ScaleDownBackoff = field(default_factory=ScaleDownBackoff)
+    _backoff: ScaleDownBackoff = field(default_factory=ScaleDownBackoff)
     _first_at: float | None = None
 
     def __post_init__(self) -> None:
-        self.lesson = LoadTarget(self.aim)
+        self.load_target = LoadTarget(self.aim)
         self._patience = StabilizationWindow(self.hold_s)
 
     def outlook(self, now: float, pool: PoolSignals, start_s: float) -> Outlook:
@@ -200,7 +200,7 @@ class PoolPlanner:
 
     def _by_load(self, now: float, pool: PoolSignals, demand: Demand, load: float) -> Wanted:
         size = pool.target
-        aim = self.lesson.utilisation
+        aim = self.load_target.utilisation
         plan = _instances(load, aim, demand.swing)
         surely = max(demand.sure, min(demand.steady, load))
         sure = _instances(surely, aim, demand.swing)
@@ -208,16 +208,16 @@ class PoolPlanner:
         calm = _instances(max(high, demand.sure), aim, demand.swing)
         urgent = math.ceil(demand.urgent - EDGE)
         self._patience.add(now, max(calm, urgent))
-        self._regret.see(now, load, demand.noise)
+        self._backoff.see(now, load, demand.noise)
         what = f"{demand.why}: {_words(load, aim, demand.swing)}"
         trifle = max(1, size // TRIFLE)
         planned = max(plan, sure) if sure > size and self._warm(now) else size
         if urgent > size:
-            self._regret.grew(now)
+            self._backoff.grew(now)
             more = f" needs {planned}" if planned > urgent else ""
             return Wanted(max(urgent, planned), ScaleKind.BURST, f"{demand.why_urgent} needs {urgent}; {what}{more}")
         if planned > size:
-            self._regret.grew(now)
+            self._backoff.grew(now)
             if sure > plan:
                 what = f"{what}, by what surely comes {_words(surely, aim, demand.swing)}"
             less = f", but no fewer than {trifle} are added" if planned < size + trifle else ""
@@ -225,7 +225,7 @@ class PoolPlanner:
         enough, would_do = self._enough(now, pool, load, calm)
         needed = f"at most {self._patience.highest} needed"
         if size - enough >= trifle and self._patient(now, demand.memory_s):
-            self._regret.shrank(now, enough, load, demand.noise)
+            self._backoff.shrank(now, enough, load, demand.noise)
             return Wanted(enough, ScaleKind.FORECAST, f"{what}; {would_do}")
         return Wanted(size, ScaleKind.STAY, f"{what} needs {plan}: {size} stay, {needed} within {self.hold_s:.0f} s")
 
@@ -233,11 +233,11 @@ class PoolPlanner:
         """The size that the pool may shrink to, and the bound that decided it."""
         size, needed = pool.target, max(1, self._patience.highest)
         part, plenty = max(1, size // STEP), PLENTY * max(1, calm)
-        small = self._regret.least(now, load)
+        small = self._backoff.least(now, load)
         at_a_time = f"no more than {part} of {size} leave at a time"
         if plenty < size - part:
             at_a_time = f"twice the {max(1, calm)} that are needed now stay"
-        limit = self._regret.limit(load)
+        limit = self._backoff.limit(load)
         bounds = (
             (needed, ""),
             (max(1, pool.low), f", {pool.low} to {pool.high} are allowed"),

@@ -42,25 +42,25 @@ class PoolSpread:
             if newest is not None and newest.kind is ScaleKind.SPREAD and newest.target > newest.before:
                 self._spreading.resume(pool, newest.before, newest.at)
 
-    def look(self, pool: str, sight: ClusterSnapshot, now: float, *, held: bool) -> PoolTarget | None:
+    def check(self, pool: str, snapshot: ClusterSnapshot, now: float, *, held: bool) -> PoolTarget | None:
         """The next step of a pool's move, if one is due.
 
         Args:
             held: whether a manual override holds the pool, so that no move may start.
         """
-        if pool not in self._sizes or len(sight.nodes) < 2:
+        if pool not in self._sizes or len(snapshot.nodes) < 2:
             return None
-        seen, room = sight.deployments[pool], (self._sizes, sight.deployments, sight.nodes)
+        seen, room = snapshot.deployments[pool], (self._sizes, snapshot.deployments, snapshot.nodes)
         fitting = not held and fits(pool, *room) > seen.target
-        return self._step(pool, seen, sight, hosts_with_room(pool, *room), now, room=fitting)
+        return self._step(pool, seen, snapshot, hosts_with_room(pool, *room), now, room=fitting)
 
-    def look_gateways(self, sight: ClusterSnapshot, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
+    def check_gateways(self, snapshot: ClusterSnapshot, now: float) -> tuple[PoolTarget, tuple[str, ...]] | None:
         """The next step of a move of gateways, and the names of the gateways to remove, if a step is due."""
-        seen = sight.others.get(GATEWAY)
-        if not self._gateways or seen is None or len(sight.nodes) < 2:
+        seen = snapshot.others.get(GATEWAY)
+        if not self._gateways or seen is None or len(snapshot.nodes) < 2:
             return None
-        able = {node.node for node in sight.nodes if node.cpus}
-        to = self._step(GATEWAY, seen, sight, able, now, room=bool(able))
+        able = {node.node for node in snapshot.nodes if node.cpus}
+        to = self._step(GATEWAY, seen, snapshot, able, now, room=bool(able))
         if to is None:
             return None
         serving = [one for one in seen.replicas if one.phase is ReplicaPhase.SERVING]
@@ -71,7 +71,7 @@ class PoolSpread:
         self,
         pool: str,
         seen: SeenDeployment,
-        sight: ClusterSnapshot,
+        snapshot: ClusterSnapshot,
         able: Collection[NodeId],
         now: float,
         *,
@@ -80,11 +80,11 @@ class PoolSpread:
         there = Counter(one.node for one in seen.replicas if one.phase is ReplicaPhase.SERVING)
         places = PoolPlaces(
             target=seen.target,
-            serving={one.node: there[one.node] for one in sight.nodes if there[one.node] or one.node in able},
+            serving={one.node: there[one.node] for one in snapshot.nodes if there[one.node] or one.node in able},
             steady=len(seen.replicas) == there.total() == seen.target,
             room=room,
         )
-        step = self._spreading.look(pool, places, now)
+        step = self._spreading.check(pool, places, now)
         return None if step is None else PoolTarget(pool, seen.target, step[0], ScaleKind.SPREAD, REASONS[step[1]])
 
     def note(self, entry: LedgerEntry) -> None:
@@ -167,7 +167,7 @@ class Spreading:
     after_s: float
     _pools: dict[str, _State] = field(default_factory=dict)
 
-    def look(self, pool: str, places: PoolPlaces, now: float) -> tuple[int, Literal["more", "less"]] | None:
+    def check(self, pool: str, places: PoolPlaces, now: float) -> tuple[int, Literal["more", "less"]] | None:
         """The target that a pool should get now, and which step of a move that is; None = the target stays.
 
         A target changed by another party during the move ends the move.

@@ -35,7 +35,7 @@ class PromptWork:
 
     ttft_s: float
     _share: ShareAverage = field(default_factory=lambda: ShareAverage(UNCACHED_S))
-    _course: LoadForecast = field(default_factory=LoadForecast)
+    _forecast: LoadForecast = field(default_factory=LoadForecast)
     _fast: FastRate = field(default_factory=lambda: FastRate(BURST_SIGMAS))
     _long: Recent = field(default_factory=lambda: Recent(LOOKS_S))
     """Time during which the queue was longer than the SLO allows."""
@@ -48,7 +48,7 @@ class PromptWork:
         done = max(0.0, accepted - (queued - self._queued_before))
         self._queued_before = queued
         self._share.add(gains.uncached_tokens, max(done, gains.uncached_tokens), gains.seconds)
-        self._course.add(gains.arrived_tokens, gains.seconds)
+        self._forecast.add(gains.arrived_tokens, gains.seconds)
         self._fast.add(gains.arrived_tokens, gains.seconds)
         long = self._wait_s(pool, traffic) > LONG_WAIT * self.ttft_s or self._stands(pool, traffic)
         self._long.add(gains.seconds if long else 0.0, gains.seconds)
@@ -75,7 +75,7 @@ class PromptWork:
         """Instances needed for the prompts of the last seconds."""
         if pool.tokens_per_s <= 0:
             return 0.0
-        return self._fast.rate(self._course) * self._share.value(1.0) / pool.tokens_per_s
+        return self._fast.rate(self._forecast) * self._share.value(1.0) / pool.tokens_per_s
 
     def demand(self, pool: PoolSignals, traffic: Traffic, outlook: Outlook, elsewhere: float = 0.0) -> Demand:
         """Load and urgency of the pool.
@@ -89,25 +89,25 @@ class PromptWork:
             why = f"{traffic.queued + pool.waiting} requests wait, the first for {traffic.oldest_wait_s:.1f} s"
             return unknown(nobody_knows, urgent, f"{why}; {nobody_knows}")
         per_instance = self._share.value(1.0) / pool.tokens_per_s
-        rate = self._course.ahead(outlook.start_s)
+        rate = self._forecast.ahead(outlook.start_s)
         wait_s = LONG_WAIT * self.ttft_s
         urgent, why_urgent = self._urgent(pool, self.queue(pool, traffic), outlook, elsewhere)
         return Demand(
             load=rate * per_instance,
-            noise=self._course.noise * per_instance,
-            sure=max(rate - SURE * self._course.noise, self._fast.surely(self._course)) * per_instance,
-            steady=self._course.steady * per_instance,
-            heading=self._course.level * per_instance,
+            noise=self._forecast.noise * per_instance,
+            sure=max(rate - SURE * self._forecast.noise, self._fast.surely(self._forecast)) * per_instance,
+            steady=self._forecast.steady * per_instance,
+            heading=self._forecast.level * per_instance,
             urgent=urgent,
             why=f"{rate * self._share.value(1.0):.0f} uncached tokens/s of {pool.tokens_per_s:.0f} an instance",
             why_urgent=why_urgent,
-            swing=SWING_SIGMAS * self._course.noise_over(wait_s) * per_instance,
+            swing=SWING_SIGMAS * self._forecast.noise_over(wait_s) * per_instance,
         )
 
     def _urgent(self, pool: PoolSignals, queue: float, outlook: Outlook, elsewhere: float) -> tuple[float, str]:
         share, speed = self._share.value(1.0), pool.tokens_per_s
-        fast = self._fast.rate(self._course) * share
-        surely = self._fast.surely(self._course) * share
+        fast = self._fast.rate(self._forecast) * share
+        surely = self._fast.surely(self._forecast) * share
         done = max(0.0, outlook.running - elsewhere) * outlook.start_s
         done += outlook.coming * max(0.0, outlook.start_s - outlook.ready_in_s)
         left = queue + surely * outlook.start_s - speed * done

@@ -9,7 +9,7 @@ Source: Ray Serve 2.60, `autoscaling_policy.py`: ceil(requests / target), 30 s o
 import math
 from dataclasses import dataclass, field
 
-from serving.scaling.core.budget import RoomWatch, Wish, share_out
+from serving.scaling.core.budget import CapacityWatch, NpuRequest, share_out
 from serving.scaling.core.decision import PoolTarget, ScaleKind, ScalingDecision
 from serving.scaling.core.idle import IdleClock, under_way
 from serving.values.signals import PoolSignals, ScalingSignals
@@ -49,19 +49,19 @@ class RequestCountScaler:
     down_delay_s: float = DOWN_DELAY_S
     _delays: dict[str, _Delay] = field(default_factory=dict)
     _idle: IdleClock = field(init=False)
-    _room: RoomWatch = field(init=False)
+    _room: CapacityWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self._idle = IdleClock(self.idle_to_zero_s)
-        self._room = RoomWatch(self.npu_budget)
+        self._room = CapacityWatch(self.npu_budget)
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
         """Targets from now on; records since when each pool's load has called for another size."""
         self._idle.see(signals)
         room = self._room.see(signals)
         wanted = [self._wanted(signals, place) for place in range(len(signals.pools))]
-        wishes = [
-            Wish(
+        npu_requests = [
+            NpuRequest(
                 pool.target,
                 want.target,
                 min(pool.low, want.target),
@@ -72,7 +72,7 @@ class RequestCountScaler:
             if want.kind is not ScaleKind.HELD
         ]
         held = sum(pool.target * pool.npus_per_instance for pool in signals.pools if pool.held_until > signals.now)
-        shares = iter(share_out(wishes, max(0, room.npus - held)))
+        shares = iter(share_out(npu_requests, max(0, room.npus - held)))
         fits = room.words(signals, self.npu_budget)
         targets = [want if want.kind is ScaleKind.HELD else _fitted(want, next(shares), fits) for want in wanted]
         if signals.cache is not None:

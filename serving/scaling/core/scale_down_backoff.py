@@ -8,7 +8,7 @@ load is clearly lower than at that step.
 import math
 from dataclasses import dataclass, field
 
-REGRET_S = 3600.0
+BACKOFF_S = 3600.0
 """A step down that is reverted within this time was wrong, unless traffic has grown since."""
 TRIAL_S = 180.0
 """Time after which the smooth load has followed the traffic, and shows whether it has grown."""
@@ -53,11 +53,11 @@ class ScaleDownBackoff:
         self._step = _Step(now, size, load)
 
     def grew(self, now: float) -> None:
-        """The pool grows again; a step down within the last `REGRET_S` is on trial from now on."""
+        """The pool grows again; a step down within the last `BACKOFF_S` is on trial from now on."""
         step = self._step
         if step is None or step.grew_at is not None:
             return
-        if now - step.at > REGRET_S:
+        if now - step.at > BACKOFF_S:
             self._step = None
         else:
             step.grew_at = now

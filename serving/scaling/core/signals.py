@@ -103,23 +103,23 @@ class CacheTotals:
     _lookups: SourceTotals = field(default_factory=lambda: SourceTotals(2))
     _evicted: SourceTotals = field(default_factory=lambda: SourceTotals(1))
 
-    def observe(self, sight: ClusterSnapshot) -> None:
+    def observe(self, snapshot: ClusterSnapshot) -> None:
         """Add the counters of one snapshot."""
         block_bytes = 0
-        for name, member in sight.members.items():
+        for name, member in snapshot.members.items():
             facts = member.facts
             counters: Mapping[str, int] = (facts.get("pool") or {}).get("counters", {})
             tokens = int(facts.get("block_tokens", 0))
             block_bytes = max(block_bytes, int(facts.get("kv_block_bytes", 0)))
             hits = counters.get("blocks_pulled_dram", 0) + counters.get("blocks_pulled_ssd", 0)
             source = f"{name}/{member.incarnation}"
-            self._lookups.update(source, (counters.get("blocks_asked", 0) * tokens, hits * tokens), sight.at)
-        for server in sight.cache.servers if sight.cache is not None else ():
+            self._lookups.update(source, (counters.get("blocks_asked", 0) * tokens, hits * tokens), snapshot.at)
+        for server in snapshot.cache.servers if snapshot.cache is not None else ():
             events: Mapping[str, int] = server.record.facts.get("ledger", {}).get("counters", {})
             left = events.get("evicted_dropped", 0) + events.get("evicted_to_ssd", 0)
             if block_bytes:  # else the size of an entry is not known until a later snapshot
                 source = f"{server.record.name}/{server.record.incarnation}"
-                self._evicted.update(source, (left * block_bytes,), sight.at)
+                self._evicted.update(source, (left * block_bytes,), snapshot.at)
 
     @property
     def looked_up_tokens(self) -> int:
@@ -136,15 +136,15 @@ class CacheTotals:
         """Bytes evicted for lack of space; each entry counts as one KV block."""
         return int(self._evicted.sums[0])
 
-    def use(self, sight: ClusterSnapshot) -> CacheReading:
+    def use(self, snapshot: ClusterSnapshot) -> CacheReading:
         """The totals, and the memory used on the servers."""
-        used, total = memory_fill(sight)
+        used, total = memory_fill(snapshot)
         return CacheReading(used, total, self.looked_up_tokens, self.hit_tokens, self.evicted_bytes)
 
 
 def scaling_signals(
     config: ServeConfig,
-    sight: ClusterSnapshot,
+    snapshot: ClusterSnapshot,
     traffic: Traffic,
     abilities: Abilities,
     cache: CacheReading,
@@ -159,29 +159,31 @@ def scaling_signals(
         time: converts the cluster's clock to policy seconds.
     """
     ends = {pool: time.of(at) for pool, at in held_until.items()}
-    pools = tuple(_pool(config, name, sight, abilities, ends.get(name, 0.0)) for name in config.pools)
+    pools = tuple(_pool(config, name, snapshot, abilities, ends.get(name, 0.0)) for name in config.pools)
     budget = config.autoscaler.npu_budget
-    there = sum([node.npus for node in sight.nodes])
+    there = sum([node.npus for node in snapshot.nodes])
     # Nodes that Ray may add are known only from the configured budget.
     total = budget if budget and room.grows else min(budget or there, there)
     start_s = abilities.start_s
-    if room.grows and not _has_room(config, sight, room):
+    if room.grows and not _has_room(config, snapshot, room):
         start_s += room.usual_s
     return ScalingSignals(
-        now=time.of(sight.at),
+        now=time.of(snapshot.at),
         pools=pools,
-        cache=_cache(config, sight, cache, ends.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
+        cache=_cache(config, snapshot, cache, ends.get(KVCACHE, 0.0)) if config.kvcache.replicas else None,
         traffic=traffic,
-        npus_free=max(0, total - room.used(sight).npus),
+        npus_free=max(0, total - room.used(snapshot).npus),
         npus_total=total,
         start_s=time.of(start_s),
     )
 
 
-def _has_room(config: ServeConfig, sight: ClusterSnapshot, room: NodeRoom) -> bool:
+def _has_room(config: ServeConfig, snapshot: ClusterSnapshot, room: NodeRoom) -> bool:
     """Whether one more instance of any engine pool fits on the existing nodes."""
     return any(
-        room.fits(pool, sight) > sight.deployments[pool].target for pool in config.pools if pool in sight.deployments
+        room.fits(pool, snapshot) > snapshot.deployments[pool].target
+        for pool in config.pools
+        if pool in snapshot.deployments
     )
 
 
@@ -202,9 +204,9 @@ def total(members: list[SeenMember], *facts: str) -> int:
     return sum([int(member.facts.get(fact) or 0) for member in members for fact in facts])
 
 
-def memory_fill(sight: ClusterSnapshot) -> tuple[int, int]:
+def memory_fill(snapshot: ClusterSnapshot) -> tuple[int, int]:
     """Bytes used and bytes of capacity in the memory tier of all memory servers."""
-    servers = sight.cache.servers if sight.cache is not None else ()
+    servers = snapshot.cache.servers if snapshot.cache is not None else ()
     ledgers: list[Mapping[str, Any]] = [server.record.facts.get("ledger", {}) for server in servers]
     return (
         sum(ledger.get("dram_used_bytes", 0) for ledger in ledgers),
@@ -213,13 +215,13 @@ def memory_fill(sight: ClusterSnapshot) -> tuple[int, int]:
 
 
 def _pool(
-    config: ServeConfig, pool: str, sight: ClusterSnapshot, abilities: Abilities, held_until: float
+    config: ServeConfig, pool: str, snapshot: ClusterSnapshot, abilities: Abilities, held_until: float
 ) -> PoolSignals:
     section = config.pools[pool]
-    seen = sight.deployments.get(pool, NOT_THERE)
-    all_there = members = members_of(sight, pool, leaving=True)
+    seen = snapshot.deployments.get(pool, NOT_THERE)
+    all_there = members = members_of(snapshot, pool, leaving=True)
     if seen.count(ReplicaPhase.DRAINING):
-        members = members_of(sight, pool)
+        members = members_of(snapshot, pool)
     low, high = config.autoscaler.bounds(pool)
     # A scaler counts groups: multiply what was measured on one rank by the group's ranks.
     ranks = _ranks(members, section.sides[0]) if section.is_group else 1
@@ -263,8 +265,8 @@ def _ranks(members: list[SeenMember], begun: int) -> float:
     return sum(sizes.values()) / len(sizes) if sizes else begun
 
 
-def _cache(config: ServeConfig, sight: ClusterSnapshot, use: CacheReading, held_until: float) -> CacheSignals:
-    seen = sight.deployments.get(KVCACHE, NOT_THERE)
+def _cache(config: ServeConfig, snapshot: ClusterSnapshot, use: CacheReading, held_until: float) -> CacheSignals:
+    seen = snapshot.deployments.get(KVCACHE, NOT_THERE)
     low, high = config.autoscaler.bounds(KVCACHE)
     return CacheSignals(
         target=seen.target,

@@ -29,7 +29,7 @@ SIGMAS = 2.0
 
 
 @dataclass(slots=True)
-class PromiseWindow:
+class SloWindow:
     """Attainment of one SLO (TTFT or TPOT) over the last minute, ten minutes and hour.
 
     Args:
@@ -97,12 +97,12 @@ class SloAttribution:
     """Monitors both SLOs. A request must meet both, so each SLO gets half of the allowed violations."""
 
     slo: SloConfig
-    _ttft: PromiseWindow = field(init=False)
-    _tpot: PromiseWindow = field(init=False)
+    _ttft: SloWindow = field(init=False)
+    _tpot: SloWindow = field(init=False)
 
     def __post_init__(self) -> None:
-        self._ttft = PromiseWindow(self._goal)
-        self._tpot = PromiseWindow(self._goal)
+        self._ttft = SloWindow(self._goal)
+        self._tpot = SloWindow(self._goal)
 
     @property
     def _goal(self) -> float:
@@ -130,7 +130,7 @@ class SloAttribution:
         pool: PoolSignals,
         outlook: Outlook,
         demand: Demand,
-        lesson: LoadTarget,
+        load_target: LoadTarget,
         prompts: PromptWork,
     ) -> str:
         """Why the pool needs one more instance; "" = it does not.
@@ -140,18 +140,18 @@ class SloAttribution:
         if outlook.coming or not pool.running:
             return ""
         first, last = pool is signals.pools[0], pool is signals.pools[-1]
-        for watch, promise, mine in (
+        for watch, label, mine in (
             (self._ttft, f"first tokens within {self.slo.ttft_s:g} s", first and self._queues(prompts)),
             (self._tpot, f"tokens within {self.slo.tpot_s * 1e3:g} ms", last),
         ):
             if not (mine and watch.broken):
                 continue
             load = None if demand.load is None else demand.load / pool.running
-            if load is not None and not lesson.new(load):
+            if load is not None and not load_target.new(load):
                 continue
             if load is not None:
-                lesson.learn(load)
-            broken = f"{promise}: {watch.share:.1%} of {watch.answers}, {100 * self._goal:g}% are needed"
+                load_target.learn(load)
+            broken = f"{label}: {watch.share:.1%} of {watch.answers}, {100 * self._goal:g}% are needed"
             watch.clear()
             return broken
         return ""

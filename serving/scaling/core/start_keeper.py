@@ -51,8 +51,8 @@ class SeenStart:
     @property
     def text(self) -> str:
         """The start as text, such as "serves after 12.3 s: node 8.1, placing 0.9, process 0.6, imports 1.6 s"."""
-        told = ", ".join(f"{phase} {self.seconds[phase]:.1f}" for phase in PHASES if phase in self.seconds)
-        return f"serves after {self.seconds[TOTAL]:.1f} s{f': {told} s' if told else ''}"
+        parts = ", ".join(f"{phase} {self.seconds[phase]:.1f}" for phase in PHASES if phase in self.seconds)
+        return f"serves after {self.seconds[TOTAL]:.1f} s{f': {parts} s' if parts else ''}"
 
 
 @dataclass(slots=True)
@@ -87,22 +87,22 @@ class StartKeeper:
             if name == pool and not coming.served:
                 coming.node_s = max(0.0, now - coming.began)
 
-    def observe(self, sight: ClusterSnapshot) -> list[SeenStart]:
+    def observe(self, snapshot: ClusterSnapshot) -> list[SeenStart]:
         """Starts that have finished by this snapshot, and first steps."""
         listed: dict[Key, ReplicaPhase] = {}
-        for pool, seen in sight.deployments.items():
+        for pool, seen in snapshot.deployments.items():
             for replica in seen.replicas:
                 key = pool, replica.name
                 listed[key] = replica.phase
                 if replica.phase is ReplicaPhase.STARTING:
-                    self._coming.setdefault(key, _Coming(replica.started_at or sight.at))
+                    self._coming.setdefault(key, _Coming(replica.started_at or snapshot.at))
         self._coming = {key: one for key, one in self._coming.items() if key in listed}
         ended = [
             start
             for key, coming in list(self._coming.items())
-            if listed[key] is ReplicaPhase.SERVING and (start := self._end(key, coming, sight)) is not None
+            if listed[key] is ReplicaPhase.SERVING and (start := self._end(key, coming, snapshot)) is not None
         ]
-        ended += self._first_steps(sight)
+        ended += self._first_steps(snapshot)
         for start in ended:
             for phase, seconds in start.seconds.items():
                 self._kept[start.pool][phase].append(seconds)
@@ -114,12 +114,12 @@ class StartKeeper:
             pool: {phase: median(kept) for phase, kept in phases.items() if kept} for pool, phases in self._kept.items()
         }
 
-    def _end(self, key: Key, coming: _Coming, sight: ClusterSnapshot) -> SeenStart | None:
+    def _end(self, key: Key, coming: _Coming, snapshot: ClusterSnapshot) -> SeenStart | None:
         """The start of a serving replica; None while it may still report its own phases."""
-        coming.served = coming.served or sight.at
-        member = _alone(sight, key)
+        coming.served = coming.served or snapshot.at
+        member = _alone(snapshot, key)
         own: Mapping[str, Any] = member.facts.get("start_s") or {} if member is not None else {}
-        if not own and sight.at - coming.served < TELL_S and key[0] != KVCACHE and not sight.instances_of(key[1]):
+        if not own and snapshot.at - coming.served < TELL_S and key[0] != KVCACHE and not snapshot.instances_of(key[1]):
             return None
         del self._coming[key]
         total = max(0.0, coming.served - coming.began)
@@ -133,10 +133,10 @@ class StartKeeper:
             self._first[key] = member.incarnation
         return SeenStart(*key, seconds)
 
-    def _first_steps(self, sight: ClusterSnapshot) -> list[SeenStart]:
+    def _first_steps(self, snapshot: ClusterSnapshot) -> list[SeenStart]:
         found = []
         for key, incarnation in list(self._first.items()):
-            member = _alone(sight, key)
+            member = _alone(snapshot, key)
             if member is None or member.incarnation != incarnation:
                 del self._first[key]
             elif (seconds := float(member.facts.get("first_step_s") or 0.0)) > 0:
@@ -145,9 +145,9 @@ class StartKeeper:
         return found
 
 
-def _alone(sight: ClusterSnapshot, key: Key) -> SeenMember | None:
+def _alone(snapshot: ClusterSnapshot, key: Key) -> SeenMember | None:
     """The instance of a replica; None if it is a group or has not announced itself."""
-    members = sight.instances_of(key[1])
+    members = snapshot.instances_of(key[1])
     return members[0] if len(members) == 1 and "rank" not in members[0].facts else None
 
 
@@ -162,30 +162,30 @@ class TallyKeeper:
         self._times: dict[str, dict[str, StartTimes]] = {}
         self._joined = self._lost = 0
 
-    def observe(self, before: ClusterSnapshot, sight: ClusterSnapshot) -> list[SeenStart]:
+    def observe(self, before: ClusterSnapshot, snapshot: ClusterSnapshot) -> list[SeenStart]:
         """Compare two snapshots, the first of which may be empty. Returns: finished starts."""
         if before.at:
-            old, new = ({node.node for node in one.nodes} for one in (before, sight))
+            old, new = ({node.node for node in one.nodes} for one in (before, snapshot))
             self._joined += len(new - old)
-            self._lost += len(old - new - sight.left_nodes)
-        found = self.starts.observe(sight)
+            self._lost += len(old - new - snapshot.left_nodes)
+        found = self.starts.observe(snapshot)
         for start in found:
             phases = self._times.setdefault(start.pool, {})
             for phase, seconds in start.seconds.items():
                 phases[phase] = phases.get(phase, StartTimes()).with_one(seconds)
         return [start for start in found if TOTAL in start.seconds]
 
-    def tally(self, sight: ClusterSnapshot, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
+    def tally(self, snapshot: ClusterSnapshot, decisions: Mapping[str, Mapping[str, int]]) -> SystemTally:
         """All counts so far, with nodes and replicas of the latest snapshot."""
         return SystemTally(
             decisions={pool: dict(by_kind) for pool, by_kind in decisions.items()},
             starts={pool: dict(phases) for pool, phases in self._times.items()},
-            nodes=len(sight.nodes),
-            npus=sum(node.npus for node in sight.nodes),
+            nodes=len(snapshot.nodes),
+            npus=sum(node.npus for node in snapshot.nodes),
             nodes_lost=self._lost,
             nodes_joined=self._joined,
             replicas={
                 pool: {phase.value: seen.count(phase) for phase in ReplicaPhase}
-                for pool, seen in sight.deployments.items()
+                for pool, seen in snapshot.deployments.items()
             },
         )

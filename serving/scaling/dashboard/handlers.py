@@ -48,8 +48,8 @@ class PoolsApi:
         self._port = port
         self._guard = guard
         self._login = login
-        self._look = SharedLook(lambda: port.ask(ReadPools()), clock)
-        self._experts = SharedLook(lambda: port.ask(ReadExperts()), clock)
+        self._poll = SharedPoll(lambda: port.ask(ReadPools()), clock)
+        self._experts = SharedPoll(lambda: port.ask(ReadExperts()), clock)
 
     def file(self, name: str) -> web.Response:
         """Response with the page or one of its files.
@@ -65,19 +65,19 @@ class PoolsApi:
 
     async def state(self, request: web.Request) -> web.Response:
         """State of the pools; the nonce is in a header, which only the page's origin can read."""
-        return await self._seen(request, self._look)
+        return await self._seen(request, self._poll)
 
     async def experts(self, request: web.Request) -> web.Response:
         """State of the groups of ranks, with the nonce in a header."""
         return await self._seen(request, self._experts)
 
-    async def _seen(self, request: web.Request, look: "SharedLook") -> web.Response:
+    async def _seen(self, request: web.Request, poll: "SharedPoll") -> web.Response:
         stranger = self._guard.stranger(request.headers)
         if stranger is not None:
             return error_answer(*stranger, 403)
         headers = {NONCE_HEADER: self._guard.nonce} if self._guard.controls else {}
         try:
-            return json_answer(await look.value(), headers=headers)
+            return json_answer(await poll.value(), headers=headers)
         except ScaleError as error:
             return refusal(error)
 
@@ -132,8 +132,8 @@ class PoolsApi:
 
     async def _change(self, answer: Awaitable[object], refuse: Refuse = refusal) -> web.Response:
         response = await self._answer(answer, refuse)
-        for look in (self._look, self._experts):  # the next read must show the change
-            look.forget()
+        for poll in (self._poll, self._experts):  # the next read must show the change
+            poll.forget()
         return response
 
     @staticmethod
@@ -144,7 +144,7 @@ class PoolsApi:
             return refuse(error)
 
 
-class SharedLook:
+class SharedPoll:
     """Shares one query among all callers within `FRESH_S`."""
 
     def __init__(self, ask: Callable[[], Awaitable[JsonObject]], clock: Callable[[], float]) -> None:

@@ -20,7 +20,7 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    FleetLooked,
+    FleetPolled,
     GroupRefused,
     SetTarget,
     StageTargets,
@@ -47,7 +47,7 @@ from serving.values.scaling_operations import (
 )
 from serving.values.signals import ScalingSignals
 from serving.values.system_tally import DeploymentNotice
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class ScalingBoard:
         self._port = port
         self._clock = clock
         self._seen = Observations(config, clock(), kept)
-        self._fleet = ScalingFleet(
+        self.fleet = ScalingFleet(
             config.autoscaler,
             sizes_of(config),
             kept,
@@ -74,35 +74,31 @@ class ScalingBoard:
             parts=group_parts(config),
             node_came=self._seen.tally.starts.node_came,
         )
-        self._views = BoardViews(config, self._fleet, self._seen)
+        """The fleet, for reading when the next poll is due and whether replicas start or drain."""
+        self._views = BoardViews(config, self.fleet, self._seen)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
-        for warning in (*self._fleet.ledger.warnings, *self._fleet.holds.warnings, *self._seen.events.warnings):
+        for warning in (*self.fleet.ledger.warnings, *self.fleet.holds.warnings, *self._seen.events.warnings):
             logger.warning("%s", warning)
 
-    @property
-    def fleet(self) -> ScalingFleet:
-        """The fleet, for reading when the next poll is due and whether replicas start or drain."""
-        return self._fleet
-
-    async def look(self, older_than_s: float = 0.0) -> None:
+    async def poll(self, older_than_s: float = 0.0) -> None:
         """Poll the cluster, unless the last snapshot is younger than `older_than_s`.
 
         Raises: ClusterSilentError.
         """
         async with self._lock:
-            if self._clock() - self._fleet.sight.at >= older_than_s:
-                await self._look()
+            if self._clock() - self.fleet.snapshot.at >= older_than_s:
+                await self._poll()
 
-    async def look_first(self) -> None:
+    async def poll_first(self) -> None:
         """Poll the cluster unless there is a snapshot already, for requests right after the start of the board.
 
         Raises: ClusterSilentError.
         """
-        if not self._fleet.sight.at:
-            await self.look()
+        if not self.fleet.snapshot.at:
+            await self.poll()
 
-    def report(self, report: GatewayReport) -> BoardNews:
+    def report(self, report: GatewayReport) -> BoardReply:
         """Add a gateway's report. Returns: state of the pools and the other gateways, for its status page."""
         now = self._clock()
         if self._seen.report(report, now):
@@ -114,31 +110,31 @@ class ScalingBoard:
 
         Raises: ClusterSilentError.
         """
-        self._seen.policy_looked = self._clock()
+        self._seen.policy_polled = self._clock()
         with contextlib.suppress(TimeoutError):
             await within(self._asked.wait(), period_s)
         self._asked.clear()
-        await self.look()
-        return self._seen.signals(self._fleet, self._clock())
+        await self.poll()
+        return self._seen.signals(self.fleet, self._clock())
 
     async def answer(self, operation: PoolOperation[Answer]) -> Answer | ScaleRefusal:
         """Carry out an operation, or answer a question.
 
         Raises: ClusterSilentError: the cluster did not respond; a requested target may have been set nevertheless.
         """
-        told: Any
+        result: Any
         if isinstance(operation, QUESTIONS):
             if isinstance(operation, ReadPools | ReadExperts):
                 with contextlib.suppress(ClusterSilentError):
-                    await self.look_first()
-            told = self.read(operation)
+                    await self.poll_first()
+            result = self.read(operation)
         elif isinstance(operation, GROUP_OPERATIONS):
-            told = await self._order(operation)
+            result = await self._order(operation)
         elif isinstance(operation, ScalePool | HoldPool | ReleasePool):
-            told = await self._operate(operation)
+            result = await self._operate(operation)
         else:
             raise TypeError(f"{operation!r} is no operation on the pools")
-        answer: Answer | ScaleRefusal = told
+        answer: Answer | ScaleRefusal = result
         return answer
 
     def read(self, question: Question) -> Any:
@@ -163,15 +159,15 @@ class ScalingBoard:
             await self._tell(Decided(tuple(targets)))
 
     async def _operate(self, operation: ScalePool | HoldPool | ReleasePool) -> ScaleAnswer | ScaleRefusal:
-        await self.look_first()
+        await self.poll_first()
         async with self._lock:
             if isinstance(operation, ScalePool):
-                await self._look()  # capacity is checked on a current snapshot
+                await self._poll()  # capacity is checked on a current snapshot
             effects = await self._tell(operation)
         return next(effect for effect in effects if isinstance(effect, ScaleAnswer | ScaleRefusal))
 
     async def _order(self, operation: GroupOperation) -> GroupAnswer | ScaleRefusal:
-        wanted = rank_order(operation, self._fleet.sight)
+        wanted = rank_order(operation, self.fleet.snapshot)
         if isinstance(wanted, ScaleRefusal):
             return wanted
         try:
@@ -180,31 +176,31 @@ class ScalingBoard:
             return ScaleRefusal("unavailable", str(error))
         return group_answer(operation.group, answer)
 
-    async def _look(self) -> None:
-        before = self._fleet.sight
-        sight = await self._port.look(before)
-        self._seen.look(before, sight, self._clock())
-        await self._tell(FleetLooked(sight))
+    async def _poll(self) -> None:
+        before = self.fleet.snapshot
+        snapshot = await self._port.poll(before)
+        self._seen.poll(before, snapshot, self._clock())
+        await self._tell(FleetPolled(snapshot))
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
         """Pass an event to the fleet and carry out its effects. Returns: all effects."""
-        done = effects = self._fleet.on(event, self._clock())
+        done = effects = self.fleet.on(event, self._clock())
         _log(effects)
         while effects and isinstance(effects[-1], SetTarget):
             await self._set_target(effects[-1])
-            effects = self._fleet.on(TargetAccepted(), self._clock())
+            effects = self.fleet.on(TargetAccepted(), self._clock())
             _log(effects)
             done = [*done, *effects]
         for effect in done:
             if isinstance(effect, ResizeRankGroup) and isinstance(answer := await self._order(effect), ScaleRefusal):
-                _log(self._fleet.on(GroupRefused(effect, answer), self._clock()))
+                _log(self.fleet.on(GroupRefused(effect, answer), self._clock()))
         return done
 
     async def _set_target(self, order: SetTarget) -> None:
         try:
             await self._port.set_target(order.pool, order.target, order.leaving)
         except BaseException:  # also if cancelled: the outcome is unknown
-            self._fleet.on(TargetUnanswered(), self._clock())
+            self.fleet.on(TargetUnanswered(), self._clock())
             raise
 
 

@@ -11,7 +11,7 @@ from serving.values.group import OperatorOrder, OrderAnswer, SizeOrder
 class ClusterPort(Protocol):
     """The board's interface to the cluster. Every call has its own deadline."""
 
-    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
+    async def poll(self, before: ClusterSnapshot) -> ClusterSnapshot:
         """Snapshot of the cluster now; parts that do not respond are taken from `before`.
 
         Raises: ClusterSilentError if Serve's controller or Ray itself does not respond.

@@ -68,12 +68,12 @@ class RayCluster:
         self._actors: dict[str, Any] = {}
         self._lookups: dict[str, ActorLookup] = {}
         self._nodes = NodesSeen()
-        self._listing = ActorLookup(self._nodes.look)
+        self._listing = ActorLookup(self._nodes.poll)
         self._met: dict[str, float] = {}
         """When each member was last listed."""
 
-    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
-        """Snapshot of the cluster, see `ClusterPort.look`."""
+    async def poll(self, before: ClusterSnapshot) -> ClusterSnapshot:
+        """Snapshot of the cluster, see `ClusterPort.poll`."""
         details, nodes, members, cache = await asyncio.gather(
             self._ask(CONTROLLER, CONTROLLER_NAMESPACE, lambda actor: actor.get_serve_instance_details.remote()),
             self._list_nodes(),
@@ -260,7 +260,7 @@ class NodesSeen:
         """Whether a node was dead at the last poll."""
         return node in self._lost_at
 
-    def look(self) -> tuple[SeenNode, ...]:
+    def poll(self) -> tuple[SeenNode, ...]:
         """Live nodes by number. Also numbers nodes after `UNUSED_S`, and updates `lost` and `left`.
 
         Raises: the exceptions of `ray.nodes`.

@@ -29,7 +29,7 @@ def _find_board() -> Any:
         return ray.get_actor(BOARD, NAMESPACE)
     except ValueError:
         ray.get_actor(MEMBERSHIP, NAMESPACE)  # it survives deployments
-        raise SilentError("the scaling board is being made anew") from None
+        raise SilentError("the scaling board is being recreated") from None
 
 
 _BOARD = ActorLookup(_find_board)

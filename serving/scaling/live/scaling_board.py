@@ -27,11 +27,11 @@ from serving.scaling.live.scale_path import BOARD, CALL_DEADLINE_S, NAMESPACE
 from serving.values.scaling_operations import Answer, PoolOperation, ScaleRefusal
 from serving.values.signals import ScalingSignals
 from serving.values.system_tally import DeploymentNotice
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 logger = logging.getLogger(__name__)
 
-FIRST_LOOK_S = 12.0
+FIRST_POLL_S = 12.0
 """A new board needs seconds for its first poll on a busy node."""
 PAUSE_S = 0.2
 SILENT = "Serve's controller does not answer; try again"
@@ -54,9 +54,9 @@ class ScalingBoardActor:
 
     async def start(self) -> None:
         """Start polling. Called by the actor's creator; after a restart the first request starts it."""
-        self._task = self._task or asyncio.create_task(self._look_forever())
+        self._task = self._task or asyncio.create_task(self._poll_forever())
 
-    async def report(self, report: GatewayReport) -> BoardNews:
+    async def report(self, report: GatewayReport) -> BoardReply:
         """Add a gateway's report, see `ScalingBoard.report`."""
         await self.start()
         return self._board.report(report)
@@ -69,7 +69,7 @@ class ScalingBoardActor:
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
         """Handle a deployment's notice on a current snapshot, see `ScalingBoard.deploy`."""
         await self.start()
-        if not notice.over and not await looked(self._board.look, FIRST_LOOK_S):
+        if not notice.over and not await polled(self._board.poll, FIRST_POLL_S):
             logger.warning("%s", SILENT)
         return await self._board.deploy(notice)
 
@@ -86,12 +86,12 @@ class ScalingBoardActor:
             logger.warning("%s", error)
             return ScaleRefusal("unavailable", SILENT)
 
-    async def _look_forever(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            period_s = self._board.fleet.look_period_s
+            period_s = self._board.fleet.poll_period_s
             await asyncio.sleep(period_s)
             try:
-                await self._board.look(older_than_s=period_s / 2)
+                await self._board.poll(older_than_s=period_s / 2)
                 self._complaint.over()
                 if not self._prepared and not self._board.fleet.moving:  # until then the start needs the cores
                     self._prepared = True
@@ -102,12 +102,12 @@ class ScalingBoardActor:
                 logger.exception("a look failed")
 
 
-async def looked(look: Callable[[], Awaitable[None]], patience_s: float, pause_s: float = PAUSE_S) -> bool:
+async def polled(poll: Callable[[], Awaitable[None]], patience_s: float, pause_s: float = PAUSE_S) -> bool:
     """Poll until the cluster responds. Returns: whether it did within `patience_s`."""
     end = time.monotonic() + patience_s
     while True:
         try:
-            await look()
+            await poll()
         except ClusterSilentError:
             if time.monotonic() > end:
                 return False
@@ -148,12 +148,12 @@ class BoardClient:
         self._lookup = ActorLookup(partial(ray.get_actor, BOARD, NAMESPACE))
         self._actor: Any = None
 
-    async def report(self, report: GatewayReport) -> BoardNews:
+    async def report(self, report: GatewayReport) -> BoardReply:
         """Send a gateway's report, see `ScalingBoard.report`.
 
         Raises: ray.exceptions.RayError, TimeoutError, ValueError if the board does not respond.
         """
-        news: BoardNews = await self._ask(CALL_DEADLINE_S, "report", report)
+        news: BoardReply = await self._ask(CALL_DEADLINE_S, "report", report)
         return news
 
     async def next_signals(self, period_s: float) -> ScalingSignals:

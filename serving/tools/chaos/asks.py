@@ -60,7 +60,6 @@ class Ask:
 
     @property
     def streamed(self) -> bool:
-        """Whether it is streamed."""
         return bool(self.body["stream"])
 
 

@@ -12,7 +12,7 @@ from loadgen.report.table import columns, html_table, table_of
 from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.chaos_tables import beside_floods, downtime, event_table, kind_table, pauses, problems, share
 from serving.tools.chaos.findings import FELT_S, PAUSE_S, RESUMED_GAP_S, ChaosFindings, pauses_of, stops_streams
-from serving.tools.chaos.hit_stream import drawn_stream, stream_chart, told
+from serving.tools.chaos.hit_stream import drawn_stream, stream_chart, stream_text
 from serving.version import VERSION
 
 _FOOTNOTE = (
@@ -37,7 +37,7 @@ def report_page(run: ChaosRun, found: ChaosFindings) -> str:
         page.add(
             "stream",
             "One stream across its loss",
-            element("p", told(stream)),
+            element("p", stream_text(stream)),
             page.draw([stream_chart(stream)]),
             short="One stream",
         )
@@ -178,14 +178,14 @@ def _shown_s(event: Event) -> float:
 
 def _marks(events: Sequence[Event]) -> list[Marks]:
     """Times of faults that stop streams, by kind; none if there are too many for readable curves."""
-    hurt = [event for event in events if stops_streams(event) and event.fate != "nobody to hit"]
-    if len(hurt) > _MOST_MARKS:
+    stopping = [event for event in events if stops_streams(event) and event.fate != "nobody to hit"]
+    if len(stopping) > _MOST_MARKS:
         return []
-    kinds = [kind for kind in COLORS if any(event.kind == kind for event in hurt)]
+    kinds = [kind for kind in COLORS if any(event.kind == kind for event in stopping)]
     return [
         Marks(
             name=kind.replace("_", " "), color=COLORS[kind],
-            xs=sorted(event.at_s for event in hurt if event.kind == kind),
+            xs=sorted(event.at_s for event in stopping if event.kind == kind),
         )
         for kind in kinds
     ]  # fmt: skip

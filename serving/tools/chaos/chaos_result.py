@@ -7,8 +7,7 @@ from hardware.faults import FaultKind
 from serving.tools.chaos.asks import StreamedAnswer
 
 Fate = Literal["under way", "replaced", "survived", "not replaced", "passed", "nobody to hit", "gone before"]
-"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no
-process.
+"""`replaced` by another process; `survived` = thawed in time and continued; `passed` = a fault that removes no process.
 """
 
 
@@ -85,9 +84,9 @@ class Leaks:
     processes: list[str] = field(default_factory=list)
     """Replicas that run unlisted, or that should have ended."""
     pool: list[str] = field(default_factory=list)
-    """What the KV-cache pool's own audit found."""
+    """Findings of the KV-cache pool's own audit."""
     after_stop: list[str] = field(default_factory=list)
-    """What a system that the command started has left on the machine."""
+    """Files and processes left on the machine by a system that the command started."""
     repaired_flips: int = 0
     """Flipped blocks that had not been read again: the audit found and removed them. No leak."""
 

@@ -31,7 +31,7 @@ HEAL_S = 60.0
 """Time limit of the last replacements after the end of the load."""
 
 
-class Told(Protocol):
+class ChaosListener(Protocol):
     """Listener that shows the progress of a run."""
 
     def stage(self, text: str) -> None:
@@ -66,7 +66,7 @@ class ChaosOrder:
     flood_api_key: str | None = None
 
 
-async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
+async def run_chaos(order: ChaosOrder, listener: ChaosListener) -> ChaosRun:
     """Run a scenario against a live system.
 
     Returns: the results; `findings` judges them.
@@ -104,14 +104,14 @@ async def run_chaos(order: ChaosOrder, told: Told) -> ChaosRun:
     load = ChaosLoad(run, endpoint, asks, order.scenario.load.deadline_s, flooder)
     parts = any(fault.kind in OF_PARTS for fault in schedule)
     watch = Watch(run, order.url, order.api_key, load, machines, parts=parts)
-    injector = ChaosInjector(run, watch, load, machines, told.event)
+    injector = ChaosInjector(run, watch, load, machines, listener.event)
     stop, hurry = asyncio.Event(), asyncio.Event()
     with _interrupts(stop, hurry):
-        told.stage(f"asking {len(asks)} requests twice, undisturbed")
+        listener.stage(f"asking {len(asks)} requests twice, undisturbed")
         await _unless(stop, load.learn())
         if not stop.is_set():
-            told.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
-            await _under_load(order, run, load, watch, injector, machines, schedule, (stop, hurry), told)
+            listener.stage(f"load with {len(schedule)} faults in {order.duration_s:g} s")
+            await _under_load(order, run, load, watch, injector, machines, schedule, (stop, hurry), listener)
         run.interrupted = stop.is_set()
     return run
 
@@ -138,7 +138,7 @@ async def _under_load(
     machines: Machines,
     schedule: tuple[Fault, ...],
     interrupts: tuple[asyncio.Event, asyncio.Event],
-    told: Told,
+    listener: ChaosListener,
 ) -> None:
     """All concurrent tasks, and the audit after them."""
     stop, hurry = interrupts
@@ -149,7 +149,7 @@ async def _under_load(
         asyncio.create_task(watch.look_forever()),
         asyncio.create_task(injector.play(schedule)),
         asyncio.create_task(Downtime(run, order.url, order.api_key).ask_forever()),
-        asyncio.create_task(_tell(run, load, len(schedule), told)),
+        asyncio.create_task(_tell(run, load, len(schedule), listener)),
     ]
     sending = asyncio.create_task(load.send_steadily(order.scenario.load.rate_per_s, ended))
     try:
@@ -157,11 +157,11 @@ async def _under_load(
         ended.set()
         await sending
         run.duration_s = time.monotonic() - run.begun_s
-        told.stage("waiting for what is under way")
+        listener.stage("waiting for what is under way")
         beside[1].cancel()
         await _unless(hurry, load.finish())
         await load.leave()
-        told.stage("waiting until all lost replicas have been replaced")
+        listener.stage("waiting until all lost replicas have been replaced")
         await _unless(hurry, _healed(run))
     finally:
         injector.thaw_all()
@@ -170,13 +170,13 @@ async def _under_load(
         await asyncio.gather(*beside, sending, return_exceptions=True)
     for event in run.events:
         event.fate = "not replaced" if event.fate == "under way" else event.fate
-    told.stage("looking for leaks")
+    listener.stage("looking for leaks")
     run.leaks = await asyncio.to_thread(
         look_for_leaks,
         order.url,
         order.api_key,
         machines,
-        list(watch.hurt.values()),
+        list(watch.faulted.values()),
         0.0 if hurry.is_set() else order.scenario.scenario.settle_s,
         bits=sum(event.bits for event in run.events),
     )
@@ -191,9 +191,9 @@ async def _healed(run: ChaosRun) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _tell(run: ChaosRun, load: ChaosLoad, faults: int, told: Told) -> None:
+async def _tell(run: ChaosRun, load: ChaosLoad, faults: int, listener: ChaosListener) -> None:
     while True:
-        told.tick(run, time.monotonic() - run.begun_s, load.in_flight, faults)
+        listener.tick(run, time.monotonic() - run.begun_s, load.in_flight, faults)
         await asyncio.sleep(0.25)
 
 
@@ -229,9 +229,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 
 @contextlib.contextmanager
 def _interrupts(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
-    """End the run early, with its report, on a signal that stops a command; a second one ends the settling time,
-    too.
-    """
+    """End the run early, with its report, on a signal that stops a command; a second one also ends the settling."""
     loop = asyncio.get_running_loop()
 
     def asked() -> None:
@@ -295,8 +293,8 @@ class ChaosProgress:
             if event.fate == "replaced":
                 self.event(event)
         failed = sum(answer.outcome == "failed" for answer in run.answers)
-        told = (
+        text = (
             f"faults {len(run.events)}/{faults}, sent {len(run.answers):,}, in flight {in_flight}, failed {failed}, "
             f"other tokens {len(run.differences)}"
         )
-        self._bar.update(at_s, told)
+        self._bar.update(at_s, text)

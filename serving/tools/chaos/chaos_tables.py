@@ -9,7 +9,6 @@ from rich.markup import escape
 
 from loadgen.report import numbers
 from loadgen.report.table import Table, columns, select, table_of, terminal_table
-from serving.faults.scenario import ENGINES
 from serving.faults.schedule import GRAVE
 from serving.tools.chaos.chaos_result import ChaosRun, Event
 from serving.tools.chaos.findings import (
@@ -22,6 +21,7 @@ from serving.tools.chaos.findings import (
     stops_streams,
 )
 from serving.tools.chaos.hit_stream import as_value, drawn_stream, signal_of
+from serving.values.pool_kinds import ENGINE_POOLS
 from serving.version import VERSION
 
 
@@ -88,17 +88,17 @@ def share(part: int, whole: int) -> str:
 
 
 def _kind_row(kind: KindFindings) -> list[str]:
-    hurt = kind.kind in GRAVE
-    streams = hurt and kind.pool in ENGINES
+    grave = kind.kind in GRAVE
+    streams = grave and kind.pool in ENGINE_POOLS
     none = numbers.MISSING
     return [
         kind.kind.replace("_", " "),
         kind.pool or none,
         numbers.count(kind.events - kind.skipped),
         numbers.count(kind.skipped),
-        numbers.count(kind.replaced) if hurt else none,
-        numbers.count(kind.survived) if hurt else none,
-        *(_times(kind.replacement) if hurt else [none] * 3),
+        numbers.count(kind.replaced) if grave else none,
+        numbers.count(kind.survived) if grave else none,
+        *(_times(kind.replacement) if grave else [none] * 3),
         numbers.count(kind.resumed.count) if streams else none,
         *(_times(kind.resumed) if streams else [none] * 3),
     ]
@@ -138,7 +138,7 @@ _KIND_COLUMNS = (
 
 def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
     """Print the findings of a run."""
-    console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(run, found)}")
+    console.print(f"[bold]{escape(run.scenario)}[/], seed {run.seed}, {run.model}: {verdict(found)}")
     console.print(
         f"duration      {numbers.clock(run.duration_s)} of {numbers.clock(run.asked_s)}, {found.hits} faults"
         f"{', ended early' if run.interrupted else ''}"
@@ -162,7 +162,7 @@ def print_report(run: ChaosRun, found: ChaosFindings, console: Console) -> None:
         console.print(f"  {line}", markup=False)
 
 
-def verdict(run: ChaosRun, found: ChaosFindings) -> str:
+def verdict(found: ChaosFindings) -> str:
     """The run in one line."""
     if found.clean:
         return "[green]nothing lost, nothing different, nothing left behind[/]"

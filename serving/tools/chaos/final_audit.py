@@ -33,20 +33,20 @@ def busy(status: dict[str, Any]) -> dict[str, int]:
 
 
 def look_for_leaks(
-    url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target], settle_s: float, *, bits: int
+    url: str, api_key: str | None, machines: Machines, faulted: Iterable[Target], settle_s: float, *, bits: int
 ) -> Leaks:
     """Wait until the system is idle, then check all resources. Blocks for that time.
 
     Args:
-        hurt: replicas that were killed or frozen, and have not survived: their processes must have ended.
+        faulted: replicas that were killed or frozen, and have not survived: their processes must have ended.
         bits: of stored blocks that were flipped: the pool's audit may find, and remove, this many wrong blocks.
     """
     leaks = Leaks()
-    hurt = list(hurt)
+    faulted = list(faulted)
     deadline = time.monotonic() + settle_s
     leaks.counts = _at_rest(url, api_key, deadline)
-    _wait(lambda: not _strays(url, api_key, machines, hurt), deadline)
-    leaks.processes = _strays(url, api_key, machines, hurt)
+    _wait(lambda: not _strays(url, api_key, machines, faulted), deadline)
+    leaks.processes = _strays(url, api_key, machines, faulted)
     _wait(lambda: not machines.orphans(), deadline)
     leaks.segments = [f"UB segment {name} belongs to nobody" for name in machines.orphans()]
     _audit_pool(url, api_key, leaks, bits)
@@ -72,15 +72,15 @@ def _busy_now(url: str, api_key: str | None) -> dict[str, int]:
         return {"gateway does not answer": 1}
 
 
-def _strays(url: str, api_key: str | None, machines: Machines, hurt: Iterable[Target]) -> list[str]:
+def _strays(url: str, api_key: str | None, machines: Machines, faulted: Iterable[Target]) -> list[str]:
     """Processes that should not exist."""
     try:
         status = ask_gateway(url, "/cluster", api_key)
     except UnavailableError:
         return ["gateway does not answer"]
     known = {one.process for one in machines.look(status)}
-    left = [f"process {one.pid} of {one.name} is still there" for one in hurt if machines.alive(one)]
-    return left + machines.strays(known | {one.process for one in hurt})
+    left = [f"process {one.pid} of {one.name} is still there" for one in faulted if machines.alive(one)]
+    return left + machines.strays(known | {one.process for one in faulted})
 
 
 def _wait(condition: Callable[[], bool], deadline: float) -> None:

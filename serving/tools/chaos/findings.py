@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hardware.faults import FaultKind
-from serving.faults.scenario import ENGINES
 from serving.faults.schedule import GRAVE
 from serving.tools.chaos.asks import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.chaos_result import ChaosRun, Down, Event
+from serving.values.pool_kinds import ENGINE_POOLS
 
 # Latency of a tenant's requests during another tenant's flood, compared with their latency alone. Pure.
 #
@@ -203,8 +203,7 @@ class ChaosFindings:
     @property
     def clean(self) -> bool:
         """Whether no request was lost or different, no resource leaked or missing, and the system was never down or
-        delayed for
-        too long, although faults were injected.
+        delayed for too long, although faults were injected.
         """
         wrong = self.failed or self.exact < self.compared or self.leaks or self.not_replaced or self.down_too_long
         return not wrong and not self.unfair and self.finished > 0 and self.hits > 0
@@ -249,7 +248,7 @@ def find(run: ChaosRun) -> ChaosFindings:
 
 def stops_streams(event: Event) -> bool:
     """Whether a fault removed an instance, at least for a while."""
-    return event.kind in GRAVE and event.pool in ENGINES and event.fate != "gone before"
+    return event.kind in GRAVE and event.pool in ENGINE_POOLS and event.fate != "gone before"
 
 
 def cut_with_gateway(answer: StreamedAnswer, run: ChaosRun) -> bool:
@@ -269,8 +268,8 @@ def cut_by(event: Event, answer: StreamedAnswer, downs: Sequence[Down]) -> bool:
     begun_s, back_s = event.at_clock_s, event.at_clock_s + event.replaced_s
     # A node is back before the gateways on it are: until then only the missing readiness shows it.
     latest_s = back_s + ORPHANED_S
-    meanwhile = (down.ended_s for down in downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
-    back_s = max([back_s, *meanwhile])
+    overlapping = (down.ended_s for down in downs if down.begun_s <= latest_s and down.ended_s >= begun_s)
+    back_s = max([back_s, *overlapping])
     return answer.sent_s <= back_s + FELT_S and answer.ended_s >= begun_s
 
 

@@ -105,7 +105,7 @@ def served_by(replicas: Sequence[str]) -> str:
     return " → ".join(replicas) or "replicas that it knew"
 
 
-def told(stream: HitStream) -> str:
+def stream_text(stream: HitStream) -> str:
     """Sentences that describe its history."""
     parts = [f"Request {stream.number} ({stream.form}) was sent at {numbers.clock(stream.sent_s)}."]
     for hit, after in zip(stream.hits, stream.spans[1:], strict=True):

@@ -95,7 +95,7 @@ class ChaosInjector:
         if not await asyncio.to_thread(self._machines.send, target, kind):
             event.fate = "gone before"
             return
-        self._watch.hurt[target.process] = target
+        self._watch.faulted[target.process] = target
         if freezes:
             self._frozen[target.process] = target
             event.lasts_s = fault.duration_s if math.isfinite(fault.duration_s) else FROZEN_AT_MOST_S
@@ -117,7 +117,7 @@ class ChaosInjector:
             # It may have been replaced since: the watch will see that.
             await asyncio.sleep(JUDGED_AFTER_S)
             if self._watch.listed(target) and not event.settled:
-                del self._watch.hurt[target.process]
+                del self._watch.faulted[target.process]
                 event.fate = "survived"
                 self._tell(event)
 

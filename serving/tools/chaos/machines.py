@@ -33,6 +33,7 @@ from serving.tools.chaos.targets import (
     start_ticks,
     target_of,
 )
+from serving.values.pool_kinds import ENGINE_POOLS
 
 
 class Machines(Protocol):
@@ -67,9 +68,7 @@ class Machines(Protocol):
         """Running replicas that are not among these, by host and process."""
 
     def orphans(self) -> list[str]:
-        """Segments that no living replica maps, or whose owner is dead: a process that pulled from it may still map
-        it.
-        """
+        """Segments that no living replica maps, or whose owner is dead: a process may still map what it pulled from."""
 
 
 class ThisMachine:
@@ -159,7 +158,7 @@ PROGRAMS = {
     "reaper.py": "reaper",
 }
 """Parts that have a command line: its program, or what Python runs."""
-_ENGINE = re.compile(r"ray::ServeReplica:\w+:(?:prefill|decode|aggregated)\b")
+_ENGINE = re.compile(rf"ray::ServeReplica:\w+:(?:{'|'.join(ENGINE_POOLS)})\b")
 _GATEWAY = re.compile(r"ray::ServeReplica:\w+:gateway\b")
 
 

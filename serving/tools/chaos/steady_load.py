@@ -1,6 +1,5 @@
 """Steady load: the asks in rotation, at a constant rate, independent of earlier ones; every response is compared when
-it
-ends.
+it ends.
 """
 
 import asyncio

@@ -1,6 +1,4 @@
-"""Targets of signals: replicas, and ranks of groups, listed by `GET /cluster` and checked against the machine's process
-list.
-"""
+"""Targets of signals: replicas and ranks listed by `GET /cluster`, checked against the machine's processes."""
 
 import os
 import re

@@ -45,7 +45,7 @@ class Watch:
         self._parts: dict[str, int] = {}
         """Processes of each part before any fault."""
         self._targets: dict[tuple[str, int], Target] = {}
-        self.hurt: dict[tuple[str, int], Target] = {}
+        self.faulted: dict[tuple[str, int], Target] = {}
         """Replicas that were killed, or are frozen, by process."""
         self.status: dict[str, Any] = {}
 
@@ -95,7 +95,7 @@ class Watch:
                 self._judge(event, now)
 
     def _is_hurt(self, target: Target) -> bool:
-        return self.hurt.get(target.process) == target
+        return self.faulted.get(target.process) == target
 
     def _judge(self, event: Event, now: float) -> None:
         """Whether an injured replica has been replaced."""

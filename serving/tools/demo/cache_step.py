@@ -17,7 +17,7 @@ QUESTIONS = (
     "What did they find?",
     "How does the story end?",
 )
-_WISHES = {"max_tokens": 60, "seed": 7}
+_FIELDS = {"max_tokens": 60, "seed": 7}
 _LANE_PX = 28
 
 
@@ -32,7 +32,7 @@ class CachedTurn:
 
 def run(stage: Stage) -> StepReport:
     """Hold the conversation. Raises: UnavailableError."""
-    conversation = ChatConversation(stage.system.url, None, stage.system.model, None, _WISHES)
+    conversation = ChatConversation(stage.system.url, None, stage.system.model, None, _FIELDS)
     turns = []
     for question in QUESTIONS:
         stage.narrator.question(question)

@@ -7,12 +7,12 @@ from serving.client.conversation import ChatConversation, ChatReply
 from serving.tools.demo.stage import Stage, Step, StepError, StepReport
 
 QUESTION = "Tell me a story about a little dog and a ball."
-_WISHES = {"max_tokens": 80, "temperature": 0}
+_FIELDS = {"max_tokens": 80, "temperature": 0}
 
 
 def run(stage: Stage) -> StepReport:
     """Send one request. Raises: UnavailableError; StepError if the response is empty."""
-    conversation = ChatConversation(stage.system.url, None, stage.system.model, None, _WISHES)
+    conversation = ChatConversation(stage.system.url, None, stage.system.model, None, _FIELDS)
     stage.narrator.question(QUESTION)
     with closing(conversation.ask(QUESTION)) as pieces:
         for piece in pieces:

@@ -39,10 +39,10 @@ def _facts(run: DemoRun) -> list[tuple[str, object]]:
 def _verdict(run: DemoRun) -> Html:
     failed = [outcome.step.title for outcome in run.outcomes if outcome.state == "failed"]
     skipped = [outcome.step.title for outcome in run.outcomes if outcome.state == "skipped"]
-    told = [f"failed: {', '.join(failed)}"] if failed else []
-    told += [f"left behind: {len(run.left)}"] if run.left else []
-    if told:
-        return element("p", "; ".join(told), "lead bad")
+    problems = [f"failed: {', '.join(failed)}"] if failed else []
+    problems += [f"left behind: {len(run.left)}"] if run.left else []
+    if problems:
+        return element("p", "; ".join(problems), "lead bad")
     more = f"; skipped: {', '.join(skipped)}" if skipped else ""
     shown = len(run.outcomes) - len(skipped)
     return element("p", f"{shown} {'thing' if shown == 1 else 'things'} shown, nothing failed{more}", "lead good")

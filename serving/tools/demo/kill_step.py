@@ -18,7 +18,7 @@ from serving.tools.demo.stage import DemoSystem, Stage, Step, StepError, StepRep
 from serving.values.scaling_operations import ReadEvents
 
 QUESTION = "Tell me a story about a clever rabbit and a garden."
-WISHES = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
+FIELDS = {"max_tokens": 300, "temperature": 0.6, "seed": 5}
 """Drawn, not the likeliest words: the draws must be the same ones after the kill."""
 KILL_AT = 70
 """Tokens that have come when the kill does."""
@@ -32,7 +32,7 @@ class Killed:
     answer: StreamedAnswer
     target: Target | None = None
     at_s: float | None = None
-    told: int = field(default=0)
+    shown: int = field(default=0)
     """Characters of the text that have been shown."""
 
 
@@ -56,7 +56,7 @@ def _ask(
 ) -> StreamedAnswer:
     """One whole response. Raises: StepError if it is invalid."""
     body = {
-        "model": system.model, "messages": [{"role": "user", "content": QUESTION}], **WISHES, "stream": True,
+        "model": system.model, "messages": [{"role": "user", "content": QUESTION}], **FIELDS, "stream": True,
         "stream_options": {"include_usage": True}, "return_token_ids": True,
     }  # fmt: skip
     answer = answer or StreamedAnswer(Ask(0, "story", CHAT, body), time.monotonic())
@@ -69,8 +69,8 @@ def _ask(
 def _watch(stage: Stage, killed: Killed) -> bool:
     """Print the received text, and kill at the right time. Returns: False, the stream is read to its end."""
     choice = killed.answer.choices[0]
-    stage.narrator.stream(choice.text[killed.told :])
-    killed.told = len(choice.text)
+    stage.narrator.stream(choice.text[killed.shown :])
+    killed.shown = len(choice.text)
     if killed.target is None and len(choice.tokens) >= KILL_AT:
         killed.target = _decode_instance(stage.system)
         if not send(killed.target, signal.SIGKILL):

@@ -66,7 +66,7 @@ class Narrator:
         self._console.print(Text(text, style="bold yellow"), width=self._width)
 
     def line(self, text: str = "") -> None:
-        """A literal line; without text the end of a streamed one."""
+        """Print a line as it is; without text, end the line that `stream` has printed."""
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
     def address(self, name: str, url: str) -> None:
@@ -74,7 +74,6 @@ class Narrator:
         self._console.print(Text.assemble((f"{name}: ", "bold"), url), soft_wrap=True)
 
     def table(self, table: Table) -> None:
-        """A table."""
         self._console.print(Padding(terminal_table(table, self._width), (1, 0, 1, 2)))
 
     def outcome(self, state: str, text: str) -> None:
@@ -109,7 +108,7 @@ _FOREVER_S = 3600.0
 
 
 class Interrupts:
-    """Context that turns termination signals into KeyboardInterrupt: each raises KeyboardInterrupt.
+    """Context in which each termination signal raises KeyboardInterrupt.
 
     Args:
         clock: monotonic [s].

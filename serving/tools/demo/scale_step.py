@@ -22,9 +22,7 @@ _TOKENS = 1500
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A change of a pool's size. `gap_s`: the longest of the stream that ran during the change [s]; `npus`: before,
-    after.
-    """
+    """A change of a pool's size. `gap_s`: longest gap of the stream during the change [s]; `npus`: before, after."""
 
     before: int
     target: int

@@ -11,7 +11,7 @@ from serving.tools.demo.stage import DEPLOY, Stage, Step, StepReport
 
 CONFIG = "cloudmatrix384.toml"
 LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
-"""As in README.md."""
+"""The load of README.md."""
 
 
 def run(stage: Stage) -> StepReport:

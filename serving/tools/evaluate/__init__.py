@@ -1,3 +1,1 @@
-"""`cloudmatrix evaluate`: quality of a model, and its distance from a reference, on held-out text and on local
-tasks.
-"""
+"""`cloudmatrix evaluate`: quality of a model, and its distance from a reference, on held-out text and local tasks."""

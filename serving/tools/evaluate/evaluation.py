@@ -53,10 +53,10 @@ def _load(arguments: argparse.Namespace, job: EvaluationJob, progress: ProgressB
     """The model and its reference; one set of weights where both are the same."""
 
     def loaded(folder: Path, dtype: DtypeName, what: str) -> Model:
-        def told(done: int, total: int) -> None:
+        def show(done: int, total: int) -> None:
             progress.update(done, what=f"loading {what}", total=total)
 
-        return load_model(folder, device=arguments.device, dtype=dtype, progress=told)
+        return load_model(folder, device=arguments.device, dtype=dtype, progress=show)
 
     scorer = partial(Scorer, context=job.longest, batch=arguments.batch, chunk=arguments.chunk)
     model = loaded(arguments.model, arguments.dtype, "the model")

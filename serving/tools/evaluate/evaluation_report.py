@@ -124,8 +124,8 @@ def _notes(console: Console, tasks: Sequence[TaskResult]) -> None:
                 f"{escape(task.name)}: {task.cut:,} contexts were too long and were cut at the start", style="yellow"
             )
         if task.unanswerable:
-            told = f"the answer of {task.unanswerable:,} questions is none of their choices, and counts as wrong"
-            console.print(f"{escape(task.name)}: {told}", style="yellow")
+            reason = f"the answer of {task.unanswerable:,} questions is none of their choices, and counts as wrong"
+            console.print(f"{escape(task.name)}: {reason}", style="yellow")
         if task.left_out:
             console.print(f"{escape(task.name)}: not computed: {escape(', '.join(task.left_out))}", style="yellow")
 

@@ -57,14 +57,14 @@ def encode_pair(tokenizer: Tokenizer, context: str, continuation: str, longest: 
 
 
 def loglikelihoods(
-    model: Scorer, questions: Sequence[Sequence[Continuation]], told: Callable[[int], None] = lambda done: None
+    model: Scorer, questions: Sequence[Sequence[Continuation]], on_progress: Callable[[int], None] = lambda done: None
 ) -> list[list[float]]:
     """`log p(continuation | context)` [nat] of each continuation of each question.
 
     The common prefix of a question's continuations is fed once.
 
     Args:
-        told: called after each pass with the number of completed continuations.
+        on_progress: called after each pass with the number of completed continuations.
     Raises: EngineError if a pass fails; ModelError if the model's output is no number.
     Effects: overwrites the cache.
     """
@@ -77,7 +77,7 @@ def loglikelihoods(
             for rows, places in zip(hidden, part.places, strict=True):
                 for place in places:
                     found[part.question][place] = _sum_of(model, rows, questions[part.question][place].targets)
-        told(sum(len(places) for part in batch for places in part.places))
+        on_progress(sum(len(places) for part in batch for places in part.places))
     return found
 
 

@@ -152,7 +152,7 @@ class GgufVocabulary:
 
     @property
     def ids(self) -> dict[str, int]:
-        """Ids by text; without those that only fill the vocabulary up."""
+        """Ids by text, without unused tokens, which only pad the vocabulary."""
         return {self.tokens[number]: number for number in self._used()}
 
     def of_kind(self, kind: TokenType) -> list[str]:

@@ -36,7 +36,7 @@ def run_figure_23(setting: Setting) -> Findings:
     raw_ub = [_measure(setting, share, ub) for share in _SHARES]
     raw_vpc = [_measure(setting, share, vpc) for share in _SHARES]
     hidden = _measure(setting, 0.9, rate, overlap=True)
-    default = measure_prefill(setting.cost, PrefillCase(prompt=_PROMPT, perfect_balance=False, batches=1))
+    default = measure_prefill(setting.cost, PrefillCase(prompt=_PROMPT, imbalance=None, batches=1))
     room = setting.cost.hbm_plan("prefill", 32).instance_kv_tokens
     none, eighth, half, most = ems[0], ems[1], ems[3], ems[5]
     planes, raw_planes = (

@@ -20,7 +20,7 @@ _QUOTED = (
 
 
 def run_table_4(setting: Setting) -> Findings:
-    """Our row, measured; the others quoted."""
+    """Table 4: measures the row of CloudMatrix-Infer; quotes the rows of other systems."""
     case = DecodeCase(96, 4096, 256, seed=setting.seed, sampled_dies=setting.size(320, 32))
     found = measure_decode(setting.cost, case)
     rows = [

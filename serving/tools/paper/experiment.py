@@ -91,7 +91,7 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Ours over published, less one; 0 for a bound that holds; None for what is only quoted."""
+        """Our figure / published figure - 1; 0 for a bound that holds; None for a row that is only quoted."""
         if self.ours is None:
             return None
         bound_holds = (self.relation == "<" and self.ours < self.published) or (

@@ -80,7 +80,7 @@ def published_text(row: Row) -> str:
 
 
 def ours_text(row: Row) -> str:
-    """Our figure; a dash for what is only quoted."""
+    """Our figure; a dash in a row that is only quoted."""
     if row.ours is None:
         return numbers.MISSING
     return f"{row.ours:,}" if isinstance(row.ours, int) else numbers.significant(row.ours)
@@ -113,7 +113,7 @@ def headlines(part: Reproduced) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `rows`: those that it explains, with their errors."""
+    """A reason for missed figures. `rows`: text with the rows that it explains and their errors."""
 
     text: str
     rows: str

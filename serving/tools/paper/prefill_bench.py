@@ -44,7 +44,7 @@ class PrefillCase:
     Attributes:
         cached_blocks: of each prompt, that the pool has.
         gb_per_s: at which one NPU loads them; None = the effective rate of the device's file.
-        perfect_balance: experts' load ideally even.
+        imbalance: as in `PrefillLoad`; 1 = experts' load ideally even.
         overlap: all batches wait from the start; else one follows the other.
         batches: of `tokens_per_npu` prompt tokens for each NPU.
         room_batches: how many of them the instance's KV blocks can hold. What the paper ran must have fitted.
@@ -55,7 +55,7 @@ class PrefillCase:
     npus: int = 16
     cached_blocks: int = 0
     gb_per_s: float | None = None
-    perfect_balance: bool = True
+    imbalance: float | None = 1.0
     microbatch: bool = True
     overlap: bool = False
     batches: int = 3
@@ -96,7 +96,7 @@ class _Times:
         """See `StepTimes`."""
         case = self._case
         load = PrefillLoad(
-            tokens, attended_tokens, DIES_PER_NPU * case.npus, case.perfect_balance, microbatch=case.microbatch
+            tokens, attended_tokens, DIES_PER_NPU * case.npus, case.imbalance, microbatch=case.microbatch
         )
         return self._cost.prefill_step_s(load)
 
@@ -162,7 +162,10 @@ class _Loads:
 
 
 class PrefillBench:
-    """One run. Also the gateway: it hears of first tokens, and takes what was held for decode at once."""
+    """One run of a prefill instance in virtual time.
+
+    It also is the gateway of this instance: it records first tokens, and releases each handoff at once.
+    """
 
     def __init__(self, cost: CostModel, case: PrefillCase) -> None:
         self.case = case

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from serving.errors import ConfigError
-from serving.tools.paper import caching, decode_results, operators, prefill_results, ub_fabric, xdeepserve
+from serving.tools.paper import (
+    caching,
+    decode_results,
+    expert_layouts,
+    operators,
+    prefill_results,
+    ub_fabric,
+    xdeepserve,
+)
 from serving.tools.paper.experiment import Experiment
 
 EXPERIMENTS: tuple[Experiment, ...] = (
@@ -25,6 +33,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     xdeepserve.PEAK,
     xdeepserve.SPLIT,
     xdeepserve.PRODUCTION,
+    expert_layouts.SEND,
+    expert_layouts.EPLB,
+    expert_layouts.WAITS,
+    expert_layouts.REVIVE,
+    expert_layouts.RATIO,
+    expert_layouts.ZONE,
 )
 
 

@@ -45,7 +45,7 @@ def decode_cost(
     """The cost model with this many dies of a decode instance sharing their sequences, or this many with experts only.
 
     Args:
-        redundant: as `Shape.redundant`, of instances of both roles.
+        redundant: as `Shape.redundant`, of instances of both roles; of decode where the load of experts is drawn.
         npus: of an instance: its attention dies have the configured number of domains, or the next lower divisor.
     Raises: ConfigError if the model or the device does not allow it.
     """
@@ -69,11 +69,14 @@ def shape_cost(cost: CostModel, shape: Shape) -> CostModel:
 
 @lru_cache(maxsize=64)
 def _divided(cost: CostModel, attention_tp: int, expert_dies: int, domains: int, redundant: int | None) -> CostModel:
-    decode, prefill = cost.decode.parallelism, replace(cost.prefill.parallelism, redundant_experts=redundant)
+    decode, prefill = cost.decode.parallelism, cost.prefill.parallelism
     try:
-        divided = replace(
-            decode, attention_tp=attention_tp, expert_dies=expert_dies, domains=domains, redundant_experts=redundant
-        )
+        divided = replace(decode, attention_tp=attention_tp, expert_dies=expert_dies, domains=domains)
+        if decode.redundant_slots is None:
+            prefill = replace(prefill, redundant_experts=redundant)
+            divided = replace(divided, redundant_experts=redundant)
+        elif redundant is not None:
+            divided = replace(divided, redundant_slots=redundant)
         if divided == decode:
             return cost
         return CostModel(cost.device, cost.shape, cost.engine, decode=divided, prefill=prefill)
@@ -177,7 +180,7 @@ def beside_prompts_s(
     ) // DIES_PER_NPU  # fmt: skip
     each = max(1, min(answers.limit, most)) * parallel.attention_tp
     tokens = float(prompts.limit * prompts.npus)
-    chunk = PrefillLoad(tokens, tokens * demand.attended, dies, simulation.expert_balance == "perfect")
+    chunk = PrefillLoad(tokens, tokens * demand.attended, dies, simulation.prefill_imbalance)
     load = DecodeLoad(each, each * context, None, dies, drafts)
     added = MixedStep(divided).seconds(load, chunk) - divided.prefill_step_s(chunk)
     return float(added) / (each * parallel.groups(dies) * mtp_tokens_per_step(drafts, simulation.acceptance))

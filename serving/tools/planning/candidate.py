@@ -16,7 +16,8 @@ class Shape:
         limit: of its batch. Prefill: prompt tokens of a step for each NPU. Decode: sequences for each die.
         attention_tp: dies of a decode instance that share their sequences; of prefill as configured.
         expert_dies: dies of a decode instance that hold experts only; 0 = every die does both.
-        redundant: copies of experts beyond one of each, of prefill instances too; -1 = the device file's value.
+        redundant: copies of experts beyond one of each, of prefill instances too; with `[simulation] routing`, slots of
+            each decode rank in addition to its share; -1 = the device file's value, or as configured.
     """
 
     npus: int
@@ -34,7 +35,7 @@ class Shape:
     def division(self) -> str:
         """How a decode instance is divided, in short; empty where it is not.
 
-        As in " TP4", " E96" for 96 dies of experts, " R32" for 32 redundant copies.
+        As in " TP4", " E96" for 96 dies of experts, " R32" for 32 redundant copies (or slots).
         """
         tp, experts, copies = self.attention_tp, self.expert_dies, self.redundant
         return f"{f' TP{tp}' * (tp > 1)}{f' E{experts}' * (experts > 0)}{f' R{copies}' * (copies >= 0)}"
@@ -63,19 +64,19 @@ class Candidate:
         return self.prefills * self.prefill.npus + self.decodes * self.decode.npus
 
     @property
-    def aggregated(self) -> bool:
+    def one_pool(self) -> bool:
         """Whether each instance prefills and decodes."""
         return self.prefills == 0
 
     @property
     def nodes(self) -> int:
-        """Nodes that the NPUs fill."""
+        """Number of nodes with enough NPUs for both pools."""
         return -(-self.npus // NPUS_PER_NODE)
 
     @property
     def label(self) -> str:
         """The split in short: "6 x 16 + 1 x 160", with attention TP 4 in decode "6 x 16 + 1 x 160 TP4"."""
-        if self.aggregated:
+        if self.one_pool:
             return f"{self.decodes} x {self.decode.npus}{self.decode.division} aggregated"
         return f"{self.prefills} x {self.prefill.npus} + {self.decodes} x {self.decode.npus}{self.decode.division}"
 
@@ -91,7 +92,7 @@ class Candidate:
 
     def within(self, other: "Candidate") -> bool:
         """Whether it has the other's shapes and in no pool more instances, so that it cannot do better."""
-        same = (self.both, self.aggregated) == (other.both, other.aggregated)
+        same = (self.both, self.one_pool) == (other.both, other.one_pool)
         return same and self.prefills <= other.prefills and self.decodes <= other.decodes
 
 
@@ -120,11 +121,11 @@ class SearchSpace:
 
     def rank(self, candidate: Candidate) -> tuple[int, bool, int, int, int, int]:
         """Cheapest first; at the same cost two pools, by preference of shapes, then the fewest decode instances."""
-        if candidate.aggregated:
+        if candidate.one_pool:
             places = (self.both.index(candidate.both), 0)
         else:
             places = self.prefill.index(candidate.prefill), self.decode.index(candidate.decode)
-        return candidate.npus, candidate.aggregated, sum(places), *places, candidate.decodes
+        return candidate.npus, candidate.one_pool, sum(places), *places, candidate.decodes
 
     def plain(self) -> "SearchSpace":
         """The same sizes, each with its preferred batch limit only."""
@@ -150,7 +151,7 @@ class SearchSpace:
 
     def variants(self, candidate: Candidate) -> list[Candidate]:
         """The same split with another batch limit in one of the pools, or of aggregated instances."""
-        if candidate.aggregated:
+        if candidate.one_pool:
             others = [one for one in self.both if one[1].size == candidate.decode.size and one != candidate.both]
             return [replace(candidate, prefill=prompts, decode=answers) for prompts, answers in others]
         prefills = [one for one in self.prefill if one.size == candidate.prefill.size]

@@ -49,6 +49,9 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
     dies = candidate.decode.npus * DIES_PER_NPU
     servers = candidate.nodes if setting.cache_nodes is None else setting.cache_nodes
     drafted = 1 + config.simulation.drafts
+    drawn, copies = bool(config.simulation.routing), candidate.decode.redundant
+    if drawn and copies >= 0:
+        config = replace(config, experts=replace(config.experts, redundant=copies))
     config = replace(
         config,
         kvcache=replace(config.kvcache, replicas=servers if config.kvcache.replicas else 0),
@@ -56,11 +59,11 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
         simulation=replace(
             config.simulation, decode_attention_tp=candidate.decode.attention_tp,
             expert_dies=candidate.decode.expert_dies, domains=_domains(config, candidate.decode),
-            redundant_experts=candidate.decode.redundant,
+            redundant_experts=-1 if drawn else copies,
         ),
         slo=slo,
     )  # fmt: skip
-    if candidate.aggregated:
+    if candidate.one_pool:
         return _aggregated(config, candidate)
     return replace(
         config,
@@ -293,7 +296,7 @@ def _prefill_state(
 
 
 def _who(candidate: Candidate) -> str:
-    return "instances" if candidate.aggregated else "prefill instances"
+    return "instances" if candidate.one_pool else "prefill instances"
 
 
 def _late_by_themselves(

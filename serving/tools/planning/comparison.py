@@ -84,13 +84,13 @@ def split_of(config: ServeConfig) -> Candidate:
     prefill, decode = prompts_pool(config), answers_pool(config)
     return Candidate(
         Shape(prefill.npus_per_instance, max(1, prefill.max_step_tokens // prefill.npus_per_instance)),
-        0 if config.serving.mode == "aggregated" else prefill.replicas,
+        0 if config.one_pool else prefill.replicas,
         Shape(
             decode.npus_per_instance,
             max(1, decode.max_sequences // (decode.npus_per_instance * DIES_PER_NPU)),
             config.simulation.decode_attention_tp,
             config.simulation.expert_dies,
-            config.simulation.redundant_experts,
+            config.experts.redundant if config.simulation.routing else config.simulation.redundant_experts,
         ),
         decode.replicas,
     )

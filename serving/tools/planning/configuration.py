@@ -20,7 +20,7 @@ def planned(setting: PlanSetting, option: Option) -> ServeConfig:
     asked = setting.config
     config = configured(setting, option.candidate)
     slo = replace(config.slo, attainment=setting.target.attainment)
-    if option.candidate.aggregated:
+    if option.candidate.one_pool:
         return replace(config, slo=slo)
     share = config.decode.npus_per_instance / asked.decode.npus_per_instance
     memory = max(1, round(asked.decode.ub_memory_mib * share))

@@ -4,7 +4,7 @@ tokens in    cost of the prefill pool over prompt tokens, cached ones included: 
 tokens out   cost of the decode pool over output tokens
 tokens       of requests within every limit; others are of no use
 hosts        shared by both pools in proportion to their NPUs
-aggregated   cost of its one pool over prompt and output tokens, so that each costs the same
+one pool     its cost over prompt and output tokens, so that each costs the same
 time         under load: until the last request arrives
 """
 
@@ -112,7 +112,7 @@ def plan_cost(candidate: Candidate, verdict: PlanVerdict, prices: PlanPrices) ->
     tokens = verdict.prompt_tokens + verdict.output_tokens
     into = _ratio(prefill * hours * _MILLION, verdict.prompt_tokens)
     out = _ratio(decode * hours * _MILLION, verdict.output_tokens)
-    if candidate.aggregated:
+    if candidate.one_pool:
         into = out = _ratio(decode * hours * _MILLION, tokens)
     return PlanCost(
         per_hour=prefill + decode,

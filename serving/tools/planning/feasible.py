@@ -111,7 +111,7 @@ def capacity_per_s(
     cost: CostModel, config: ServeConfig, demand: PlanDemand, target: PlanTarget, one: Candidate
 ) -> float:
     """Requests per second that a split serves at most, by the cost model with an ideal cache."""
-    if one.aggregated:
+    if one.one_pool:
         return one.decodes * bounds.both_per_s(cost, config, demand, one.both, target)
     context = float(demand.prompt.mean())
     rate = one.prefills * bounds.prefill_tokens_per_s(cost, config, one.prefill, demand.attended)
@@ -327,7 +327,10 @@ def _limited(
     kind: Shape,
     dropped: list[Dropped],
 ) -> list[Both]:
-    """One kind with its batch limits. Effects: adds those that cannot be to `dropped`."""
+    """Pairs of shapes for aggregated instances of one kind, one for each choice of batch limits.
+
+    Effects: adds impossible limits to `dropped`.
+    """
     npus, found = kind.npus, []
     sequences = wanted.decode_limits or decode_limits(cost, config, demand, npus, target)
     usual, room = prefill_limits(config, wanted)[0], max(sequences) * DIES_PER_NPU

@@ -5,7 +5,7 @@ whole-trace verdict of (p, d)            conclusion
 only TTFT is missed too often            no plan with p or fewer of these prefill instances
 only TPOT is missed too often            no plan with d or fewer of these decode instances
 both, or only the two together           no plan with p or fewer and d or fewer of both
-any miss of aggregated instances         no plan with as many of them or fewer
+any miss of a plan of one pool           no plan of one pool with as many instances or fewer
 """
 
 from collections import Counter
@@ -61,7 +61,7 @@ class Knowledge:
         target = self.target
         if verdict.holds(target):
             return
-        if candidate.aggregated:
+        if candidate.one_pool:
             raise_floor(self.both, candidate.both, candidate.decodes + 1, f"{candidate.label}: {verdict.why}")
             self._misses[candidate.both] += 1
             return
@@ -86,7 +86,7 @@ class Knowledge:
 
     def missed_on_stretch(self, candidate: Candidate) -> bool:
         """Whether a candidate's pools were too small for the busiest stretch."""
-        if candidate.aggregated:
+        if candidate.one_pool:
             return False
         return candidate.prefills <= self._doubtful.get(("prefill", candidate.prefill), 0) or (
             candidate.decodes <= self._doubtful.get(("decode", candidate.decode), 0)
@@ -97,7 +97,7 @@ class Knowledge:
         larger ones exist.
         """
         prefill, decode = candidate.prefill, candidate.decode
-        if candidate.aggregated:
+        if candidate.one_pool:
             count = self.both[candidate.both].least + (1 << self._misses[candidate.both]) - 1
             return candidate.decodes < min(count, self.space.budget // decode.npus)
         prefills = self.prefill[prefill].least + (1 << self._misses["prefill", prefill]) - 1
@@ -131,9 +131,9 @@ class Knowledge:
     def alike(self, one: Candidate, other: Candidate) -> bool:
         """Whether two that differ only in decode's batch limit must have the same result: batches stay far below both.
 
-        Aggregated instances are excluded: running prompts count against their limit too.
+        Plans of one pool are excluded: running prompts count against their limit too.
         """
-        if one.aggregated or other.aggregated:
+        if one.one_pool or other.one_pool:
             return False
         verdict = self.tried.get(one)
         same = replace(one, decode=other.decode) == other and one.decode.size == other.decode.size
@@ -151,7 +151,7 @@ class Knowledge:
         return self._out(candidate) or ""
 
     def _out(self, candidate: Candidate) -> str | None:
-        if candidate.aggregated:
+        if candidate.one_pool:
             floor = self.both[candidate.both]
             return floor.why if candidate.decodes < floor.least else None
         floor = self.prefill[candidate.prefill]

@@ -73,7 +73,7 @@ def headroom(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Ev
 
 def losses(candidate: Candidate, rate: float, target: PlanTarget, evaluate: Evaluate) -> list[LossOutcome]:
     """Simulate a plan with each loss in the middle of its busiest minute. Returns: first the plan without any."""
-    each = LOSSES_TOGETHER if candidate.aggregated else LOSSES
+    each = LOSSES_TOGETHER if candidate.one_pool else LOSSES
     probes = [PlanProbe(candidate, rate=rate), *(PlanProbe(candidate, rate=rate, loss=loss) for loss in each)]
     return [
         LossOutcome(

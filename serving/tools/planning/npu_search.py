@@ -19,7 +19,7 @@ from serving.tools.planning.verdict import Evaluate, PlanProbe, PlanTarget, Plan
 #               -> neighbours with one instance less, because noise can make a floor too high
 #
 # A shape that no cheap candidate has is not simulated at all, and a run ends once its target is out of reach.
-# Aggregated instances have no other pool: they start at their analytic floor, on the whole trace.
+# Where one pool does both there is no other one: it starts at its analytic floor, on the whole trace.
 
 DOUBT = 3.0
 """A short stretch excludes a candidate if it misses this many times more requests than the target allows: its cache is
@@ -43,7 +43,7 @@ def find_least(known: Knowledge, evaluate: Evaluate, *, doubt: float = DOUBT) ->
     """
     bisected: set[PoolShape] = set()
     while wave := _wave(_in_order(known)):
-        pools = [one for one in wave if not one.aggregated]
+        pools = [one for one in wave if not one.one_pool]
         new = {shape for one in pools for shape in (("prefill", one.prefill), ("decode", one.decode))} - bisected
         if new:
             bisected |= new
@@ -65,7 +65,7 @@ def _in_order(known: Knowledge) -> list[Candidate]:
 
 def _halfway(best: Candidate, known: Knowledge) -> tuple[Candidate, ...]:
     """The best candidate, with the number of one pool's instances halfway between its floor and its own."""
-    if best.aggregated:
+    if best.one_pool:
         return (replace(best, decodes=(known.both[best.both].least + best.decodes) // 2),)
     prefills = (known.prefill[best.prefill].least + best.prefills) // 2
     decodes = (known.decode[best.decode].least + best.decodes) // 2
@@ -103,12 +103,12 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
     space, target, verdict = known.space, known.target, known.tried[best]
     late = verdict.ttft_p99_s / target.ttft_s > verdict.tpot_p99_s / target.tpot_s
     more = neighbours(best, space, +1)
-    if not best.aggregated:
+    if not best.one_pool:
         more = [one for one in more if (one.prefills > best.prefills) == late]
     equals = [one for one in space.variants(best) if not known.alike(best, one)]
-    pairs = {(best.aggregated, best.prefill.npus, best.decode.npus)}
+    pairs = {(best.one_pool, best.prefill.npus, best.decode.npus)}
     for candidate in sorted(space.candidates(), key=space.rank):
-        pair = candidate.aggregated, candidate.prefill.npus, candidate.decode.npus
+        pair = candidate.one_pool, candidate.prefill.npus, candidate.decode.npus
         if candidate.npus != best.npus or pair in pairs or len(pairs) > most or not known.open(candidate):
             continue
         pairs.add(pair)
@@ -119,11 +119,11 @@ def runner_ups(known: Knowledge, best: Candidate, evaluate: Evaluate, *, most: i
 def most_generous(space: SearchSpace) -> list[Candidate]:
     """For each pair of sizes the split of the whole budget that is nearest to half and half; preferred limits.
 
-    And for each size of aggregated instances the largest number that fits.
+    And of one pool that does both, for each size the largest number of instances that fits.
     """
     found: dict[tuple[bool, int, tuple[int, int, int, int]], Candidate] = {}
     for one in space.candidates():
-        pair = one.aggregated, one.prefill.npus, one.decode.size
+        pair = one.one_pool, one.prefill.npus, one.decode.size
         before = found.get(pair)
         if before is None or _imbalance(one, space) < _imbalance(before, space):
             found[pair] = one
@@ -132,7 +132,7 @@ def most_generous(space: SearchSpace) -> list[Candidate]:
 
 def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Candidate]:
     """Candidates with this many more instances in one of the pools."""
-    if candidate.aggregated:
+    if candidate.one_pool:
         one = replace(candidate, decodes=candidate.decodes + change)
         return [one] if one.decodes > 0 and one.npus <= space.budget else []
     both = (
@@ -143,7 +143,7 @@ def neighbours(candidate: Candidate, space: SearchSpace, change: int) -> list[Ca
 
 
 def _imbalance(one: Candidate, space: SearchSpace) -> tuple[int, int]:
-    if one.aggregated:
+    if one.one_pool:
         return space.budget - one.npus // 2, space.budget - one.npus
     prefill, decode = one.prefills * one.prefill.npus, one.decodes * one.decode.npus
     return space.budget - min(prefill, decode), space.budget - one.npus

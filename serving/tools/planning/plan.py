@@ -64,7 +64,7 @@ class ShapeBound:
     Attributes:
         limit: of its batch, as `Shape.limit`. tokens_per_s: at its best. least: fewest instances that the load allows.
         division: as `Shape.division`.
-        chunk: of an aggregated instance, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
+        chunk: of an instance that does both, prompt tokens of a step for each NPU; its `tokens_per_s` are prompts' and
         answers' together, in the demanded ratio.
     """
 
@@ -137,7 +137,7 @@ PlanKey = Callable[[Candidate, PlanVerdict], tuple[object, ...]]
 
 
 def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> PlanKey:
-    """The order that `ORDERS` names; what is still equal follows the preference of shapes."""
+    """The order that `ORDERS` describes; ties are broken by the search space's preference of shapes."""
     if question == "least":
         return lambda one, verdict: (*need_key(one, verdict, target), space.rank(one))
     if question == "goodput":
@@ -150,7 +150,7 @@ def order_of(question: Question, space: SearchSpace, target: PlanTarget) -> Plan
 
 
 def need_key(candidate: Candidate, verdict: PlanVerdict, target: PlanTarget) -> tuple[object, ...]:
-    """Sorts those that hold by the NPUs that they need, and behind them the others, the closest first."""
+    """Sort key: plans that hold the target come first, by NPUs; then the others, by how closely they miss it."""
     holds = verdict.holds(target)
     return (
         not holds, candidate.npus if holds else 0, -verdict.attainment, verdict.latency_percent(target), candidate.npus

@@ -107,7 +107,7 @@ def check(order: PlanQuestion) -> None:
     budget, there = order.wanted.budget, order.config.cluster.npus
     if not 1 <= budget <= there:
         raise ConfigError(f"--npus {budget}: the supernode of this configuration has {there}")
-    if order.config.serving.mode == "aggregated":
+    if order.config.one_pool:
         raise ConfigError(
             "a search chooses prefill and decode pools, from a file that has them; --modes aggregated offers instances "
             'that do both, --compare holds files with [serving] mode = "aggregated" against others'
@@ -279,7 +279,7 @@ def plan_accuracy(cost: CostModel, config: ServeConfig, best: Option | None, dem
     prefill = prefill_trust(
         cost, one.prefill.limit / DIES_PER_NPU, round(demand.mean_prompt), dies=one.prefill.npus * DIES_PER_NPU
     )
-    mixed = MIXED if one.aggregated else ""
+    mixed = MIXED if one.one_pool else ""
     return f"{whose}; in full steps {both_trusts(decode, prefill)}{mixed}"
 
 

@@ -60,7 +60,7 @@ def headline(plan: CapacityPlan) -> str:
     best, target = plan.best, plan.target.text
     if best is None:
         return f"No plan with up to {plan.budget} NPUs keeps {target}."
-    split, npus, together = best.candidate.label, best.candidate.npus, best.candidate.aggregated
+    split, npus, together = best.candidate.label, best.candidate.npus, best.candidate.one_pool
     kinds, pools = ("", "") if together else (" (prefill + decode)", "prefill + decode, ")
     cache = f"{best.cache_nodes} memory servers"
     if plan.question == "least":
@@ -113,10 +113,13 @@ def _legend(plan: CapacityPlan) -> str:
     options = [*plan.options, *([plan.best] if plan.best else [])]
     shapes = [one.candidate.decode for one in options]
     marks = (
-        (any(one.candidate.aggregated for one in options), AGGREGATED),
+        (any(one.candidate.one_pool for one in options), AGGREGATED),
         (any(one.attention_tp > 1 for one in shapes), " TP4: four dies share their sequences."),
         (any(one.expert_dies for one in shapes), " E32: 32 dies hold experts only."),
-        (any(one.redundant >= 0 for one in shapes), " R32: 32 copies of experts beyond one of each."),
+        (
+            any(one.redundant >= 0 for one in shapes),
+            " R32: 32 copies of experts beyond one of each; with routing, slots of each rank.",
+        ),
     )
     return LEGEND + "".join(text for is_there, text in marks if is_there)
 
@@ -207,7 +210,7 @@ def cost_table(plan: CapacityPlan) -> Table:
         if (cost := one.cost) is not None
     ]  # fmt: skip
     options = [*plan.options, *([] if best is None else [best])]
-    note = COST_NOTE + AGGREGATED_COST * any(one.candidate.aggregated for one in options)
+    note = COST_NOTE + AGGREGATED_COST * any(one.candidate.one_pool for one in options)
     return Table(heads, rows, f"{note} Your prices: {prices.text}.")
 
 
@@ -240,7 +243,7 @@ def _factor(factor: float) -> str:
 
 
 def dropped_table(plan: CapacityPlan) -> Table:
-    """A table of what was not simulated on the whole trace."""
+    """A table of the candidates that were not simulated on the whole trace, with the reasons."""
     return table_of(columns("what", "why", long=("what", "why")), [(one.what, one.why) for one in plan.dropped])
 
 

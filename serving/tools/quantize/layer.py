@@ -1,4 +1,6 @@
-"""Quantising one layer, given the inputs that its products were seen with: fold, then round each product.
+"""Quantise one layer: fold outliers into the operators before, then round each product (weight matrix) to INT8.
+
+Both steps use the inputs of each product that were recorded when the model computed the calibration text.
 
 All functions are pure functions of tensors: names identify the tensors, `structure` defines their relations.
 """

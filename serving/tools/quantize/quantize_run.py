@@ -4,13 +4,19 @@ One layer is read at a time and is processed by every trial before the next is r
 float32, of its products' inputs during calibration, and of one hidden state per token and trial.
 """
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from hardware.regular_file import IrregularFileError
+from loadgen.progress_bar import ProgressBar
+from loadgen.report import numbers
+from loadgen.report.table import select, terminal_table
 from serving.config.model import folder_name
 from serving.errors import ConfigError, ModelError
 from serving.gateway.api.tokenizer import read_json
@@ -19,14 +25,95 @@ from serving.model.checkpoint import Checkpoint, Int8Weight
 from serving.model.checkpoint_writer import CheckpointWriter, refuse_used
 from serving.model.config import read_architecture
 from serving.model.loader import open_checkpoint
+from serving.model.quantization import INT8_ACTIVATIONS, INT8_FORMAT, INT8_METHOD, INT8_WEIGHTS
 from serving.model.tensors import block_tensors, mtp_optional, mtp_tensors
-from serving.tools.quantize.quantize_report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
+from serving.model.weight_files import INDEX
+from serving.regular_file import check_regular
+from serving.terminal import endings_as_interrupt, table_console, write_file
+from serving.tools.quantize.quantize_report import (
+    RANDOM_NOTE,
+    QuantizationReport,
+    TrialResult,
+    accuracy_table,
+    as_json,
+    as_markdown,
+    class_errors,
+)
 from serving.tools.quantize.quantize_settings import Settings
 from serving.tools.quantize.stream import CalibrationText, LayerRunner, read_text
-from serving.tools.quantize.structure import block_structure, draft_structure
+from serving.tools.quantize.structure import block_structure, draft_structure, ignore_patterns
 from serving.tools.quantize.tensors_in_memory import Tensors, read_tensors
 from serving.tools.quantize.trial import HEAD, LAST_NORM, DraftLayer, Original, Trial, measure
-from serving.tools.quantize.writer import companions, quantised_config, stored_as
+
+# Form of the quantised checkpoint: its configuration, floating-point tensors, and companion files.
+
+logger = logging.getLogger(__name__)
+
+_ROUTER = ".mlp.gate.weight"
+_COPIED_SUFFIXES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
+_COPIED_PREFIXES = ("LICENSE", "NOTICE", "tokenization_", "configuration_", "modeling_")
+
+
+def companions(source: Path) -> Iterator[Path]:
+    """Files of a checkpoint folder that a quantised one has too: tokenizer, template, licence.
+
+    Effects: logs files that are skipped because they are no regular file of the folder.
+    """
+    for path in sorted(source.iterdir()):
+        if path.is_file() and _is_copied(path.name):
+            try:
+                check_regular(path, within=source)
+            except IrregularFileError as error:
+                logger.warning("not copied: %s", error)
+                continue
+            yield path
+
+
+def quantised_config(raw: Mapping[str, object], kept: frozenset[str], *, untie: bool) -> dict[str, object]:
+    """`config.json` of the quantised model.
+
+    Args:
+        raw: the original's.
+        kept: operator classes that stayed in floating point on request.
+        untie: the head has become a tensor of its own, quantised separately from the embedding.
+    """
+    group = {
+        "targets": ["Linear"],
+        "weights": {**INT8_WEIGHTS, "group_size": None, "block_structure": None, "actorder": None},
+        "input_activations": {**INT8_ACTIVATIONS, "group_size": None, "block_structure": None, "actorder": None},
+        "output_activations": None,
+    }
+    quantization = {
+        "quant_method": INT8_METHOD,
+        "format": INT8_FORMAT,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ignore_patterns(kept),
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+    return {**raw, **({"tie_word_embeddings": False} if untie else {}), "quantization_config": quantization}
+
+
+def stored_as(name: str, given: Tensor | Int8Weight, stored: str, dtype: str) -> Tensor | Int8Weight:
+    """A floating-point tensor in the form that the original checkpoint has it in; routers in float32 (see `folding`).
+
+    Args:
+        name: of the tensor.
+        stored: safetensors' name of that form; one that is none of ours (FP8) becomes the model's `dtype`.
+    """
+    if isinstance(given, Int8Weight) or name.endswith(_ROUTER):
+        return given
+    forms = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+    model = torch.bfloat16 if dtype == "bfloat16" else torch.float32
+    return given.to(forms.get(stored, model))
+
+
+def _is_copied(name: str) -> bool:
+    if name in ("config.json", INDEX) or name.endswith(".safetensors"):
+        return False
+    return name.endswith(_COPIED_SUFFIXES) or name.startswith(_COPIED_PREFIXES)
+
 
 REPORT_PAGE = "quantization.md"
 REPORT_DATA = "quantization.json"
@@ -34,7 +121,7 @@ _EMBED = "model.embed_tokens.weight"
 _CHOSEN = "chosen"
 
 Tell = Callable[[str, int, int], None]
-"""Called with (what is done, parts done, parts in all)."""
+"""Reports progress; called with the name of the phase, parts done and parts in total."""
 
 
 def quantise(model: Path, out: Path, files: Sequence[Path], settings: Settings, tell: Tell) -> QuantizationReport:
@@ -177,3 +264,55 @@ class _Work:
     def _tell(self, what: str) -> None:
         self.tell(what, self._parts_done, self._parts)
         self._parts_done += 1
+
+
+# The same from a terminal: a bar on stderr, the result as tables on stdout.
+
+_COLUMNS = ("", "perplexity", "÷ original", "KL [nat]", "KL median", "top-1", "error")
+"""Columns that fit on a terminal."""
+
+
+def run_on_console(
+    model: Path, out: Path, files: Sequence[Path], settings: Settings, report_file: Path | None, *, quiet: bool
+) -> int:
+    """Quantise and print the result.
+
+    Args:
+        quiet: no progress.
+    Returns: 0.
+    Raises: what `quantise` raises; ConfigError if the report cannot be written.
+    Effects: writes the folder and the report, prints.
+    """
+    with endings_as_interrupt(), ProgressBar("reading", counted=True, quiet=quiet) as bar:
+        report = quantise(
+            model,
+            out,
+            files,
+            settings,
+            lambda what, done, of: bar.update(done, what=what, total=of),
+        )
+    _print(report, out)
+    if report_file is not None:
+        _save(report, report_file)
+    return 0
+
+
+def _save(report: QuantizationReport, path: Path) -> None:
+    text = as_json(report) if path.suffix == ".json" else as_markdown(report)
+    write_file(path, text.encode())
+
+
+def _print(report: QuantizationReport, out: Path) -> None:
+    console = table_console()
+    title = f"{report.model} in INT8, on {report.held_out_tokens:,} held-out tokens"
+    console.print(title, style="bold", markup=False, highlight=False)
+    console.print(terminal_table(select(accuracy_table(report), *_COLUMNS), console.width))
+    if report.random_text:
+        console.print(RANDOM_NOTE)
+    least = [min(seen.values()) for seen in report.expert_rows.values()]
+    if least:
+        console.print(f"The expert with the least calibration text saw {min(least):,} rows.")
+    size = f"{numbers.size(report.bytes_before)} -> {numbers.size(report.bytes_after)}"
+    console.print(
+        f"{size} in {numbers.duration(report.elapsed_s)}: {out} (report: {out / REPORT_PAGE})", soft_wrap=True
+    )

@@ -25,7 +25,6 @@ class TensorTable:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all tensors."""
         return frozenset(self._tensors)
 
     def tensor(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -5,11 +5,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from serving.values.pool_kinds import ENGINE_POOLS
 from serving.virtual.result import FaultRecord, InstanceTotals, SimResult, SimulatedPoint
 
 SECONDS_PER_HOUR = 3600.0
-POOL_ORDER = ("prefill", "decode", "aggregated")
-"""First pools of every table; other pools follow by name."""
 PLANES = ("ub", "rdma", "vpc")
 
 
@@ -69,7 +68,7 @@ class FaultSummary:
 def pool_summaries(result: SimResult) -> list[PoolSummary]:
     """Sum up every pool."""
     names = {instance.pool for instance in result.instances}
-    ordered = [name for name in POOL_ORDER if name in names] + sorted(names.difference(POOL_ORDER))
+    ordered = [name for name in ENGINE_POOLS if name in names] + sorted(names.difference(ENGINE_POOLS))
     return [_pool(name, [one for one in result.instances if one.pool == name], result.totals.end_s) for name in ordered]
 
 

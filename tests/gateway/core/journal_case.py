@@ -48,7 +48,7 @@ def at_prefill(max_attempts: int = 3) -> SequenceJournal:
 
 def handed_off(max_attempts: int = 3) -> SequenceJournal:
     journal = at_prefill(max_attempts)
-    commands = journal.on_news(Prefilled(Tokens(sid(1), 0, (11,), (), LP, 2), ticket()))
+    commands = journal.on_instance_event(Prefilled(Tokens(sid(1), 0, (11,), (), LP, 2), ticket()))
     assert commands == (Tokens(sid(1), 0, (11,), (), LP, 2), NeedDecode(ticket()))
     return journal
 
@@ -64,5 +64,5 @@ def moving(max_attempts: int = 3) -> SequenceJournal:
 
 def decoding(max_attempts: int = 3) -> SequenceJournal:
     journal = moving(max_attempts)
-    assert journal.on_news(Adopted(sid(2), "t1")) == (Send(P0, Release("t1")),)
+    assert journal.on_instance_event(Adopted(sid(2), "t1")) == (Send(P0, Release("t1")),)
     return journal

@@ -15,9 +15,9 @@ from serving.gateway.core.gateway_admission import (
     GRACE_S,
     AdmissionDecision,
     AdmissionLimits,
-    Promise,
     QueuedRequest,
-    RetryPromises,
+    Reservation,
+    RetryReservations,
 )
 from serving.values.throughput import MAX_RETRY_S
 
@@ -348,10 +348,10 @@ def test_a_number_waits_once() -> None:
 
 
 def test_ledgers_that_do_not_agree_are_found() -> None:
-    lines, promises = FairLines(), RetryPromises(8)
+    lines, reservations = FairLines(), RetryReservations(8)
     lines.add(asks(1))
-    assert promises.book(1, Promise(9.0, 10))
-    for ledger, name in ((lines, "tokens"), (promises, "requests"), (promises, "tokens")):
+    assert reservations.book(1, Reservation(9.0, 10))
+    for ledger, name in ((lines, "tokens"), (reservations, "requests"), (reservations, "tokens")):
         right = getattr(ledger, name)
         ledger.check()
         setattr(ledger, name, right + 1)
@@ -374,14 +374,14 @@ def test_those_who_left_are_cleared_away() -> None:
 
 
 def test_promises_are_claimed_in_the_order_in_which_they_are_due() -> None:
-    promises = RetryPromises(8)
-    assert promises.book(1, Promise(9.0, 10))
-    assert promises.book(1, Promise(5.0, 20))
-    assert not promises.claim(1, 4.5)
-    assert not promises.claim(2, 5.0)
-    assert promises.claim(1, 5.0)
-    promises.check()
-    assert (promises.requests, promises.tokens) == promises.of("") == (1, 10)
-    promises.expire(9.0 + GRACE_S + 0.1)
-    promises.check()
-    assert (promises.requests, promises.tokens) == promises.of("") == (0, 0)
+    reservations = RetryReservations(8)
+    assert reservations.book(1, Reservation(9.0, 10))
+    assert reservations.book(1, Reservation(5.0, 20))
+    assert not reservations.claim(1, 4.5)
+    assert not reservations.claim(2, 5.0)
+    assert reservations.claim(1, 5.0)
+    reservations.check()
+    assert (reservations.requests, reservations.tokens) == reservations.of("") == (1, 10)
+    reservations.expire(9.0 + GRACE_S + 0.1)
+    reservations.check()
+    assert (reservations.requests, reservations.tokens) == reservations.of("") == (0, 0)

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from serving.errors import LedgerError
 from serving.gateway.core import events as e
-from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSeats
+from serving.gateway.core.concurrency import ConcurrencyLedger, PoolSlots
 from serving.gateway.core.gateway_admission import AdmissionLimits, QueuedRequest
 from serving.ids import ReplicaId
 from serving.values.orders import Add
 from tests.gateway.core.bench import IDLE, GatewayBench, ended, job
 
 SHARED = AdmissionLimits(512, 1_000_000, 256, shared=True)
-POOLS = PoolSeats(64, 1024, 512, 100_000, 100_000, apart=False)
+POOLS = PoolSlots(64, 1024, 512, 100_000, 100_000, apart=False)
 
 
 def status(sequences: int = 64, step_tokens: int = 512, **changes: Any) -> Any:
@@ -55,13 +55,13 @@ def work_off(made: GatewayBench, replica: ReplicaId) -> None:
             {"a": 12, "blocks_free": 60, "max_tokens": 20},
         ),
         ("one key has all that is configured", {"a": 200, "shared": False}),
-        ("instances that do not tell", {"a": 200, "seats": 0}),
+        ("instances that do not tell", {"a": 200, "slots": 0}),
     ],
 )
 def test_a_flood_gets_what_the_instances_can_run(what: str, sent: dict[str, Any]) -> None:
     told = {name: sent[name] for name in ("gateways", "blocks_free") if name in sent}
     limits = replace(SHARED, shared=sent.get("shared", True), max_running_sequences=200)
-    made = bench("aggregated", limits=limits, sequences=sent.get("seats", 64), **told)
+    made = bench("aggregated", limits=limits, sequences=sent.get("slots", 64), **told)
     fields = {"sequences": sent.get("sequences", 1), "max_tokens": sent.get("max_tokens", 4)}
     flood(made, "a", 220, prompt=(5,) * sent.get("prompt", 1), **fields)
     assert len(made.sent[ReplicaId("aggregated#0")]) == sent["a"] * fields["sequences"], what
@@ -132,15 +132,15 @@ def test_as_many_as_have_their_prompts_computed_in_the_mean_are_let_in_beyond_th
     ledger, apart = ConcurrencyLedger(), replace(POOLS, apart=True)
     for number in range(20):
         ledger.start(f"s{number}", "a", 100, 50, 0.0)
-    ledger.look(apart, 20, 0.5)
+    ledger.update(apart, 20, 0.5)
     assert ledger.most == 64, "a burst is none"
-    ledger.look(apart, 20, 100.0)
+    ledger.update(apart, 20, 100.0)
     assert ledger.most == 64 + 19
-    ledger.look(POOLS, 20, 100.0)
+    ledger.update(POOLS, 20, 100.0)
     assert ledger.most == 64, "who computes its own prompts has a seat meanwhile"
     for number in range(20):
         ledger.computed(f"s{number}", 0, 100.0)
-    ledger.look(apart, 20, 200.0)
+    ledger.update(apart, 20, 200.0)
     assert ledger.most == 64
     for number in range(20):
         ledger.placed(f"s{number}")
@@ -157,7 +157,7 @@ def test_cached_prompts_are_no_work() -> None:
             ledger.computed(f"w{number}", 490, 0.1)
             ledger.ended(f"w{number}", 1.0)
         for running in range(10):
-            ledger.look(POOLS, running, 1.0)
+            ledger.update(POOLS, running, 1.0)
             assert ledger.held(one) is (running > 4 and not warm)
             ledger.start(f"{warm}{running}", "a", 500, 50, 0.0)
         for running in range(10):

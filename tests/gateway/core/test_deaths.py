@@ -127,7 +127,7 @@ class World:
             assert name is not None
             told = len(self.journals[number].output)
             news = Tokens(name, told, (7, 8), finish_reason=FinishReason.STOP)
-            self.carry_out(number, self.journals[number].on_news(news))
+            self.carry_out(number, self.journals[number].on_instance_event(news))
 
 
 @given(

@@ -194,7 +194,7 @@ def test_a_choice_that_has_ended_holds_no_place_and_no_room_until_the_others_end
     assert bench.core.routes.promised(decode) == 0
 
 
-@pytest.mark.parametrize("met", ["start", "on_news", "instance_lost"])
+@pytest.mark.parametrize("met", ["start", "on_instance_event", "instance_lost"])
 def test_a_bug_that_a_job_meets_ends_that_job_alone(met: str) -> None:
     """Its request stayed open for its whole time limit, and a later request got the failure."""
     bench = GatewayBench("aggregated")
@@ -209,7 +209,7 @@ def test_a_bug_that_a_job_meets_ends_that_job_alone(met: str) -> None:
         broken, other = bench.submit(job(prompt=(9,))), bench.submit(job())
         replica = bench.up("aggregated")
         bench.look_at(101.0)
-        if met == "on_news":
+        if met == "on_instance_event":
             for order in list(bench.sent[replica]):
                 assert isinstance(order, Add)
                 bench.say(replica, Tokens(order.spec.sequence_id, 0, (7,), cached_tokens=0))

@@ -161,7 +161,7 @@ def test_what_keys_that_share_are_told_is_true_too() -> None:
 
 
 def test_a_drain_rate_begins_with_littles_law_and_then_is_measured() -> None:
-    rate = DrainRate(seats=10)
+    rate = DrainRate(slots=10)
     assert (rate.requests_per_s, rate.tokens_per_s, rate.measured) == (0.0, 0.0, False)
     rate.started(1, 100, queued=False)
     rate.finished(5.0)
@@ -176,7 +176,7 @@ def test_a_drain_rate_begins_with_littles_law_and_then_is_measured() -> None:
 
 
 def test_requests_of_several_sequences_take_several_seats() -> None:
-    rate = DrainRate(seats=8)
+    rate = DrainRate(slots=8)
     for _ in range(200):
         rate.started(4, 10, queued=False)
     rate.finished(2.0)

@@ -53,12 +53,12 @@ def disaggregated() -> t.RequestTimes:
     choice = builder.choice(0)
     choice.sent(1.5, "prefill#a", "n0", handoff=False)
     legs = (Leg(QUEUE, 0.1), Leg(POOL_GET, 0.2, nbytes=4096), Leg(PREFILL, 0.5, 100, 0, 0.05), Leg(WAIT, 0.1))
-    choice.told(VisitTimes(SequenceId("r/0@1"), legs), "")
-    choice.told(VisitTimes(SequenceId("r/0@1"), (Leg(CHECKSUMS, 0.05),)), "")
+    choice.add_visit(VisitTimes(SequenceId("r/0@1"), legs), "")
+    choice.add_visit(VisitTimes(SequenceId("r/0@1"), (Leg(CHECKSUMS, 0.05),)), "")
     choice.news(2.5, 1, None)
     choice.sent(2.6, "decode#b", "n1", handoff=True)
     pull = (Leg(HANDOFF, 0.3, nbytes=1 << 20), Leg(DECODE, 0.1, 1))
-    choice.told(VisitTimes(SequenceId("r/0@2"), pull, "prefill#a"), "n0")
+    choice.add_visit(VisitTimes(SequenceId("r/0@2"), pull, "prefill#a"), "n0")
     choice.news(3.1, 1, StepTime(1000.0, 50.0, 0.1, 0.01))
     for step in range(1, 9):
         choice.news(3.1 + step * 0.2, 1, StepTime(1000.0 + step * 0.19, 50.0 + step * 0.15, 0.1, 0.01), last=step == 8)
@@ -91,7 +91,7 @@ def test_durations_that_exceed_their_gap_are_cut_in_proportion() -> None:
     """Clocks of two hosts may run at different speeds."""
     builder = RequestBuilder(job(), 0.0)
     builder.choice(0).sent(1.0, "p", "n0", handoff=False)
-    builder.choice(0).told(VisitTimes(SequenceId("r/0@1"), (Leg(QUEUE, 3.0), Leg(PREFILL, 1.0))), "")
+    builder.choice(0).add_visit(VisitTimes(SequenceId("r/0@1"), (Leg(QUEUE, 3.0), Leg(PREFILL, 1.0))), "")
     builder.choice(0).news(2.0, 1, None, last=True)
     times = builder.times(answered(2.0), 1e9)
     assert_whole(times)
@@ -118,7 +118,7 @@ def test_an_instance_that_is_lost_costs_a_resumption() -> None:
     choice.news(1.0, 1, None)
     choice.news(1.5, 1, None)
     choice.sent(6.5, "q", "n1", handoff=False)
-    choice.told(VisitTimes(SequenceId("r/0@2"), (Leg(PREFILL, 0.5, 4),)), "")
+    choice.add_visit(VisitTimes(SequenceId("r/0@2"), (Leg(PREFILL, 0.5, 4),)), "")
     choice.news(7.0, 1, None, last=True)
     times = builder.times(answered(7.0), 1e9)
     assert_whole(times)
@@ -196,7 +196,7 @@ LEGS = st.lists(st.builds(Leg, KINDS, SECONDS), max_size=4)
 STEPS = st.none() | st.builds(StepTime, st.floats(-1e6, 1e6), SECONDS, SECONDS)
 EVENTS = st.one_of(
     st.tuples(st.just("sent"), st.sampled_from("abc"), st.booleans()),
-    st.tuples(st.just("told"), LEGS, st.none()),
+    st.tuples(st.just("add_visit"), LEGS, st.none()),
     st.tuples(st.just("news"), st.integers(0, 3), STEPS),
 )
 
@@ -212,8 +212,8 @@ def test_parts_sum_to_the_whole_whatever_happens(
         choice = builder.choice(index)
         if what == "sent":
             choice.sent(now, str(one), "n0", handoff=bool(other))
-        elif what == "told":
-            choice.told(VisitTimes(SequenceId("r/0@1"), tuple(one)), "n0")  # type: ignore[arg-type]
+        elif what == "add_visit":
+            choice.add_visit(VisitTimes(SequenceId("r/0@1"), tuple(one)), "n0")  # type: ignore[arg-type]
         else:
             choice.news(now, one, other)  # type: ignore[arg-type]
     builder.over(now + over)

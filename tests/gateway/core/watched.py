@@ -4,7 +4,7 @@ import math
 from collections import deque
 
 from serving.gateway.core import events as e
-from serving.gateway.core.gateway import LOOK_PERIOD_S, Gateway
+from serving.gateway.core.gateway import CHECK_PERIOD_S, Gateway
 from serving.gateway.core.gateway_record import noted
 from serving.gateway.core.journal_commands import LATER_S
 from serving.gateway.core.quarantine import TOGETHER_S
@@ -191,7 +191,7 @@ class WatchedGateway:
         for number, client in self.alive().items():
             assert client.deadline > self.now
             patience_s = (
-                self.core.settings.role_wait_s + 2 * LOOK_PERIOD_S + (TRIAL_S if self.suspected(number) else 0.0)
+                self.core.settings.role_wait_s + 2 * CHECK_PERIOD_S + (TRIAL_S if self.suspected(number) else 0.0)
             )
             waits = self.now - max(self.empty_since, client.submitted)
             assert client.begun or waits <= patience_s, "nobody is there, and nobody came"

@@ -11,7 +11,7 @@ from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.traffic_report import TrafficReporter
 from serving.telemetry.metrics import GatewayMetrics
 from serving.values.signals import Traffic
-from serving.values.traffic import BoardNews, GatewayReport
+from serving.values.traffic import BoardReply, GatewayReport
 
 
 class Gateway:
@@ -25,8 +25,8 @@ class Gateway:
     def report(self, now: float) -> GatewayReport:
         return GatewayReport("g", Traffic(), 0, (), ())
 
-    def hear(self, news: BoardNews) -> None:
-        self.targets.update(news.targets)
+    def on_reply(self, reply: BoardReply) -> None:
+        self.targets.update(reply.targets)
 
     def unheard(self, now: float) -> None:
         self.silences += 1
@@ -42,13 +42,13 @@ class Board:
         self.heard: list[bool] = []
         self.enough = asyncio.Event()
 
-    async def report(self, report: GatewayReport) -> BoardNews:
+    async def report(self, report: GatewayReport) -> BoardReply:
         self.heard.append(report.known)
         if len(self.heard) == 1:
             raise TimeoutError
         if len(self.heard) == 4:
             self.enough.set()
-        return BoardNews({"decode": len(self.heard)})
+        return BoardReply({"decode": len(self.heard)})
 
 
 def test_only_what_has_arrived_makes_a_gateway_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Attention and experts on different dies: xDeepServe's iteration, its bottleneck, and the contents of each die."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware.cost import CostModel, DecodeLoad, load_device, mtp_tokens_per_step
-from hardware.cost.disaggregated import ApartDecodeStep, DisaggregatedStep
+from hardware.cost.disaggregated import ApartDecodeStep, DisaggregatedStep, SessionTurns, session_timeline
+from hardware.cost.exchange import hop_s
 from hardware.cost.parallelism import Parallelism, domains_of
 from hardware.cost.published_other import XDEEPSERVE_ROWS, experts_apart
 from hardware.cost.trust import decode_trust, expected
@@ -40,12 +42,38 @@ def test_the_published_formula_and_who_sets_its_pace(model: CostModel) -> None:
     step = measured(model)
     assert step.total_s == pytest.approx(92.9e-3, rel=0.002)
     assert step.tpot_s(mtp_tokens_per_step(1, 0.9)) == pytest.approx(49e-3, rel=0.005)
-    assert step.send_s == pytest.approx(172e-6)
-    assert step.return_s == pytest.approx(193e-6)
     assert measured(model).bound == "attention"
     four = measured(model, domains=4)
     assert four.bound == "experts"
     assert four.total_s > measured(model).total_s
+
+
+@pytest.mark.parametrize("domains", [1, 2, 3, 5])
+@pytest.mark.parametrize("halves", [1, 2])
+@pytest.mark.parametrize("imbalance", [None, 1.9])
+def test_the_closed_form_is_what_sessions_take(domains: int, halves: int, imbalance: float | None) -> None:
+    step = apart(288, domains).decode
+    assert isinstance(step, ApartDecodeStep)
+    stages = step.stages(replace(LOAD, imbalance=imbalance), halves)
+    turns = SessionTurns(domains, halves, step.shape.layers)
+    events = session_timeline(stages.exchange, stages.attention_s, stages.experts_s, turns)
+    assert events == pytest.approx(halves * step.shape.layers * stages.pace_s + stages.last_s, rel=0.015)
+
+
+def test_exchanges_follow_dies_words_and_bytes() -> None:
+    """Published stage times are of the mean die; none of them is an input."""
+    published = {"send_s": 172e-6, "experts_s": 120e-6, "return_s": 193e-6}
+    step = apart(288).decode
+    assert isinstance(step, ApartDecodeStep)
+    mean = step.stages(replace(LOAD, imbalance=1.0), 2)
+    for name, seconds in published.items():
+        assert getattr(mean, name) == pytest.approx(seconds, rel=0.02), name
+    hot = step.stages(replace(LOAD, imbalance=2.0), 2)
+    assert all(getattr(hot, name) > 1.3 * getattr(mean, name) for name in published), "the busiest die sets the pace"
+    assert (hot.bound, hot.exchange.forward > mean.exchange.forward) == ("experts", True)
+    assert hop_s(ASCEND, 0.0) == pytest.approx(2 * 2.1e-6), "two words, one after the other"
+    few = iteration(apart(96, 1), 120, 3072, 320)
+    assert few.exchange.forward == few.exchange.gather == 0.0, "each expert die is a trampoline"
 
 
 def test_the_model_s_own_stages_are_what_the_published_row_is_judged_with(model: CostModel) -> None:

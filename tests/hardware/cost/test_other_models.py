@@ -45,7 +45,7 @@ def test_decode_parts_add_up(model: CostModel, requests: int, context: int, dies
 
 @given(models, st.integers(1, 200_000), contexts, st.sampled_from([2, 16, 32]), st.booleans())
 def test_prefill_parts_cover_the_step(model: CostModel, tokens: int, seen: int, dies: int, halves: bool) -> None:
-    load = PrefillLoad(tokens, tokens * seen, dies, False, halves)
+    load = PrefillLoad(tokens, tokens * seen, dies, None, halves)
     cost = model.prefill_step(load)
     assert 0 < cost.total_s == model.prefill_step_s(load) < math.inf
     assert cost.total_s <= sum(part.time_s for part in cost.parts) * SLACK

@@ -46,5 +46,5 @@ def test_a_table_keeps_its_settings() -> None:
     load = DecodeLoad(40, 40 * 3000, None, 160, 0, False)
     assert single.seconds(40, 40 * 3000) == pytest.approx(MODEL.decode_step_s(load), rel=WITHIN)
     perfect = MODEL.prefill_table(dies=64, perfect_balance=True, microbatch=False)
-    wanted = MODEL.prefill_step_s(PrefillLoad(100_000, 1e8, 64, True, False))
+    wanted = MODEL.prefill_step_s(PrefillLoad(100_000, 1e8, 64, 1.0, False))
     assert perfect.seconds(100_000, 1e8) == pytest.approx(wanted, rel=WITHIN)

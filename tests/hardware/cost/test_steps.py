@@ -28,7 +28,9 @@ decode_loads = st.builds(
     st.sampled_from([True, False, None]),
 )
 prefill_loads = st.builds(
-    lambda tokens, seen, dies, perfect, microbatch: PrefillLoad(tokens, tokens * seen, dies, perfect, microbatch),
+    lambda tokens, seen, dies, perfect, microbatch: PrefillLoad(
+        tokens, tokens * seen, dies, 1.0 if perfect else None, microbatch
+    ),
     st.integers(1, 400_000),
     st.integers(1, 60_000),
     st.sampled_from([16, 32, 64]),
@@ -64,11 +66,11 @@ def test_twice_the_dies_never_make_a_step_much_slower(load: DecodeLoad) -> None:
 @given(models, prefill_loads, st.floats(1.0, 4.0), st.integers(1, 50_000))
 def test_more_prefill_work_is_never_faster(model: CostModel, load: PrefillLoad, factor: float, more: int) -> None:
     """More tokens, longer contexts; balance and overlap do not cost."""
-    plain = replace(load, perfect_balance=False, microbatch=False)
+    plain = replace(load, imbalance=None, microbatch=False)
     for less, larger in (
         (load, replace(load, tokens=load.tokens + more, attended_tokens=load.attended_tokens + more)),
         (load, replace(load, attended_tokens=load.attended_tokens * factor)),
-        (replace(plain, perfect_balance=True), plain),
+        (replace(plain, imbalance=1.0), plain),
         (replace(plain, microbatch=True), plain),
     ):
         assert model.prefill_step_s(less) <= model.prefill_step_s(larger) * SLACK

@@ -38,7 +38,7 @@ def test_the_reason_says_what_was_compared() -> None:
     balance.add(0, 5)
     assert "0 KV blocks" in balance.choose().reason
     balance.add(1, 7)
-    assert "no group has a free seat" in balance.choose().reason
+    assert "no group has a free slot" in balance.choose().reason
 
 
 def test_what_cannot_be_is_refused() -> None:

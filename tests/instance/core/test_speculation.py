@@ -46,7 +46,7 @@ class Run:
                 while accepted < drafted and self.rng.random() < self.chances[index][accepted]:
                     accepted += 1
                 if drafted:
-                    self.speculation.observe_guesses(self.seen[index], drafted, accepted)
+                    self.speculation.observe_drafts(self.seen[index], drafted, accepted)
                 self.tokens += 1 + accepted
             guesses = 0.5 * (verified + sum(wanted)) / len(self.seen)
             elapsed_s = 0.01 * (1 + self.share(len(self.choices)) * guesses) * (1 + 0.02 * self.rng.random())
@@ -149,11 +149,11 @@ def test_acceptance_counts_a_guess_only_behind_right_ones() -> None:
 def test_a_newcomer_is_like_all_others_until_it_differs() -> None:
     speculation = Speculation(2)
     for _ in range(2000):
-        speculation.observe_guesses(speculation.newcomer(), 2, 1)
+        speculation.observe_drafts(speculation.newcomer(), 2, 1)
     newcomer = speculation.newcomer()
     assert newcomer.gains == pytest.approx((1.0, 0.0), abs=0.01)
     for _ in range(40):
-        speculation.observe_guesses(newcomer, 2, 0)
+        speculation.observe_drafts(newcomer, 2, 0)
     assert newcomer.gains[0] < 0.25
     newcomer.doubt()
     assert newcomer.gains[0] > 0.25

@@ -108,7 +108,7 @@ class ShelfMachine(RuleBasedStateMachine):
         for entry in reversed(entries):
             shelf.use(entry, self.now)
             shelf.lend(entry)
-        assert [entry.told(0) for entry in entries] == found
+        assert [entry.as_found(0) for entry in entries] == found
         if bring and found:
             self.told.promote([one.version for one in found], self.client, self.now)
             shelf.bring(entries, self.now)

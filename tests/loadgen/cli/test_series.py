@@ -16,8 +16,7 @@ from loadgen.cli.bench import Bench, open_bench
 from loadgen.cli.build_load import LoadSchedule
 from loadgen.cli.main import main
 from loadgen.cli.one_run import Measured, run_once
-from loadgen.cli.run_command import add_flags
-from loadgen.cli.search import _Backlog
+from loadgen.cli.run_command import _Backlog, add_flags
 from loadgen.driver.progress import Progress
 from loadgen.errors import INTERRUPTED, WorkerLost
 from loadgen.run_folder import read_sweep
@@ -161,7 +160,7 @@ def test_a_search_begins_from_a_short_run_and_says_how_long_it_takes(
 def test_limits_that_nothing_keeps_end_the_search_below_a_sixteenth(
     server: BlastServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.cli.search._OCTAVES_DOWN", 1)
+    monkeypatch.setattr("loadgen.cli.run_command._OCTAVES_DOWN", 1)
     text = said(server, capsys, "--find-max", "rate", "--slo", "ttft=1us", "--duration", "100ms")
     values = [float(value) for value in re.findall(r"Probe \d+: ([\d.]+) requests/s,", text)]
     assert len(values) == 2

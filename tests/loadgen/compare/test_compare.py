@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 from loadgen.cli.main import main
-from loadgen.compare.charts import change_chart
 from loadgen.compare.comparison import ComparedFigure, ComparisonVerdict, Method, RunComparison, verdict_of
 from loadgen.compare.pairs import compare_paths
-from loadgen.compare.report import WIDTH, comparison_page, comparisons_json, print_comparisons
+from loadgen.compare.report import WIDTH, change_chart, comparison_page, comparisons_json, print_comparisons
 from loadgen.errors import TraceFormatError, UsageError
 from loadgen.record import RequestRecord
 from loadgen.report.chart import BarChart, LineChart

@@ -22,7 +22,7 @@ from loadgen.run_report.run_charts import (
     prompt_length_chart,
     time_charts,
 )
-from loadgen.run_report.server_charts import main_server_charts, other_server_charts
+from loadgen.run_report.run_page import main_server_charts, other_server_charts
 from loadgen.run_report.sweep_charts import sweep_charts, sweep_warnings
 from loadgen.run_report.waterfall import thin, waterfall_chart
 from loadgen.server.series import ServerSeries

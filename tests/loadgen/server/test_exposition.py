@@ -11,8 +11,8 @@ from loadgen.errors import OutputError, TraceFormatError, UsageError
 from loadgen.server.series import (
     HIT_SHARE,
     MOST_NAMES,
-    MetricsLook,
     MetricsPage,
+    MetricsScrape,
     ServerSeries,
     npus,
     parse,
@@ -95,12 +95,12 @@ PROMPTS, QUERIES, HITS = (
     f"vllm:{name}_total" for name in ("prompt_tokens", "prefix_cache_queries", "prefix_cache_hits")
 )
 LOOKS = [
-    MetricsLook(99.0, MetricsPage({RUNNING: 0.0}, {PROMPTS: 1000.0, QUERIES: 1000.0}, {QUEUE: 4.0}, {QUEUE: 10.0})),
+    MetricsScrape(99.0, MetricsPage({RUNNING: 0.0}, {PROMPTS: 1000.0, QUERIES: 1000.0}, {QUEUE: 4.0}, {QUEUE: 10.0})),
     # Hits appear with their first event.
-    MetricsLook(
+    MetricsScrape(
         101.0, MetricsPage({RUNNING: 5.0}, {PROMPTS: 1500.0, QUERIES: 1500.0, HITS: 100.0}, {QUEUE: 7.0}, {QUEUE: 16.0})
     ),
-    MetricsLook(102.0, MetricsPage({}, {PROMPTS: 1500.0, QUERIES: 1500.0, HITS: 100.0}, {QUEUE: 7.0}, {QUEUE: 16.0})),
+    MetricsScrape(102.0, MetricsPage({}, {PROMPTS: 1500.0, QUERIES: 1500.0, HITS: 100.0}, {QUEUE: 7.0}, {QUEUE: 16.0})),
 ]
 
 
@@ -116,8 +116,8 @@ def test_columns_and_gaps() -> None:
         HIT_SHARE: [None, 0.2, None],
     }
 
-    before = MetricsLook(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
-    after = MetricsLook(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
+    before = MetricsScrape(0.0, MetricsPage({}, {"vllm:prompt_tokens_total": 900.0}, {QUEUE: 9.0}, {QUEUE: 3.0}))
+    after = MetricsScrape(1.0, MetricsPage({}, {"vllm:prompt_tokens_total": 10.0}, {QUEUE: 1.0}, {QUEUE: 1.0}))
     assert series_of([before, after], 0.0).values == {
         "vllm:prompt_tokens_per_s": [None, None],
         f"{QUEUE}_mean": [None, None],

@@ -79,7 +79,7 @@ def test_looks_go_on_in_between(server: SmallServer, started: Start) -> None:
 
 def test_the_store_is_bounded_and_keeps_the_first_look(server: SmallServer, started: Start) -> None:
     server.routes["/metrics"] = counting()
-    scraper = started(interval_s=0.001, most_looks=8)
+    scraper = started(interval_s=0.001, most_scrapes=8)
     wait_until(lambda: len(server.seen) >= 20)
     scraper.stop()
     running = scraper.series(0.0).values["vllm:num_requests_running"]

@@ -10,7 +10,7 @@ from serving.scaling.core.fleet_values import (
     Decided,
     FleetEffect,
     FleetEvent,
-    FleetLooked,
+    FleetPolled,
     SetTarget,
     TargetAccepted,
     TargetUnanswered,
@@ -62,7 +62,7 @@ class FleetCase:
     def look(self, later_s: float = 0.0) -> None:
         """Show it the cluster as it is so much later."""
         self.cluster.now += later_s
-        self.tell(FleetLooked(replace(self.cluster.sight, at=self.cluster.now)))
+        self.tell(FleetPolled(replace(self.cluster.snapshot, at=self.cluster.now)))
 
     def apply(self, *targets: PoolTarget) -> None:
         """A scaler decides."""

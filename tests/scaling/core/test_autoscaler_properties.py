@@ -148,11 +148,11 @@ def test_the_same_signals_give_the_same_decisions(looks: list[ScalingSignals], p
 
 
 def wanted(demand: Demand, target: int) -> int:
-    mind = PoolPlanner(0.7, 20.0)
+    planner = PoolPlanner(0.7, 20.0)
     pool, answers = prefill(target), []
     for now in (0.0, 15.0, 30.0):
-        mind.outlook(now, pool, 5.0)
-        answers.append(mind.wanted(now, pool, demand).target)
+        planner.outlook(now, pool, 5.0)
+        answers.append(planner.wanted(now, pool, demand).target)
     return answers[-1]
 
 

@@ -19,31 +19,31 @@ def test_time_per_token_grows_with_the_batch() -> None:
     ability = DecodeAbility()
     for batch in (4, 8, 12):
         ability.see(batch, line(batch), 1.0)
-    promise_s = 0.05
-    assert ability.most(promise_s, 64) == pytest.approx((promise_s / TPOT_SPREAD - FLOOR_S) / EACH_S)
-    assert ability.most(promise_s, 32) == 32, "no more than it may hold"
+    tpot_slo_s = 0.05
+    assert ability.most(tpot_slo_s, 64) == pytest.approx((tpot_slo_s / TPOT_SPREAD - FLOOR_S) / EACH_S)
+    assert ability.most(tpot_slo_s, 32) == 32, "no more than it may hold"
     assert ability.most(0.001, 64) == pytest.approx(FEWER * 8, rel=0.02), "with half of them it is judged anew"
     lone = DecodeAbility()
     lone.see(1, 0.02, 1.0)
     assert lone.most(0.001, 64) == 1, "one sequence must be possible"
 
 
-@pytest.mark.parametrize(("promise_s", "most"), [(0.05, 64), (0.01 * TPOT_SPREAD, 8)])
-def test_one_batch_size_says_only_whether_the_promise_holds(promise_s: float, most: float) -> None:
+@pytest.mark.parametrize(("tpot_slo_s", "most"), [(0.05, 64), (0.01 * TPOT_SPREAD, 8)])
+def test_one_batch_size_says_only_whether_the_promise_holds(tpot_slo_s: float, most: float) -> None:
     ability = DecodeAbility()
     for _ in range(4):
         ability.see(16, 0.02, 1.0)
-    assert ability.most(promise_s, 64) == pytest.approx(most)
+    assert ability.most(tpot_slo_s, 64) == pytest.approx(most)
 
 
 def test_longer_contexts_lower_what_fits_and_leave_the_slope() -> None:
     """Small batches of slow traffic must not look like a TPOT that does not grow with the batch."""
     ability = DecodeAbility()
-    promise_s = line(200, 0.05) * TPOT_SPREAD
+    tpot_slo_s = line(200, 0.05) * TPOT_SPREAD
     for second in range(4 * 3600):
         night = min(1.0, max(0.0, second / 7200 - 0.5))  # two hours for half the sequences, as slow as before
         batch = 180 - 80 * night + (20 if second % 600 < 300 else -20)
         ability.see(batch, line(batch, 0.05 + 0.08 * night), 1.0)
         if second == 3600:
-            assert ability.most(promise_s, 1000) == pytest.approx(200, rel=0.01)
-    assert ability.most(promise_s, 1000) == pytest.approx(120, rel=0.03)
+            assert ability.most(tpot_slo_s, 1000) == pytest.approx(200, rel=0.01)
+    assert ability.most(tpot_slo_s, 1000) == pytest.approx(120, rel=0.03)

@@ -97,5 +97,5 @@ def test_the_end_of_one_whose_lease_has_passed_changes_nothing(cluster: FakeClus
 
 def test_what_is_no_pool_keeps_its_target_too(cluster: FakeCluster) -> None:
     case = FleetCase(cluster)
-    cluster.sight = replace(cluster.sight, others={"gateway": deployment(3)})
+    cluster.snapshot = replace(cluster.snapshot, others={"gateway": deployment(3)})
     assert deploy(case)["gateway"] == 3

@@ -12,7 +12,7 @@ from serving.cluster.gcs_store import KeptValues
 from serving.errors import LedgerError
 from serving.scaling.core.decision import PoolTarget, ScaleKind
 from serving.scaling.core.fleet import ScalingFleet
-from serving.scaling.core.fleet_values import Decided, FleetLooked, TargetAccepted, TargetUnanswered
+from serving.scaling.core.fleet_values import Decided, FleetPolled, TargetAccepted, TargetUnanswered
 from serving.scaling.core.signals import sizes_of
 from serving.values.scaling_operations import HoldPool, ReleasePool, ScaleAnswer, ScalePool, ScaleRefusal
 from tests.scaling.core.fleet_case import FleetCase, wanted
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused_with_the_number_that_would(cluster: FakeCl
 def test_fewer_of_too_many_is_always_possible(cluster: FakeCluster) -> None:
     case = FleetCase(cluster)
     case.scale("decode", 3)
-    cluster.sight = replace(cluster.sight, nodes=cluster.sight.nodes[:1])  # a node is lost
+    cluster.snapshot = replace(cluster.snapshot, nodes=cluster.snapshot.nodes[:1])  # a node is lost
     case.look()
     assert isinstance(case.scale("decode", 2), ScaleAnswer)
 
@@ -95,14 +95,14 @@ def test_nonsense_is_refused(cluster: FakeCluster, pool: str, replicas: int, hol
 
 
 def test_a_pool_that_is_not_there_yet(cluster: FakeCluster) -> None:
-    cluster.sight = replace(cluster.sight, deployments={})
+    cluster.snapshot = replace(cluster.snapshot, deployments={})
     refusal = FleetCase(cluster).scale("decode", 2)
     assert isinstance(refusal, ScaleRefusal)
     assert "not deployed yet" in refusal.message
 
 
 def test_rays_own_route_may_scale_what_is_no_pool(cluster: FakeCluster) -> None:
-    cluster.sight = replace(cluster.sight, others={"gateway": deployment(1)})
+    cluster.snapshot = replace(cluster.snapshot, others={"gateway": deployment(1)})
     case = FleetCase(cluster)
     assert isinstance(case.scale("gateway", 2, None, "rest"), ScaleAnswer)
     assert cluster.calls == [("gateway", 2)]
@@ -219,14 +219,14 @@ def test_a_decision_upon_another_target_is_too_late(cluster: FakeCluster) -> Non
 
 
 def test_looks_are_due_sooner_while_replicas_come_or_go(cluster: FakeCluster) -> None:
-    periods = [ScalingFleet(config().autoscaler, sizes_of(config())).look_period_s]
+    periods = [ScalingFleet(config().autoscaler, sizes_of(config())).poll_period_s]
     case = FleetCase(cluster)
-    periods.append(case.fleet.look_period_s)
+    periods.append(case.fleet.poll_period_s)
     case.scale("decode", 2)
-    periods.append(case.fleet.look_period_s)
+    periods.append(case.fleet.poll_period_s)
     cluster.place("decode", replica("d1"), replica("d2"), replica("d0", "b", DRAINING))
     case.look()
-    periods.append(case.fleet.look_period_s)
+    periods.append(case.fleet.poll_period_s)
     assert periods == [0.3, 1.0, 0.3, 0.3], "before the first look; at rest; one starts; one leaves"
 
 
@@ -277,12 +277,12 @@ class FleetMachine(RuleBasedStateMachine):
 
     @rule(later_s=st.sampled_from([0.3, 1.0, 6.0]), hosts=st.integers(1, 3))
     def look(self, later_s: float, hosts: int) -> None:
-        self.cluster.sight = replace(self.cluster.sight, nodes=nodes(hosts))
+        self.cluster.snapshot = replace(self.cluster.snapshot, nodes=nodes(hosts))
         self.case.look(later_s)
 
     @rule(pool=POOLS, by=st.integers(-2, 3))
     def decide(self, pool: str, by: int) -> None:
-        before = self.cluster.sight.deployments[pool].target
+        before = self.cluster.snapshot.deployments[pool].target
         held, calls = self.case.held(pool), len(self.cluster.calls)
         self.case.apply(PoolTarget(pool, before, max(0, before + by), ScaleKind.BURST, "because"))
         assert held is None or len(self.cluster.calls) == calls
@@ -290,12 +290,12 @@ class FleetMachine(RuleBasedStateMachine):
     @rule(pool=POOLS, replicas=st.integers(0, 9), hold_s=st.sampled_from([None, 0.0, 4.0]))
     def scale(self, pool: str, replicas: int, hold_s: float | None) -> None:
         refused = any(isinstance(one, ScaleRefusal) for one in self.case.tell(ScalePool(pool, replicas, hold_s, "cli")))
-        assert not refused or self.cluster.sight.deployments[pool].target != replicas
+        assert not refused or self.cluster.snapshot.deployments[pool].target != replicas
 
     @rule(pool=POOLS, replicas=st.integers(0, 30))
     def set_past(self, pool: str, replicas: int) -> None:
         self.cluster.set_past_the_board(pool, replicas)
-        self.case.tell(FleetLooked(replace(self.cluster.sight, at=self.cluster.now)))
+        self.case.tell(FleetPolled(replace(self.cluster.snapshot, at=self.cluster.now)))
 
     @rule()
     def turn_deaf_or_hear(self) -> None:
@@ -305,9 +305,9 @@ class FleetMachine(RuleBasedStateMachine):
     @invariant()
     def targets_are_those_that_were_set_or_seen(self) -> None:
         self.case.look()
-        known = self.case.fleet.sight.deployments
+        known = self.case.fleet.snapshot.deployments
         assert {pool: seen.target for pool, seen in known.items()} == {
-            pool: seen.target for pool, seen in self.cluster.sight.deployments.items()
+            pool: seen.target for pool, seen in self.cluster.snapshot.deployments.items()
         }
         chains = [[one for one in reversed(self.case.entries) if one.pool == pool] for pool in known]
         for chain in chains:

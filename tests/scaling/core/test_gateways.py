@@ -5,7 +5,7 @@ import pytest
 from serving.config.scaling import SloConfig
 from serving.scaling.core.gateways import SILENCE_S, WINDOW_S, Gateways
 from serving.values.signals import Traffic
-from serving.values.traffic import BOUNDS_S, BoardNews, GatewayReport, bucket_of
+from serving.values.traffic import BOUNDS_S, BoardReply, GatewayReport, bucket_of
 
 EMPTY = (0,) * (len(BOUNDS_S) + 1)
 SLO = SloConfig()
@@ -33,11 +33,11 @@ def test_gateways_add_up() -> None:
 def test_a_gateway_is_told_of_the_others() -> None:
     gateways = Gateways()
     gateways.report(report("a", 5, queued=1), now=1.0)
-    assert gateways.news("a", {"decode": 2}, 1.0) == BoardNews({"decode": 2})
+    assert gateways.news("a", {"decode": 2}, 1.0) == BoardReply({"decode": 2})
     gateways.report(report("b", 3, queued=2), now=1.0)
     gateways.report(report("c", 4, queued=0), now=1.0)
-    assert gateways.news("a", {}, 1.0) == BoardNews({}, others=2, others_running=1 + 4, others_queued=2)
-    assert gateways.news("a", {}, 1.0 + SILENCE_S) == BoardNews({}), "silent ones are gone"
+    assert gateways.news("a", {}, 1.0) == BoardReply({}, others=2, others_running=1 + 4, others_queued=2)
+    assert gateways.news("a", {}, 1.0 + SILENCE_S) == BoardReply({}), "silent ones are gone"
 
 
 def test_a_gateway_that_is_replaced_leaves_its_totals() -> None:

@@ -15,8 +15,8 @@ MINUTE: dict[str, Any] = {"ttft_p99_s": 0.5, "tpot_p99_s": None}
 def add(history: History, at: float, arrived: int = 0, output: int = 0, pulled: int = 0, **prefill: int) -> None:
     facts: dict[str, Any] = {f"prefix_{name}_tokens_total": value for name, value in prefill.items()}
     members = {"p1": member("p1", "prefill", **facts), "d1": member("d1", "decode", prefix_queries_tokens_total=10_000)}
-    sight = ClusterSnapshot(at, started(), nodes(), members)
-    history.add(sight, Traffic(arrived_tokens=arrived, generated_tokens=output), pulled, MINUTE)
+    snapshot = ClusterSnapshot(at, started(), nodes(), members)
+    history.add(snapshot, Traffic(arrived_tokens=arrived, generated_tokens=output), pulled, MINUTE)
 
 
 def test_a_sample_is_what_came_since_the_one_before() -> None:

@@ -7,14 +7,14 @@ from serving.scaling.core.demand import Outlook
 from serving.scaling.core.pool_planner import FALL, FORGET_S, LEAST, MOST, RISE_PER_S, LoadTarget
 from serving.scaling.core.prompt_work import PromptWork
 from serving.scaling.core.scale_down_backoff import ScaleDownBackoff
-from serving.scaling.core.slo_attribution import MEANT, PromiseWindow, SloAttribution
+from serving.scaling.core.slo_attribution import MEANT, SloAttribution, SloWindow
 from serving.values.signals import PoolSignals, Traffic
 from tests.scaling.core.looks import aggregated, decode, gains, look, needs, prefill
 
 
 def test_a_promise_is_broken_when_chance_cannot_be_it() -> None:
-    watch, seen = PromiseWindow(0.99), []
-    assert PromiseWindow(0.99).share is None
+    watch, seen = SloWindow(0.99), []
+    assert SloWindow(0.99).share is None
     for met, missed in ((5, 4), (91, 0), (900, 0)):
         watch.add(met, missed, 1.0)
         seen.append((watch.answers, watch.broken))
@@ -25,7 +25,7 @@ def test_a_promise_is_broken_when_chance_cannot_be_it() -> None:
 
 
 def test_a_promise_is_judged_by_the_last_minute() -> None:
-    watch = PromiseWindow(0.99)
+    watch = SloWindow(0.99)
     watch.add(0, 50, 1.0)
     assert watch.broken
     for _ in range(60):
@@ -35,7 +35,7 @@ def test_a_promise_is_judged_by_the_last_minute() -> None:
 
 
 def test_a_bad_minute_in_an_hour_that_kept_the_promise_is_no_reason_to_grow() -> None:
-    watch = PromiseWindow(0.99)
+    watch = SloWindow(0.99)
     watch.add(10_000, 0, 600.0)
     watch.clear()
     told = []
@@ -47,47 +47,47 @@ def test_a_bad_minute_in_an_hour_that_kept_the_promise_is_no_reason_to_grow() ->
 
 
 def test_a_lesson_lowers_the_aim_and_is_forgotten() -> None:
-    lesson = LoadTarget(0.7)
-    assert lesson.utilisation == 0.7
-    lesson.learn(0.6)
-    assert lesson.utilisation == pytest.approx(0.57)
-    lesson.learn(0.65)
-    assert lesson.utilisation == pytest.approx(0.5415), "the aim was already lower than this load"
+    load_target = LoadTarget(0.7)
+    assert load_target.utilisation == 0.7
+    load_target.learn(0.6)
+    assert load_target.utilisation == pytest.approx(0.57)
+    load_target.learn(0.65)
+    assert load_target.utilisation == pytest.approx(0.5415), "the aim was already lower than this load"
     for _ in range(20):
-        lesson.learn(0.1)
-    assert lesson.utilisation == pytest.approx(0.7 * LEAST)
-    lesson.forget(FORGET_S)
-    assert lesson.utilisation == pytest.approx(0.7 - 0.7 * (1 - LEAST) / 2.71828, rel=1e-3)
+        load_target.learn(0.1)
+    assert load_target.utilisation == pytest.approx(0.7 * LEAST)
+    load_target.forget(FORGET_S)
+    assert load_target.utilisation == pytest.approx(0.7 - 0.7 * (1 - LEAST) / 2.71828, rel=1e-3)
 
 
 def test_promises_that_are_kept_raise_the_aim_as_long_as_fewer_break_than_may() -> None:
-    lesson = LoadTarget(0.8)
-    lesson.kept(0.8, 0.0, 1800.0)
-    assert lesson.utilisation == pytest.approx(0.8 * (1 + 1800 * RISE_PER_S))
-    risen = lesson.utilisation
-    lesson.kept(0.8, 1.0, 1800.0)
-    assert lesson.utilisation == risen, "just as many as may"
-    lesson.kept(0.5, 0.0, 1800.0)
-    lesson.kept(0.5, 9.0, 1800.0)
-    assert lesson.utilisation == risen, "half empty instances say nothing"
-    lesson.kept(0.84, 1.5, 600.0)
-    assert lesson.utilisation == pytest.approx(risen - 0.8 * 0.5 * 600 * RISE_PER_S)
-    before = lesson.utilisation
-    lesson.kept(0.84, 50.0, 100.0)
-    assert lesson.utilisation == pytest.approx(before - 0.8 * FALL * 100 * RISE_PER_S)
+    load_target = LoadTarget(0.8)
+    load_target.kept(0.8, 0.0, 1800.0)
+    assert load_target.utilisation == pytest.approx(0.8 * (1 + 1800 * RISE_PER_S))
+    risen = load_target.utilisation
+    load_target.kept(0.8, 1.0, 1800.0)
+    assert load_target.utilisation == risen, "just as many as may"
+    load_target.kept(0.5, 0.0, 1800.0)
+    load_target.kept(0.5, 9.0, 1800.0)
+    assert load_target.utilisation == risen, "half empty instances say nothing"
+    load_target.kept(0.84, 1.5, 600.0)
+    assert load_target.utilisation == pytest.approx(risen - 0.8 * 0.5 * 600 * RISE_PER_S)
+    before = load_target.utilisation
+    load_target.kept(0.84, 50.0, 100.0)
+    assert load_target.utilisation == pytest.approx(before - 0.8 * FALL * 100 * RISE_PER_S)
 
 
 def test_the_aim_rises_and_falls_within_bounds() -> None:
-    lesson = LoadTarget(0.8)
+    load_target = LoadTarget(0.8)
     for _ in range(100):
-        lesson.kept(2.0, 0.0, 3600.0)
-    assert lesson.utilisation == pytest.approx(0.8 * MOST)
-    lesson.learn(0.9)
-    assert lesson.utilisation == pytest.approx(0.9 * 0.95), "what broke them counts more than what was kept"
+        load_target.kept(2.0, 0.0, 3600.0)
+    assert load_target.utilisation == pytest.approx(0.8 * MOST)
+    load_target.learn(0.9)
+    assert load_target.utilisation == pytest.approx(0.9 * 0.95), "what broke them counts more than what was kept"
     for _ in range(100):
-        lesson.kept(2.0, 9.0, 3600.0)
-        lesson.forget(3600.0)
-    assert lesson.utilisation == pytest.approx(0.8), "below what is configured only lessons lead"
+        load_target.kept(2.0, 9.0, 3600.0)
+        load_target.forget(3600.0)
+    assert load_target.utilisation == pytest.approx(0.8), "below what is configured only lessons lead"
 
 
 def test_what_is_missed_is_counted_in_parts_of_what_may_be() -> None:
@@ -105,10 +105,10 @@ def test_what_is_missed_is_counted_in_parts_of_what_may_be() -> None:
 
 
 def test_only_loads_that_should_have_been_fine_teach() -> None:
-    lesson = LoadTarget(0.7)
-    assert lesson.new(0.6)
-    assert not lesson.new(0.8), "the plan asks for more anyway"
-    assert not lesson.new(0.2), "more instances are not what is missing"
+    load_target = LoadTarget(0.7)
+    assert load_target.new(0.6)
+    assert not load_target.new(0.8), "the plan asks for more anyway"
+    assert not load_target.new(0.2), "more instances are not what is missing"
 
 
 def taken_back(regret: ScaleDownBackoff, at: float, size: int, load: float, later: float, noise: float = 0.0) -> None:
@@ -183,9 +183,9 @@ def judge(
     pools = (pool,) if pool.pool == "aggregated" else (pool, decode()) if pool.pool == "prefill" else (prefill(), pool)
     outlook = Outlook(5.0, pool.running, coming, 5.0)
     demand = needs(load)
-    lesson = LoadTarget(0.7)
-    found = blame.find(look(1000.0, pools), pools[pools.index(pool)], outlook, demand, lesson, prompts)
-    assert (lesson.utilisation < 0.7) == (bool(found) and load is not None)
+    load_target = LoadTarget(0.7)
+    found = blame.find(look(1000.0, pools), pools[pools.index(pool)], outlook, demand, load_target, prompts)
+    assert (load_target.utilisation < 0.7) == (bool(found) and load is not None)
     return found
 
 

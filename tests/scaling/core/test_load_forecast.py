@@ -8,41 +8,41 @@ from serving.scaling.core.load_forecast import BIN_S, LEVEL_S, TREND_S, LoadFore
 
 
 def fed(rates: list[float], seconds: float = 2.0) -> LoadForecast:
-    course = LoadForecast()
+    forecast = LoadForecast()
     for rate in rates:
-        course.add(rate * seconds, seconds)
-    return course
+        forecast.add(rate * seconds, seconds)
+    return forecast
 
 
 def test_a_steady_rate_is_known_at_once_and_without_noise() -> None:
-    course = fed([5.0] * 100)
-    assert course.level == pytest.approx(5.0)
-    assert course.steady == pytest.approx(5.0)
-    assert course.trend == pytest.approx(0.0)
-    assert course.noise == course.noise_over(10.0) == pytest.approx(0.0)
-    assert course.ahead(1000.0) == pytest.approx(5.0)
+    forecast = fed([5.0] * 100)
+    assert forecast.level == pytest.approx(5.0)
+    assert forecast.steady == pytest.approx(5.0)
+    assert forecast.trend == pytest.approx(0.0)
+    assert forecast.noise == forecast.noise_over(10.0) == pytest.approx(0.0)
+    assert forecast.ahead(1000.0) == pytest.approx(5.0)
 
 
 def test_short_looks_are_taken_together() -> None:
-    course = LoadForecast()
-    course.add(10.0, BIN_S / 2)
-    assert course.level == 0.0
-    course.add(0.0, BIN_S / 2)
-    assert course.level == pytest.approx(10.0 / BIN_S)
+    forecast = LoadForecast()
+    forecast.add(10.0, BIN_S / 2)
+    assert forecast.level == 0.0
+    forecast.add(0.0, BIN_S / 2)
+    assert forecast.level == pytest.approx(10.0 / BIN_S)
 
 
 def test_a_slope_is_seen_and_followed_ahead() -> None:
-    course = fed([1.0 + 0.01 * 2.0 * n for n in range(1500)])
-    assert course.trend == pytest.approx(0.01, rel=0.05)
-    assert course.level == pytest.approx(31.0, rel=0.02)
-    assert course.ahead(100.0) == pytest.approx(32.0, rel=0.02)
-    assert course.ahead(10 * TREND_S) == course.ahead(TREND_S)
+    forecast = fed([1.0 + 0.01 * 2.0 * n for n in range(1500)])
+    assert forecast.trend == pytest.approx(0.01, rel=0.05)
+    assert forecast.level == pytest.approx(31.0, rel=0.02)
+    assert forecast.ahead(100.0) == pytest.approx(32.0, rel=0.02)
+    assert forecast.ahead(10 * TREND_S) == forecast.ahead(TREND_S)
 
 
 def test_a_falling_rate_is_never_negative_ahead() -> None:
-    course = fed([max(0.0, 20.0 - 0.02 * 2.0 * n) for n in range(550)])
-    assert course.trend < 0
-    assert course.ahead(TREND_S) == 0.0
+    forecast = fed([max(0.0, 20.0 - 0.02 * 2.0 * n) for n in range(550)])
+    assert forecast.trend < 0
+    assert forecast.ahead(TREND_S) == 0.0
     assert fed([50.0] * 200 + [0.0] * 300).level >= 0.0
 
 
@@ -50,10 +50,10 @@ def test_a_falling_rate_is_never_negative_ahead() -> None:
 def test_the_noise_of_independent_events_is_known(rate: float) -> None:
     draw = random.Random(3)
     counts = [sum(draw.random() < rate / 1000 for _ in range(2000)) / 2.0 for _ in range(1000)]
-    course = fed(counts)
-    assert course.noise == pytest.approx((rate / (2 * LEVEL_S)) ** 0.5, rel=0.3)
-    assert course.noise_over(10.0) == pytest.approx((rate / 10.0) ** 0.5, rel=0.3)
-    assert course.noise_over(0.0) == course.noise_over(BIN_S)
+    forecast = fed(counts)
+    assert forecast.noise == pytest.approx((rate / (2 * LEVEL_S)) ** 0.5, rel=0.3)
+    assert forecast.noise_over(10.0) == pytest.approx((rate / 10.0) ** 0.5, rel=0.3)
+    assert forecast.noise_over(0.0) == forecast.noise_over(BIN_S)
 
 
 def test_gains_begin_as_a_plain_mean() -> None:

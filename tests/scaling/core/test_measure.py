@@ -9,7 +9,7 @@ from serving.scaling.core.cluster_snapshot import ClusterSnapshot, SeenDeploymen
 from tests.scaling.live.case import SERVING, STARTING, deployment, member, replica
 
 
-def sight(at: float, *members: SeenMember, **deployments: SeenDeployment) -> ClusterSnapshot:
+def snapshot(at: float, *members: SeenMember, **deployments: SeenDeployment) -> ClusterSnapshot:
     return ClusterSnapshot(at, deployments, (), {one.name.partition("#")[2]: one for one in members})
 
 
@@ -32,26 +32,26 @@ def decoded(tokens: int, busy_s: float, running: int) -> SeenMember:
 def test_prompt_tokens_per_busy_second() -> None:
     abilities = Abilities()
     assert abilities.tokens_per_s("prefill", 100) == 0.0
-    abilities.observe(sight(0, prefilled(0, 0.0)))
+    abilities.observe(snapshot(0, prefilled(0, 0.0)))
     assert abilities.tokens_per_s("prefill", 100) == 0.0, "one look is no difference"
-    abilities.observe(sight(1, prefilled(1000, 0.5)))
-    abilities.observe(sight(2, prefilled(1000, 0.5)))
+    abilities.observe(snapshot(1, prefilled(1000, 0.5)))
+    abilities.observe(snapshot(2, prefilled(1000, 0.5)))
     assert abilities.tokens_per_s("prefill", 100) == pytest.approx(2000)
 
 
 def test_a_restarted_instance_is_no_difference() -> None:
     abilities = Abilities()
-    abilities.observe(sight(0, prefilled(5000, 9.0)))
-    abilities.observe(sight(1, prefilled(100, 0.1, incarnation="2")))
+    abilities.observe(snapshot(0, prefilled(5000, 9.0)))
+    abilities.observe(snapshot(1, prefilled(100, 0.1, incarnation="2")))
     assert abilities.tokens_per_s("prefill", 100) == 0.0
-    abilities.observe(sight(2, prefilled(400, 0.2, incarnation="2")))
+    abilities.observe(snapshot(2, prefilled(400, 0.2, incarnation="2")))
     assert abilities.tokens_per_s("prefill", 100) == pytest.approx(3000)
 
 
 def test_short_work_is_saved_up() -> None:
     abilities = Abilities()
     for i in range(5):
-        abilities.observe(sight(i, prefilled(100 * i, 0.006 * i)))
+        abilities.observe(snapshot(i, prefilled(100 * i, 0.006 * i)))
     assert abilities.tokens_per_s("prefill", 100) == pytest.approx(100 / 0.006)
 
 
@@ -95,7 +95,7 @@ def test_nothing_measured_means_as_configured() -> None:
 def test_decode_work_is_seen_in_counters() -> None:
     abilities = Abilities()
     for at, tokens, busy_s in ((0, 0, 0.0), (1, 400, 1.0), (2, 800, 2.0)):  # 8 at once, 20 ms each
-        abilities.observe(sight(at, decoded(tokens, busy_s, running=8)))
+        abilities.observe(snapshot(at, decoded(tokens, busy_s, running=8)))
     assert abilities.most_sequences("decode", 0.025, 64) == 64.0
     assert abilities.most_sequences("decode", 0.015, 64) == pytest.approx(6 / TPOT_SPREAD)
 
@@ -104,17 +104,17 @@ def test_starts_are_timed_from_the_wish_to_the_first_look_that_sees_them_serve()
     abilities = Abilities()
     assert abilities.start_s == START_S
     first = replica("d1", started_at=0.0)
-    abilities.observe(sight(5, decode=deployment(1, replica("d1", None, STARTING, 1.0))))
-    abilities.observe(sight(9, decode=deployment(1, first)))
+    abilities.observe(snapshot(5, decode=deployment(1, replica("d1", None, STARTING, 1.0))))
+    abilities.observe(snapshot(9, decode=deployment(1, first)))
     assert abilities.start_s == START_S, "the system's own start is not like later ones"
-    abilities.observe(sight(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+    abilities.observe(snapshot(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
     assert abilities.start_s == START_S
-    abilities.observe(sight(59.5, decode=deployment(2, first, replica("d2", "a", STARTING, 19.5))))
+    abilities.observe(snapshot(59.5, decode=deployment(2, first, replica("d2", "a", STARTING, 19.5))))
     assert abilities.start_s == 40.0, "this one takes longer at least"
     abilities = Abilities()
-    abilities.observe(sight(9, decode=deployment(1, first)))
-    abilities.observe(sight(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
-    abilities.observe(sight(23.5, decode=deployment(2, first, replica("d2", phase=SERVING))))
+    abilities.observe(snapshot(9, decode=deployment(1, first)))
+    abilities.observe(snapshot(20, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+    abilities.observe(snapshot(23.5, decode=deployment(2, first, replica("d2", phase=SERVING))))
     assert abilities.start_s == 4.0
 
 
@@ -122,10 +122,10 @@ def test_waiting_for_hardware_is_no_part_of_a_start() -> None:
     """A replica that waited 20 minutes for a node made every later start look as long."""
     abilities = Abilities()
     first = replica("d1", started_at=0.0)
-    abilities.observe(sight(9, decode=deployment(1, first)))
+    abilities.observe(snapshot(9, decode=deployment(1, first)))
     for at in range(20, 1220):
-        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
+        abilities.observe(snapshot(at, decode=deployment(2, first, replica("d2", None, STARTING, 19.5))))
     for at in range(1220, 1225):
-        abilities.observe(sight(at, decode=deployment(2, first, replica("d2", "b", STARTING, 19.5))))
-    abilities.observe(sight(1225, decode=deployment(2, first, replica("d2", "b", SERVING, 19.5))))
+        abilities.observe(snapshot(at, decode=deployment(2, first, replica("d2", "b", STARTING, 19.5))))
+    abilities.observe(snapshot(1225, decode=deployment(2, first, replica("d2", "b", SERVING, 19.5))))
     assert 5.0 <= abilities.start_s <= 9.0

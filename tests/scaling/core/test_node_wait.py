@@ -49,11 +49,11 @@ def test_ray_may_add_a_node(cluster: FakeCluster) -> None:
     assert cluster.calls == [("decode", 4)]
     case.look(1.0)
     case.look(22.0)
-    assert (case.fleet.sight.deployments["decode"].target, case.waits_s()) == (4, 23.0)
+    assert (case.fleet.snapshot.deployments["decode"].target, case.waits_s()) == (4, 23.0)
     assert [one["waits_s"] for one in shown(case)] == [23.0]
     assert line(shown(case)[0]).endswith(": waits for a node (23 s)")
     third = SeenNode(NodeId("c"), 8, 1024)
-    cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, third))
+    cluster.snapshot = replace(cluster.snapshot, nodes=(*cluster.snapshot.nodes, third))
     case.look(2.0)
     assert case.waits_s() is None
     assert [one["waits_s"] for one in shown(case)] == [None, None]
@@ -77,7 +77,7 @@ def test_a_target_for_which_no_node_comes_is_taken_back(cluster: FakeCluster) ->
 
 
 def test_a_wait_that_nobody_asked_for_is_told_too_and_the_least_is_not_taken_back(cluster: FakeCluster) -> None:
-    cluster.sight = replace(cluster.sight, nodes=())
+    cluster.snapshot = replace(cluster.snapshot, nodes=())
     cluster.place("decode")
     case = FleetCase(cluster, nodes="ray", node_wait_s=60.0)
     told = [entry for entry in case.entries if entry.pool == "decode"]
@@ -87,14 +87,14 @@ def test_a_wait_that_nobody_asked_for_is_told_too_and_the_least_is_not_taken_bac
     case.look(30.0)
     assert cluster.calls == []
     assert "no node came for 60 s, and 1 is the least of decode: waits for a node" in reasons(case)
-    cluster.sight = replace(cluster.sight, nodes=(SeenNode(NodeId("c"), 8, 1024),))
+    cluster.snapshot = replace(cluster.snapshot, nodes=(SeenNode(NodeId("c"), 8, 1024),))
     case.look(1.0)
     case.look(5.0)
     assert case.waits_s() is None
 
 
 def test_a_pool_that_shrinks_gives_a_whole_host_back(cluster: FakeCluster) -> None:
-    cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, SeenNode(NodeId("c"), 8, 1024, 2)))
+    cluster.snapshot = replace(cluster.snapshot, nodes=(*cluster.snapshot.nodes, SeenNode(NodeId("c"), 8, 1024, 2)))
     cluster.place("decode", replica("d1"), replica("d2", "c"), replica("d3", "b"))
     cluster.set_past_the_board("decode", 3)
     case = FleetCase(cluster, nodes="ray", max_decode=3)

@@ -21,7 +21,7 @@ def server(name: str, pid: int, used: int, evicted: int = 0) -> ViewServer:
     return ViewServer(record, 1.0)
 
 
-def sight(**other: Any) -> ClusterSnapshot:
+def snapshot(**other: Any) -> ClusterSnapshot:
     facts: dict[str, Any] = {
         "npus": ["n0.npu0", "n0.npu1"], "queued_tokens": 9, "waiting": 1, "pulling": 0, "fetching": 4, "running": 2,
         "kv_blocks_used": 5, "kv_blocks_total": 10, "prefix_queries_tokens_total": 200,
@@ -40,7 +40,7 @@ def row(pool: str, seen: ClusterSnapshot, **lost: EventKind) -> dict[str, Any]:
 
 
 def test_an_engine_pool() -> None:
-    shown = row("prefill", sight())
+    shown = row("prefill", snapshot())
     assert (shown["kind"], shown["target"], shown["running"], shown["starting"]) == ("engine", 1, 1, 0)
     assert (shown["npus"], shown["npus_per_instance"], shown["ub_memory_mib"]) == (2, 2, 128)
     assert (shown["queued_tokens"], shown["sequences"], shown["kv_fill"], shown["hit_rate"]) == (9, 7, 0.5, 0.25)
@@ -52,15 +52,15 @@ def test_an_engine_pool() -> None:
 
 def test_a_lost_replica_serves_nobody_whatever_serve_says() -> None:
     for kind, state in ((EventKind.DIED, "dead"), (EventKind.FROZEN, "frozen")):
-        shown = row("prefill", sight(), p1=kind)
+        shown = row("prefill", snapshot(), p1=kind)
         assert (shown["running"], shown["dead"], shown["replicas"][0]["state"]) == (0, 1, state)
-    assert row("kvcache", sight(), k1=EventKind.DIED)["replicas"][0]["state"] == "dead"
-    assert row("decode", sight(), p1=EventKind.DIED)["dead"] == 0
+    assert row("kvcache", snapshot(), k1=EventKind.DIED)["replicas"][0]["state"] == "dead"
+    assert row("decode", snapshot(), p1=EventKind.DIED)["dead"] == 0
 
 
 def test_who_serves_stands_before_who_comes_and_who_goes() -> None:
     three = deployment(2, replica("x", "b", DRAINING), replica("y", None, STARTING), replica("z"))
-    shown = row("decode", sight(deployments={**started(), "decode": three}))
+    shown = row("decode", snapshot(deployments={**started(), "decode": three}))
     assert [(one["name"], one["state"]) for one in shown["replicas"]] == [
         ("z", "serving"), ("y", "starting"), ("x", "draining"),
     ]  # fmt: skip
@@ -70,28 +70,28 @@ def test_who_serves_stands_before_who_comes_and_who_goes() -> None:
 
 
 def test_an_instance_that_says_it_leaves_leaves() -> None:
-    leaving = sight(members={"p1": member("p1", "prefill", draining=True)})
+    leaving = snapshot(members={"p1": member("p1", "prefill", draining=True)})
     assert row("prefill", leaving)["replicas"][0]["state"] == "draining"
 
 
 def test_the_cache_pool() -> None:
-    shown = row("kvcache", sight())
+    shown = row("kvcache", snapshot())
     assert (shown["kind"], shown["kv_fill"], shown["hit_rate"]) == ("cache", 0.4, 0.4)
     (one,) = shown["replicas"]
     assert (one["name"], one["node"], one["kv_fill"]) == ("kvcache-0-0", "b", 0.4), "known by its process"
-    unknown = row("kvcache", sight(cache=None))
+    unknown = row("kvcache", snapshot(cache=None))
     assert unknown["kv_fill"] is None
     assert unknown["replicas"][0]["name"] == "k1"
 
 
 def test_a_pool_that_is_not_deployed_yet() -> None:
-    assert row("decode", sight(deployments={}))["replicas"] == []
+    assert row("decode", snapshot(deployments={}))["replicas"] == []
 
 
 def test_totals_of_the_cache() -> None:
     totals = CacheTotals()
-    totals.observe(sight())
-    totals.observe(sight())
+    totals.observe(snapshot())
+    totals.observe(snapshot())
     assert (totals.looked_up_tokens, totals.hit_tokens, totals.evicted_bytes) == (160, 64, 2000)
-    assert memory_fill(sight()) == (40, 100)
-    assert memory_fill(sight(cache=None)) == (0, 0)
+    assert memory_fill(snapshot()) == (40, 100)
+    assert memory_fill(snapshot(cache=None)) == (0, 0)

@@ -85,18 +85,18 @@ def test_who_does_not_want_it_pays_nothing(cluster: FakeCluster, monkeypatch: py
 def test_gateways_are_spread_as_pools_are_but_not_to_a_host_without_cpus() -> None:
     cluster, g1, g2, g3 = FakeCluster(), replica("g1"), replica("g2", started_at=1.0), replica("g3", "b")
     head = SeenNode(NodeId("c"), 0, 0, head=True, cpus=0)
-    alone = (cluster.sight.nodes[0], head)
-    cluster.sight = replace(cluster.sight, nodes=alone, others={"gateway": deployment(2, g1, g2)})
+    alone = (cluster.snapshot.nodes[0], head)
+    cluster.snapshot = replace(cluster.snapshot, nodes=alone, others={"gateway": deployment(2, g1, g2)})
     two = replace(config("none", spread_after_s=30.0), gateway=GatewayConfig(replicas=2))
     case = FleetCase(cluster, whole=two)
     case.look(99.0)
     assert cluster.calls == []
-    cluster.sight = replace(cluster.sight, nodes=(*nodes(2), head))
+    cluster.snapshot = replace(cluster.snapshot, nodes=(*nodes(2), head))
     case.look(1.0)
     case.look(31.0)
     assert cluster.calls == [("gateway", 3)]
-    cluster.sight = replace(cluster.sight, others={"gateway": deployment(3, g1, g2, g3)})
+    cluster.snapshot = replace(cluster.snapshot, others={"gateway": deployment(3, g1, g2, g3)})
     case.look(5.0)
     assert (cluster.calls[-1], cluster.leaving) == (("gateway", 2), ("g2",))
     assert [one.pool for one in case.entries] == ["gateway", "gateway"]
-    assert [one.gateways for one in host_rows(two, case.fleet.sight, cluster.now)] == [2, 1, 0]
+    assert [one.gateways for one in host_rows(two, case.fleet.snapshot, cluster.now)] == [2, 1, 0]

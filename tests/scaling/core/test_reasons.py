@@ -82,10 +82,10 @@ def test_every_change_has_the_number_that_decided_and_its_limit(policy: Literal[
             assert re.fullmatch(r"no request for \d+ s, idle_to_zero_s is 25", one.reason), one
 
 
-def asked(mind: PoolPlanner, now: float, load: float, size: int, **more: int) -> str:
+def asked(planner: PoolPlanner, now: float, load: float, size: int, **more: int) -> str:
     pool = prefill(size, **more)
-    mind.outlook(now, pool, 5.0)
-    return mind.wanted(now, pool, needs(load)).reason
+    planner.outlook(now, pool, 5.0)
+    return planner.wanted(now, pool, needs(load)).reason
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,15 @@ def asked(mind: PoolPlanner, now: float, load: float, size: int, **more: int) ->
     ],
 )
 def test_a_step_down_says_what_bounded_it(size: int, low: int, load: float, reason: str) -> None:
-    mind = PoolPlanner(0.7, 60.0)
-    told = [asked(mind, float(now), load, size, low=low) for now in range(70)]
+    planner = PoolPlanner(0.7, 60.0)
+    told = [asked(planner, float(now), load, size, low=low) for now in range(70)]
     assert reason in told
 
 
 def test_a_size_that_was_regretted_is_said_with_its_load() -> None:
-    mind = PoolPlanner(0.7, 60.0)
-    mind._regret._limits[5] = (2.5, 0.0)
-    told = [asked(mind, float(now), 2.8, 9) for now in range(70)]
+    planner = PoolPlanner(0.7, 60.0)
+    planner._backoff._limits[5] = (2.5, 0.0)
+    told = [asked(planner, float(now), 2.8, 9) for now in range(70)]
     assert told[-1] == (
         "load: load 2.80 at 70%; 4 would have done for 60 s, "
         "but fewer than 6 were too small at a load of 2.50 or more before"

@@ -19,40 +19,40 @@ def places(target: int, *, steady: bool = True, room: bool = True, **serving: in
 
 def test_a_move_is_one_more_and_then_one_less() -> None:
     spreading = Spreading(AFTER_S)
-    assert spreading.look("decode", places(2, a=2, b=0), 0.0) is None
-    assert spreading.look("decode", places(2, a=2, b=0), 29.0) is None
-    assert spreading.look("decode", places(2, a=2, b=0), 30.0) == (3, "more")
-    assert spreading.look("decode", places(3, a=2, b=0, steady=False), 31.0) is None
-    assert spreading.look("decode", places(3, a=2, b=1), 35.0) == (2, "less")
-    assert spreading.look("decode", places(2, a=1, b=1), 36.0) is None
-    assert spreading.look("decode", places(2, a=1, b=1), 99.0) is None
+    assert spreading.check("decode", places(2, a=2, b=0), 0.0) is None
+    assert spreading.check("decode", places(2, a=2, b=0), 29.0) is None
+    assert spreading.check("decode", places(2, a=2, b=0), 30.0) == (3, "more")
+    assert spreading.check("decode", places(3, a=2, b=0, steady=False), 31.0) is None
+    assert spreading.check("decode", places(3, a=2, b=1), 35.0) == (2, "less")
+    assert spreading.check("decode", places(2, a=1, b=1), 36.0) is None
+    assert spreading.check("decode", places(2, a=1, b=1), 99.0) is None
 
 
 def test_nothing_is_moved_unless_asked_for_nor_without_room_nor_amid_other_changes() -> None:
-    for spreading, look in (
+    for spreading, check in (
         (Spreading(0.0), places(2, a=2, b=0)),
         (Spreading(AFTER_S), places(2, a=2, b=0, room=False)),
         (Spreading(AFTER_S), places(2, a=2, b=0, steady=False)),
         (Spreading(AFTER_S), places(3, a=2, b=1)),
         (Spreading(AFTER_S), places(2, a=2)),
     ):
-        assert [spreading.look("decode", look, at) for at in (0.0, 31.0, 999.0)] == [None] * 3
+        assert [spreading.check("decode", check, at) for at in (0.0, 31.0, 999.0)] == [None] * 3
 
 
 def test_who_changes_the_target_meanwhile_has_ended_the_move() -> None:
     spreading = Spreading(AFTER_S)
-    spreading.look("decode", places(2, a=2, b=0), 0.0)
-    assert spreading.look("decode", places(2, a=2, b=0), 30.0) == (3, "more")
-    assert spreading.look("decode", places(1, a=2, b=0), 31.0) is None
-    assert spreading.look("decode", places(1, a=1, b=0), 32.0) is None
+    spreading.check("decode", places(2, a=2, b=0), 0.0)
+    assert spreading.check("decode", places(2, a=2, b=0), 30.0) == (3, "more")
+    assert spreading.check("decode", places(1, a=2, b=0), 31.0) is None
+    assert spreading.check("decode", places(1, a=1, b=0), 32.0) is None
 
 
 def test_a_replica_that_never_serves_is_given_up() -> None:
     spreading = Spreading(AFTER_S)
-    spreading.look("decode", places(2, a=2, b=0), 0.0)
-    spreading.look("decode", places(2, a=2, b=0), 30.0)
-    assert spreading.look("decode", places(3, a=2, b=0, steady=False), 29.0 + MOVE_S) is None
-    assert spreading.look("decode", places(3, a=2, b=0, steady=False), 30.0 + MOVE_S) == (2, "less")
+    spreading.check("decode", places(2, a=2, b=0), 0.0)
+    spreading.check("decode", places(2, a=2, b=0), 30.0)
+    assert spreading.check("decode", places(3, a=2, b=0, steady=False), 29.0 + MOVE_S) is None
+    assert spreading.check("decode", places(3, a=2, b=0, steady=False), 30.0 + MOVE_S) == (2, "less")
 
 
 def test_moves_that_bring_nothing_end_until_hosts_change() -> None:
@@ -63,10 +63,10 @@ def test_moves_that_bring_nothing_end_until_hosts_change() -> None:
         for _ in range(200):
             now += 10.0
             empty = dict.fromkeys(others, 0)
-            if spreading.look("decode", PoolPlaces(2, {A: 2, **empty}, steady=True, room=True), now) is not None:
+            if spreading.check("decode", PoolPlaces(2, {A: 2, **empty}, steady=True, room=True), now) is not None:
                 moves += 1
                 full = PoolPlaces(3, {A: 3, **empty}, steady=True, room=True)
-                assert spreading.look("decode", full, now + 1.0) == (2, "less")
+                assert spreading.check("decode", full, now + 1.0) == (2, "less")
 
     go(B)
     assert moves == MOVES
@@ -86,11 +86,11 @@ class Cluster(RuleBasedStateMachine):
         self.hosts = {A, B}
 
     @rule(seconds=st.sampled_from([1.0, 20.0, 400.0]))
-    def look(self, seconds: float) -> None:
+    def check(self, seconds: float) -> None:
         self.now += seconds
         steady = not self.starting and self.on.total() == self.target
         seen = PoolPlaces(self.target, {host: self.on[host] for host in self.hosts}, steady, room=True)
-        step = self.spreading.look("decode", seen, self.now)
+        step = self.spreading.check("decode", seen, self.now)
         if step is not None:
             target, half = step
             assert target - self.target == (1 if half == "more" else -1)
@@ -132,7 +132,7 @@ def test_a_host_that_is_back_gets_its_share_if_ray_gives_it_new_replicas(first: 
     spreading, on, target, now = Spreading(AFTER_S), Counter({A: first, B: 0}), first, 0.0
     for _ in range(20 * first):
         now += AFTER_S
-        step = spreading.look("decode", PoolPlaces(target, on, on.total() == target, room=True), now)
+        step = spreading.check("decode", PoolPlaces(target, on, on.total() == target, room=True), now)
         if step is not None:
             target = step[0]
             on[B if step[1] == "more" else A] += 1 if step[1] == "more" else -1

@@ -27,8 +27,8 @@ def test_nodes_that_come_and_go_are_counted_from_the_second_look_on() -> None:
         TallyKeeper(),
         [ClusterSnapshot(0.0), look(1.0, "ab"), look(2.0, "bc"), look(3.0, "b"), look(4.0, "b")],
     )
-    for before, sight in pairwise(looks):
-        keeper.observe(before, sight)
+    for before, snapshot in pairwise(looks):
+        keeper.observe(before, snapshot)
     tally = keeper.tally(looks[-1], {"decode": {"burst": 2}})
     assert (tally.nodes, tally.npus, tally.nodes_joined, tally.nodes_lost) == (1, 8, 1, 2)
     assert tally.decisions == {"decode": {"burst": 2}}
@@ -48,8 +48,8 @@ def test_a_start_lasts_from_serves_order_to_serving() -> None:
         look(14.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
         look(15.0, "a", replica("x", ReplicaPhase.SERVING, 8.0)),
     ]
-    for before, sight in pairwise([ClusterSnapshot(0.0), *looks]):
-        keeper.observe(before, sight)
+    for before, snapshot in pairwise([ClusterSnapshot(0.0), *looks]):
+        keeper.observe(before, snapshot)
     tally = keeper.tally(looks[-1], {})
     assert {phase: times.sum_s for phase, times in tally.starts["decode"].items() if phase != TOTAL} == {
         **OWN,

@@ -6,7 +6,7 @@ import pytest
 
 from serving.errors import ScaleError
 from serving.scaling.dashboard.answers import JsonObject
-from serving.scaling.dashboard.handlers import FRESH_S, SharedLook
+from serving.scaling.dashboard.handlers import FRESH_S, SharedPoll
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,7 +19,7 @@ class Asked:
         self.times = 0
         self.may = asyncio.Event()
         self.fails = False
-        self.look = SharedLook(self.ask, lambda: self.now)
+        self.poll = SharedPoll(self.ask, lambda: self.now)
 
     async def ask(self) -> JsonObject:
         self.times += 1
@@ -31,7 +31,7 @@ class Asked:
 
 async def test_many_at_once_are_one_question() -> None:
     asked = Asked()
-    waiting = [asyncio.create_task(asked.look.value()) for _ in range(20)]
+    waiting = [asyncio.create_task(asked.poll.value()) for _ in range(20)]
     await asyncio.sleep(0)
     asked.may.set()
     assert await asyncio.gather(*waiting) == [{"time": 1}] * 20
@@ -40,35 +40,35 @@ async def test_many_at_once_are_one_question() -> None:
 async def test_an_answer_is_fresh_for_a_moment() -> None:
     asked = Asked()
     asked.may.set()
-    assert await asked.look.value() == {"time": 1}
+    assert await asked.poll.value() == {"time": 1}
     asked.now += FRESH_S - 0.01
-    assert await asked.look.value() == {"time": 1}
+    assert await asked.poll.value() == {"time": 1}
     asked.now += 0.02
-    assert await asked.look.value() == {"time": 2}
+    assert await asked.poll.value() == {"time": 2}
 
 
 async def test_a_change_makes_it_old() -> None:
     asked = Asked()
     asked.may.set()
-    await asked.look.value()
-    asked.look.forget()
-    assert await asked.look.value() == {"time": 2}
+    await asked.poll.value()
+    asked.poll.forget()
+    assert await asked.poll.value() == {"time": 2}
 
 
 async def test_a_failure_is_told_to_all_and_asked_again_later() -> None:
     asked = Asked()
     asked.may.set()
     asked.fails = True
-    for answer in await asyncio.gather(asked.look.value(), asked.look.value(), return_exceptions=True):
+    for answer in await asyncio.gather(asked.poll.value(), asked.poll.value(), return_exceptions=True):
         assert isinstance(answer, ScaleError)
     asked.fails = False
     asked.now += FRESH_S
-    assert await asked.look.value() == {"time": 2}
+    assert await asked.poll.value() == {"time": 2}
 
 
 async def test_who_goes_away_does_not_end_it_for_the_others() -> None:
     asked = Asked()
-    first, second = (asyncio.create_task(asked.look.value()) for _ in range(2))
+    first, second = (asyncio.create_task(asked.poll.value()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     asked.may.set()

@@ -84,7 +84,7 @@ def started() -> dict[str, SeenDeployment]:
 class FakeCluster:
     """A `ClusterPort` that shows the test's values, and executes commands immediately."""
 
-    sight: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(0.0, started(), nodes()))
+    snapshot: ClusterSnapshot = field(default_factory=lambda: ClusterSnapshot(0.0, started(), nodes()))
     now: float = 1000.0
     silent: bool = False
     deaf: bool = False
@@ -98,12 +98,12 @@ class FakeCluster:
     order_answer: OrderAnswer | None = None
     """None = the queried rank has ended."""
 
-    async def look(self, before: ClusterSnapshot) -> ClusterSnapshot:
-        """Look like `ClusterPort.look`."""
+    async def poll(self, before: ClusterSnapshot) -> ClusterSnapshot:
+        """Look like `ClusterPort.poll`."""
         if self.silent:
             raise ClusterSilentError("nobody answers")
-        self.sight = replace(self.sight, at=self.now)
-        return self.sight
+        self.snapshot = replace(self.snapshot, at=self.now)
+        return self.snapshot
 
     async def order(self, actor: str, order: OperatorOrder | SizeOrder) -> OrderAnswer:
         """Implements `ClusterPort.order`."""
@@ -123,25 +123,25 @@ class FakeCluster:
 
     def set_past_the_board(self, pool: str, replicas: int) -> None:
         """Set a target like Serve's own REST route."""
-        known = self.sight.deployments
+        known = self.snapshot.deployments
         if pool in known:
-            self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], target=replicas)})
+            self.snapshot = replace(self.snapshot, deployments={**known, pool: replace(known[pool], target=replicas)})
 
     def place(self, pool: str, *replicas: SeenReplica) -> None:
         """Replace the replicas of a pool."""
-        known = self.sight.deployments
-        self.sight = replace(self.sight, deployments={**known, pool: replace(known[pool], replicas=replicas)})
+        known = self.snapshot.deployments
+        self.snapshot = replace(self.snapshot, deployments={**known, pool: replace(known[pool], replicas=replicas)})
 
     def lose_node(self, name: str) -> None:
         """A node dies with all its replicas."""
-        gone = next(node for node in self.sight.nodes if node.node == name)
+        gone = next(node for node in self.snapshot.nodes if node.node == name)
         left = {
             pool: replace(seen, replicas=tuple(one for one in seen.replicas if one.node != name))
-            for pool, seen in self.sight.deployments.items()
+            for pool, seen in self.snapshot.deployments.items()
         }
-        rest = tuple(node for node in self.sight.nodes if node != gone)
-        lost = (*self.sight.lost_nodes, LostNode(gone, self.now))
-        self.sight = replace(self.sight, nodes=rest, deployments=left, lost_nodes=lost)
+        rest = tuple(node for node in self.snapshot.nodes if node != gone)
+        lost = (*self.snapshot.lost_nodes, LostNode(gone, self.now))
+        self.snapshot = replace(self.snapshot, nodes=rest, deployments=left, lost_nodes=lost)
 
     def clock(self) -> float:
         """Seconds since 1970, set by the test."""
@@ -153,5 +153,5 @@ def board_of(
 ) -> ScalingBoard:
     """A board after its first poll."""
     board = ScalingBoard(config(policy, **settings), cluster, kept or KeptValues(), cluster.clock)
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     return board

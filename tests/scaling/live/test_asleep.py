@@ -16,10 +16,11 @@ def test_a_pool_sleeps_only_where_a_policy_that_lives_would_wake_it() -> None:
     def asleep(board: ScalingBoard) -> tuple[str, ...]:
         return board.report(GatewayReport("g", Traffic(), 0, EMPTY, EMPTY)).asleep
 
-    cluster.sight = replace(
-        cluster.sight,
+    cluster.snapshot = replace(
+        cluster.snapshot,
         deployments={
-            pool: replace(seen, target=0 if pool == "decode" else 1) for pool, seen in cluster.sight.deployments.items()
+            pool: replace(seen, target=0 if pool == "decode" else 1)
+            for pool, seen in cluster.snapshot.deployments.items()
         },
     )
     board, unscaled = board_of(cluster), board_of(cluster, policy="none")

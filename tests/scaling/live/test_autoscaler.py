@@ -9,21 +9,21 @@ from serving.values.signals import ScalingSignals, Traffic
 from tests.scaling.core.looks import cache, prefill
 
 
-def look(now: float, **traffic: float) -> ScalingSignals:
+def poll(now: float, **traffic: float) -> ScalingSignals:
     return ScalingSignals(now, (), None, Traffic(**traffic), 0, 0, 5.0)  # type: ignore[arg-type] # whole numbers
 
 
 def test_totals_go_on_where_a_restarted_board_begins_anew() -> None:
     rising = RisingTraffic()
-    assert rising.upon(look(1.0, arrived=10, finished=8, queued=2)).traffic == Traffic(arrived=10, finished=8, queued=2)
-    anew = rising.upon(look(2.0, arrived=3, finished=9, queued=1))
+    assert rising.upon(poll(1.0, arrived=10, finished=8, queued=2)).traffic == Traffic(arrived=10, finished=8, queued=2)
+    anew = rising.upon(poll(2.0, arrived=3, finished=9, queued=1))
     assert anew.traffic == Traffic(arrived=10, finished=8, queued=1), "one total fell, so all begin anew; gauges do not"
-    assert rising.upon(look(3.0, arrived=5, finished=10)).traffic == Traffic(arrived=12, finished=9)
+    assert rising.upon(poll(3.0, arrived=5, finished=10)).traffic == Traffic(arrived=12, finished=9)
 
 
 def test_time_never_stands_still() -> None:
     rising = RisingTraffic()
-    times = [rising.upon(look(now)).now for now in (5.0, 5.0, 3.0, 9.0)]
+    times = [rising.upon(poll(now)).now for now in (5.0, 5.0, 3.0, 9.0)]
     assert times == [5.0, 6.0, 7.0, 13.0]
 
 
@@ -32,10 +32,10 @@ def test_a_board_whose_clock_was_set_back_makes_no_burst_and_ends_no_hold() -> N
     maximum.
     """
     rising = RisingTraffic()
-    rising.upon(look(1000.0, arrived=0))
+    rising.upon(poll(1000.0, arrived=0))
     held = prefill(held_until=450.0)
     looks = [
-        rising.upon(replace(look(400.0 + second, arrived=9 * second), pools=(held,), cache=cache(held_until=450.0)))
+        rising.upon(replace(poll(400.0 + second, arrived=9 * second), pools=(held,), cache=cache(held_until=450.0)))
         for second in range(1, 50)
     ]
     gaps = [later.now - earlier.now for earlier, later in itertools.pairwise(looks)]

@@ -13,7 +13,7 @@ from serving.ids import NodeId
 from serving.scaling.core.cluster_snapshot import SeenNode
 from serving.scaling.live.board import ScalingBoard
 from serving.scaling.live.cluster_port import ClusterSilentError
-from serving.scaling.live.scaling_board import looked
+from serving.scaling.live.scaling_board import polled
 from serving.values.scaling_operations import (
     HoldPool,
     ReadDecisions,
@@ -78,7 +78,7 @@ def test_when_serve_is_silent_nothing_changes(cluster: FakeCluster) -> None:
     with pytest.raises(ClusterSilentError):
         asyncio.run(board.answer(ScalePool("decode", 2, None, "cli")))
     cluster.silent = False
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     assert pool_row(board, "decode")["hold"] is None
     assert rows(board) == []
 
@@ -105,7 +105,7 @@ def test_a_hold_waits_for_the_target_that_is_on_its_way(cluster: FakeCluster) ->
     board = board_of(cluster)
 
     async def scene() -> ScaleAnswer | ScaleRefusal:
-        await board.look()
+        await board.poll()
         cluster.takes_s = 0.01
         growing = asyncio.create_task(board.apply([wanted("decode", 1, 2)]))
         await asyncio.sleep(0)
@@ -155,7 +155,7 @@ def test_what_a_scaler_is_told(cluster: FakeCluster) -> None:
     }
     members = {name: member(name, "decode", **facts) for name in ("d1", "x")}
     members["d0"] = member("d0", "decode", running=2, kv_blocks_used=4, kv_blocks_total=50, queued_tokens=9)
-    cluster.sight = replace(cluster.sight, members=members)
+    cluster.snapshot = replace(cluster.snapshot, members=members)
     cluster.set_past_the_board("decode", 2)
     cluster.place("decode", replica("d1"), replica("d0", "b", DRAINING))
     board = board_of(cluster, manual_hold_s=600.0, max_decode=9)
@@ -189,11 +189,11 @@ def test_the_policy_counts_the_nodes_way_where_nothing_fits(cluster: FakeCluster
         await board.answer(ScalePool("decode", 4, 600.0, "cli"))
         for later_s in (1.0, 25.0):
             cluster.now += later_s
-            await board.look()
-        cluster.sight = replace(cluster.sight, nodes=(*cluster.sight.nodes, SeenNode(NodeId("c"), 4, 1024)))
+            await board.poll()
+        cluster.snapshot = replace(cluster.snapshot, nodes=(*cluster.snapshot.nodes, SeenNode(NodeId("c"), 4, 1024)))
         cluster.now += 1.0
         found.append(await start_s())
-        cluster.sight = replace(cluster.sight, nodes=cluster.sight.nodes[:1])
+        cluster.snapshot = replace(cluster.snapshot, nodes=cluster.snapshot.nodes[:1])
         return [*found, await start_s()]
 
     before, with_room, without = asyncio.run(scene())
@@ -227,13 +227,13 @@ def test_what_was_kept_and_is_damaged_is_said_once(cluster: FakeCluster, caplog:
 def test_a_first_look_is_waited_for_but_not_for_ever() -> None:
     silent = [ClusterSilentError("the board is new"), ClusterSilentError("still")]
 
-    async def look() -> None:
+    async def poll() -> None:
         if silent:
             raise silent.pop()
 
-    assert asyncio.run(looked(look, 60.0, 0.0))
+    assert asyncio.run(polled(poll, 60.0, 0.0))
     silent += [ClusterSilentError("no controller")] * 9
-    assert not asyncio.run(looked(look, -1.0, 0.0))
+    assert not asyncio.run(polled(poll, -1.0, 0.0))
 
 
 def test_the_state_is_json(cluster: FakeCluster) -> None:

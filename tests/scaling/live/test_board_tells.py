@@ -41,7 +41,7 @@ def test_a_death_is_shown_before_the_next_look(cluster: FakeCluster) -> None:
     assert board.read(ReadPools())["events"] == [event]
     cluster.now += 2.0
     cluster.place("decode", replica("d2"))
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     assert [one["kind"] for one in events(board, ReadEvents())] == ["replaced", "died"]
     assert events(board, ReadEvents(after=event["id"]))[0]["replica"] == "d2"
     assert pool_row(board, "decode")["dead"] == 0
@@ -52,7 +52,7 @@ def test_samples_are_kept_while_nobody_asks(cluster: FakeCluster) -> None:
     for number in range(1, 12):
         cluster.now += 1.0
         board.report(GatewayReport("g", Traffic(arrived_tokens=100 * number), 0, EMPTY, EMPTY, known=True))
-        asyncio.run(board.look())
+        asyncio.run(board.poll())
     samples: Any = asyncio.run(board.answer(ReadHistory()))
     assert [sample["at"] for sample in samples] == [1005.0, 1010.0]
     assert samples[1]["prompt_tokens_per_s"] == 100.0
@@ -71,7 +71,7 @@ def test_a_dead_host_is_a_row_and_no_part_of_a_sum(cluster: FakeCluster) -> None
     board = board_of(cluster)
     cluster.lose_node("b")
     cluster.now += 3.0
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     cluster.now += 9.0
     state = board.read(ReadPools())
     assert state["npus"]["offered"] == 8

@@ -85,7 +85,7 @@ def sized(wanted: int) -> tuple[FakeCluster, ScalingBoard]:
     ranks = [rank(number, shell="d1", ranks=2, ranks_wanted=wanted) for number in range(2)]
     cluster = FakeCluster(ClusterSnapshot(0.0, started(), nodes(), {one.name: one for one in ranks}))
     board = ScalingBoard(grouped(), cluster, KeptValues(), cluster.clock)
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     return cluster, board
 
 
@@ -96,7 +96,7 @@ def test_the_scaler_s_target_resizes_a_group() -> None:
     grow = PoolTarget("decode", 2, 4, ScaleKind.BURST, "a queue")
     asyncio.run(board.apply([grow]))  # the shell's rank does not answer
     cluster.order_answer = OrderAnswer(True, "2 -> 4 ranks")
-    asyncio.run(board.look())
+    asyncio.run(board.poll())
     assert cluster.orders == [("rank-0", ResizeGroup(4))] * 2
     assert cluster.calls == [], "the number of groups stays"
     (entry,) = board.read(ReadDecisions())

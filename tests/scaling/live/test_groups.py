@@ -31,7 +31,7 @@ def rank(number: int, incarnation: str = "1", **facts: Any) -> SeenMember:
     return SeenMember(f"decode#old.r{number}", "decode", incarnation, told, NodeId("b"))
 
 
-def sight(at: float, *members: SeenMember) -> ClusterSnapshot:
+def snapshot(at: float, *members: SeenMember) -> ClusterSnapshot:
     pools = {**started(), "decode": deployment(1, replica("new", "a"))}
     return ClusterSnapshot(at, pools, nodes(), {one.name.rpartition("#")[2]: one for one in members})
 
@@ -50,12 +50,15 @@ def test_ranks_belong_to_the_shell_that_holds_them_now() -> None:
     listed = Member(ReplicaId("decode#old.r1"), "decode", NodeId("b"), "h", 1, "i", dict(rank(1).facts))
     seen = seen_members([listed])
     assert (seen["old.r1"].serve_name, seen["old.r1"].node) == ("new", "b")
-    assert [one.name for one in sight(1.0, rank(1), rank(0)).instances_of("new")] == ["decode#old.r0", "decode#old.r1"]
-    assert sight(1.0, rank(0)).instances_of("p1") == []
+    assert [one.name for one in snapshot(1.0, rank(1), rank(0)).instances_of("new")] == [
+        "decode#old.r0",
+        "decode#old.r1",
+    ]
+    assert snapshot(1.0, rank(0)).instances_of("p1") == []
 
 
 def test_hardware_is_taken_where_the_ranks_are() -> None:
-    here = sight(1.0, rank(0), rank(1))
+    here = snapshot(1.0, rank(0), rank(1))
     decode = here.deployments["decode"]
     assert decode.replicas[0].node == "a", "where the shell is"
     moved = at_its_ranks(decode, here.members.values())
@@ -66,7 +69,7 @@ def test_hardware_is_taken_where_the_ranks_are() -> None:
 
 
 def test_a_group_that_has_grown_takes_more_hardware() -> None:
-    here = sight(1.0, *(rank(number, ranks=4) for number in range(3)))
+    here = snapshot(1.0, *(rank(number, ranks=4) for number in range(3)))
     decode = at_its_ranks(here.deployments["decode"], here.members.values())
     assert decode.replicas[0].ranks == 4, "one was lost, and its place is still there"
     sizes = sizes_of(two_ranks())
@@ -83,12 +86,12 @@ def test_a_group_that_has_grown_takes_more_hardware() -> None:
 
 def test_a_scaler_is_told_of_groups() -> None:
     settings = two_ranks()
-    told = signals(settings, sight(1.0, rank(0), rank(1)))
+    told = signals(settings, snapshot(1.0, rank(0), rank(1)))
     pool = next(one for one in told.pools if one.pool == "decode")
     assert (pool.target, pool.running, pool.npus_per_instance) == (1, 1, 8)
     assert (pool.sequences, pool.queued_tokens, pool.kv_blocks_total) == (8, 8, 20)
     assert (pool.seats, pool.max_sequences, pool.crowd) == (64, 64, 64)
-    one = signals(config(), sight(1.0, rank(0)))
+    one = signals(config(), snapshot(1.0, rank(0)))
     assert next(pool for pool in one.pools if pool.pool == "decode").seats == 32
 
 
@@ -99,34 +102,34 @@ def shown(seen: ClusterSnapshot, **lost: EventKind) -> dict[str, Any]:
 
 
 def test_the_page_shows_ranks_below_their_group() -> None:
-    row = shown(sight(1.0, rank(0), rank(1, draining=True)), old_r0=EventKind.DIED)
+    row = shown(snapshot(1.0, rank(0), rank(1, draining=True)), old_r0=EventKind.DIED)
     assert (row["target"], row["running"], row["dead"], row["npus"], row["npus_per_instance"]) == (1, 1, 0, 8, 8)
     (group,) = row["replicas"]
     assert (group["name"], group["state"], group["sequences"], group["kv_fill"]) == ("new", "serving", 8, 0.5)
     assert (group["npus"], group["hbm_used_bytes"]) == (["n1.npu0", "n1.npu1"], 14)
     ranks = [(one["name"], one["state"], one["pid"], one["npus"]) for one in group["ranks"]]
     assert ranks == [("old.r0", "dead", 70, ["n1.npu0"]), ("old.r1", "draining", 71, ["n1.npu1"])]
-    leaving = shown(sight(1.0, rank(0, draining=True), rank(1, draining=True)))
+    leaving = shown(snapshot(1.0, rank(0, draining=True), rank(1, draining=True)))
     assert leaving["replicas"][0]["state"] == "draining"
 
 
 def test_busy_is_the_average_of_the_ranks() -> None:
     busy = BusyShares()
-    busy.observe(sight(0.0, rank(0, busy_s=0.0), rank(1, busy_s=0.0)))
-    busy.observe(sight(10.0, rank(0, busy_s=10.0), rank(1, busy_s=5.0)))
-    rows = pool_rows(two_ranks(), sight(10.0, rank(0), rank(1)), {}, {}, {}, None, {}, busy, {})
+    busy.observe(snapshot(0.0, rank(0, busy_s=0.0), rank(1, busy_s=0.0)))
+    busy.observe(snapshot(10.0, rank(0, busy_s=10.0), rank(1, busy_s=5.0)))
+    rows = pool_rows(two_ranks(), snapshot(10.0, rank(0), rank(1)), {}, {}, {}, None, {}, busy, {})
     assert next(one for one in rows if one["pool"] == "decode")["replicas"][0]["busy"] == 0.75
 
 
 def test_a_rank_that_died_is_lost_until_its_shell_has_replaced_it() -> None:
     log = EventLog(1)
-    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer", 2, 40), 10.0)
-    before = sight(10.0, rank(0), rank(1))
-    for now in (sight(11.0, rank(0), rank(1)), sight(16.0, rank(0))):
+    log.add_notice(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer", 2, 40), 10.0)
+    before = snapshot(10.0, rank(0), rank(1))
+    for now in (snapshot(11.0, rank(0), rank(1)), snapshot(16.0, rank(0))):
         log.observe(before, now)
         before = now
         assert log.lost() == {"old.r1": EventKind.DIED}
-    log.observe(before, sight(17.5, rank(0), rank(1, "2")))
+    log.observe(before, snapshot(17.5, rank(0), rank(1, "2")))
     assert log.lost() == {}
     assert [(one.kind, one.replica, one.text) for one in reversed(log.newest())] == [
         (EventKind.DIED, "old.r1", "closed by the peer"),
@@ -136,7 +139,7 @@ def test_a_rank_that_died_is_lost_until_its_shell_has_replaced_it() -> None:
 
 def test_a_rank_whose_group_has_gone_is_forgotten() -> None:
     log = EventLog(1)
-    log.hear(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer"), 10.0)
-    log.observe(sight(10.0), sight(11.0 + REPLACED_WITHIN_S))
+    log.add_notice(InstanceNotice("died", "decode", ReplicaId("decode#old.r1"), "closed by the peer"), 10.0)
+    log.observe(snapshot(10.0), snapshot(11.0 + REPLACED_WITHIN_S))
     assert log.lost() == {}
     assert len(log.newest()) == 1

@@ -16,7 +16,7 @@ class Case:
 
     def names(self) -> list[str]:
         """Names of the living nodes at a poll."""
-        return [node.name for node in self.seen.look()]
+        return [node.name for node in self.seen.poll()]
 
     def lost(self) -> list[tuple[str, float]]:
         """Names of the lost nodes as of the last poll, and for how long."""
@@ -34,7 +34,7 @@ def test_a_lost_node_is_shown_until_its_number_is_in_use_again() -> None:
     case = Case(listed("a", "0"), listed("b", "1", npus=4, address="10.0.0.2"))
     assert case.names() == ["n0", "n1"]
     case.rows[1] = {**case.rows[1], "Resources": {}}
-    assert [node.npus for node in case.seen.look()] == [8, 4], "for a moment before its end Ray knows no resources"
+    assert [node.npus for node in case.seen.poll()] == [8, 4], "for a moment before its end Ray knows no resources"
     case.rows[1] = listed("b", "1", address="10.0.0.2", alive=False, reason=UNEXPECTED)
     assert case.names() == ["n0"]
     case.now += 12.0

@@ -57,17 +57,17 @@ def test_a_membership_that_was_started_again_does_not_empty_the_pools() -> None:
     cluster, there = RayCluster("app", ["decode"], with_cache=False), {"decode": deployment(1, replica("a"))}
     one = member("a", "decode", running=5)
 
-    def look(listed: bool, at: float, known: bool = True, here: bool = True) -> list[str]:
+    def poll(listed: bool, at: float, known: bool = True, here: bool = True) -> list[str]:
         before = ClusterSnapshot(0.0, members={"a": one} if known else {})
         found = cluster._members({"a": one} if listed else {}, before, there if here else {}, at)
         return list(found)
 
-    assert look(listed=False, known=False, at=0.0) == []
-    assert look(listed=True, known=False, at=1.0) == ["a"]
-    assert look(listed=False, at=1.0 + REMEMBER_S) == ["a"]
-    assert look(listed=False, at=1.1 + REMEMBER_S) == []
-    assert look(listed=True, at=20.0) == ["a"]
-    assert look(listed=False, at=21.0, here=False) == [], "Serve has it no longer"
+    assert poll(listed=False, known=False, at=0.0) == []
+    assert poll(listed=True, known=False, at=1.0) == ["a"]
+    assert poll(listed=False, at=1.0 + REMEMBER_S) == ["a"]
+    assert poll(listed=False, at=1.1 + REMEMBER_S) == []
+    assert poll(listed=True, at=20.0) == ["a"]
+    assert poll(listed=False, at=21.0, here=False) == [], "Serve has it no longer"
 
 
 def test_a_full_disk_is_told_by_whoever_is_there() -> None:
@@ -80,6 +80,6 @@ def test_a_full_disk_is_told_by_whoever_is_there() -> None:
     seen = with_full_disks(nodes, told, (NodeId("head"), "this disk is full"))
     assert [node.disk_full for node in seen] == ["this disk is full", "the disk is full", ""]
     assert with_full_disks(nodes, [], (NodeId("head"), "")) == nodes
-    sight = ClusterSnapshot(1.0, nodes=seen)
-    assert [row.disk_full for row in host_rows(config(), sight, 1.0)] == [node.disk_full for node in seen]
-    assert hardware(config(), sight, 1.0)["nodes"][1]["disk_full"] == "the disk is full", "as /pools shows it"
+    snapshot = ClusterSnapshot(1.0, nodes=seen)
+    assert [row.disk_full for row in host_rows(config(), snapshot, 1.0)] == [node.disk_full for node in seen]
+    assert hardware(config(), snapshot, 1.0)["nodes"][1]["disk_full"] == "the disk is full", "as /pools shows it"

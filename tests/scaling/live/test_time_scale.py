@@ -18,9 +18,9 @@ from serving.cluster.gcs_store import KeptValues
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
 from serving.scaling.core.autoscaler import make_scaler
+from serving.scaling.core.capacity import LEVEL_S
 from serving.scaling.core.cluster_snapshot import SeenDeployment, SeenMember
 from serving.scaling.core.decision import Scaler, ScalingDecision
-from serving.scaling.core.learned_line import LEVEL_S
 from serving.scaling.core.signals import LEAST_PERIOD_S, PolicyTime
 from serving.scaling.live.autoscaler_replica import RisingTraffic
 from serving.scaling.live.board import ScalingBoard
@@ -108,7 +108,7 @@ class Live:
     def __post_init__(self) -> None:
         self.board = ScalingBoard(self.config, self.cluster, KeptValues(), self.cluster.clock)
         self.rising, self.scaler = RisingTraffic(), scaler_of(self.config)
-        self.cluster.sight = replace(self.cluster.sight, nodes=nodes(8, npus=48))
+        self.cluster.snapshot = replace(self.cluster.snapshot, nodes=nodes(8, npus=48))
         self._before()
 
     def decide(self, signals: ScalingSignals) -> ScalingDecision:
@@ -125,18 +125,18 @@ class Live:
         """One start that takes as long as all of the model's do, and work on prompts at their speed."""
         first, new = replica("decode0"), replica("decode1", phase=STARTING, started_at=self._real(1.0))
         told = [member("prefill0", "prefill", prompt_tokens_total=0, busy_s=0.0)]
-        self._look(0.0, {"decode": deployment(1, first)}, told)
-        self._look(1.0, {"decode": deployment(1, first, new)}, [self._worked("prefill")])
-        self._look(1.0 + START_S, {"decode": deployment(1, first, replica("decode1"))}, [])
+        self._poll(0.0, {"decode": deployment(1, first)}, told)
+        self._poll(1.0, {"decode": deployment(1, first, new)}, [self._worked("prefill")])
+        self._poll(1.0 + START_S, {"decode": deployment(1, first, replica("decode1"))}, [])
 
-    def _look(self, at: float, deployments: Mapping[str, SeenDeployment], members: Sequence[SeenMember]) -> None:
+    def _poll(self, at: float, deployments: Mapping[str, SeenDeployment], members: Sequence[SeenMember]) -> None:
         self._show(at, deployments, members)
-        self.runner.run(self.board.look())
+        self.runner.run(self.board.poll())
 
     def _show(self, at: float, deployments: Mapping[str, SeenDeployment], members: Sequence[SeenMember]) -> None:
         self.cluster.now = self._real(at)
         named = {one.name.partition("#")[2]: one for one in members}
-        self.cluster.sight = replace(self.cluster.sight, deployments=deployments, members=named)
+        self.cluster.snapshot = replace(self.cluster.snapshot, deployments=deployments, members=named)
 
     @staticmethod
     def _replicas(pool: PoolSignals) -> SeenDeployment:

@@ -8,7 +8,7 @@ import pytest
 from serving.tools.chaos.asks import ChoiceSoFar, StreamedAnswer
 from serving.tools.chaos.chaos_page import report_page
 from serving.tools.chaos.findings import find
-from serving.tools.chaos.hit_stream import as_value, drawn_stream, stream_chart, told
+from serving.tools.chaos.hit_stream import as_value, drawn_stream, stream_chart, stream_text
 from tests.loadgen.report.browser import checked
 from tests.tools.chaos.made import killed_stream as stream
 from tests.tools.chaos.made import loss, run_of
@@ -27,7 +27,7 @@ def test_the_stream_with_most_on_both_sides_is_drawn() -> None:
 def test_it_says_which_replica_by_which_signal_and_what_came_of_it() -> None:
     found = drawn_stream(run_of(stream(50, 40), events=(loss(1.99),)))
     assert found is not None
-    assert told(found) == (
+    assert stream_text(found) == (
         "Request 0 (greedy) was sent at 0.500 s. SIGKILL hit d#1 at 1.99 s, when the client had 50 tokens; the next "
         "one came 310 ms later, from p#2 → d#2. All 90 tokens are those of the undisturbed answer."
     )
@@ -54,12 +54,12 @@ def test_a_kill_is_preferred_to_a_freeze_which_is_better_than_nothing() -> None:
     assert found.number == 1
     found = drawn_stream(run_of(frozen, events=both))
     assert found is not None
-    assert "SIGSTOP hit d#3" in told(found)
+    assert "SIGSTOP hit d#3" in stream_text(found)
     assert found.spans == (("p#1", "d#3"), ("d#4",))
 
     found = drawn_stream(run_of(stream(50, 40, replicas=("d#2", "d#1")), events=(loss(1.99),)))
     assert found is not None
-    assert "from replicas that it knew" in told(found)
+    assert "from replicas that it knew" in stream_text(found)
 
     run = run_of(stream(50, 40), events=(loss(1.99),))
     run.differences[0] = "choice 0: token 3 is 5, not 6"

@@ -191,7 +191,7 @@ def test_a_run_that_hit_nobody_proves_nothing() -> None:
     assert {event.fate for event in run.events} == {"nobody to hit"}
     assert not found.clean
     assert found.hits == 0
-    assert "no fault hit anybody" in verdict(run, found)
+    assert "no fault hit anybody" in verdict(found)
 
 
 def test_a_system_that_contradicts_itself_is_no_reference() -> None:

@@ -34,7 +34,7 @@ def test_decode_batches_and_samples(setting: Setting) -> None:
 @pytest.mark.parametrize("perfect", [True, False])
 def test_full_prefill_steps_take_what_the_formula_says(setting: Setting, perfect: bool) -> None:
     step_s = setting.cost.prefill_step_s(prefill_load(4096, perfect=perfect))
-    found = measure_prefill(setting.cost, PrefillCase(perfect_balance=perfect, batches=2))
+    found = measure_prefill(setting.cost, PrefillCase(imbalance=1.0 if perfect else None, batches=2))
     assert found.ttft_s == pytest.approx(step_s, rel=0.01)
     assert found.tokens_per_s == pytest.approx(16_384 / step_s, rel=0.01)
     assert found.pulled_share == 0

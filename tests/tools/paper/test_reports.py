@@ -130,6 +130,7 @@ def test_every_experiment_has_words_and_the_navigation_is_narrow(everything: Rep
         ("table1", "Tables"),
         ("fig20", "Figures"),
         ("xds-peak", "xDeepServe"),
+        ("other-revive", "Others"),
     ]
 
 

@@ -27,7 +27,7 @@ class FakeSupernode:
 
     def verdict(self, one: Candidate, rate: float = 1.0) -> PlanVerdict:
         """Misses of both pools hit different requests."""
-        if one.aggregated:
+        if one.one_pool:
             ttft = tpot = both = _share(one.decodes, rate * self.both_needs[one.both])
         else:
             ttft = _share(one.prefills, rate * self.prefill_needs[one.prefill])

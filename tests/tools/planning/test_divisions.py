@@ -1,6 +1,7 @@
 """`plan --attention-tp`, `--expert-dies`, `--redundant`: the division of decode instances is one more choice."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from serving.cli import command_parser
 from serving.cli import plan as command
 from serving.config.checks import check_consistency
 from serving.config.load import load_config
+from serving.config.simulated_cost import simulated_cost
 from serving.errors import ConfigError
 from serving.tools.planning import bounds
 from serving.tools.planning.bounds import SearchLimits
@@ -158,6 +160,18 @@ def test_a_candidate_is_simulated_with_its_division(shape: Shape) -> None:
     assert shape.redundant in (-1, settings.simulation.redundant_experts)
     assert split_of(settings) == candidate
     check_consistency(settings, "plan", own_nodes=False)
+
+
+def test_with_drawn_load_copies_are_slots_of_each_rank() -> None:
+    drawn, trace = replace(CONFIG, simulation=replace(CONFIG.simulation, routing="skew")), TraceChoice(Path("none"))
+    cost = simulated_cost(drawn)
+    for shape in (Shape(64, 24, 1, 48, 2), Shape(64, 24, 1, 0, 0)):
+        candidate = Candidate(Shape(16, 1024), 1, shape, 1)
+        settings = configured(PlanSetting(drawn, trace, trace, TARGET), candidate)
+        assert (settings.experts.redundant, settings.simulation.redundant_experts) == (shape.redundant, -1)
+        assert split_of(settings) == candidate
+        check_consistency(settings, "plan", own_nodes=False)
+        assert bounds.shape_cost(cost, shape).decode.parallelism == simulated_cost(settings).decode.parallelism
 
 
 def test_a_search_takes_the_degree_that_holds(cost: CostModel, trace: Path) -> None:

@@ -115,7 +115,7 @@ def test_every_candidate_has_a_place_and_neighbours() -> None:
     assert len(set(ranks)) == len(ranks)
     apart = SearchSpace(tuple(PREFILL), tuple(DECODE), 40)
     alone = sorted(apart.candidates(), key=apart.rank)
-    assert alone == [one for one in sorted(space.candidates(), key=space.rank) if not one.aggregated]
+    assert alone == [one for one in sorted(space.candidates(), key=space.rank) if not one.one_pool]
 
     long, short, large = BOTH[0], BOTH[1], BOTH[2]
     space = SearchSpace((), (), 12, (long, short, large))
@@ -349,7 +349,7 @@ def test_a_token_costs_the_same_in_and_out(together: CapacityPlan) -> None:
 def test_goodput_takes_aggregated_plans_too(trace: Path) -> None:
     found = planned(question(trace, question="goodput"))
     assert found.best is not None
-    kinds = {one.candidate.aggregated for one in [found.best, *found.options]}
+    kinds = {one.candidate.one_pool for one in [found.best, *found.options]}
     assert kinds == {True, False}
     assert "gives the highest goodput" in words.headline(found)
 

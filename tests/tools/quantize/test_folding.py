@@ -13,11 +13,11 @@ from serving.model.loader import open_checkpoint
 from serving.model.tensors import block_tensors
 from serving.tools.quantize.folding import Folded, fold_layer
 from serving.tools.quantize.layer import fill_experts
+from serving.tools.quantize.quantize_run import stored_as
 from serving.tools.quantize.stream import LayerRunner, Windows
 from serving.tools.quantize.structure import Fold, Producer, Product, Structure, block_structure
 from serving.tools.quantize.tensors_in_memory import InputRecorder, read_tensors
 from serving.tools.quantize.trial import layer_parts
-from serving.tools.quantize.writer import stored_as
 from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import CHOOSING, QWEN2
 from tests.tools.quantize.matrices import FAMILY_KEYS, V2

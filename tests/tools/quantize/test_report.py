@@ -10,11 +10,11 @@ from torch import Tensor
 from serving.model.config import read_architecture
 from serving.tools.quantize.layer import ProductError
 from serving.tools.quantize.quantize_report import QuantizationReport, TrialResult, as_json, as_markdown, class_errors
+from serving.tools.quantize.quantize_run import companions, quantised_config, stored_as
 from serving.tools.quantize.quantize_settings import Settings
 from serving.tools.quantize.stream import read_text
 from serving.tools.quantize.structure import Product
 from serving.tools.quantize.trial import ModelAccuracy, Original, measure
-from serving.tools.quantize.writer import companions, quantised_config, stored_as
 
 
 class Given(Original):

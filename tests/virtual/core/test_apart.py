@@ -44,9 +44,9 @@ def test_a_run_decodes_as_fast_as_the_cost_model_says() -> None:
     assert "one deployment only, xDeepServe's 480 + 288 dies" in result.config[ACCURACY]
 
 
-@pytest.mark.parametrize(("die", "hit"), [("n3.npu0.die1", True), ("n5.npu7.die0", False)])
+@pytest.mark.parametrize(("die", "hit"), [("n4.npu0.die1", True), ("n2.npu7.die0", False)])
 def test_a_lost_die_of_experts_loses_no_cache(die: str, hit: bool) -> None:
-    """The instance is on nodes 2 to 5; the last 16 dies, those of node 5, hold experts."""
+    """The instance is on nodes 2 to 5; the first 16 dies, those of node 2, hold experts."""
     fault = Fault(Seconds(10.0), FaultKind.DIE, die, Seconds(5.0), 0.0)
     load = workload([(0.01 * n, 500, 2000) for n in range(96)])
     result = simulate(config(**SMALL, simulation=APART), load, check=True, faults=(fault,))
@@ -67,7 +67,11 @@ PARTS = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 32, "max_dec
         ({"simulation": APART | {"decode_attention_tp": 2}}, "decode_attention_tp together with .* is not priced"),
         ({"simulation": APART | {"head_tp": 2}}, "head_tp together with .* is not priced"),
         ({"simulation": APART, "serving": {"mode": "aggregated"}}, 'mode = "aggregated" has none'),
-        ({"simulation": APART, "autoscaler": PARTS}, r"\[autoscaler\] decode_step_npus = 8: .* not priced"),
+        ({"simulation": APART, "autoscaler": PARTS}, "decode_step_npus = 8 adds 16: both must be multiples of .* = 3"),
+        (
+            {"simulation": APART, "autoscaler": PARTS | {"min_decode_npus": 8, "max_decode_npus": 32}},
+            "min_decode_npus = 8 leaves 0 dies for attention",
+        ),
     ],
 )
 def test_what_is_not_priced_is_refused_by_its_key(sections: dict[str, dict[str, Any]], message: str) -> None:

@@ -99,6 +99,34 @@ def test_experts_that_lay_nowhere_else_are_loaded_and_that_takes_longer() -> Non
     assert first(double, "lost").reason.endswith("12.8 s")
 
 
+def test_expert_dies_are_ranks_of_their_own() -> None:
+    """Attention dies have no experts: their loss leaves the map as it is, and takes the pause of attention dies."""
+    apart = {"simulation": {"expert_dies": 16, "domains": 2}}
+    attention, expert = (
+        played(skewed(**apart), Fault(Seconds(8.0), FaultKind.DIE, name, Seconds(12.0), 0.0))
+        for name in ("n5.npu7.die1", "n4.npu7.die1")
+    )
+    assert {one.kind for one in attention.experts} == {"opened", "rebalanced"}
+    assert attention.faults[0].npu_seconds_lost == pytest.approx(16 * 10.2, rel=0.01)
+    assert attention.faults[0].sequences_hit > 0
+    lost = first(expert, "lost")
+    assert (lost.ranks, first(expert, "joined").ranks, expert.faults[0].sequences_hit) == (15, 16, 0)
+    assert lost.reason.startswith("rank 15 lost")
+    pause_s = 10.7 if " 0 experts borrowed" in lost.reason else 52.7
+    assert expert.faults[0].npu_seconds_lost == pytest.approx(16 * pause_s, rel=0.01)
+
+
+def test_a_slow_attention_die_slows_all_and_a_slow_expert_die_only_its_experts() -> None:
+    apart = {"simulation": {"expert_dies": 16, "domains": 2}}
+    times = [
+        mean_tpot(played(skewed(**apart), *faults, load=FEW[:40]))
+        for faults in ([], *([Fault(Seconds(0.5), FaultKind.STRAGGLER, name, NEVER, 2.0)] for name in
+                             ("n4.npu0.die1", "n5.npu7.die1")))
+    ]  # fmt: skip
+    assert times == sorted(times)
+    assert times[2] > 1.5 * times[0]
+
+
 def test_a_group_that_loses_all_its_ranks_begins_anew() -> None:
     settings = config(
         simulation={"routing": "skew", "drafts": 0}, decode={"npus_per_instance": 1, "max_sequences": 8},
@@ -132,6 +160,16 @@ def test_a_group_grows_and_shrinks() -> None:
     assert [one.kind for one in result.experts].count("rebalanced") >= 2
 
 
+def test_attention_dies_come_and_go_without_a_new_map() -> None:
+    parts = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 16, "max_decode_npus": 32}
+    settings = skewed(autoscaler=parts, simulation={"expert_dies": 16, "domains": 2, "warm_npus": 32})
+    result = played(settings, scaler=ScriptedScaler([(5.0, "decode", 3), (16.0, "decode", 2)]))
+    assert {one.kind for one in result.experts} == {"opened", "rebalanced"}
+    assert {one.ranks for one in result.experts} == {16}
+    sizes = [point.decode_npus for point in result.timeline]
+    assert (max(sizes), sizes[-1]) == (24, 16)
+
+
 def test_a_slow_rank_gets_fewer_rows_and_the_group_is_faster_for_it() -> None:
     fault = Fault(Seconds(2.0), FaultKind.STRAGGLER, "n4.npu0.die1", NEVER, 2.0)
     rules = {"redundant": 4, "window_s": 20.0}
@@ -142,7 +180,6 @@ def test_a_slow_rank_gets_fewer_rows_and_the_group_is_faster_for_it() -> None:
 def test_what_virtual_time_cannot_do_is_refused_by_name(tmp_path: Path) -> None:
     for settings, words in (
         (skewed({"straggler": "drain"}), "straggler"),
-        (skewed(simulation={"expert_dies": 8}), "expert_dies"),
         (skewed(simulation={"redundant_experts": 8}), "redundant_experts"),
     ):
         with pytest.raises(ConfigError, match=words):

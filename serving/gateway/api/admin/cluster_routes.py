@@ -103,7 +103,6 @@ class LoadRequest(WireModel):
 
 
 def expert_router(post: PostOrder) -> APIRouter:
-    """The routes."""
     router = APIRouter(prefix="/experts")
 
     @router.post("/rebalance", include_in_schema=False)

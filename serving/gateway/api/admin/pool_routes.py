@@ -65,16 +65,16 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
             raise PermissionDeniedError(f"this API key may not delete the cache of namespace '{name[:200]}'")
         if name != tenant.namespace:
             await _require_namespace(there, name, configured)
-        told = await there.forget(name)
-        if told.silent:
-            names = ", ".join(told.silent)
+        result = await there.forget(name)
+        if result.silent:
+            names = ", ".join(result.silent)
             raise UnavailableError(f"{names} did not delete all: no response, or files remain on disk; try again")
-        if not told.by_server:
+        if not result.by_server:
             raise UnavailableError("nothing was deleted: no memory server is available; try again")
-        deleted = {key: sum(answer[key] for answer in told.by_server.values()) for key in ("bytes", "entries")}
+        deleted = {key: sum(answer[key] for answer in result.by_server.values()) for key in ("bytes", "entries")}
         if name not in configured:
             await there.drop_namespace(name)
-        return json_response({"namespace": name, **deleted, "servers": told.by_server})
+        return json_response({"namespace": name, **deleted, "servers": result.by_server})
 
     _add_change(router, pool, configured)
 
@@ -88,9 +88,9 @@ def pool_router(pool: PoolAdmin | None, metrics: GatewayMetrics, configured: fro
             raise PermissionDeniedError("audits are for administrators only; use one of `[gateway] admin_keys`")
         # A JSON body, not a query: a browser page cannot send one to a server that did not allow its origin.
         body = await parse_body(request, PoolAuditRequest, MAX_BODY_BYTES)
-        told = audit_summary(await there.audit(repair=body.repair))
-        metrics.audited(sound=told["ok"])
-        return json_response(told)
+        result = audit_summary(await there.audit(repair=body.repair))
+        metrics.audited(sound=result["ok"])
+        return json_response(result)
 
     return router
 
@@ -184,7 +184,11 @@ class PoolNamespace(Answer):
 
 
 class Pool(Answer):
-    """GET /pool. `silent`: why a server did not respond. Only administrators get `silent`, servers and blocks."""
+    """GET /pool. Only administrators get `servers`, `blocks` and `silent`.
+
+    `blocks`: number of blocks that instances looked up, by where they were found (`dram`, `ssd`) or why they were not
+    (`absent`, `lost`). `silent`: the servers that did not respond, with the reason. `complete`: every server responded.
+    """
 
     servers: list[PoolServer]
     blocks: dict[str, Count]

@@ -33,7 +33,6 @@ class Timelines(Protocol):
 
 
 def timeline_router(timelines: Timelines) -> APIRouter:
-    """The routes."""
     router = APIRouter(tags=["information"])
 
     @router.get("/v1/requests", responses=answers(PastRequests))

@@ -80,13 +80,13 @@ class ChunkStream:
         """A comment line."""
         return KEEPALIVE
 
-    def closing(self, told: Mapping[str, Any]) -> bytes:
+    def closing(self, extra: Mapping[str, Any]) -> bytes:
         """Usage and times, if requested, and the end mark."""
         if not self._order.include_usage:
             return DONE
         choices = self._answering.choices
         chunk = {**self._head, "choices": [], "usage": usage(self._order, choices)}
-        return event(_encode({**chunk, **times(self._answering.timing, choices), **told})) + DONE
+        return event(_encode({**chunk, **times(self._answering.timing, choices), **extra})) + DONE
 
     def failure(self, reply: ErrorReply) -> bytes:
         """The error object and the end mark."""

@@ -49,11 +49,11 @@ class EventEncoder(Protocol):
         """Bytes that keep an idle stream alive."""
         ...
 
-    def closing(self, told: Mapping[str, Any]) -> bytes:
+    def closing(self, extra: Mapping[str, Any]) -> bytes:
         """The last events of a complete stream.
 
         Args:
-            told: further keys next to the usage.
+            extra: further keys next to the usage.
         """
         ...
 
@@ -74,11 +74,11 @@ class WholeEncoder(Protocol):
         """Add the visible output of one update."""
         ...
 
-    def body(self, told: Mapping[str, Any]) -> bytes:
+    def body(self, extra: Mapping[str, Any]) -> bytes:
         """The body, after every choice has finished.
 
         Args:
-            told: further keys.
+            extra: further keys.
         """
         ...
 
@@ -189,7 +189,7 @@ class WholeAnswer:
         many = sum(len(one.logprobs) for one in self._collected) >= MANY_LOGPROBS
         return self._order.options.prompt_logprobs is None and not many
 
-    def body(self, told: Mapping[str, Any]) -> bytes:
+    def body(self, extra: Mapping[str, Any]) -> bytes:
         """The response body."""
         order, choices = self._order, self._answering.choices
         shown = [self._choice(choice.index) for choice in choices]
@@ -199,7 +199,7 @@ class WholeAnswer:
             "choices": shown,
             "usage": usage(order, choices),
             **times(self._answering.timing, choices),
-            **told,
+            **extra,
             **facts,
         }
         return msgspec.json.encode(answer)

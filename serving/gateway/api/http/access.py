@@ -24,8 +24,7 @@ MOST_LOGGED = 256
 
 
 class AccessMiddleware:
-    """Set `x-request-id` on every response (the client's own or a new one; below /v1/messages also `request-id`) and
-    count exchanges.
+    """Count exchanges, and set `x-request-id` (the client's or a new one; below /v1/messages also `request-id`).
 
     The header takes precedence over the body's `request_id`. Ignored fields of the body are named in another header.
     """

@@ -73,7 +73,7 @@ class MessageEvents:
         """A ping event, which keeps the stream alive."""
         return _PING
 
-    def closing(self, told: Mapping[str, Any]) -> bytes:
+    def closing(self, extra: Mapping[str, Any]) -> bytes:
         """Stop reason, usage and end mark."""
         delta = _stop(self._answering, self._end)
         usage = _usage(self._answering)
@@ -97,12 +97,12 @@ class MessageEvents:
             return [*opened, self._before + _encode(part.text) + self._after]
         if part.name is not None:
             block = {"type": "tool_use", "id": _tool_use_id(part.id or ""), "name": part.name, "input": {}}
-            return self._open("tool_use", block, anew=True)
+            return self._open("tool_use", block, new_block=True)
         return [self._before + _encode(part.arguments) + self._after]
 
-    def _open(self, kind: str, block: dict[str, Any], *, anew: bool = False) -> list[bytes]:
+    def _open(self, kind: str, block: dict[str, Any], *, new_block: bool = False) -> list[bytes]:
         """Open a block, unless it is open already."""
-        if self._kind == kind and not anew:
+        if self._kind == kind and not new_block:
             return []
         events = self._close_block()
         self._block += 1
@@ -138,8 +138,7 @@ class MessageWhole:
         """Add the visible output of one update."""
         self._collected.add(out)
 
-    def body(self, told: Mapping[str, Any]) -> bytes:
-        """The message."""
+    def body(self, extra: Mapping[str, Any]) -> bytes:
         content = _content(self._collected)
         stop = _stop(self._answering, self._collected.end)
         if stop["stop_reason"] == "tool_use" and not any(block["type"] == "tool_use" for block in content):

@@ -14,7 +14,7 @@ from serving.gateway.api.pages.document import PageDocument, document, link
 
 JsonSchema = Mapping[str, Any]
 
-_LARGEST_TOLD = 2**31 - 1
+_LARGEST_SHOWN = 2**31 - 1
 """Larger bounds are limits of number formats, which are not shown."""
 
 
@@ -43,10 +43,12 @@ def type_text(schema: JsonSchema) -> Html:
 def _bounds(schema: JsonSchema) -> list[str]:
     """Bounds of a number; limits of number formats are omitted."""
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    told = {sign: schema[name] for name, sign in signs.items() if name in schema and abs(schema[name]) < _LARGEST_TOLD}
-    if told.keys() == {"≥", "≤"}:
-        return [f"{told['≥']:g} to {told['≤']:g}"]
-    return [" and ".join(f"{sign} {bound:g}" for sign, bound in told.items())] if told else []
+    bounds = {
+        sign: schema[name] for name, sign in signs.items() if name in schema and abs(schema[name]) < _LARGEST_SHOWN
+    }
+    if bounds.keys() == {"≥", "≤"}:
+        return [f"{bounds['≥']:g} to {bounds['≤']:g}"]
+    return [" and ".join(f"{sign} {bound:g}" for sign, bound in bounds.items())] if bounds else []
 
 
 def fields_table(schema: JsonSchema) -> Html:

@@ -110,23 +110,25 @@ class StartFacts:
     pools_page: str = ""
 
 
-def start_page(told: StartFacts, url: str) -> PageDocument:
+def start_page(start_facts: StartFacts, url: str) -> PageDocument:
     """The page.
 
     Args:
         url: this server's URL in the browser.
     """
     links = [link("docs", "API"), link("openapi.json", "openapi.json"), link("metrics", "Metrics")]
-    if told.pools_page:
-        links.append(Html(f'<a id="pools" href="{escape(told.pools_page)}">Pools</a>'))
+    if start_facts.pools_page:
+        links.append(Html(f'<a id="pools" href="{escape(start_facts.pools_page)}">Pools</a>'))
     body = Template(page_asset("start.html")).substitute(
-        model=escape(told.model),
-        facts=facts((("CloudMatrix-Infer", told.version), ("context", f"{told.context_tokens:,} tokens"))),
-        note=f'<ul class="notes"><li>{_PLACEHOLDER_NOTE}</li></ul>' if told.placeholder else "",
+        model=escape(start_facts.model),
+        facts=facts(
+            (("CloudMatrix-Infer", start_facts.version), ("context", f"{start_facts.context_tokens:,} tokens"))
+        ),
+        note=f'<ul class="notes"><li>{_PLACEHOLDER_NOTE}</li></ul>' if start_facts.placeholder else "",
         questions="".join(f'<button type="button" class="question">{escape(one)}</button>' for one in _QUESTIONS),
-        command=escape(_command(told.model, url)),
+        command=escape(_command(start_facts.model, url)),
     )
-    return document(f"{told.model} – CloudMatrix-Infer", links, [Html(body)], page_asset("start.js"))
+    return document(f"{start_facts.model} – CloudMatrix-Infer", links, [Html(body)], page_asset("start.js"))
 
 
 def _command(model: str, url: str) -> str:

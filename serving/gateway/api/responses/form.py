@@ -166,10 +166,10 @@ class ResponseEvents:
         response = running_response(self._answering, self._frame)
         return self._event("response.in_progress", response=response)
 
-    def closing(self, told: Mapping[str, Any]) -> bytes:
+    def closing(self, extra: Mapping[str, Any]) -> bytes:
         """The final event, with the whole response."""
         output = self._items.output(item_status(self._end))
-        response = {**ended_response(self._answering, self._frame, output, self._end), **told}
+        response = {**ended_response(self._answering, self._frame, output, self._end), **extra}
         self._frame.whole(response)
         return self._event(f"response.{response['status']}", response=response)
 
@@ -185,20 +185,20 @@ class ResponseEvents:
         return [self._event(f"response.{name}", response=response) for name in ("created", "in_progress")]
 
     def _take(self, out: Visible, events: list[bytes]) -> None:
-        told = text_logprobs(self._answering, out)
+        extra = text_logprobs(self._answering, out)
         for part in out.parts:
             item, piece = self._items.take(part)
             if item is not self._open:
                 self._close(events, "completed")
                 self._begin(item, events)
-            if piece and item.kind == "message" and told:
-                item.logprobs += told
-                events.append(self._event(self._name("delta"), **self._at(item), delta=piece, logprobs=told))
-                told = []
+            if piece and item.kind == "message" and extra:
+                item.logprobs += extra
+                events.append(self._event(self._name("delta"), **self._at(item), delta=piece, logprobs=extra))
+                extra = []
             elif piece and item.kind in _TEXT:
                 events.append(self._delta(piece))
-        if told and self._open is not None and self._open.kind == "message":  # of withheld text
-            self._open.logprobs += told
+        if extra and self._open is not None and self._open.kind == "message":  # of withheld text
+            self._open.logprobs += extra
 
     def _begin(self, item: OutputItem, events: list[bytes]) -> None:
         self._open = item
@@ -265,11 +265,11 @@ class ResponseWhole:
 
     def add(self, index: int, out: Visible) -> None:
         """Add the visible output of one update."""
-        told = text_logprobs(self._answering, out)
+        extra = text_logprobs(self._answering, out)
         for part in out.parts:
             self._items.take(part)
-        if told and self._items.items and self._items.items[-1].kind == "message":
-            self._items.items[-1].logprobs += told
+        if extra and self._items.items and self._items.items[-1].kind == "message":
+            self._items.items[-1].logprobs += extra
         if out.finish is not None:
             self._end = out
 
@@ -278,10 +278,10 @@ class ResponseWhole:
         """Whether encoding the body takes negligible time."""
         return sum(len(item.logprobs) for item in self._items.items) < MANY_LOGPROBS
 
-    def body(self, told: Mapping[str, Any]) -> bytes:
+    def body(self, extra: Mapping[str, Any]) -> bytes:
         """The response object."""
         output = self._items.output(item_status(self._end))
-        response = {**ended_response(self._answering, self._frame, output, self._end), **told}
+        response = {**ended_response(self._answering, self._frame, output, self._end), **extra}
         self._frame.whole(response)
         return _encode(response)
 
@@ -292,5 +292,4 @@ def item_stem(response_id: str) -> str:
 
 
 def responses_form(frame: ResponseFrame) -> WireForm:
-    """The form of one response."""
     return WireForm(partial(ResponseEvents, frame=frame), partial(ResponseWhole, frame=frame))

@@ -152,6 +152,6 @@ def text_logprobs(answering: Answering, out: Visible) -> list[dict[str, Any]]:
     options = answering.order.options
     if options.logprobs is None or not out.logprobs:
         return []
-    told = chat_logprobs(out.logprobs, options.logprobs, answering.tokenizer, as_ids=options.tokens_as_ids)
-    shown: list[dict[str, Any]] = told["content"]
+    formatted = chat_logprobs(out.logprobs, options.logprobs, answering.tokenizer, as_ids=options.tokens_as_ids)
+    shown: list[dict[str, Any]] = formatted["content"]
     return shown

@@ -143,9 +143,9 @@ class _Spelling:
     """Finds whole or partial spellings of a set of tokens in texts.
 
     Args:
-        sought: strings that the template searches for, if it rewrites its input, else None. If it does, the first
-            character of a token also counts as a token, except in one of these strings: the template may remove
-            characters between it and the rest.
+        sought: if the template rewrites its input, the strings that it searches for; else None. A template that
+            rewrites may remove the characters between the first character of a token and the rest, so the first one
+            alone counts as a token, too, except within these strings.
     """
 
     def __init__(self, tokens: Sequence[str], sought: Sequence[str] | None = None) -> None:

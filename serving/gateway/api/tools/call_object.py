@@ -11,7 +11,7 @@ _ARGUMENTS = ("arguments", "parameters")
 
 
 class CallOutcome(Enum):
-    """Kinds of objects read."""
+    """Result of reading an object."""
 
     CALL = "call"
     OTHER = "a whole object that is no call"

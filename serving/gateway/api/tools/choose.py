@@ -44,7 +44,7 @@ def _has_token(name: str) -> Callable[[str, Collection[str]], bool]:
     return lambda _, tokens: name in tokens
 
 
-def _says(*words: str) -> Callable[[str, Collection[str]], bool]:
+def _contains(*words: str) -> Callable[[str, Collection[str]], bool]:
     return lambda template, _: all(word in template for word in words)
 
 
@@ -55,16 +55,16 @@ def _deepseek(template: str, tokens: Collection[str]) -> bool:
 _SIGNS: tuple[tuple[Family, Callable[[str, Collection[str]], bool]], ...] = (
     (HARMONY, lambda _, tokens: "<|channel|>" in tokens and "<|message|>" in tokens),
     (KIMI_K2, _has_token("<|tool_calls_section_begin|>")),
-    (DSML, _says("｜DSML｜")),
+    (DSML, _contains("｜DSML｜")),
     (DEEPSEEK_V3, lambda template, tokens: _deepseek(template, tokens) and "```json" in template),
     (DEEPSEEK_V31, lambda template, tokens: _deepseek(template, tokens) and "tool▁calls▁begin" in template),
     (DSML, _has_token("｜DSML｜")),
     (MISTRAL_TEXT, lambda template, tokens: "[TOOL_CALLS]" in tokens and "<think>" in template),
     (MISTRAL, _has_token("[TOOL_CALLS]")),
-    (GLM, _says("<arg_key>")),
-    (QWEN_CODER, _says("<function=")),
-    (HERMES, _says("<tool_call>")),
+    (GLM, _contains("<arg_key>")),
+    (QWEN_CODER, _contains("<function=")),
+    (HERMES, _contains("<tool_call>")),
     (LLAMA, _has_token("<|python_tag|>")),
-    (LLAMA, _says('"name":', '"parameters":')),
+    (LLAMA, _contains('"name":', '"parameters":')),
 )
 """Families with their tests; the first match counts."""

@@ -68,7 +68,7 @@ class TextMarks:
         self._held = ""
 
     def push(self, text: str) -> str:
-        """Text that became certain, markers as characters."""
+        """Add text. Returns: the text that is certain by now, with a single character for each marker."""
         if not self._names:
             return text
         text = self._held + text

@@ -281,7 +281,7 @@ def _literal(text: str) -> Any:  # noqa: ANN401
 # `acc` and `acc_norm` of a task, as the lm-evaluation-harness defines them.
 
 METRICS = ("acc", "acc_norm")
-"""What is computed of every task, by the harness's names."""
+"""Metrics of every task, by the harness's names."""
 
 
 @dataclass(frozen=True, slots=True)

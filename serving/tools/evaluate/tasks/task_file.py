@@ -142,8 +142,8 @@ def _load(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read the task {path}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none, not UTF-8
-        told = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not YAML: {told}") from None
+        text = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not YAML: {text}") from None
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is no task: it must hold keys and values")
     return value

@@ -1,6 +1,4 @@
-"""Entry that Ray's dashboard imports among its own modules. A page that does not load must not take the dashboard with
-it.
-"""
+"""Entry that Ray's dashboard imports among its own modules; a failure of the page must not end the dashboard."""
 
 import logging
 
