@@ -1,6 +1,6 @@
 """Settings of every instance in any pool."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from serving.config.cluster import DIES_PER_NPU
@@ -219,6 +219,10 @@ class PoolConfig:
         own = self.npus_per_instance, self.ub_memory_mib
         experts = self.expert_npus or own[0], self.expert_ub_memory_mib or own[1]
         return (own, experts) if self.has_roles else (own,)
+
+    def as_one_process(self) -> "PoolConfig":
+        """The same pool with instances of one process each."""
+        return replace(self, ep=1, attention_ranks=0, expert_ranks=0, expert_npus=0, expert_ub_memory_mib=0)
 
     @property
     def dies_per_instance(self) -> int:

@@ -36,9 +36,9 @@ class SignalReader:
 
     def __init__(self, node: Supernode) -> None:
         self._node = node
-        alone: dict[str, Any] = {name: replace(section, ep=1) for name, section in node.config.pools.items()}
+        alone: dict[str, Any] = {name: section.as_one_process() for name, section in node.config.pools.items()}
         self._config = replace(node.config, **alone)
-        """The configuration with `ep = 1`, because simulated instances are not groups."""
+        """The configuration without ranks, because simulated instances are not groups."""
         self._cluster = ClusterReader(node)
         self._abilities = Abilities()
         self._instances = ClusterSnapshot(0.0)

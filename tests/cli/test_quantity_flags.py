@@ -30,13 +30,13 @@ from serving.faults.scenario import Scenario
 COUNTS = frozenset(
     """
     acceptance attainment attention-tp batch burstiness cache-nodes chunk concurrency context dies domains drafts
-    expert expert-dies expert-tp fault-rate frequency-penalty head-tp input-len last layer length limit max-model-len
-    max-tokens min-p npus num-fewshot num-prompts num-warmups output output-len poisson port prefill prefix-depth
-    presence-penalty processes prompt rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale length-scale
+    expert expert-dies expert-ranks expert-tp fault-rate frequency-penalty head-tp input-len last layer length limit
+    max-model-len max-tokens min-p npus num-fewshot num-prompts num-warmups output output-len poisson port prefill
+    prefix-depth presence-penalty processes prompt rank ramp-up-end-rps ramp-up-start-rps random-prefix-len rate-scale
     repeat repeats repetition-penalty ranks redundant replicas request-rate reuse seed sizes-aggregated sizes-decode
     sizes-prefill step-tokens stride supernodes sweep-points sweep-values system-prompt-len temperature tenants threads
     tokens top-k top-p turns vocab-size volume weight workers zipf max-probes probe-requests block-tokens streams rate
-    metric-percentiles slowest failed resumed newest
+    length-scale metric-percentiles slowest failed resumed newest
     """.split()
 )
 """Numbers that are neither durations nor sizes: counts, rates, weights, and lengths in tokens."""
