@@ -262,7 +262,10 @@ def test_what_no_code_of_a_running_system_reads_is_listed_for_it() -> None:
             ("max_head_bytes", "head_timeout_s", "body_timeout_s", "address_share"),
             {"gateway/live/replica.py", "gateway/live/connections.py", "gateway/live/http_protocol.py"},
         ),
-        (("short_weights", "workspace_share"), {"instance/live/compute_torch.py", "launch/machine.py"}),
+        (
+            ("short_weights", "workspace_share"),
+            {"instance/live/compute_torch.py", "group/compute/expert_rank.py", "launch/machine.py"},
+        ),
         (("least_step_s",), {"instance/live/faulty_ports.py"}),
         (("kv_shrink", "output_tokens"), {"simulated_cost.py", "instance/live/compute_simulated.py"}),
     ],
