@@ -43,7 +43,7 @@ class NativeGroupExecutor(NativeExecutor):
             return super()._run(plan, prepared)
         rows, sequences = sum(len(step.tokens) + len(step.drafts) for step in plan.sequences), len(plan.sequences)
         count = self._micro_batches.choose(rows, sequences)
-        self._functions.cm_group_use_micro_batches(self._engine.address, count)
+        self.group.use_micro_batches(count)
         result = super()._run(plan, prepared)
         self._micro_batches.on_step(rows, sequences, count, result.elapsed_s)
         return result

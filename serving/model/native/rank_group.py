@@ -147,6 +147,10 @@ class RankGroup:
         if self._joined is not None:
             self._joined.slots.publish()
 
+    def use_micro_batches(self, count: int) -> None:
+        """Cut further steps of several sequences into this many micro-batches, 1 or 2. Call after `join`."""
+        self._functions.cm_group_use_micro_batches(self._engine.address, count)
+
     def serve(self, timeout_s: float) -> None:
         """Serve rows of peers, until the timeout or `wake`.
 
