@@ -32,13 +32,13 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ub_fabric.FIGURE_24,
     xdeepserve.PEAK,
     xdeepserve.SPLIT,
-    xdeepserve.PRODUCTION,
     expert_layouts.SEND,
     expert_layouts.EPLB,
     expert_layouts.WAITS,
     expert_layouts.REVIVE,
     expert_layouts.RATIO,
     expert_layouts.ZONE,
+    xdeepserve.PRODUCTION,  # the longest one is last
 )
 
 
