@@ -11,8 +11,9 @@ namespace {
 // measured with two ranks, the last is as fast as any on free cores and the fastest (by a tenth) on shared ones.
 constexpr int kGatherPasses = 16;
 
-// The same at a rank without attention, whose threads have all cores when its peers wait. Of 0, 1, 4, 8 and 16 with two
-// peers on two cores: 0.99-1.01 of colocated ranks with 10 M and 372 M parameters; without a wait 0.87, 0.79.
+// The same at a rank without attention, whose threads have all cores when its peers wait. Tried with two peers on two
+// cores: with one thread 0, 1, 4, 8 and 16 with 10 M parameters, 0, 1 and 16 with 372 M; with two threads 1 and 8. With
+// this value the last runs had 0.978 (10 M) and 0.849 (372 M) of the rate of colocated ranks; without a wait 0.87, 0.79.
 constexpr int kIdleGatherPasses = 1;
 
 }  // namespace
