@@ -15,7 +15,7 @@ class ExpertsConfig:
     """`[experts]`, of every pool whose `ep` is above 1; in virtual time with `[simulation] routing`, of decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "most_ranks spares slots deadline_s"
+    LIVE_ONLY = "most_ranks spares slots across_nodes deadline_s"
 
     redundant: int = key(
         "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",
@@ -79,6 +79,11 @@ class ExpertsConfig:
         default=100.0,
         low=0.1,
         high=1e6,
+    )
+    across_nodes: bool = key(
+        "whether the ranks of one group may be spread over nodes, as few as possible; those of different nodes "
+        "exchange rows over plain TCP, which `RAY_USE_TLS` forbids",
+        default=False,
     )
     deadline_s: float = key(
         "longest wait of a rank for another within a step, unless the failed rank was removed from the group before; "

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardware.ub.exchange_layout import WindowShape
 from serving.grammar.guidance import GuidanceRoute, PythonRoute
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
@@ -180,6 +181,7 @@ class RankThreads:
         ranks: number of ranks.
         seed: of the placement of experts.
         copies, homes: as `copies` and `only` of `random_spread`.
+        seen: windows as a rank sees them, of its number and of all ranks' own ones; default: these.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class RankThreads:
         copies: float = 0.5,
         homes: Sequence[int] | None = None,
         deadline_s: float = 60.0,
+        seen: Callable[[int, list[memoryview], WindowShape], list[memoryview]] = lambda rank, own, shape: own,
     ) -> None:
         self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
         self._folder = folder
@@ -221,8 +224,8 @@ class RankThreads:
         contents, table, process = self.spread.contents, self.spread.expert_map, os.getpid()
         self.places = [
             GroupPlace(
-                rank, self.windows, [process] * ranks, mapped_slots(self.model, contents[rank]), table,
-                cores=2, deadline_s=deadline_s,
+                rank, seen(rank, self.windows, shape), [process] * ranks, mapped_slots(self.model, contents[rank]),
+                table, cores=2, deadline_s=deadline_s,
             )
             for rank in range(ranks)
         ]  # fmt: skip

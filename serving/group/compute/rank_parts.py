@@ -1,8 +1,11 @@
 """Parts that make an instance a rank of a group: its window, its expert slots, its initial map."""
 
+import math
 import os
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,9 +14,11 @@ from typing import Self
 from hardware.errors import HardwareError
 from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
 from hardware.ub.segment import UbSegment
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.config.experts import ExpertsConfig
 from serving.errors import EngineError, ExpertError, GroupError, ModelError
 from serving.grammar.matcher import Matchers
+from serving.group.compute.carrier import SILENCE_S, Carriers
 from serving.group.compute.rank_experts import Answered, RankExperts
 from serving.instance.executors.group_executor import NativeGroupExecutor
 from serving.model.forms import ProductForms
@@ -21,6 +26,7 @@ from serving.model.kv_cache import KvCache
 from serving.model.model import Model
 from serving.model.native.library import instructions, load
 from serving.model.native.rank_group import FIRST_EPOCH, GroupPlace, format_window, raise_epoch, window_bytes
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.expert_map import ExpertFacts, ExpertOrder
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
@@ -51,12 +57,16 @@ class RankParts:
         self._rank: RankPlace = place.rank
         self._config = config
         self._model = model
+        self._node = str(place.node)
         self._segment_path = place.segment_path
         self.experts = RankExperts(config, place.rank, model, folder, forms, self._beside("slots"))
         self._executor: NativeGroupExecutor | None = None
         self._own: RankWindow | None = None
-        self._peers: dict[int, tuple[int, RankWindow]] = {}
-        """By rank: process and window."""
+        self._peers: dict[int, tuple[RankOffer, memoryview]] = {}
+        """By rank: its process, and its window or what stands for it."""
+        self._mapped: list[RankWindow] = []
+        self._carriers: Carriers | None = None
+        self._address = ("", 0)
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
         """The last order that was followed: members that compute together, or will from its epoch on."""
@@ -80,6 +90,16 @@ class RankParts:
         self._executor = made
         return made
 
+    def listen(
+        self, host: str, secrets: ClusterSecrets, ports: PortRange = ANY_PORT, silence_s: float = SILENCE_S
+    ) -> None:
+        """Implements `GroupMember.listen`; `silence_s` as in `Carriers`."""
+        assert self._own is not None
+        me = self._rank.number, self._node, os.getpid()
+        own, connect_s = self._own, self._config.deadline_s
+        self._carriers = Carriers(own.memory, own.shape, me, secrets, connect_s, silence_s)
+        self._address = self._carriers.start(host, ports)
+
     @property
     def window_path(self) -> str:
         """Path of the rank's window, for its peers."""
@@ -101,6 +121,8 @@ class RankParts:
             expert_bytes=experts.expert_bytes,
             held=experts.held,
             slots=experts.offer,
+            node=self._node,
+            carrier=self._address,
         )
 
     @property
@@ -123,7 +145,9 @@ class RankParts:
         return self._own.epoch if self._own is not None and self.order is not None else 0
 
     def awaited(self) -> tuple[int, float] | None:
-        """Implements `GroupMember.awaited`."""
+        """Implements `GroupMember.awaited`; a lost rank of another host is awaited for ever."""
+        if self._carriers is not None and (lost := self._carriers.blamed(time.monotonic())) is not None:
+            return lost, math.inf
         return None if self._executor is None else self._executor.awaited()
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
@@ -156,9 +180,8 @@ class RankParts:
         processes = [0] * self._rank.most
         for offer in order.offers:
             self._meet(offer)
-            processes[offer.rank] = offer.pid
-        for rank, (_, window) in self._peers.items():
-            windows[rank] = window.memory
+        for rank, (offer, window) in self._peers.items():
+            windows[rank], processes[rank] = window, self._watched(offer)
         windows[self._rank.number] = self._own.memory
         self._own.raise_epoch(FIRST_EPOCH, sum(1 << rank for rank in order.members))
         place = GroupPlace(
@@ -172,23 +195,49 @@ class RankParts:
             deadline_s=self._config.deadline_s,
         )
         self._executor.join(place)
-        self.experts.join(self._executor, order.offers)
+        self.experts.join(self._executor, self._near(order))
 
     def _regroup(self, order: RegroupOrder) -> None:
         assert self._executor is not None
+        if self._carriers is not None:
+            for rank in set(self._carriers.ranks) - set(order.members):  # before the epoch without it begins
+                del self._peers[rank]
+                self._carriers.part(rank)
         for offer in order.offers:
             if self._meet(offer):
-                self._executor.set_peer(offer.rank, self._peers[offer.rank][1].memory, offer.pid)
+                self._executor.set_peer(offer.rank, self._peers[offer.rank][1], self._watched(offer))
         self._executor.set_map(order.version, self.experts.prepare(order.map), order.epoch)
-        self.experts.join(self._executor, order.offers)
+        self.experts.join(self._executor, self._near(order))
 
     def _meet(self, offer: RankOffer) -> bool:
-        """Map a peer's window. Returns: False if it is this rank, or known. Effects: as it says."""
+        """Map a peer's window, or make what stands for one of another node.
+
+        Returns: False if it is this rank, or known.
+        Raises: GroupError if it is on another node, and this rank or that one does not listen for others.
+        """
         known = self._peers.get(offer.rank)
-        if offer.rank == self._rank.number or (known is not None and known[0] == offer.pid):
+        if offer.rank == self._rank.number or (known is not None and known[0].is_of(offer)):
             return False
-        self._peers[offer.rank] = offer.pid, RankWindow.attach(offer.window_path)
+        if offer.node == self._node:
+            window = RankWindow.attach(offer.window_path)
+            self._mapped.append(window)
+            self._peers[offer.rank] = offer, window.memory
+            return True
+        if self._carriers is None or not offer.carrier[1]:
+            raise GroupError(
+                f"rank {offer.rank} is on node {offer.node}, and rank {self._rank.number} on {self._node}: one of them "
+                "takes no connections from other nodes; set [experts] across_nodes = true for both"
+            )
+        self._peers[offer.rank] = offer, self._carriers.meet(offer)
         return True
+
+    def _watched(self, offer: RankOffer) -> int:
+        """The process whose end is a peer's; 0 if it is on another node."""
+        return offer.pid if offer.node == self._node else 0
+
+    def _near(self, order: RegroupOrder) -> list[RankOffer]:
+        """Offers whose slots this rank can read: it finds the experts of other nodes in its own model folder."""
+        return [one for one in order.offers if one.node == self._node]
 
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
@@ -201,9 +250,12 @@ class RankParts:
 
     def close(self) -> None:
         """Give the memory back, when nothing computes any more."""
+        if self._carriers is not None:
+            self._carriers.close()
         if self._own is not None:
             self._own.close()
-        for _, window in self._peers.values():
+        self._peers.clear()
+        for window in self._mapped:
             window.close()
         self.experts.close()
 
@@ -219,6 +271,7 @@ class RankWindow:
 
     Attributes:
         memory: the window, writable; valid until this is closed.
+        shape: its sizes.
     """
 
     def __init__(self, segment: UbSegment, *, own: bool) -> None:
@@ -226,6 +279,8 @@ class RankWindow:
         self._own = own
         (region,) = segment.regions()
         self.memory = segment.view(region)
+        _, _, *sizes = struct.unpack_from("=II5I", self.memory, 8)
+        self.shape = WindowShape(*sizes)
 
     @classmethod
     def create(cls, path: Path, shape: WindowShape, rank: int) -> Self:

@@ -78,6 +78,8 @@ class Instance:
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = compute.attach(arena)
+        if attached.group is not None and config.experts.across_nodes:
+            attached.group.listen(place.link_host, secrets, self._ports)
         self.settings = self._make_settings(config)
         faults = FaultyPorts(config.chaos, place)
         self._segment_server, self._segment_reader = SegmentServer(self._segment, secrets), SegmentReader(secrets)
