@@ -1,6 +1,7 @@
 """Consistency checks of a configuration; every error is one line with the remedy."""
 
 import re
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from hardware.units import MIB
@@ -66,7 +67,7 @@ def check_nodes(config: ServeConfig) -> None:
     """
     nodes = config.cluster.nodes
     for name, pool in config.pools.items():
-        _check_instance(name, pool, nodes)
+        _check_instance(name, replace(pool, ep=1) if config.experts.across_nodes else pool, nodes)
     memory = max(node.ub_memory_mib for node in nodes)
     if config.kvcache.replicas and config.kvcache.ub_memory_mib > memory:
         raise ConfigError(
@@ -330,13 +331,13 @@ def _check_reuse(config: ServeConfig) -> None:
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
     """Resources that all initial replicas need, by deployment. A group is placed on one node like an instance,
-    together with its spares.
+    together with its spares; if it may be on several nodes, each of its ranks is.
     """
-    needs = [
-        Need(name, pool.replicas, ranks * pool.npus_per_instance, ranks * pool.ub_memory_mib)
-        for name, pool in config.pools.items()
-        for ranks in (pool.ep + (config.experts.spares if pool.ep > 1 else 0),)
-    ]
+    needs = []
+    for name, pool in config.pools.items():
+        ranks = pool.ep + (config.experts.spares if pool.ep > 1 else 0)
+        parts, whole = (ranks, 1) if config.experts.across_nodes else (1, ranks)
+        needs.append(Need(name, pool.replicas * parts, whole * pool.npus_per_instance, whole * pool.ub_memory_mib))
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))
     return needs

@@ -229,6 +229,15 @@ def test_one_port_of_two_addresses_is_two_ports(tmp_path: Path) -> None:
     assert config.gateway.port == config.cluster.dashboard_port
 
 
+def test_a_group_across_nodes_needs_room_for_each_rank(tmp_path: Path) -> None:
+    nodes = "[[cluster.nodes]]\nnpus = 5\n[[cluster.nodes]]\nnpus = 5\n[decode]\nep = 2\nnpus_per_instance = 3\n"
+    with pytest.raises(ConfigError, match="2 ranks with npus_per_instance = 3"):
+        load(tmp_path, nodes)
+    assert load(tmp_path, nodes + "[experts]\nacross_nodes = true").decode.ep == 2
+    with pytest.raises(ConfigError, match=re.escape("decode 2 x (4 NPUs, ")):
+        load(tmp_path, nodes.replace("= 3", "= 4") + "[experts]\nacross_nodes = true")
+
+
 def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> None:
     config = load(tmp_path, '[serving]\nmode = "aggregated"\n[prefill]\nreplicas = 100\n')
     assert config.instances == 1

@@ -23,6 +23,7 @@ class FakeTable:
     made: list[tuple[str, int, Any]] = field(default_factory=list)
     """Name, bundles, and the requested node."""
     removed: list[str] = field(default_factory=list)
+    strategies: list[str] = field(default_factory=list)
 
     def table(self) -> dict[str, dict[str, Any]]:
         return {
@@ -30,10 +31,11 @@ class FakeTable:
             for name, (count, node) in self.rows.items()
         }
 
-    def make(self, bundles: list[Any], _: str, name: str, bundle_label_selector: Any = None, **__: Any) -> str:
+    def make(self, bundles: list[Any], strategy: str, name: str, bundle_label_selector: Any = None, **_: Any) -> str:
         node = bundle_label_selector[0]["ray.io/node-id"] if bundle_label_selector else None
         self.made.append((name, len(bundles), node))
         self.rows[name] = len(bundles), node or ""
+        self.strategies.append(strategy)
         return name
 
     def remove(self, name: str) -> None:
@@ -51,9 +53,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
     return fake
 
 
-def place(rank: int, size: int) -> tuple[object, int]:
+def place(rank: int, size: int, *, across_nodes: bool = False) -> tuple[object, int]:
     """Name of a rank's placement group, and its bundle in it."""
-    return placement(SESSION, GROUP, rank, size, RESOURCES)
+    return placement(SESSION, GROUP, rank, size, RESOURCES, across_nodes=across_nodes)
 
 
 def test_the_first_ranks_share_a_place(table: FakeTable) -> None:
@@ -70,6 +72,16 @@ def test_one_that_is_added_has_its_own_beside_them(table: FakeTable) -> None:
     assert place(2, 4) == (f"{FIRST}.r2", 0)
     assert place(2, 4) == (f"{FIRST}.r2", 0)
     assert table.made == [(f"{FIRST}.r2", 1, "node-a")], "once"
+
+
+def test_a_group_that_may_be_spread_is_packed_and_grows_anywhere(table: FakeTable) -> None:
+    assert place(0, 2, across_nodes=True) == (FIRST, 0)
+    table.rows |= {FIRST: (2, "node-a"), f"{FIRST}.r3": (1, "node-b")}
+    assert place(3, 4, across_nodes=True) == (f"{FIRST}.r3", 0), "where it is"
+    assert place(2, 4, across_nodes=True) == (f"{FIRST}.r2", 0)
+    assert table.made == [(FIRST, 2, None), (f"{FIRST}.r2", 1, None)]
+    assert table.strategies == ["PACK", "STRICT_PACK"], "one rank is on one node"
+    assert table.removed == []
 
 
 def test_one_that_was_added_follows_its_group_to_another_node(table: FakeTable) -> None:

@@ -65,6 +65,7 @@ class RayGroup:
         section = config.pools[pool]
         self._resources = replica_resources(section.npus_per_instance, section.ub_memory_mib)
         """Of one rank."""
+        self._across_nodes = config.experts.across_nodes
         self._died = died
         self._actors: dict[RankName, Any] = {}
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
@@ -79,7 +80,8 @@ class RayGroup:
         listed: list[dict[str, str]] = await _of_ray(partial(ray.util.list_named_actors, all_namespaces=True))
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
         shells = frozenset(one.unique_id for one in replicas_among(listed) if one.deployment_id.name == self._pool)
-        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._resources))
+        spread = self._across_nodes
+        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._resources, across_nodes=spread))
         ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
         return FoundRanks(ranks, places.groups, shells, places.added, places.room)
 
@@ -152,7 +154,8 @@ class RayGroup:
         await _of_ray(partial(remove_placement, self._session, group, rank))
 
     def _make(self, name: RankName, founder: RankLease, gently: bool) -> Any:
-        place, bundle = placement(name.session, name.group, name.rank, founder.size, self._resources)
+        size, resources = founder.size, self._resources
+        place, bundle = placement(name.session, name.group, name.rank, size, resources, across_nodes=self._across_nodes)
         actor_class: Any = RankActor
         return actor_class.options(
             name=name.actor,
