@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import msgspec
 import pytest
@@ -13,7 +14,6 @@ from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
 from serving.errors import ConfigError
 from serving.group.compute.carrier import CARRIER_CHANNEL, YIELD_S, CarrierGreeting, Carriers
 from serving.ids import SequenceId
-from serving.model.loader import DtypeName
 from serving.model.native.library import load
 from serving.model.native.rank_group import format_window, window_bytes
 from serving.sockets.opening import open_proved
@@ -111,7 +111,7 @@ def requests(rank: int) -> list[SequenceSpec]:
     ("kind", "hosts"), [("float32", (0, 1)), ("bfloat16", (0, 0, 1)), ("int8", (0, 1)), ("float32", (0, 1, 0, 1))]
 )
 def test_tokens_over_two_hosts(kind: str, hosts: Sequence[int], tmp_path: Path) -> None:
-    dtype: DtypeName = "float32" if kind == "float32" else "bfloat16"
+    dtype: Literal["float32", "bfloat16"] = "float32" if kind == "float32" else "bfloat16"
     far = TwoHosts(hosts)
     quantised = kind == "int8"
     folder = (
