@@ -67,7 +67,7 @@ def check_nodes(config: ServeConfig) -> None:
     """
     nodes = config.cluster.nodes
     for name, pool in config.pools.items():
-        _check_instance(name, pool, nodes)
+        _check_instance(name, pool.as_one_process() if config.experts.across_nodes else pool, nodes)
     memory = max(node.ub_memory_mib for node in nodes)
     if config.kvcache.replicas and config.kvcache.ub_memory_mib > memory:
         raise ConfigError(
@@ -320,12 +320,14 @@ def _check_reuse(config: ServeConfig) -> None:
 
 def replicas_at_start(config: ServeConfig) -> list[Need]:
     """Resources that all initial replicas need, by deployment. A group is placed on one node like an instance,
-    together with its spares.
+    together with its spares; if it may be on several nodes, each of its ranks is.
     """
-    needs = [
-        Need(name, pool.replicas, *pool.resources_of_group(config.experts.spares if pool.is_group else 0))
-        for name, pool in config.pools.items()
-    ]
+    needs = []
+    for name, pool in config.pools.items():
+        spares, parts = config.experts.spares if pool.is_group else 0, 1
+        if config.experts.across_nodes:
+            parts, spares, pool = pool.ep + spares, 0, pool.as_one_process()
+        needs.append(Need(name, pool.replicas * parts, *pool.resources_of_group(spares)))
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))
     return needs

@@ -171,7 +171,8 @@ class PoolConfig:
     )
     ep: int = key(
         "ranks of one instance, each a process with its own NPUs, UB memory, KV blocks and sequences, all on one "
-        "node; above 1 every other key of this section except `replicas` applies to one rank",
+        "node unless `[experts] across_nodes`; above 1 every other key of this section except `replicas` applies to "
+        "one rank",
         default=1,
         low=1,
         high=64,

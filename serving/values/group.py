@@ -175,6 +175,8 @@ class RankOffer(Struct, frozen=True):
         held: experts in slots of its own; empty without experts.
         slots: where peers read them, as msgpack; empty where they find them where this rank does.
         role: what it computes.
+        node: where it runs; ranks of one node share memory.
+        carrier: address for ranks of other nodes; ("", 0) = it only computes with those of its own.
     """
 
     rank: int
@@ -188,10 +190,13 @@ class RankOffer(Struct, frozen=True):
     held: Held = ()
     slots: bytes = b""
     role: RankRole = RankRole.BOTH
+    node: str = ""
+    carrier: tuple[str, int] = ("", 0)
 
     def is_of(self, process: "RankOffer") -> bool:
         """Whether another offer is from the same process of the same rank: the experts it holds may differ."""
-        return (self.rank, self.pid, self.window_path) == (process.rank, process.pid, process.window_path)
+        mine, theirs = (self.rank, self.node, self.pid), (process.rank, process.node, process.pid)
+        return mine == theirs and self.window_path == process.window_path
 
 
 class RegroupOrder(Struct, frozen=True):

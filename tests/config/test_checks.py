@@ -135,6 +135,14 @@ REFUSED = {
         ROLES + "expert_npus = 7",
         "[decode] 2 attention ranks with 1 and 1 expert ranks with 7 npus_per_instance, but the largest node has 8",
     ),
+    "ranks of two kinds on several nodes": (
+        ROLES + "[experts]\nacross_nodes = true",
+        "[experts] across_nodes with [decode] attention_ranks = 2 and expert_ranks = 1 is not supported yet",
+    ),
+    "two micro-batches of ranks on several nodes": (
+        '[decode]\nep = 2\n[experts]\nacross_nodes = true\nmicro_batches = "2"',
+        '[decode] ep = 2 with [experts] across_nodes has one micro-batch, and [experts] micro_batches = "2"',
+    ),
     "ranks of two kinds that have no room in a window": (
         ROLES + "[experts]\nmost_ranks = 33",
         "[experts] most_ranks = 33, but windows have room for 32 ranks of a kind with [decode] attention_ranks = 2",
@@ -265,6 +273,15 @@ def test_a_topology_that_cannot_run_is_refused(tmp_path: Path, text: str, messag
 def test_one_port_of_two_addresses_is_two_ports(tmp_path: Path) -> None:
     config = load(tmp_path, '[gateway]\nport = 8265\n[cluster]\ndashboard_host = "10.0.0.7"')
     assert config.gateway.port == config.cluster.dashboard_port
+
+
+def test_a_group_across_nodes_needs_room_for_each_rank(tmp_path: Path) -> None:
+    nodes = "[[cluster.nodes]]\nnpus = 5\n[[cluster.nodes]]\nnpus = 5\n[decode]\nep = 2\nnpus_per_instance = 3\n"
+    with pytest.raises(ConfigError, match="2 ranks with npus_per_instance = 3"):
+        load(tmp_path, nodes)
+    assert load(tmp_path, nodes + "[experts]\nacross_nodes = true").decode.ep == 2
+    with pytest.raises(ConfigError, match=re.escape("decode 2 x (4 NPUs, ")):
+        load(tmp_path, nodes.replace("= 3", "= 4") + "[experts]\nacross_nodes = true")
 
 
 def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> None:

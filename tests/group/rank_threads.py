@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardware.ub.exchange_layout import WindowShape
 from serving.grammar.guidance import GuidanceRoute, PythonRoute
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineRole, EngineSettings
@@ -183,6 +184,8 @@ class RankThreads:
         ranks: number of ranks.
         seed: of the placement of experts.
         copies, homes: as `copies` and `only` of `random_spread`.
+        seen: windows as a rank sees them, of its number and of all ranks' own ones; default: these.
+        micro_batches: of the ranks, in turns.
     """
 
     def __init__(
@@ -200,6 +203,8 @@ class RankThreads:
         copies: float = 0.5,
         homes: Sequence[int] | None = None,
         deadline_s: float = 60.0,
+        seen: Callable[[int, list[memoryview], WindowShape], list[memoryview]] = lambda rank, own, shape: own,
+        micro_batches: Sequence[int] = (1, 2),
     ) -> None:
         self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
         self._folder = folder
@@ -216,7 +221,7 @@ class RankThreads:
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
         self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
         for rank, executor in enumerate(self.executors):  # ranks choose on their own, and tokens do not depend on it
-            executor.use_micro_batches(1 + (rank + seed) % 2)
+            executor.use_micro_batches(micro_batches[(rank + seed) % len(micro_batches)])
         shape = self.executors[0].group.window_shape(ranks)
         library = load()
         assert library is not None
@@ -226,8 +231,8 @@ class RankThreads:
         contents, table, process = self.spread.contents, self.spread.expert_map, os.getpid()
         self.places = [
             GroupPlace(
-                rank, self.windows, [process] * ranks, mapped_slots(self.model, contents[rank]), table,
-                cores=2, deadline_s=deadline_s,
+                rank, seen(rank, self.windows, shape), [process] * ranks, mapped_slots(self.model, contents[rank]),
+                table, cores=2, deadline_s=deadline_s,
             )
             for rank in range(ranks)
         ]  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_shape
 from serving.errors import EngineError, GroupError
@@ -16,7 +17,7 @@ from serving.ids import SequenceId
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
 from tests.group.rank_threads import SETTINGS, checkpoint
-from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, specs_of, with_drafts
+from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
 from tests.model.shapes import GPT_OSS
 
@@ -180,6 +181,16 @@ def test_only_expert_ranks_admit_and_only_attention_ranks_are_admitted(tmp_path:
             expert._served.admit(1, window.memory)
         with pytest.raises(EngineError, match="cannot leave this rank's group without an epoch"):
             executor.group.drop(FIRST_EXPERT)
+
+
+def test_ranks_of_other_nodes_are_refused_by_one_that_does_not_listen(tmp_path: Path, shm: Path) -> None:
+    setting = setting_of(tmp_path, "float32", 0, "plain")
+    (parts, _), expert = setting.attention_rank(0, shm), setting.expert_rank(FIRST_EXPERT, shm)
+    offers = parts.offer("x"), structs.replace(expert.offer("x"), node="elsewhere", carrier=("127.0.0.1", 9))
+    with pytest.raises(GroupError, match=r"rank 4 is on node elsewhere, and rank 0 on n: one of them takes no conn"):
+        parts.follow(order_from(offers, 1, 1))
+    parts.close()
+    expert.close()
 
 
 def test_an_expert_rank_imports_no_torch() -> None:

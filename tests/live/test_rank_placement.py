@@ -29,6 +29,7 @@ class FakeTable:
     made: list[tuple[str, int, Any]] = field(default_factory=list)
     """Name, bundles, and the requested node."""
     removed: list[str] = field(default_factory=list)
+    strategies: list[str] = field(default_factory=list)
 
     def table(self) -> dict[str, dict[str, Any]]:
         return {
@@ -36,10 +37,11 @@ class FakeTable:
             for name, (count, node) in self.rows.items()
         }
 
-    def make(self, bundles: list[Any], _: str, name: str, bundle_label_selector: Any = None, **__: Any) -> str:
+    def make(self, bundles: list[Any], strategy: str, name: str, bundle_label_selector: Any = None, **_: Any) -> str:
         node = bundle_label_selector[0]["ray.io/node-id"] if bundle_label_selector else None
         self.made.append((name, len(bundles), node))
         self.rows[name] = len(bundles), node or ""
+        self.strategies.append(strategy)
         return name
 
     def remove(self, name: str) -> None:
@@ -57,9 +59,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> FakeTable:
     return fake
 
 
-def place(rank: int, kinds: list[RankKind] = KINDS) -> tuple[object, int]:
+def place(rank: int, kinds: list[RankKind] = KINDS, *, across_nodes: bool = False) -> tuple[object, int]:
     """Name of a rank's placement group, and its bundle in it."""
-    return placement(SESSION, GROUP, rank, kinds)
+    return placement(SESSION, GROUP, rank, kinds, across_nodes=across_nodes)
 
 
 def test_the_first_ranks_share_a_place(table: FakeTable) -> None:
@@ -76,6 +78,16 @@ def test_one_that_is_added_has_its_own_beside_them(table: FakeTable) -> None:
     assert place(2) == (f"{FIRST}.r2", 0)
     assert place(2) == (f"{FIRST}.r2", 0)
     assert table.made == [(f"{FIRST}.r2", 1, "node-a")], "once"
+
+
+def test_a_group_that_may_be_spread_is_packed_and_grows_anywhere(table: FakeTable) -> None:
+    assert place(0, across_nodes=True) == (FIRST, 0)
+    table.rows |= {FIRST: (2, "node-a"), f"{FIRST}.r3": (1, "node-b")}
+    assert place(3, across_nodes=True) == (f"{FIRST}.r3", 0), "where it is"
+    assert place(2, across_nodes=True) == (f"{FIRST}.r2", 0)
+    assert table.made == [(FIRST, 2, None), (f"{FIRST}.r2", 1, None)]
+    assert table.strategies == ["PACK", "STRICT_PACK"], "one rank is on one node"
+    assert table.removed == []
 
 
 def test_one_that_was_added_follows_its_group_to_another_node(table: FakeTable) -> None:
@@ -103,7 +115,9 @@ def test_ranks_of_two_kinds_have_places_of_different_sizes(table: FakeTable, mon
     assert place(2, ROLES) == (f"{FIRST}.r2", 0)
     assert place(9, ROLES) == (f"{FIRST}.r9", 0)
     assert table.made == [(FIRST, 3, None), (f"{FIRST}.r2", 1, "node-a"), (f"{FIRST}.r9", 1, "node-a")]
-    free = {"node-a": {"NPU": 5.0}}
+    free = {"node-a": {"NPU": 5.0}, "node-b": {"NPU": 6.0}}
     monkeypatch.setattr(ray._private.state, "available_resources_per_node", lambda: free)
     room = placed_groups(SESSION, "decode", ROLES).room
     assert room == {(GROUP, RankRole.ATTENTION): 3 + 5, (GROUP, RankRole.EXPERTS): 2 + 1}
+    room = placed_groups(SESSION, "decode", KINDS, across_nodes=True).room
+    assert room == {(GROUP, RankRole.BOTH): 4 + 5 + 6}, "also on other nodes"

@@ -26,8 +26,15 @@ class Watch {
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
 
-    // Watch a peer's process. A process that no longer exists counts as dead. False if the kernel cannot watch it.
+    // Watch a peer's process; 0 = none of this host. A process that no longer exists counts as dead. False if the kernel
+    // cannot watch it.
     bool add(uint32_t rank, pid_t process) {
+        if (process == 0) {
+            if (fds_[rank].fd >= 0) ::close(fds_[rank].fd);
+            fds_[rank].fd = -1;
+            gone_ &= ~just(rank);
+            return true;
+        }
         constexpr long kPidfdOpen = 434;  // the same on every architecture; older headers lack it
         const long fd = ::syscall(kPidfdOpen, process, 0);
         if (fd < 0 && errno == ESRCH) gone_ |= just(rank);

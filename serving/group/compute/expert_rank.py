@@ -110,9 +110,7 @@ class ExpertRank(GroupRank):
         routed = RoutedExperts(
             opened.source, opened.config.expert_count, opened.groups, names_of_layers(opened.config, opened.numbers)
         )
-        super().__init__(
-            config, place.rank, RankExperts(config, place.rank, routed, place.beside("slots")), place.beside
-        )
+        super().__init__(config, place, RankExperts(config, place.rank, routed, place.beside("slots")))
         self.layout = opened.layout()
         """See `Attached.layout`."""
         sizes = opened.sizes()

@@ -9,10 +9,12 @@ An order whose epoch has been ordered before means that ranks without experts ha
 attention admits or drops them at once, nobody else does anything, and no step is redone.
 """
 
+import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,8 +24,10 @@ from msgspec.structs import replace
 from hardware.errors import HardwareError, SpecError
 from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape, read_shape
 from hardware.ub.segment import UbSegment
+from serving.config.cluster import ANY_PORT, PortRange
 from serving.config.experts import ExpertsConfig
 from serving.errors import EngineError, ExpertError, GroupError, ModelError
+from serving.group.compute.carrier import SILENCE_S, Carriers
 from serving.group.compute.rank_experts import Answered, RankExperts
 from serving.model.native.layout import NativeRole
 from serving.model.native.library import instructions, load
@@ -35,9 +39,10 @@ from serving.model.native.rank_group import (
     raise_epoch,
     window_bytes,
 )
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.expert_map import ExpertFacts, ExpertOrder
 from serving.values.group import RankOffer, RankRole, RegroupOrder
-from serving.values.instances import RankPlace
+from serving.values.instances import InstancePlace, RankPlace
 
 LAST_EPOCH = (1 << 64) - 1
 """A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
@@ -53,18 +58,22 @@ class GroupRank:
     """A `GroupMember`.
 
     Args:
-        beside: path for a segment of this rank, by its purpose.
+        place: of a rank.
     """
 
-    def __init__(
-        self, config: ExpertsConfig, place: RankPlace, experts: RankExperts, beside: Callable[[str], Path]
-    ) -> None:
-        self._rank, self._config, self._beside = place, config, beside
+    def __init__(self, config: ExpertsConfig, place: InstancePlace, experts: RankExperts) -> None:
+        assert place.rank is not None
+        self._rank: RankPlace = place.rank
+        self._config, self._node, self._beside = config, str(place.node), place.beside
         self.experts = experts
         self._group: RankGroup | None = None
         self._own: RankWindow | None = None
-        self._peers: dict[int, tuple[int, RankWindow]] = {}
-        """By rank: process and window."""
+        self._peers: dict[int, tuple[RankOffer, memoryview]] = {}
+        """By rank: its process, and its window or what stands for it."""
+        self._mapped: dict[int, RankWindow] = {}
+        """Windows of peers of this node, by rank."""
+        self._carriers: Carriers | None = None
+        self._address = ("", 0)
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
         """The last order that was followed: members that compute together, or will from its epoch on."""
@@ -76,6 +85,15 @@ class GroupRank:
         """
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number, _ROLES[self._rank.role])
         self._group = group
+
+    def listen(
+        self, host: str, secrets: ClusterSecrets, ports: PortRange = ANY_PORT, silence_s: float = SILENCE_S
+    ) -> None:
+        """See `GroupMember.listen`; `silence_s` as in `Carriers`."""
+        assert self._own is not None
+        own, me = self._own.memory, (self._rank.number, self._node, os.getpid())
+        self._carriers = Carriers(own, read_shape(own), me, secrets, self._config.deadline_s, silence_s)
+        self._address = self._carriers.start(host, ports)
 
     @property
     def window_path(self) -> str:
@@ -99,6 +117,8 @@ class GroupRank:
             held=experts.held if self._rank.role.has_experts else (),
             slots=experts.offer,
             role=self._rank.role,
+            node=self._node,
+            carrier=self._address,
         )
 
     @property
@@ -121,7 +141,9 @@ class GroupRank:
         return self._own.epoch if self._own is not None and self.order is not None else 0
 
     def awaited(self) -> tuple[int, float] | None:
-        """See `GroupMember.awaited`."""
+        """See `GroupMember.awaited`; a lost rank of another node is awaited for ever."""
+        if self._carriers is not None and (lost := self._carriers.blamed(time.monotonic())) is not None:
+            return lost, math.inf
         return None if self._group is None else self._group.awaited()
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
@@ -157,9 +179,9 @@ class GroupRank:
         windows: list[memoryview | None] = [None] * self._rank.most
         processes = [0] * self._rank.most
         for offer in order.offers:
-            if self._meet(offer):
-                windows[offer.rank] = self._peers[offer.rank][1].memory
-                processes[offer.rank] = offer.pid
+            self._meet(offer)
+        for rank, (offer, window) in self._peers.items():
+            windows[rank], processes[rank] = window, self._watched(offer)
         windows[self._rank.number] = self._own.memory
         # A rank without experts may come to an epoch that has begun.
         epoch = FIRST_EPOCH if self._rank.role.has_experts else order.epoch
@@ -175,15 +197,19 @@ class GroupRank:
             deadline_s=self._config.deadline_s,
         )
         self._group.join(place)
-        self.experts.join(self._group, order.offers)
+        self.experts.join(self._group, self._near(order))
 
     def _regroup(self, order: RegroupOrder) -> None:
         assert self._group is not None
+        if self._carriers is not None:
+            for rank in set(self._carriers.ranks) - set(order.members):  # before the epoch without it begins
+                del self._peers[rank]
+                self._carriers.part(rank)
         for offer in order.offers:
             if self._meet(offer):
-                self._group.set_peer(offer.rank, self._peers[offer.rank][1].memory, offer.pid)
+                self._group.set_peer(offer.rank, self._peers[offer.rank][1], self._watched(offer))
         self._group.set_map(order.version, self.experts.prepare(order.map), order.epoch)
-        self.experts.join(self._group, order.offers)
+        self.experts.join(self._group, self._near(order))
 
     def _change_sources(self, before: RegroupOrder, order: RegroupOrder) -> None:
         assert self._group is not None
@@ -191,22 +217,45 @@ class GroupRank:
             for rank in set(before.members) - set(order.members):
                 self._group.drop(rank)
                 self._peers.pop(rank, None)
+                self._mapped.pop(rank, None)
             for offer in order.offers:
                 if self._meet(offer):
-                    self._group.admit(offer.rank, self._peers[offer.rank][1].memory)
+                    self._group.admit(offer.rank, self._peers[offer.rank][1])
         if order.version > self.version:
             self._group.set_map(order.version, self.experts.prepare(order.map), order.epoch)
 
     def _meet(self, offer: RankOffer) -> bool:
-        """Map a peer's window. Returns: False if neither needs the other, or it is known. Effects: as it says."""
+        """Map a peer's window, or make what stands for one of another node.
+
+        Returns: False if neither needs the other, or it is known.
+        Raises: GroupError if it is on another node, and this rank or that one does not listen for others.
+        """
         known, own = self._peers.get(offer.rank), self._rank.role
         asks = own.has_attention and offer.role.has_experts
         answers = own.has_experts and offer.role.has_attention
         needed = offer.rank != self._rank.number and (asks or answers)
-        if not needed or (known is not None and known[0] == offer.pid):
+        if not needed or (known is not None and known[0].is_of(offer)):
             return False
-        self._peers[offer.rank] = offer.pid, RankWindow.attach(offer.window_path)
+        if offer.node == self._node:
+            window = RankWindow.attach(offer.window_path)
+            self._mapped[offer.rank] = window
+            self._peers[offer.rank] = offer, window.memory
+            return True
+        if self._carriers is None or not offer.carrier[1]:
+            raise GroupError(
+                f"rank {offer.rank} is on node {offer.node}, and rank {self._rank.number} on {self._node}: one of them "
+                "takes no connections from other nodes; set [experts] across_nodes = true for both"
+            )
+        self._peers[offer.rank] = offer, self._carriers.meet(offer)
         return True
+
+    def _watched(self, offer: RankOffer) -> int:
+        """The process whose end is a peer's; 0 if it is on another node."""
+        return offer.pid if offer.node == self._node else 0
+
+    def _near(self, order: RegroupOrder) -> list[RankOffer]:
+        """Offers whose slots this rank can read: it finds the experts of other nodes in its own model folder."""
+        return [one for one in order.offers if one.node == self._node]
 
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
@@ -221,9 +270,12 @@ class GroupRank:
 
     def close(self) -> None:
         """Give the memory back, when nothing computes any more."""
+        if self._carriers is not None:
+            self._carriers.close()
         if self._own is not None:
             self._own.close()
-        for _, window in self._peers.values():
+        self._peers.clear()
+        for window in self._mapped.values():
             window.close()
         self.experts.close()
 

@@ -34,9 +34,8 @@ class RankParts(GroupRank):
         forms: Callable[[], ProductForms],
     ) -> None:
         assert place.rank is not None
-        beside = place.beside
-        experts = RankExperts(config, place.rank, routed_experts(model, folder, forms), beside("slots"))
-        super().__init__(config, place.rank, experts, beside)
+        experts = RankExperts(config, place.rank, routed_experts(model, folder, forms), place.beside("slots"))
+        super().__init__(config, place, experts)
         self._model = model
 
     def executor(
@@ -52,6 +51,7 @@ class RankParts(GroupRank):
             matchers=matchers,
             most_forced=most_forced,
         )
-        made.use_micro_batches(self._config.micro_batches)
+        one_only = self._config.across_nodes  # carriers forward the words of the first micro-batch only
+        made.use_micro_batches("1" if one_only else self._config.micro_batches)
         self.bind(made.group, made.group.window_shape(self._rank.most))
         return made

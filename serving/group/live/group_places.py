@@ -1,4 +1,4 @@
-"""Placements of a group in Ray, all on one node: windows are shared memory of one host.
+"""Placements of a group in Ray: on one node, as windows are shared memory of one host, unless it may span several.
 
 A named, detached placement group has a bundle for each initial rank of the group. Placement groups cannot grow, so each
 rank that is added later has one of its own on the same node; a shrinking group removes these and keeps the first one.
@@ -64,11 +64,14 @@ def kind_of(kinds: Sequence[RankKind], rank: int) -> RankKind:
     return next(one for one in kinds if one.sizes.has(rank))
 
 
-def placement(session: str, group: str, rank: int, kinds: Sequence[RankKind]) -> tuple[PlacementGroup, int]:
+def placement(
+    session: str, group: str, rank: int, kinds: Sequence[RankKind], *, across_nodes: bool = False
+) -> tuple[PlacementGroup, int]:
     """The place of a rank, and its bundle there; made if there is none. Ray gives it room as soon as its node has that.
 
     Args:
         kinds: of the group's ranks; one that has no place yet gets one for all that it starts with.
+        across_nodes: whether the group may be spread, over as few nodes as possible.
     Raises: NoPlaceYetError; what Ray raises. Blocks.
     """
     title = placement_group_name(session, group)
@@ -77,7 +80,8 @@ def placement(session: str, group: str, rank: int, kinds: Sequence[RankKind]) ->
     begun = {number: dict(kind.resources) for kind in kinds for number in kind.sizes.start}
     made: PlacementGroup
     if first is None:
-        made = placement_group(list(begun.values()), "STRICT_PACK", name=title, lifetime="detached")
+        strategy = "PACK" if across_nodes else "STRICT_PACK"
+        made = placement_group(list(begun.values()), strategy, name=title, lifetime="detached")
         first = _Seen(group, None, len(begun), "")
     else:
         made = ray.util.get_placement_group(title)
@@ -86,12 +90,12 @@ def placement(session: str, group: str, rank: int, kinds: Sequence[RankKind]) ->
     if not first.node:
         raise NoPlaceYetError(group)
     title = f"{title}.r{rank}"
-    if own is not None and own.node not in ("", first.node):  # the group has moved to another node
+    if own is not None and not across_nodes and own.node not in ("", first.node):  # the group has moved to another node
         remove_placement_group(ray.util.get_placement_group(title))
         own = None
     if own is not None:
         return ray.util.get_placement_group(title), 0
-    selector = [{_NODE_LABEL: first.node}]
+    selector = None if across_nodes else [{_NODE_LABEL: first.node}]
     bundle = dict(kind_of(kinds, rank).resources)
     made = placement_group([bundle], "STRICT_PACK", name=title, lifetime="detached", bundle_label_selector=selector)
     return made, 0
@@ -117,7 +121,7 @@ class PlacedGroups:
     Args:
         groups: that have some.
         added: group and rank of those that are one rank's own.
-        room: by group and role, ranks that have a place, and as many more as are free on its node.
+        room: by group and role, ranks that have a place, and as many more as are free where it may have them.
     """
 
     groups: frozenset[str]
@@ -125,11 +129,12 @@ class PlacedGroups:
     room: Mapping[tuple[str, RankRole], int]
 
 
-def placed_groups(session: str, pool: str, kinds: Sequence[RankKind]) -> PlacedGroups:
+def placed_groups(session: str, pool: str, kinds: Sequence[RankKind], *, across_nodes: bool = False) -> PlacedGroups:
     """Places of a pool's groups.
 
     Args:
         kinds: of their ranks.
+        across_nodes: whether a group may be spread.
     Raises: what Ray raises. Blocks.
     """
     seen = [one for one in _places(session) if one.group.startswith(f"{pool}#")]
@@ -137,10 +142,9 @@ def placed_groups(session: str, pool: str, kinds: Sequence[RankKind]) -> PlacedG
     room = {}
     for first in (one for one in seen if one.rank is None):
         added = [one.rank for one in seen if one.rank is not None and one.group == first.group]
-        left = free.get(first.node, {})
+        nodes = free.values() if across_nodes else [free.get(first.node, {})]
         for kind in kinds:
-            needs = [(name, amount) for name, amount in kind.resources.items() if amount]
-            more = min((int(left.get(name, 0.0) // amount) for name, amount in needs), default=0)
+            more = sum(_fitting(left, kind.resources) for left in nodes)
             placed = kind.sizes.first + sum(kind.sizes.has(rank) for rank in added)
             room[first.group, kind.sizes.role] = placed + more
     return PlacedGroups(
@@ -148,6 +152,11 @@ def placed_groups(session: str, pool: str, kinds: Sequence[RankKind]) -> PlacedG
         frozenset((one.group, one.rank) for one in seen if one.rank is not None),
         room,
     )
+
+
+def _fitting(left: Mapping[str, float], resources: Mapping[str, float]) -> int:
+    """Ranks for which a node has room."""
+    return min((int(left.get(name, 0.0) // amount) for name, amount in resources.items() if amount), default=0)
 
 
 def _places(session: str) -> list[_Seen]:

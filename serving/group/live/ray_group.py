@@ -69,6 +69,7 @@ class RayGroup:
         self._session, self._config, self._pool = session, config, pool
         self._secret = secret
         self._kinds = rank_kinds(config.pools[pool], config.experts)
+        self._across_nodes = config.experts.across_nodes
         self._died = died
         self._actors: dict[RankName, Any] = {}
         self._asked: dict[RankName, asyncio.Task[RankReport]] = {}
@@ -83,7 +84,8 @@ class RayGroup:
         listed: list[dict[str, str]] = await _of_ray(partial(ray.util.list_named_actors, all_namespaces=True))
         names = [RankName.parse(one["name"]) for one in listed if one["namespace"] == NAMESPACE]
         shells = frozenset(one.unique_id for one in replicas_among(listed) if one.deployment_id.name == self._pool)
-        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._kinds))
+        spread = self._across_nodes
+        places = await _of_ray(partial(placed_groups, self._session, self._pool, self._kinds, across_nodes=spread))
         ranks = tuple(name for name in names if name is not None and name.pool == self._pool)
         return FoundRanks(ranks, places.groups, shells, places.added, places.room)
 
@@ -156,7 +158,8 @@ class RayGroup:
         await _of_ray(partial(remove_placement, self._session, group, rank))
 
     def _make(self, name: RankName, founder: RankLease, gently: bool) -> Any:
-        place, bundle = placement(name.session, name.group, name.rank, self._kinds)
+        spread = self._across_nodes
+        place, bundle = placement(name.session, name.group, name.rank, self._kinds, across_nodes=spread)
         actor_class: Any = RankActor
         return actor_class.options(
             name=name.actor,

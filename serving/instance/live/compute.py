@@ -10,11 +10,13 @@ from typing import Any, Protocol
 
 from hardware.clock import Clock
 from hardware.device.instance import VirtualInstance
+from serving.config.cluster import PortRange
 from serving.errors import ConfigError
 from serving.grammar.compile import Grammars
 from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.expert_map import ExpertOrder, RankEvent
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.layer_split import LayerSplit
@@ -43,6 +45,13 @@ class KvBlocks:
 
 class GroupMember(Protocol):
     """A rank's place in its group."""
+
+    def listen(self, host: str, secrets: ClusterSecrets, ports: PortRange) -> None:
+        """Accept connections of ranks of other nodes; before the first `offer`.
+
+        Raises: OSError if the host cannot be bound; ConfigError under TLS, or if the range has no free port.
+        """
+        ...
 
     def offer(self, layout: str) -> RankOffer:
         """Facts that this rank's peers and its shell need. Any thread.

@@ -77,7 +77,7 @@ class Instance:
         self._segment = heavy(partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1))
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
-        self._attached = attached = compute.attach(arena)
+        self._attached = attached = self._attach(config, arena, secrets)
         self.settings = self._make_settings(config)
         faults = FaultyPorts(config.chaos, place)
         self._segment_server, self._segment_reader = SegmentServer(self._segment, secrets), SegmentReader(secrets)
@@ -108,6 +108,12 @@ class Instance:
             on=recorded(self.engine, log.note) if log is not None else None,
             predicted_s=(lambda: self.npus.predicted_s) if _tells_times(config) else None,
         )
+
+    def _attach(self, config: ServeConfig, arena: memoryview, secrets: ClusterSecrets) -> Attached:
+        made = self.compute.attach(arena)
+        if made.group is not None and config.experts.across_nodes:
+            made.group.listen(self.place.link_host, secrets, self._ports)
+        return made
 
     @property
     def member(self) -> GroupMember:

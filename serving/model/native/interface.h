@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 19  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 20  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -303,6 +303,19 @@ int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
 void cm_group_work(const cm_engine* engine, int64_t* work);
 // The rank that this one is waiting for, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
+
+// ---- carriers: connections of a rank to ranks of other hosts; see hardware/ub/native/carrier.h
+
+typedef struct cm_carrier cm_carrier;
+// own: the rank's window; mirror: memory formatted as the peer's, for this rank alone. Both stay until cm_carrier_close.
+// The peer is lost if it sends nothing for `silence_ns`, longer than `beat_ns`, the longest time between two frames.
+int32_t cm_carrier_open(void* own, void* mirror, int64_t beat_ns, int64_t silence_ns, cm_carrier** carrier);
+int32_t cm_carrier_start(cm_carrier* carrier, int32_t socket);  // connected; the carrier closes it. Once
+void cm_carrier_lose(cm_carrier* carrier, const char* why);     // not while another thread starts it
+// Why the peer is lost, at most `bytes` with a final 0; returns the length of the whole text: 0 = it is not. Any thread.
+size_t cm_carrier_lost(const cm_carrier* carrier, char* why, size_t bytes);
+uint64_t cm_carrier_sent_bytes(const cm_carrier* carrier);  // any thread
+void cm_carrier_close(cm_carrier* carrier);  // ends the connection: nothing of the peer is stored any more
 
 // One product outside a step: x [rows, groups * in_features] -> y [rows, groups * out_features], both of `form`.
 int32_t cm_apply(const cm_linear* linear, const void* x, int32_t rows, int32_t form, void* y, int32_t threads);

@@ -165,6 +165,12 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_group_usage": (ctypes.c_int64, [_Address, _Address]),
         "cm_group_work": (None, [_Address, _Address]),
         "cm_group_awaits": (_Int, [_Address, ctypes.POINTER(ctypes.c_int64)]),
+        "cm_carrier_open": (_Int, [_Address, _Address, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Address)]),
+        "cm_carrier_start": (_Int, [_Address, _Int]),
+        "cm_carrier_lose": (None, [_Address, ctypes.c_char_p]),
+        "cm_carrier_lost": (ctypes.c_size_t, [_Address, ctypes.c_char_p, ctypes.c_size_t]),
+        "cm_carrier_sent_bytes": (ctypes.c_uint64, [_Address]),
+        "cm_carrier_close": (None, [_Address]),
         "cm_apply": (_Int, [_Address, _Address, _Int, _Int, _Address, _Int]),
     }
     for name, (result, arguments) in signatures.items():

@@ -47,6 +47,13 @@ def program(name: str, folder: Path, sanitizer: str = "plain", flags: Sequence[s
     return made
 
 
+def run(command: list[object]) -> str:
+    """Output of a program; asserts success."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
 @cache
 def _runs(compiler: tuple[str, ...], flags: tuple[str, ...]) -> bool:
     with tempfile.TemporaryDirectory() as folder:

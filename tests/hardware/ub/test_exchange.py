@@ -1,6 +1,5 @@
 """Exchange between ranks: exact between threads and between processes, under sanitizers, and with a rank killed."""
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from hardware.errors import SpecError
 from hardware.ub import UbSegment
 from hardware.ub.exchange_layout import WINDOW_MAGIC, WINDOW_VERSION, Announcement, WindowLayout, WindowShape
 from tests.cases.nightly import mostly_nightly
-from tests.hardware.ub.exchange_programs import program
+from tests.hardware.ub.exchange_programs import program, run
 
 pytestmark = pytest.mark.timeout(300)  # compiling takes longer than running
 
@@ -20,13 +19,6 @@ CASE = WindowShape(3, max_rows=9, top_k=3, row_bytes=208, result_bytes=208)
 @pytest.fixture(scope="module")
 def folder(pytestconfig: pytest.Config) -> Path:
     return pytestconfig.cache.mkdir("exchange")
-
-
-def run(command: list[object]) -> str:
-    """Output of a program; asserts success."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 SANITIZERS = mostly_nightly(

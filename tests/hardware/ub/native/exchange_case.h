@@ -124,14 +124,14 @@ inline Outcome serve(Exchange& exchange, const Map& map) {
     return {};
 }
 
-// A step of this rank, in two micro-batches if its number is odd; `x` is the result if all went well.
+// A step of this rank, in two micro-batches if its number is odd and `halves`; `x` is the result if all went well.
 inline Outcome run_step(Exchange& exchange, RankSet experts, const Batch& batch, Deadline deadline,
-                        std::array<Vector, kMaxRows>& x) {
+                        std::array<Vector, kMaxRows>& x, bool halves = true) {
     x = batch.x;
     if (const Outcome outcome = exchange.begin_step(deadline); !outcome) return outcome;
     const Map map(experts & exchange.members());
     for (int layer = 0; layer < batch.layers; ++layer) {
-        const int middle = exchange.self() % 2 ? batch.rows / 2 : 0, halves = middle ? 2 : 1;
+        const int middle = halves && exchange.self() % 2 ? batch.rows / 2 : 0, parts = middle ? 2 : 1;
         Dispatch dispatch(exchange, 0), second(exchange, 1);
         send_rows(dispatch, map, batch, x, layer, middle, batch.rows);
         dispatch.ask();
@@ -142,7 +142,7 @@ inline Outcome run_step(Exchange& exchange, RankSet experts, const Batch& batch,
         exchange.gather(std::chrono::microseconds(exchange.self() % 3 * 200));
         if (exchange.asked())
             if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
-        for (int half = 0; half < halves; ++half) {
+        for (int half = 0; half < parts; ++half) {
             while (!exchange.answered(half)) {
                 if (const Outcome outcome = exchange.await(deadline, half); !outcome) return outcome;
                 if (!exchange.asked()) continue;

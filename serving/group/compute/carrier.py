@@ -1,0 +1,313 @@
+"""Connections of a rank to ranks of other hosts, and the windows that stand for these here.
+
+A window is shared memory of one host. For a peer of another host a rank has a *mirror*, a window in its own memory, and
+a native carrier (`hardware/ub/native/carrier.h`) that keeps it in step with the peer over TCP. Python opens the
+connection and proves the secret; the higher rank connects to the lower one. A peer without a connection in time, or
+whose connection ends, counts as lost; ending the carrier fences it.
+
+Every rank carries for itself. A process per host in between would send a row only once for several expert ranks of that
+host, but its end would be the loss of the whole host; results are most of the bytes, and cannot be shared.
+"""
+
+import ctypes
+import logging
+import mmap
+import socket
+import threading
+import time
+
+import msgspec
+
+from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
+from serving.config.cluster import ANY_PORT, PortRange
+from serving.errors import ConfigError, ModelError, ProofError, ServingError
+from serving.model.native.library import Library, load
+from serving.model.native.rank_group import address_of, format_window, window_bytes
+from serving.sockets.acceptor import Acceptor
+from serving.sockets.opening import accept_proved, open_proved, read_frame
+from serving.sockets.proof import Channel, Verifier, framed
+from serving.sockets.secrets import ClusterSecrets
+from serving.sockets.tls import tls_ends
+from serving.values.group import RankOffer
+
+logger = logging.getLogger(__name__)
+
+CARRIER_CHANNEL = Channel("experts", 1, frozenset({"rank"}))
+BEAT_S = 0.25
+"""Longest time between two frames [s]."""
+SILENCE_S = 1.0
+"""Time without a frame after which a peer is lost [s]."""
+YIELD_S = 3.0
+"""Time after which the higher of two ranks reports a loss [s]: twice as long as the shell counts a report as new."""
+_STOP_S = 2.0
+_REASON_BYTES = 200
+
+
+class CarrierGreeting(msgspec.Struct, frozen=True, array_like=True):
+    """First frame after the proof: the connecting rank and the one it looks for, as (rank, node, process), and the
+    sizes of its windows."""
+
+    me: tuple[int, str, int]
+    you: tuple[int, str, int]
+    sizes: tuple[int, ...]
+
+
+def _process_of(offer: RankOffer) -> tuple[int, str, int]:
+    return offer.rank, offer.node, offer.pid
+
+
+class Mirror:
+    """A peer's window in this process's memory, and the carrier to the peer.
+
+    Args:
+        own: the rank's own window.
+        offer: the peer's.
+    Raises: ModelError if the sizes cannot be.
+    """
+
+    def __init__(
+        self,
+        own: memoryview,
+        shape: WindowShape,
+        offer: RankOffer,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.offer = offer
+        self._library = _library()
+        self.memory = memoryview(mmap.mmap(-1, window_bytes(shape)))
+        """Valid as long as this object exists, also after `end`."""
+        format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1)
+        self._lock = threading.Lock()
+        self._carrier: ctypes.c_void_p | None = ctypes.c_void_p()
+        self._begun = threading.Event()
+        self._logged = False
+        self._library.check(
+            self._library.functions.cm_carrier_open(
+                address_of(own), address_of(self.memory), int(BEAT_S * 1e9), int(silence_s * 1e9), self._carrier
+            )
+        )
+
+    def start(self, sock: socket.socket) -> bool:
+        """Hand over a proved connection. Returns: False if the peer is lost already, or has a connection."""
+        with self._lock:
+            if self._carrier is None or self._begun.is_set():
+                return False
+            self._begun.set()
+            sock.settimeout(None)
+            self._library.check(self._library.functions.cm_carrier_start(self._carrier, sock.detach()))
+            return True
+
+    def lose(self, why: str) -> None:
+        """Count the peer as lost, unless it has a connection."""
+        with self._lock:
+            if self._carrier is not None and not self._begun.is_set():
+                self._begun.set()
+                self._library.functions.cm_carrier_lose(self._carrier, why.encode()[:_REASON_BYTES])
+
+    def connected(self, timeout_s: float) -> bool:
+        """Wait for the end of `start` or `lose`. Returns: False if there was none in time."""
+        return self._begun.wait(timeout_s)
+
+    @property
+    def lost(self) -> str:
+        """Why the peer is lost; empty = it is not. Logs it, once."""
+        why = ctypes.create_string_buffer(_REASON_BYTES)
+        with self._lock:
+            if self._carrier is None:
+                return "this rank has ended the connection"
+            self._library.functions.cm_carrier_lost(self._carrier, why, len(why))
+        text = why.value.decode(errors="replace")  # it may be cut off
+        if text and not self._logged:
+            self._logged = True
+            logger.warning("rank %d, on node %s, is lost: %s", self.offer.rank, self.offer.node, text)
+        return text
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to the peer so far."""
+        with self._lock:
+            functions = self._library.functions
+            return 0 if self._carrier is None else int(functions.cm_carrier_sent_bytes(self._carrier))
+
+    def end(self) -> None:
+        """End the connection: nothing of the peer is stored any more."""
+        with self._lock:
+            if self._carrier is not None:
+                self._library.functions.cm_carrier_close(self._carrier)
+            self._carrier = None
+            self._begun.set()
+
+
+class Carriers:
+    """Connections of one rank. Methods may be called from any thread; `close` once, when no step is running.
+
+    Args:
+        own: the rank's window, of this shape.
+        me: this rank, its node and process.
+        connect_s: time for a peer's connection [s].
+        silence_s: time without a frame after which a peer is lost [s].
+    """
+
+    def __init__(
+        self,
+        own: memoryview,
+        shape: WindowShape,
+        me: tuple[int, str, int],
+        secrets: ClusterSecrets,
+        connect_s: float,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._silence_s = silence_s
+        self._own, self._shape, self._secrets, self._connect_s = own, shape, secrets, connect_s
+        self._me, self._rank = me, me[0]
+        self._sizes = (shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.result_bytes)
+        self._acceptor = Acceptor("experts", MOST_RANKS, self._serve)
+        self._changed = threading.Condition()
+        self._mirrors: dict[int, Mirror] = {}
+        self._lost_at: dict[int, float] = {}
+        self._former: list[Mirror] = []
+        """Of peers that left: a step that has not begun the new epoch yet may still read their memory."""
+        self._closed = False
+
+    def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
+        """Listen on `host`.
+
+        Returns: the address bound.
+        Raises: ConfigError under TLS, or if the range has no free port; OSError if the host cannot be bound.
+        """
+        if tls_ends() is not None:
+            raise ConfigError(
+                "ranks of one group on several nodes exchange rows over plain TCP, and RAY_USE_TLS asks for TLS "
+                "everywhere: set [experts] across_nodes = false, or encrypt the network below (WireGuard, IPsec)"
+            )
+        return self._acceptor.start(host, ports)
+
+    def meet(self, offer: RankOffer) -> memoryview:
+        """The mirror of a peer, whose connection opens in the background; ends that of the rank's former process."""
+        self.part(offer.rank)
+        mirror = Mirror(self._own, self._shape, offer, self._silence_s)
+        with self._changed:
+            self._mirrors[offer.rank] = mirror
+            self._changed.notify_all()
+        name = f"experts-connect-{offer.rank}"
+        threading.Thread(target=self._establish, args=(mirror,), name=name, daemon=True).start()
+        return mirror.memory
+
+    def part(self, rank: int) -> None:
+        """End the connection to a rank that is no member any more, before the epoch without it begins."""
+        with self._changed:
+            mirror = self._mirrors.pop(rank, None)
+        if mirror is not None:
+            mirror.end()
+            self._former.append(mirror)
+
+    def lost(self) -> dict[int, str]:
+        """Ranks whose connection has ended or never began, in order, and why."""
+        with self._changed:
+            mirrors = sorted(self._mirrors.items())
+        return {rank: mirror.lost for rank, mirror in mirrors if mirror.lost}
+
+    def blamed(self, now: float) -> int | None:
+        """The lost rank to report to the shell; None = there is none.
+
+        If only the connection is cut, both ranks may reach the shell, which must replace one of them: the lower one
+        reports the other at once, the higher one only if the shell has not acted for `YIELD_S`.
+        """
+        lost = self.lost()
+        self._lost_at = {rank: self._lost_at.get(rank, now) for rank in lost}
+        due = (rank for rank, since in self._lost_at.items() if rank > self._rank or now - since >= YIELD_S)
+        return min(due, default=None)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks that have a mirror here."""
+        with self._changed:
+            return sorted(self._mirrors)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes sent to all present peers so far."""
+        with self._changed:
+            mirrors = list(self._mirrors.values())
+        return sum(mirror.sent_bytes for mirror in mirrors)
+
+    def close(self) -> None:
+        """End all connections."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for rank in self.ranks:
+            self.part(rank)
+        self._acceptor.stop(_STOP_S)
+        self._former.clear()
+
+    # ---- opening
+
+    def _establish(self, mirror: Mirror) -> None:
+        offer = mirror.offer
+        if offer.rank < self._rank:
+            try:
+                sock = self._connect(offer)
+                if not mirror.start(sock):  # this rank has ended it meanwhile
+                    sock.close()
+            except (OSError, ServingError) as error:
+                mirror.lose(f"no connection to {offer.carrier}: {error}")
+        elif not mirror.connected(self._connect_s):
+            mirror.lose(f"it has not connected within {self._connect_s:g} s")
+
+    def _connect(self, offer: RankOffer) -> socket.socket:
+        """Raises: OSError, ProofError."""
+        deadline = time.monotonic() + self._connect_s
+        sock = open_proved(offer.carrier, CARRIER_CHANNEL, "rank", self._secrets, self._connect_s)
+        try:
+            greeting = CarrierGreeting(self._me, _process_of(offer), self._sizes)
+            sock.sendall(framed(msgspec.msgpack.encode(greeting)))
+            if read_frame(sock, deadline) != b"":
+                raise ProofError("the peer runs another release")
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _serve(self, raw: socket.socket) -> None:
+        """Hand an accepted connection over to the mirror it is for."""
+        deadline = time.monotonic() + self._connect_s
+        try:
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accept_proved(raw, Verifier(CARRIER_CHANNEL, self._secrets), deadline)
+            if not self._acceptor.accepted(raw):
+                raise ProofError(f"there are {MOST_RANKS} of them already")
+            greeting = msgspec.msgpack.decode(read_frame(raw, deadline), type=CarrierGreeting)
+            mirror = self._mirror_for(greeting, deadline)
+            raw.sendall(framed(b""))
+            if not mirror.start(raw):
+                raise ProofError(f"rank {greeting.me[0]} is lost, or has a connection")
+        except (ServingError, msgspec.DecodeError) as error:
+            logger.warning("rank %d refuses a connection of a rank: %s", self._rank, error)
+        except OSError as error:
+            logger.debug("a connecting rank disconnected: %s", error)
+
+    def _mirror_for(self, greeting: CarrierGreeting, deadline: float) -> Mirror:
+        """The mirror of a connecting rank, which this one may still have to meet.
+
+        Raises: ProofError if this is not who it expects, or that rank is not expected here in time.
+        """
+        rank = greeting.me[0]
+        if greeting.you != self._me or greeting.sizes != self._sizes:
+            raise ProofError(f"rank {rank} looks for another process, or has windows of other sizes")
+
+        def there() -> bool:
+            mirror = self._mirrors.get(rank)
+            return self._closed or (mirror is not None and _process_of(mirror.offer) == greeting.me)
+
+        with self._changed:
+            if not self._changed.wait_for(there, max(0.0, deadline - time.monotonic())) or self._closed:
+                raise ProofError(f"rank {rank}, process {greeting.me[2]} of node {greeting.me[1]}, is no member here")
+            return self._mirrors[rank]
+
+
+def _library() -> Library:
+    library = load()
+    if library is None:
+        raise ModelError("there is no native library here, and so no groups of ranks")
+    return library
