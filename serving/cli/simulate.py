@@ -109,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     from serving.cli.simulate_progress import SimulationProgress
+    from serving.config.rank_checks import roles_as_dies
     from serving.terminal import make_folder, table_console
     from serving.virtual.report.latencies import Slo
     from serving.virtual.report.result_json import result_json, write_json
@@ -134,7 +135,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out:
         folder = Path(arguments.out)
         write_json(folder / "result.json", result, summary, requests=arguments.requests)
-        write_page(folder / "report.html", result, slo, step_cost=_typical_step(config, cost_model(config), result))
+        ran = roles_as_dies(config)
+        write_page(folder / "report.html", result, slo, step_cost=_typical_step(ran, cost_model(ran), result))
     if arguments.json:
         sys.stdout.buffer.write(result_json(result, summary, requests=arguments.requests))
     else:

@@ -11,7 +11,7 @@ from serving.config.health import HealthConfig
 from serving.config.kvcache import KvCacheConfig
 from serving.config.model import ModelConfig
 from serving.config.packing import Need, can_pack, check_acceptance, check_division
-from serving.config.rank_checks import check_ranks
+from serving.config.rank_checks import check_ranks, roles_as_dies
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 
@@ -247,7 +247,7 @@ def _ranks_with(pool: PoolConfig, key: str, index: int) -> str:
 
 def _check_simulation(config: ServeConfig) -> None:
     """Refuse settings that the simulated device determines itself, or that do not divide an instance."""
-    check_division(config)
+    check_division(roles_as_dies(config) if config.simulation.expert_dies else config)
     check_acceptance(config)
     if config.engine.executor != "simulated":
         return

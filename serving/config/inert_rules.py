@@ -45,6 +45,7 @@ _CACHE_KEYS = (
     "ub_memory_mib ssd_mib ssd_path write_through eviction high_water low_water slab_kib lease_s write_lease_s"
     " get_timeout_s put_timeout_s max_store_share store_decoded models scope ramp_s drain_s directory salt"
 )
+_ROLES = "attention_ranks expert_ranks expert_npus expert_ub_memory_mib"
 _OF_POOL = (
     *keys_of("kvcache", _CACHE_KEYS),
     *keys_of("autoscaler", "min_kvcache max_kvcache"),
@@ -59,17 +60,23 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
-        tuple(f"{pool}.ub_memory_mib" for pool in ENGINE_POOLS),
+        (*(f"{pool}.ub_memory_mib" for pool in ENGINE_POOLS), "decode.expert_ub_memory_mib"),
         "in virtual time: there an instance has the memory of its device",
     ),
     Rule(
         VIRTUAL,
-        tuple(
-            f"{pool}.{key}"
-            for pool in ENGINE_POOLS
-            for key in ("ep", "attention_ranks", "expert_ranks", "expert_npus", "expert_ub_memory_mib")
-        ),
+        tuple(f"{pool}.ep" for pool in ENGINE_POOLS),
         "in virtual time: there an instance's dies are its ranks",
+    ),
+    Rule(
+        VIRTUAL,
+        (*keys_of("prefill", _ROLES), *keys_of("aggregated", _ROLES)),
+        "in virtual time: experts on dies of their own are priced in [decode] only",
+    ),
+    Rule(
+        PLAN,
+        keys_of("decode", "attention_ranks expert_ranks expert_npus"),
+        "in `cloudmatrix plan`, which chooses the instances: see its --sizes-decode and --expert-dies",
     ),
     Rule(
         VIRTUAL,
@@ -189,7 +196,7 @@ _BY_EXECUTOR = (
         (*SERVE, "simulate"),
         ("simulation.domains",),
         "with [simulation] expert_dies = 0: every die does attention and experts",
-        when=lambda config: config.simulation.expert_dies == 0,
+        when=lambda config: config.simulation.expert_dies == 0 and not config.decode.has_roles,
     ),
     Rule(
         ALL,

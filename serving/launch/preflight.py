@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from hardware.units import MIB
 from serving.config.kvcache import KvCacheConfig
+from serving.config.rank_checks import check_live_ranks
 from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import accounted_kv, npu_of, simulated_cost
 from serving.errors import ConfigError, ModelError, PoolError
@@ -31,10 +32,11 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
     Raises: SpecError (the simulated device, its engine or the model's shape cannot be read, or the model cannot
         draft), ConfigError (a port is in use, a block is larger than a memory server, contexts are longer than
         supported, the weights are larger than an instance's HBM or this machine's memory, the folder of starts or of
-        the SSD tier is not writable, the disk is full, the Redis does not respond), ModelError (the model folder or
-        the tokenizer's cannot be served, or they do not belong together).
+        the SSD tier is not writable, the disk is full, the Redis does not respond, or as `check_live_ranks`),
+        ModelError (the model folder or the tokenizer's cannot be served, or they do not belong together).
     Effects: creates the folder of the SSD tier.
     """
+    check_live_ranks(config)
     if own_ray:
         require_places(config.gateway.host, config.gateway.port, GATEWAY_PORT, config.cluster)
         if config.cluster.gcs_storage.startswith("redis"):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from hardware.cost import CostModel
 from hardware.errors import HardwareError
 from hardware.faults import Fault
+from serving.config.rank_checks import of_roles, roles_as_dies
 from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import simulated_cost
 from serving.errors import ConfigError
@@ -72,14 +73,15 @@ def simulate(
     """
     begun = time.perf_counter()
     seed = config.simulation.seed if seed is None else seed
-    cost = cost_model(config)
+    given, config = config, roles_as_dies(config)
     try:
+        cost = simulated_cost(config)
         node = Supernode(config, cost, seed)
         for pool, settings in config.pools.items():
             for _ in range(settings.replicas):
                 node.start_instance(pool)
     except HardwareError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"{of_roles(given)}{error}") from error
     scaler = scaler or configured_scaler(config.slo, config.autoscaler)
     scaling = None if scaler is None else ScalingDriver(node, scaler)
     step_s = timeline_step_s or max(0.1, (workload.duration_s or 600.0) / _POINTS)

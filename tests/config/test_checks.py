@@ -147,9 +147,13 @@ REFUSED = {
         ROLES + "[experts]\nmost_ranks = 33",
         "[experts] most_ranks = 33, but windows have room for 32 ranks of a kind with [decode] attention_ranks = 2",
     ),
-    "ranks of two kinds that are simulated": (
-        '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n' + ROLES,
-        '[decode] attention_ranks = 2 and expert_ranks = 1, but [engine] executor = "simulated" has no ranks',
+    "ranks of two kinds that torch computes": (
+        '[engine]\nexecutor = "torch"\n' + ROLES,
+        '[decode] attention_ranks = 2 and expert_ranks = 1, but [engine] executor = "torch" has no ranks',
+    ),
+    "ranks of two kinds that have other dies than are simulated": (
+        "[simulation]\nexpert_dies = 4\n" + ROLES,
+        "[simulation] expert_dies = 4, but [decode] attention_ranks = 2 and expert_ranks = 1 with 1 NPUs for each",
     ),
     "ranks of two kinds on an accelerator": (
         'device = "cuda"\n' + ROLES,

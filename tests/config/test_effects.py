@@ -26,6 +26,7 @@ MADE_FOR: dict[str, tuple[Command, ...]] = {
     "cloudmatrix384": ("simulate", "plan"),
     "cloudmatrix384-autoscaled": ("simulate",),
     "ep320": ("simulate",),
+    "transformerless384": ("simulate",),
 }
 """Files of another purpose than `serve`."""
 

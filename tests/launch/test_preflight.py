@@ -177,6 +177,13 @@ def test_simulated_drafts_of_a_model_without_a_module(config: ServeConfig) -> No
     preflight(replace(without, simulation=replace(without.simulation, drafts=0)))
 
 
+def test_ranks_of_two_kinds_that_are_simulated(config: ServeConfig) -> None:
+    ranks = replace(config.decode, attention_ranks=2, expert_ranks=1)
+    simulated = replace(config, decode=ranks, engine=EngineConfig(executor="simulated"))
+    with pytest.raises(ConfigError, match=r"^\[decode\] attention_ranks = 2 .* has no ranks in a system that runs"):
+        preflight(simulated)
+
+
 def test_a_redis_that_is_not_there(config: ServeConfig) -> None:
     wrong = replace(config, kvcache=KvCacheConfig(replicas=1, directory=f"redis://127.0.0.1:{free_port()}/0"))
     with pytest.raises(ConfigError, match=r"cannot be reached .* start it, or correct the address"):

@@ -72,7 +72,7 @@ def configured(setting: PlanSetting, candidate: Candidate) -> ServeConfig:
             max_step_tokens=candidate.prefill.limit * candidate.prefill.npus,
         ),
         decode=replace(
-            config.decode, replicas=candidate.decodes, npus_per_instance=candidate.decode.npus,
+            config.decode.as_one_process(), replicas=candidate.decodes, npus_per_instance=candidate.decode.npus,
             max_sequences=candidate.decode.limit * dies,
             max_step_tokens=max(candidate.decode.limit * drafted, decode_step_tokens(config)) * dies,
         ),

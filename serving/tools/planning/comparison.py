@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+from serving.config.rank_checks import roles_as_dies
 from serving.config.serve import ServeConfig
 from serving.errors import ConfigError
 from serving.tools.planning import margins
@@ -48,9 +49,10 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
     if order.trace.concurrency is not None:
         wanted = replace(wanted, duration_s=math.nan)
     tally = PlanTally(progress)
-    settings = [_setting(order, name, config) for name, config in order.configs]
+    configs = [(name, roles_as_dies(config)) for name, config in order.configs]
+    settings = [_setting(order, name, config) for name, config in configs]
     found = []
-    for (name, config), setting in zip(order.configs, settings, strict=True):
+    for (name, config), setting in zip(configs, settings, strict=True):
         candidate = split_of(config)
         with evaluator(setting, 1, tally) as evaluate:
             (verdict,) = evaluate([PlanProbe(candidate)])
@@ -67,7 +69,7 @@ def compare(order: ComparisonQuestion, *, processes: int = 1, progress: Progress
             room = margins.headroom(best.candidate, 1.0, order.target, evaluate)
         if order.losses:
             lost = margins.losses(best.candidate, 1.0, order.target, evaluate)
-    figures, chosen = demand_figures(wanted), order.configs[ranked[0]][1]
+    figures, chosen = demand_figures(wanted), configs[ranked[0]][1]
     return CapacityPlan(
         question="compare", name=" and ".join(dict.fromkeys(config.model.name for _, config in order.configs)),
         workload=workload.name, target=order.target, budget=max(one.candidate.npus for one in found), rate=1.0,

@@ -137,6 +137,8 @@ _EXPERTS = {
     "experts.move_mib_per_s": 1e6, "decode.replicas": 1, "decode.npus_per_instance": 16,
 }  # fmt: skip
 
+_RANKS = {"replicas": 1, "npus_per_instance": 12, "attention_ranks": 2, "expert_ranks": 1, "max_sequences": 256}
+
 CASES = {
     "plain": Case(_PLAIN, crowd),
     "moved": Case(_MOVED, steady, _SCRIPT),
@@ -147,6 +149,7 @@ CASES = {
     "parts": Case(changed(_SLO, _PARTS), wave),
     "aggregated": Case(changed(_PLAIN, _BOTH), crowd),
     "experts": Case(changed(_PLAIN, _EXPERTS), crowd),
+    "roles": Case(changed(_PLAIN, {f"decode.{key}": value for key, value in _RANKS.items()}), crowd),
     "no cache": Case(changed(_PLAIN, {"kvcache.replicas": 0, "simulation.drafts": 0}), crowd),
     "no reuse": Case(changed(_PLAIN, {"engine.prefix_reuse": False, "simulation.spike_share": 0.0}), crowd),
     "no SSD": Case(changed(_PLAIN, {"kvcache.ssd_mib": 0}), crowd),

@@ -1,5 +1,7 @@
 """Decode instances whose experts have separate dies, in virtual time; configured, and refused by key."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from serving.virtual.decode import DecodeInstance
 from serving.virtual.result import ACCURACY, Outcome
 from serving.virtual.simulation import cost_model, simulate
 from serving.virtual.supernode import Supernode
+from tests.hardware.cost.known import KNOWN
 from tests.virtual.core.case import burst, config, mean_tpot, workload
 
 SMALL = {"prefill": {"replicas": 1}, "decode": {"npus_per_instance": 32, "replicas": 1, "max_sequences": 512}}
@@ -77,6 +80,43 @@ PARTS = {"policy": "slo", "decode_step_npus": 8, "min_decode_npus": 32, "max_dec
 def test_what_is_not_priced_is_refused_by_its_key(sections: dict[str, dict[str, Any]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_consistency(config(**SMALL, **sections), "c.toml", own_nodes=False)
+
+
+RANKS = {"npus_per_instance": 8, "attention_ranks": 3, "expert_ranks": 2, "expert_npus": 4}
+"""The NPUs of `SMALL` as ranks of two kinds: 3 x 16 dies, and 2 x 8 dies of experts."""
+
+
+def test_ranks_of_two_kinds_are_an_instance_of_their_dies() -> None:
+    def finished(**sections: dict[str, Any]) -> list[float]:
+        given = config(prefill=SMALL["prefill"], **sections)
+        check_consistency(given, "c.toml", own_nodes=False)
+        return list(simulate(given, burst(40, output=20), check=True).requests.finish_s)
+
+    whole = SMALL["decode"] | {"max_sequences": 48, "max_step_tokens": 96, "max_waiting": 9}
+    each = whole | RANKS | {"max_sequences": 16, "max_step_tokens": 32, "max_waiting": 3}
+    assert finished(decode=each) == finished(decode=whole, simulation=APART)
+    assert finished(decode=each, simulation=APART) == finished(decode=whole, simulation=APART), "given twice, but equal"
+    assert "simulation.domains" not in idle_keys(config(decode=each), "simulate")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "others", "message"),
+    [
+        ({}, {"simulation": {"expert_dies": 20}}, "with 4 NPUs for each expert rank make 16: set it to 0"),
+        ({"npus_per_instance": 7, "attention_ranks": 1}, {}, "in virtual time: .* domains = 3 does not divide 14 att"),
+        ({"expert_npus": 1}, {}, "in virtual time: .* do not fit on 4 dies"),
+        ({}, {"simulation": {"drafts": 0}, "model": {}}, "in virtual time: expert_dies is 16, but .* is dense: it has"),
+    ],
+)
+def test_ranks_of_two_kinds_that_are_not_priced_are_refused_by_their_keys(
+    ranks: dict[str, int], others: dict[str, dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    if "model" in others:
+        (tmp_path / "config.json").write_text(json.dumps(KNOWN["llama-3.1-8b"]))
+        others |= {"model": {"path": tmp_path}}
+    given = config(**SMALL | others | {"decode": SMALL["decode"] | RANKS | ranks})
+    with pytest.raises(ConfigError, match=rf"\[decode\] attention_ranks = .* {message}"):
+        simulate(given, burst(1))
 
 
 def test_domains_without_dies_of_experts_are_said_to_do_nothing() -> None:
