@@ -223,13 +223,17 @@ class HelperTender:
         self._not_before = 0.0
 
     def tend(self, node: Any) -> None:
-        """Check once. Raises: Ray's errors if one fails to start; it is retried after `RETRY_S`."""
-        for kind in HELPERS:
-            if dead(node, kind):
-                logger.warning("Ray's %s has died; restarting it", kind)
-                node.all_processes.pop(kind)
-                self._missing.add(kind)
-        if not self._missing or time.monotonic() < self._not_before:
+        """Check once. A dead process is restarted by the next call: its start waits for the GCS, and a GCS that was
+        killed in the same moment may not have exited yet. The launcher would wait 60 s, and Ray then ends it.
+
+        Raises: Ray's errors if one fails to start; it is retried after `RETRY_S`.
+        """
+        ended = [kind for kind in HELPERS if dead(node, kind)]
+        for kind in ended:
+            logger.warning("Ray's %s has died; restarting it", kind)
+            node.all_processes.pop(kind)
+            self._missing.add(kind)
+        if ended or not self._missing or time.monotonic() < self._not_before:
             return
         self._not_before = time.monotonic() + RETRY_S
         for kind in sorted(self._missing):
