@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from serving.tools.replay import replay
 from tests.e2e.scaled import Scaled, asks, settled
 from tests.e2e.server import SHARED_MEMORY, STOP_S, wait_for
 from tests.e2e.streams import Streams, order, resumptions
@@ -25,6 +27,9 @@ from tests.virtual.core.outcome import Seen
 
 pytestmark = pytest.mark.slow
 
+ENGINE = """[engine]
+decision_log = "logs"
+drain_s = 0.5"""
 SETTINGS = """
 [experts]
 redundant = 1
@@ -46,11 +51,17 @@ STREAMS = 4
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Scaled]:
-    config = small(tmp_path_factory.mktemp("config"), checkpoint, prefill=1, decode=1)
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of decision logs."""
+    return tmp_path_factory.mktemp("config") / "logs"
+
+
+@pytest.fixture(scope="module")
+def server(logs: Path, checkpoint: Path) -> Iterator[Scaled]:
+    config = small(logs.parent, checkpoint, prefill=1, decode=1)
     text = config.read_text().replace("[decode]\nreplicas = 1\nnpus_per_instance = 2", "[decode]\nreplicas = 1\nep = 2")
     assert "ep = 2" in text
-    text = text.replace("ep = 2", "ep = 2\nnpus_per_instance = 1").replace("[engine]", "[engine]\ndrain_s = 0.5")
+    text = text.replace("ep = 2", "ep = 2\nnpus_per_instance = 1").replace("[engine]", ENGINE)
     apart = "attention_ranks = 1\nexpert_ranks = 1\nnpus_per_instance = 1"
     text = text.replace("[prefill]\nreplicas = 1\nnpus_per_instance = 2", f"[prefill]\nreplicas = 1\n{apart}")
     assert apart in text
@@ -306,6 +317,16 @@ def resized(server: Scaled, size: int) -> "subprocess.CompletedProcess[str]":
 def busy(server: Scaled) -> bool:
     """Whether the third rank of the group has sequences."""
     return any(row["rank"] == 2 and row["running"] for row in server.replicas("decode"))
+
+
+def test_decisions_of_a_kill_a_resize_and_a_drain_replay_identically(logs: Path) -> None:
+    """The tests above did all three; files of killed processes have no end, those of running ones none yet."""
+    results = [replay(path) for path in sorted(logs.iterdir())]
+    assert [(result.name, result.difference) for result in results if not result.identical] == []
+    lives = Counter(result.name.rpartition(".")[2] for result in results if result.name.startswith("decode"))
+    assert lives == {"r0": 2, "r1": 3, "r2": 1}, "two killed, the second one also drained, a third one for a while"
+    calls = sum((Counter(result.calls) for result in results), Counter[str]())
+    assert {"Submit", "InstanceDown", "Adopt", "Drain"} <= set(calls)
 
 
 def test_groups_come_and_go(server: Scaled, reference: Reference) -> None:
