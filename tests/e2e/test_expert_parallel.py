@@ -268,6 +268,7 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
         running = await streams.start()
         grown = await asyncio.to_thread(resized, server, 3)
         assert "compute together after" in grown.stdout, grown.stderr
+        await asyncio.to_thread(wait_for, lambda: len(ranks(server)) == 3, "the gateway knows the new rank")
         more = Streams(server, asks(6, 6, LENGTH))
         both = await more.start()
         await asyncio.to_thread(wait_for, lambda: busy(server), "the new rank has streams")
