@@ -266,7 +266,9 @@ def test_a_group_grows_and_shrinks_under_streams(server: Scaled, reference: Refe
     async def scene() -> None:
         streams = Streams(server, asks(5, 6, 2 * LENGTH))
         running = await streams.start()
-        await asyncio.to_thread(grow, server)
+        grown = await asyncio.to_thread(resized, server, 3)
+        assert "compute together after" in grown.stdout, grown.stderr
+        await asyncio.to_thread(wait_for, lambda: len(ranks(server)) == 3, "the gateway knows the new rank", 30.0)
         more = Streams(server, asks(6, 6, LENGTH))
         both = await more.start()
         await asyncio.to_thread(wait_for, lambda: busy(server), "the new rank has streams")
@@ -311,18 +313,6 @@ def test_a_rank_is_drained_and_replaced_under_streams(server: Scaled, reference:
 
 def resized(server: Scaled, size: int) -> "subprocess.CompletedProcess[str]":
     return server.command("experts", "resize", "decode", str(size), "--wait", "--url", server.url)
-
-
-def grow(server: Scaled, tries: int = 3) -> None:
-    """Resize to three ranks that the gateway knows; again if the policy took the group back before it held the pool."""
-    for left in reversed(range(tries)):
-        grown = resized(server, 3)
-        assert "compute together after" in grown.stdout, grown.stderr
-        try:
-            return wait_for(lambda: len(ranks(server)) == 3, "the gateway knows the new rank", 20.0, server.state)
-        except AssertionError:
-            if not left:
-                raise
 
 
 def busy(server: Scaled) -> bool:

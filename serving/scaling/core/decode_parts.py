@@ -68,16 +68,19 @@ class DecodeParts:
         """Fewest and most parts of `instances` instances together."""
         return instances * self.fewest, instances * self.most
 
-    def due(self, instances: Sequence[SizedInstance], free: Mapping[NodeId, int]) -> list[ResizeInstance]:
+    def due(
+        self, instances: Sequence[SizedInstance], free: Mapping[NodeId, int], kept: int = 0
+    ) -> list[ResizeInstance]:
         """Changes to start now, in this order, which bring each instance closer to its share of the target.
 
         Args:
-            instances: running instances.
+            instances: running instances that may change.
             free: number of free parts by node.
+            kept: parts of the other instances.
         """
         if not instances:
             return []
-        each, more = divmod(self.target, len(instances))
+        each, more = divmod(max(0, self.target - kept), len(instances))
         shares = [min(self.most, max(self.fewest, each + (at < more))) for at in range(len(instances))]
         left, due = dict(free), []
         for one, share in sorted(zip(instances, shares, strict=True), key=lambda pair: pair[1] - pair[0].parts):

@@ -61,6 +61,8 @@ class GroupParts:
         self._ordered: dict[str, int] = {}
         self._shown: dict[str, int] = {}
         """Intended parts of each group: as commanded (`_ordered`), and as reported at the last poll (`_shown`)."""
+        self._manual: set[str] = set()
+        """Groups that keep their size until the scaler's next target: it may be outside of the scaler's bounds."""
 
     @property
     def target(self) -> int:
@@ -97,6 +99,7 @@ class GroupParts:
         if not past:
             return None
         self._ordered |= {name: self._shown[name] for name in past}
+        self._manual |= set(past)
         return self._settle(snapshot, f"{', '.join(past)}: resized past the board, or could not grow; held")
 
     def signals(self, whole: ScalingSignals, snapshot: ClusterSnapshot) -> ScalingSignals:
@@ -114,6 +117,7 @@ class GroupParts:
 
     def granted(self, wanted: PoolTarget, snapshot: ClusterSnapshot) -> PoolTarget | None:
         """Set a scaler's target, reduced to what fits on the groups' nodes. Returns: see `NodeRoom.granted`."""
+        self._manual.clear()
         counted = self._counted(snapshot)
         to = self._room.granted(wanted, counted)
         if to is None:
@@ -141,7 +145,8 @@ class GroupParts:
             return []
         counted = self._counted(snapshot)
         free = room_by_node(DECODE, self._sizes, counted.deployments, counted.nodes)
-        due = self._rules.due(sharing, free)
+        kept = [one for one in sharing if one.name in self._manual]
+        due = self._rules.due([one for one in sharing if one not in kept], free, sum(one.wanted for one in kept))
         self._ordered |= {one.name: one.parts for one in due}
         return [ResizeRankGroup(one.name, one.parts * self._step_ranks) for one in due]
 

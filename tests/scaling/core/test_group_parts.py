@@ -132,6 +132,17 @@ def test_a_group_of_another_size_than_ordered_holds_the_pool() -> None:
     assert (parts.see(gave_up), parts.target) == (PoolTarget("decode", 5, 2, ScaleKind.HELD, to.reason), 2)
 
 
+def test_a_group_resized_by_hand_keeps_its_size_until_the_next_target() -> None:
+    seen = [*ranks("d", 2, 2, 2), *ranks("e", 2, 2, 2)]
+    parts, _ = polled(*seen, target=2)
+    most = grouped().autoscaler.max_decode_npus + 1
+    by_hand = snapshot(*seen[:2], *ranks("e", most, most, most), target=2, npus=64)
+    assert parts.see(by_hand) is not None
+    assert (parts.target, parts.due(by_hand)) == (2 + most, []), "neither cut to the policy's bound nor shared"
+    parts.granted(wanted(parts.target, 4), by_hand)
+    assert parts.due(by_hand) == [ResizeRankGroup("decode#e", 2)]
+
+
 def test_what_a_group_refuses_is_not_asked_again() -> None:
     parts, seen = polled(*ranks("d", 2, 2, 2))
     parts.granted(wanted(2, 4), seen)
