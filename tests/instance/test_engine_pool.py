@@ -152,7 +152,7 @@ def test_blocks_are_pinned_until_they_are_stored() -> None:
 
 
 def test_an_engine_that_leaves_stores_what_it_skipped_and_lets_its_streams_grow_meanwhile() -> None:
-    """It pinned all blocks at once: a running stream was preempted, and paused until all were stored."""
+    """The engine pinned all blocks at once: a running stream was preempted, and paused until all were stored."""
     bench = PoolBench(max_store_blocks=1)
     prompts = {f"old{i}": tuple(range(100 * i, 100 * i + 16)) for i in range(6)}
     for name, prompt in prompts.items():

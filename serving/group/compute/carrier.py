@@ -1,4 +1,4 @@
-"""Connections of a rank to ranks of other hosts, and the windows that stand for these here.
+"""Connections of a rank to ranks of other hosts, and local mirrors of the windows of these ranks.
 
 A window is shared memory of one host. For a peer of another host a rank has a *mirror*, a window in its own memory, and
 a native carrier (`hardware/ub/native/carrier.h`) that keeps it in step with the peer over TCP. Python opens the
@@ -20,9 +20,8 @@ import msgspec
 
 from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
 from serving.config.cluster import ANY_PORT, PortRange
-from serving.errors import ConfigError, ModelError, ProofError, ServingError
-from serving.model.native.library import Library, load
-from serving.model.native.rank_group import address_of, format_window, window_bytes
+from serving.errors import ConfigError, ProofError, ServingError
+from serving.model.native.rank_group import address_of, format_window, group_library, window_bytes
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, open_proved, read_frame
 from serving.sockets.proof import Channel, Verifier, framed
@@ -73,7 +72,7 @@ class Mirror:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.offer = offer
-        self._library = _library()
+        self._library = group_library()
         self.memory = memoryview(mmap.mmap(-1, window_bytes(shape)))
         """Valid as long as this object exists, also after `end`."""
         format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1)
@@ -183,7 +182,7 @@ class Carriers:
         return self._acceptor.start(host, ports)
 
     def meet(self, offer: RankOffer) -> memoryview:
-        """The mirror of a peer, whose connection opens in the background; ends that of the rank's former process."""
+        """Create the mirror of a peer, replacing that of the rank's former process, and connect in the background."""
         self.part(offer.rank)
         mirror = Mirror(self._own, self._shape, offer, self._silence_s)
         with self._changed:
@@ -194,7 +193,7 @@ class Carriers:
         return mirror.memory
 
     def part(self, rank: int) -> None:
-        """End the connection to a rank that is no member any more, before the epoch without it begins."""
+        """Close the connection to a former member; call it before the first epoch without that rank starts."""
         with self._changed:
             mirror = self._mirrors.pop(rank, None)
         if mirror is not None:
@@ -207,7 +206,7 @@ class Carriers:
             mirrors = sorted(self._mirrors.items())
         return {rank: mirror.lost for rank, mirror in mirrors if mirror.lost}
 
-    def blamed(self, now: float) -> int | None:
+    def to_report(self, now: float) -> int | None:
         """The lost rank to report to the shell; None = there is none.
 
         If only the connection is cut, both ranks may reach the shell, which must replace one of them: the lower one
@@ -220,7 +219,7 @@ class Carriers:
 
     @property
     def ranks(self) -> list[int]:
-        """Ranks that have a mirror here."""
+        """Ranks with a mirror in this process."""
         with self._changed:
             return sorted(self._mirrors)
 
@@ -248,7 +247,7 @@ class Carriers:
         if offer.rank < self._rank:
             try:
                 sock = self._connect(offer)
-                if not mirror.start(sock):  # this rank has ended it meanwhile
+                if not mirror.start(sock):  # closed by this rank in the meantime
                     sock.close()
             except (OSError, ServingError) as error:
                 mirror.lose(f"no connection to {offer.carrier}: {error}")
@@ -304,10 +303,3 @@ class Carriers:
             if not self._changed.wait_for(there, max(0.0, deadline - time.monotonic())) or self._closed:
                 raise ProofError(f"rank {rank}, process {greeting.me[2]} of node {greeting.me[1]}, is no member here")
             return self._mirrors[rank]
-
-
-def _library() -> Library:
-    library = load()
-    if library is None:
-        raise ModelError("there is no native library here, and so no groups of ranks")
-    return library

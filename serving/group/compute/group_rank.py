@@ -2,11 +2,11 @@
 
     role         has             maps windows of         waits for hellos of
     attention    no slots        expert ranks            expert ranks
-    experts      slots           attention ranks         nobody
+    experts      slots           attention ranks         none
     both         slots           all                     all
 
-An order whose epoch has been ordered before means that ranks without experts have joined or left: a rank without
-attention admits or drops them at once, nobody else does anything, and no step is redone.
+A second order for the same epoch means that ranks without experts have joined or left: ranks without attention admit
+or drop them immediately, all other ranks ignore it, and no step is redone.
 """
 
 import math
@@ -30,12 +30,13 @@ from serving.errors import EngineError, ExpertError, GroupError, ModelError
 from serving.group.compute.carrier import SILENCE_S, Carriers
 from serving.group.compute.rank_experts import Answered, RankExperts
 from serving.model.native.layout import NativeRole
-from serving.model.native.library import instructions, load
+from serving.model.native.library import instructions
 from serving.model.native.rank_group import (
     FIRST_EPOCH,
     GroupPlace,
     RankGroup,
     format_window,
+    group_library,
     raise_epoch,
     window_bytes,
 )
@@ -69,7 +70,7 @@ class GroupRank:
         self._group: RankGroup | None = None
         self._own: RankWindow | None = None
         self._peers: dict[int, tuple[RankOffer, memoryview]] = {}
-        """By rank: its process, and its window or what stands for it."""
+        """By rank: its process, and its window or the mirror of it."""
         self._mapped: dict[int, RankWindow] = {}
         """Windows of peers of this node, by rank."""
         self._carriers: Carriers | None = None
@@ -142,7 +143,7 @@ class GroupRank:
 
     def awaited(self) -> tuple[int, float] | None:
         """See `GroupMember.awaited`; a lost rank of another node is awaited for ever."""
-        if self._carriers is not None and (lost := self._carriers.blamed(time.monotonic())) is not None:
+        if self._carriers is not None and (lost := self._carriers.to_report(time.monotonic())) is not None:
             return lost, math.inf
         return None if self._group is None else self._group.awaited()
 
@@ -225,7 +226,7 @@ class GroupRank:
             self._group.set_map(order.version, self.experts.prepare(order.map), order.epoch)
 
     def _meet(self, offer: RankOffer) -> bool:
-        """Map a peer's window, or make what stands for one of another node.
+        """Map a peer's window, or create the mirror of a peer on another node.
 
         Returns: False if neither needs the other, or it is known.
         Raises: GroupError if it is on another node, and this rank or that one does not listen for others.
@@ -250,7 +251,7 @@ class GroupRank:
         return True
 
     def _watched(self, offer: RankOffer) -> int:
-        """The process whose end is a peer's; 0 if it is on another node."""
+        """Process to monitor for a peer; 0 if the peer is on another node."""
         return offer.pid if offer.node == self._node else 0
 
     def _near(self, order: RegroupOrder) -> list[RankOffer]:
@@ -303,9 +304,7 @@ class RankWindow:
         Raises: UbFullError, UbExistsError as `UbSegment.create`; ModelError if the sizes cannot be.
         Effects: a UB segment, removed by `close`.
         """
-        library = load()
-        if library is None:
-            raise ModelError("there is no native library here, and so no groups of ranks")
+        library = group_library()
         segment = UbSegment.create(path, window_bytes(shape), max_regions=1)
         try:
             region = segment.allocate(window_bytes(shape), owner=f"rank {rank}")
@@ -343,9 +342,7 @@ class RankWindow:
 
     def raise_epoch(self, epoch: int, members: int) -> None:
         """Implements `rank_group.raise_epoch` for this rank."""
-        library = load()
-        assert library is not None, "a window without a library"
-        raise_epoch(library, self.memory, epoch, members)
+        raise_epoch(group_library(), self.memory, epoch, members)
 
     def close(self) -> None:
         """Unmap it; the rank's own segment is removed."""

@@ -22,7 +22,7 @@ from serving.model.native.layout import (
     NativeRole,
     NativeWindowShape,
 )
-from serving.model.native.library import Library
+from serving.model.native.library import Library, load
 from serving.values.expert_map import ExchangeFacts, ExpertWork
 
 FIRST_EPOCH = 1
@@ -292,6 +292,14 @@ def native_map(expert_map: NDArray[np.uint32], experts: int) -> NDArray[np.uint3
             f"an expert map of {shape} {expert_map.dtype}; it must be [layers, {MAP_POSITIONS}, {experts}] uint32"
         )
     return np.ascontiguousarray(expert_map)
+
+
+def group_library() -> Library:
+    """The native library, which groups of ranks need. Raises: ModelError if it could not be loaded; see the log."""
+    library = load()
+    if library is None:
+        raise ModelError("groups of ranks need the native library, which could not be loaded; see the log")
+    return library
 
 
 def window_bytes(shape: WindowShape) -> int:

@@ -143,7 +143,7 @@ def test_a_handoff_that_an_instance_fails_to_take_for_the_last_time() -> None:
 
 
 def test_a_stream_that_finds_all_instances_full_waits() -> None:
-    """It failed within milliseconds, after its maximum number of attempts."""
+    """Such a stream failed within milliseconds, after its maximum number of attempts."""
     journal = moving(max_attempts=1)
     assert journal.on_instance_event(Refused(sid(2), FailKind.OVERLOADED, "full")) == (NeedDecode(ticket(), (D0,)),)
     journal.decode_routed(D1, 121.0)

@@ -137,9 +137,9 @@ def test_a_closed_end_is_the_loss_of_its_rank(pair: tuple[TwoHosts, list[memoryv
     far.carriers[1].close()
     assert lost_within(far.carriers[0]) == "the connection was closed"
     assert own[0][LOST_OFFSET] == 0b10
-    assert far.carriers[0].blamed(1.0) == 1
+    assert far.carriers[0].to_report(1.0) == 1
     far.carriers[0].part(1)
-    assert far.carriers[0].blamed(1.0) is None
+    assert far.carriers[0].to_report(1.0) is None
     assert far.carriers[0].lost() == {}  # it is no member any more
 
 
@@ -149,7 +149,7 @@ def test_another_secret_is_refused(pair: tuple[TwoHosts, list[memoryview]]) -> N
     far.carriers[1].meet(far.offers[0])
     assert "wrong secret" in lost_within(far.carriers[1])
     assert own[1][LOST_OFFSET] == 0b01
-    assert [far.carriers[1].blamed(now) for now in (1.0, 0.9 + YIELD_S, 1.0 + YIELD_S)] == [None, None, 0]
+    assert [far.carriers[1].to_report(now) for now in (1.0, 0.9 + YIELD_S, 1.0 + YIELD_S)] == [None, None, 0]
 
 
 @pytest.mark.parametrize("pair", [{"connect_s": 0.1}], indirect=True)

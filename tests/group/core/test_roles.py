@@ -100,7 +100,7 @@ def test_an_attention_rank_is_lost_with_an_expert_rank() -> None:
 
 
 def test_an_order_that_only_some_have_received() -> None:
-    """Of the present epoch it is given again; of another epoch, another one follows."""
+    """An order of the present epoch is sent again; one of another epoch is followed by a new one."""
     some = serving(0, 4, 5) | {0: serving(*MEMBERS)[0]}
     assert epoch_of(mended(some, attention=GroupSide(1, end=4))) == 1
     told = serving(0, 4, 5, epoch=2, raised=1)
