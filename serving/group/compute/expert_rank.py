@@ -105,7 +105,7 @@ class ExpertRank(GroupRank):
         assert place.rank is not None
         library = load()
         if library is None:
-            raise ConfigError("expert ranks need the native step: set ep = 1, see the log")
+            raise ConfigError("expert ranks need the native step (see the log): unset attention_ranks, expert_ranks")
         opened = _Opened(library, weights, images)
         routed = RoutedExperts(
             opened.source, opened.config.expert_count, opened.groups, names_of_layers(opened.config, opened.numbers)
@@ -125,7 +125,7 @@ class ExpertRank(GroupRank):
         self._thread = threading.Thread(target=self._serve, name=f"experts-{place.rank.number}", daemon=True)
 
     def follow(self, order: RegroupOrder) -> None:
-        """See `GroupRank.follow`. Effects: the first order lets the loop begin."""
+        """See `GroupRank.follow`. Effects: the first order starts the loop."""
         super().follow(order)
         self._joined.set()
 
@@ -154,7 +154,7 @@ class ExpertRank(GroupRank):
         except (EngineError, GroupError) as error:
             if not self._stopping.is_set():
                 self._failed = str(error)
-                logger.error("rank %d of %s serves no more: %s", self._rank.number, self._rank.group, error)
+                logger.error("rank %d of %s has stopped serving: %s", self._rank.number, self._rank.group, error)
 
 
 class _Opened:

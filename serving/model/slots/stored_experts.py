@@ -106,7 +106,7 @@ class _Stored(NamedTuple):
 
 
 class TensorFiles:
-    """Safetensors files of a folder, mapped.
+    """Safetensors files of a folder, mapped. The library's reader has no bfloat16 without torch.
 
     Raises: ModelError if one cannot be read.
     """
