@@ -37,7 +37,8 @@ class HealthConfig:
     LIVE_ONLY = "*"
 
     link_period_s: float = key(
-        "how often an instance reports to each gateway [s]; cost: one message of about 60 bytes each",
+        "how often an instance reports to each gateway, apart from changes of its load, which it reports at once to "
+        "several gateways [s]; cost: one message of about 60 bytes each",
         default=0.25,
         low=0.02,
         high=10,

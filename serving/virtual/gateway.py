@@ -3,7 +3,7 @@
 arrival ──gateway_s──► core ──commands──► instances ──events──► core ...
 
 Instances report their load as in a live system, but only if the gateway is about to make a decision and the last report
-is older than `[simulation] status_period_s`.
+is older than a live one would be, see `report_age_s`.
 """
 
 import math
@@ -28,6 +28,7 @@ from serving.gateway.core.events import (
 from serving.gateway.core.gateway import Gateway
 from serving.gateway.core.settings import GatewaySettings
 from serving.ids import BlockHash, NodeId, ReplicaId, RequestId, SequenceId
+from serving.instance.core.load_reports import report_age_s
 from serving.instance.core.placeholder import mix64, placeholder_prompt
 from serving.values.instances import Status
 from serving.values.jobs import GenerationJob, SequenceUpdate
@@ -47,7 +48,7 @@ class VirtualGateway:
     """Gateway that owns the requests submitted to it.
 
     Args:
-        status_period_s: greatest age of an instance's load report at a decision [s].
+        status_period_s: interval of the instances' regular reports [s].
         gateways: number of gateways.
         timeout_s: deadline of each request [s].
         seed: of the whole run; the seed of a request is derived from it and the request's row.
@@ -69,7 +70,7 @@ class VirtualGateway:
         self._queue = queue
         self._directory = directory
         self._book = book
-        self._period_s = status_period_s
+        self._report_age_s = report_age_s(status_period_s, gateways)
         self._gateways = gateways
         self._timeout_s = timeout_s
         self._seed = seed
@@ -199,7 +200,7 @@ class VirtualGateway:
 
     def _tell(self, event: GatewayEvent) -> None:
         """Deliver an event to the core, refresh old load reports before a decision, and set the next wake-up."""
-        old = self._queue.now - self._period_s
+        old = self._queue.now - self._report_age_s
         if self._oldest_report <= old and self._may_route(event):
             for name, instance in self._instances.items():
                 if self._reported_at[name] <= old:

@@ -1,5 +1,6 @@
 """Gateways' backends and instance servers whose links, engine loop and time are controlled by a test."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,11 @@ from serving.wire import messages as m
 def serve(server: InstanceServer, engine_loop: Any) -> None:
     """Attach an engine loop to a server, without a port."""
     server._engine_loop = engine_loop
+
+
+def start(server: InstanceServer) -> None:
+    """Let a server use the running event loop, without a port and without regular reports."""
+    server._asyncio_loop = asyncio.get_running_loop()
 
 
 def greet(server: InstanceServer, connection: Any) -> None:

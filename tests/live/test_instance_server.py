@@ -292,6 +292,33 @@ async def test_a_report_counts_those_whose_blocks_are_still_on_their_way() -> No
     assert [(report.waiting, report.running) for report in frames.reports] == [(2, 9)], "and who has just come"
 
 
+async def test_every_gateway_learns_at_once_what_another_has_sent() -> None:
+    """With the regular reports alone, which this server does not send, all gateways chose the same idle instance."""
+    server, sender = _served()
+    other = _Frames()
+    by_hand.greet(server, other)
+    by_hand.start(server)
+    posted: list[Add] = []
+    loop = SimpleNamespace(
+        snapshot=Bench().engine.snapshot(0.0), time_scale=1.0, post=posted.append, progress_age_s=lambda: 0.0,
+        step_limit_s=lambda: 1.0,
+    )  # fmt: skip
+    loop.unseen = (1, len(PROMPT))
+    by_hand.serve(server, loop)
+    by_hand.order(server, sender, m.encode(Add(spec("s@1")))[4:])
+    await until(lambda: bool(other.reports), "the arrival is reported")
+    assert len(posted) == other.reports[0].waiting == 1
+    assert other.reports[0].queued_tokens == len(PROMPT)
+    loop.unseen = (0, 0)
+    by_hand.tell(server, [Tokens(SequenceId("s@1"), 0, (7,), cached_tokens=0)])
+    await until(lambda: len(other.reports) == 2, "the computed prompt is reported")
+    assert other.reports[1].queued_tokens == 0
+    by_hand.hang_up(server, other)
+    by_hand.order(server, sender, m.encode(Add(spec("t@1")))[4:])
+    await asyncio.sleep(0.05)
+    assert len(sender.reports) == 2, "a single gateway knows what it has sent"
+
+
 async def test_a_request_has_as_long_as_the_gateway_says_in_the_gateways_time() -> None:
     """A simulated system that runs twenty times as fast gave requests up after a twentieth of their time."""
     server, frames = _served()

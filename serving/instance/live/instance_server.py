@@ -31,6 +31,7 @@ from serving.instance.core.life import (
     Stored,
     Wake,
 )
+from serving.instance.core.load_reports import LoadReports, changes_load
 from serving.instance.live.engine_loop import EngineLoop
 from serving.instance.live.engine_news import LoopEvent
 from serving.sockets.secrets import ClusterSecrets
@@ -75,6 +76,7 @@ class InstanceServer:
         self._grammars = grammars
         self._trouble = trouble
         self._status_period_s = STATUS_PERIOD_S if status_period_s is None else status_period_s
+        self._reports = LoadReports()
         self._welcome = welcome
         self._secrets = ClusterSecrets.of(secret)
         self._gateways: dict[Connection, m.GatewayHello | None] = {}
@@ -259,6 +261,7 @@ class InstanceServer:
         self._owner[sequence_id] = connection
         self.taken += 1
         self._count()
+        self._load_changed()
         return True
 
     def _forget(self, sequence_id: SequenceId) -> None:
@@ -286,6 +289,7 @@ class InstanceServer:
         """Group one turn's events by gateway and send each gateway one frame."""
         frames: defaultdict[Connection, list[News]] = defaultdict(list)
         step_time: StepTime | None = None
+        changed = False
         scale = 1.0 if self._engine_loop is None else self._engine_loop.time_scale
         for item in news:
             if isinstance(item, StepTime):
@@ -301,6 +305,7 @@ class InstanceServer:
             if isinstance(item, HandoffClosed):
                 self._forget(sequence_id)
                 continue
+            changed = changed or changes_load(item)
             frames[owner].append(item if scale == 1.0 else in_time_of(item, scale))
             if ends(item):
                 self._forget(sequence_id)
@@ -312,6 +317,8 @@ class InstanceServer:
                 connection.send(m.Frame(self._step, tuple(items), tuple(self._visits.pop(connection, ())), step_time))
             except LinkError:
                 self._send_singly(connection, items)
+        if changed:
+            self._load_changed()
 
     def _send_singly(self, connection: Connection, items: Iterable[News]) -> None:
         """Send events in several frames. Effects: a sequence whose own event exceeds a frame is refused and ended."""
@@ -339,8 +346,25 @@ class InstanceServer:
             await asyncio.sleep(self._status_period_s)
             self._send_status()
 
+    def _load_changed(self) -> None:
+        if self._asyncio_loop is None:
+            return  # not started
+        pause_s = self._reports.on_change(self._linked, time.monotonic())
+        if pause_s is not None:
+            self._asyncio_loop.call_later(pause_s, self._report_change)
+
+    def _report_change(self) -> None:
+        if self._reports.due:
+            self._send_status()
+
+    @property
+    def _linked(self) -> int:
+        """Number of linked gateways."""
+        return sum(hello is not None for hello in self._gateways.values())
+
     def _send_status(self) -> None:
         assert self._engine_loop is not None
+        self._reports.on_report(time.monotonic())
         unseen, tokens = self._engine_loop.unseen  # before the snapshot: counting twice is better than not counting
         snapshot, paths = self._engine_loop.snapshot, self._trouble()
         scale = self._engine_loop.time_scale  # gateways count in real seconds
@@ -352,7 +376,7 @@ class InstanceServer:
             draining=self.draining,
             progress_age_s=min(self._engine_loop.progress_age_s() / scale, CRASHED_AGE_S),
             tokens_per_s=snapshot.tokens_per_s,
-            gateways=sum(hello is not None for hello in self._gateways.values()),
+            gateways=self._linked,
             step_limit_s=self._engine_loop.step_limit_s() / scale,
             lost_paths=paths.lost,
             slow_paths=paths.late,

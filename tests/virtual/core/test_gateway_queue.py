@@ -85,6 +85,17 @@ def test_four_gateways_share_a_burst_evenly(routing: Routing) -> None:
     assert max(sent.values()) <= 1.3 * 200 / 8
 
 
+def test_two_gateways_do_not_choose_the_same_idle_instance() -> None:
+    """Each reported change reaches both: with regular reports alone prompts of two gateways waited for each other."""
+    settings = config(
+        gateway={"replicas": 2}, prefill={"replicas": 2}, kvcache={"replicas": 0}, simulation={"status_period_s": 60.0}
+    )
+    pairs = [(10.0 * pair + offset, 8192, 1) for pair in range(8) for offset in (0.0, 0.05)]
+    rows = simulate(settings, workload(pairs), check=True).requests
+    waited = [first - arrival for arrival, first in zip(rows.arrival_s, rows.first_token_s, strict=True)]
+    assert max(waited) == pytest.approx(min(waited))
+
+
 @pytest.mark.parametrize("routing", ["load", "power_of_two"])
 def test_every_rule_is_the_same_again(routing: Routing) -> None:
     settings = config(gateway={"routing": routing, "replicas": 2}, prefill={"replicas": 3})
