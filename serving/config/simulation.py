@@ -158,7 +158,7 @@ class SimulationConfig:
         high=10.0,
     )
     status_period_s: float = key(
-        "how often instances report their load to gateways [s]; in between, one gateway counts what it sent, and several "
+        "how often instances report their load to gateways [s]; in between, gateways count what they sent, and several "
         "receive a report of every change",
         default=0.1,
         low=0.0,
