@@ -85,6 +85,12 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
+        ("simulation.status_period_s",),
+        "in virtual time with [gateway] replicas above 1: several gateways receive a report of every change",
+        when=lambda config: config.gateway.replicas > 1,
+    ),
+    Rule(
+        VIRTUAL,
         ("hardware.hbm_per_die_mib",),
         "in virtual time: there a die has the memory of [simulation] device",
         when=lambda config: config.hardware.hbm_per_die_mib != 0,

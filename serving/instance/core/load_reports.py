@@ -45,7 +45,7 @@ def report_age_s(period_s: float, gateways: int) -> float:
     Args:
         period_s: of the regular reports [s]. gateways: linked to the instance.
     """
-    return min(period_s, LEAST_GAP_S) if gateways > 1 else period_s
+    return LEAST_GAP_S if gateways > 1 else period_s
 
 
 def changes_load(news: News) -> bool:

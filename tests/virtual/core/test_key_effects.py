@@ -110,7 +110,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "autoscaler.min_decode_npus": ("parts", 24),
     "autoscaler.max_decode_npus": ("parts", 40),
     "simulation.gateway_s": ("plain", 0.1),
-    "simulation.status_period_s": ("plain", 1.0),
+    "simulation.status_period_s": ("moved", 1.0),
     "slo.ttft_s": ("plain", 0.1),
     "slo.tpot_s": ("plain", 0.01),
     "autoscaler.policy": ("slo", "none"),
