@@ -103,6 +103,12 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
+        ("experts.most_ranks",),
+        "in virtual time without [decode] expert_ranks: only [[command]] of a scenario changes numbers of ranks there",
+        when=lambda config: not config.decode.has_roles,
+    ),
+    Rule(
+        VIRTUAL,
         ("experts.min_gain", "experts.move_mib_per_s"),
         'in virtual time with [experts] policy = "none": no operator moves experts there',
         when=lambda config: config.experts.policy == "none",

@@ -139,6 +139,7 @@ ELSEWHERE = {
     "engine.executor",  # below: "simulated" is what virtual time is, others are listed
     "hardware.hbm_per_die_mib",  # below: 0 is what virtual time has, others are listed
     "serving.mode",  # the cases `plain` and `aggregated`
+    "experts.most_ranks",  # tests/virtual/core/test_role_changes.py
     "experts.straggler",  # tests/virtual/core/test_expert_group.py
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
     "kvcache.lease_s",
