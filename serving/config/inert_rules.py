@@ -200,7 +200,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         (*SERVE, "simulate"),
-        ("simulation.domains",),
+        keys_of("simulation", "domains trampolines"),
         "with [simulation] expert_dies = 0: every die does attention and experts",
         when=lambda config: config.simulation.expert_dies == 0 and not config.decode.has_roles,
     ),

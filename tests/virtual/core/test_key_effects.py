@@ -93,6 +93,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "experts.move_mib_per_s": ("experts", 10_000.0),
     "simulation.expert_dies": ("plain", 16),
     "simulation.domains": ("roles", 2),
+    "simulation.trampolines": ("roles", "direct"),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
     "simulation.acceptance": ("plain", 0.2),
