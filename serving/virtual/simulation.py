@@ -95,8 +95,7 @@ def simulate(
     if scaling is not None:
         scaling.start()
     troubles = FaultInjector(node, faults)
-    if commands:
-        RoleChanges(node, given, commands)
+    RoleChanges(node, given, commands)
     with _few_collections():
         _run(node, math.inf if stop_s is None else stop_s, progress, enough)
     timeline.end()
