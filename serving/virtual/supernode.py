@@ -35,7 +35,7 @@ from serving.virtual.serve_replicas import MemorySizes, ServeReplicas, start_pha
 from serving.virtual.times import JITTER_STEPS, Slowdown, TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
-from serving.virtual.workload.columns import ClosedLoop, RequestStream, TraceRequest
+from serving.virtual.workload.columns import ClosedRequests, RequestStream, TraceRequest
 
 MODEL_LEN = 131_072
 """Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
@@ -344,13 +344,13 @@ class Supernode:
             # `gateway_s`, the gateway's time per request, is added to the arrival instead of being an event of its own.
             self._arrive((iter(workload.requests), names, None))
             return
-        loop = ClosedLoop(iter(workload.requests), names)
+        loop = ClosedRequests(iter(workload.requests), names)
         self._more = loop.upcoming is not None
         self.book.on_end = lambda: self._send_next(loop)
         for _ in range(workload.concurrency):
             self._send_next(loop)
 
-    def _send_next(self, loop: ClosedLoop) -> None:
+    def _send_next(self, loop: ClosedRequests) -> None:
         """Send the next request of a closed loop now; it arrives after `gateway_s`."""
         request = loop.upcoming
         if request is not None:
@@ -360,7 +360,7 @@ class Supernode:
             arrival = loop, request, now
             self.queue.at(now + self.config.simulation.gateway_s, self._arrive_in_loop, arrival)
 
-    def _arrive_in_loop(self, arrival: tuple[ClosedLoop, TraceRequest, float]) -> None:
+    def _arrive_in_loop(self, arrival: tuple[ClosedRequests, TraceRequest, float]) -> None:
         loop, request, sent_s = arrival
         loop.sent -= 1
         self._more = loop.upcoming is not None or loop.sent > 0

@@ -70,7 +70,7 @@ class RequestStream:
         return replace(self, name=name, duration_s=None, concurrency=concurrency)
 
 
-class ClosedLoop:
+class ClosedRequests:
     """Remaining requests of a closed loop, each sent as soon as another one has ended."""
 
     __slots__ = ("names", "requests", "sent", "upcoming")
