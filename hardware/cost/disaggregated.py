@@ -6,7 +6,7 @@ and domains take turns at the expert dies, which run the three stages as a pipel
 attention die computes the other.
 
     A2E       = dispatch between the attention dies and as many expert dies (trampolines) + hop to the remaining ones
-    E2A       = hop to the trampolines + combine
+    E2A       = hop to the trampolines + combine          (without hops if all expert dies are addressed directly)
     iteration = start + MTP layers + 2 * layers * pace + last exchange
     pace      = the longest of: attention with sending; experts' turn; half of a round trip
 
@@ -196,13 +196,14 @@ class ApartDecodeStep(DecodeStep):
             arriving: tokens of a domain per expert die. visits: rows of the busiest expert die.
         """
         shape, cal, table = self.shape, self.device.calibration, self.device.experts
-        expert_dies = self.parallelism.expert_dies
+        expert_dies, direct = self.parallelism.expert_dies, self.parallelism.trampolines == "direct"
         copies = shape.active_experts + shape.shared_experts
-        behind = max(expert_dies - sessions, 0.0)
+        behind = 0.0 if direct else max(expert_dies - sessions, 0.0)
+        peers = max(sessions, expert_dies) if direct else sessions
         fullest = max(tokens * copies, visits + arriving * copies * behind / min(sessions, expert_dies))
         size, floor = fullest / (table.tokens * table.copies), cal.exchange_floor_s
         sent, returned = shape.dispatch_bytes, shape.combine_bytes
-        first = max(0.0, self._dispatch.seconds(sessions) - floor) * size * sent / MEASURED_DISPATCH_BYTES
-        last = max(0.0, self._combine.seconds(sessions) - floor) * size * returned / MEASURED_COMBINE_BYTES
+        first = max(0.0, self._dispatch.seconds(peers) - floor) * size * sent / MEASURED_DISPATCH_BYTES
+        last = max(0.0, self._combine.seconds(peers) - floor) * size * returned / MEASURED_COMBINE_BYTES
         hops = [hop_s(self.device, visits * nbytes) if behind else 0.0 for nbytes in (sent, returned)]
         return SplitExchange(floor + first, hops[0], hops[1], floor + last)

@@ -5,11 +5,13 @@ head whole on every die, one expert-parallel group of all dies. Or experts have 
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from hardware.cost.device_model import DeviceModel, PrefillAttention
 from hardware.cost.model_shape import ModelShape
 from hardware.errors import SpecError
 
+Trampolines = Literal["ranks", "direct"]
 _DEGREES = ("attention_tp", "head_tp", "expert_tp")
 MEASURED_REDUNDANT = 32
 """Copies beyond one of each in the published rows of DeepSeek-R1."""
@@ -34,6 +36,8 @@ class Parallelism:
         redundant_slots: replaces that number: slots per die with routed experts, in addition to its share; None =
             that number holds.
         domains: groups of attention dies that take turns at the expert dies; ignored without expert dies.
+        trampolines: how attention dies address more expert dies than a domain has dies: `ranks` = as many expert dies
+            forward rows to the others, and results back; `direct` = all of them. Ignored without expert dies.
     """
 
     attention_tp: int = 1
@@ -44,6 +48,7 @@ class Parallelism:
     expert_tp: int = 1
     redundant_experts: int | None = None
     redundant_slots: int | None = None
+    trampolines: Trampolines = "ranks"
 
     def __post_init__(self) -> None:
         for name in _DEGREES:

@@ -122,8 +122,8 @@ def _colocated(model: CostModel) -> float:
 
 
 def experts_apart(model: CostModel) -> ApartDecodeStep:
-    """Steps of the same machine with 480 dies for attention and 288 for experts, in three domains."""
-    return ApartDecodeStep(model.device, model.shape, Parallelism(expert_dies=288, domains=3))
+    """Steps of the same machine with 480 dies for attention and 288 for experts, in three domains, by trampolines."""
+    return ApartDecodeStep(model.device, model.shape, Parallelism(expert_dies=288, domains=3, trampolines="ranks"))
 
 
 _SPLIT_LOAD = DecodeLoad(96, 96 * _XDS_CONTEXT, None, 768, 1, True)

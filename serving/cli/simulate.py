@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hardware.cost import CostModel, PredictedStep
     from hardware.faults import Fault
     from serving.config.serve import ServeConfig
+    from serving.faults.scenario import CommandConfig
     from serving.virtual.result import SimResult
     from serving.virtual.workload.columns import RequestStream
 
@@ -35,7 +36,7 @@ Examples:
   cloudmatrix simulate --config deploy/cloudmatrix384.toml --trace trace.jsonl --fault-rate 10 --seed 7
 --faults reads the scenario files of `cloudmatrix chaos`: kill, freeze, slow_link, node, npu, straggler and more. Kinds
 that virtual time does not support are refused (serving/tools/chaos/README.md lists every kind); a scenario's
-[load] and [scenario] config are for chaos.
+[load] and [scenario] config are for chaos. [[command]] resizes and switches ranks (serving/virtual/README.md).
 --out writes report.html and result.json; the same seed gives the same bytes. Progress is printed on stderr.
 """
 
@@ -126,7 +127,8 @@ def run(arguments: argparse.Namespace) -> int:
     count = config.simulation.supernodes
     opened = partial(open_shard, vars(arguments), config.simulation.seed, config.engine.block_tokens)
     whole = opened(0, 1)
-    plan = Plan(config, opened, _faults(arguments, config, whole), _step_s(whole), arguments.stop, arguments.check)
+    faults, commands = _faults(arguments, config, whole)
+    plan = Plan(config, opened, faults, _step_s(whole), arguments.stop, arguments.check, commands)
     processes = arguments.processes or min(count, len(os.sched_getaffinity(0)))
     with SimulationProgress(whole.count, whole.duration_s, count, quiet=arguments.quiet) as progress:
         result = simulate_supernodes(plan, whole.name, processes=processes, progress=progress.tell)
@@ -227,7 +229,8 @@ def _step_s(whole: "RequestStream") -> float | None:
 
 def _faults(
     arguments: argparse.Namespace, config: "ServeConfig", whole: "RequestStream"
-) -> "tuple[tuple[Fault, ...], ...]":
+) -> "tuple[tuple[tuple[Fault, ...], ...], tuple[CommandConfig, ...]]":
+    """Faults of each supernode, and operators' commands on the first one."""
     from hardware.errors import HardwareError
     from hardware.faults import FaultRates
     from serving.errors import ConfigError
@@ -240,7 +243,7 @@ def _faults(
         scenario = load_scenario(Path(arguments.faults), "--faults")
         check_reach(scenario, VIRTUAL, f"{arguments.faults}: cloudmatrix simulate", units.pools)
         duration_s = scenario.scenario.duration_s if arguments.duration is None else arguments.duration
-        return (plan_faults(scenario, seed, duration_s, units),)
+        return (plan_faults(scenario, seed, duration_s, units),), scenario.command
     if arguments.fault_rate:
         try:
             scenario = Scenario(rates=FaultRates().scaled(arguments.fault_rate))
@@ -248,8 +251,8 @@ def _faults(
             raise ConfigError(str(error)) from error
         duration_s = whole.duration_s or 3600.0
         supernodes = range(config.simulation.supernodes)
-        return tuple(plan_faults(scenario, seed_of(seed, number), duration_s, units) for number in supernodes)
-    return ()
+        return tuple(plan_faults(scenario, seed_of(seed, number), duration_s, units) for number in supernodes), ()
+    return (), ()
 
 
 def _typical_step(config: "ServeConfig", cost: "CostModel", result: "SimResult") -> "PredictedStep | None":

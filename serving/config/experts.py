@@ -16,7 +16,7 @@ class ExpertsConfig:
     decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "most_ranks spares slots across_nodes deadline_s micro_batches"
+    LIVE_ONLY = "spares slots across_nodes deadline_s micro_batches"
 
     redundant: int = key(
         "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",

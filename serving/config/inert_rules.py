@@ -109,6 +109,12 @@ _IN_VIRTUAL_TIME = (
     ),
     Rule(
         VIRTUAL,
+        ("experts.most_ranks",),
+        "in virtual time without [decode] expert_ranks: only [[command]] of a scenario changes numbers of ranks there",
+        when=lambda config: not config.decode.has_roles,
+    ),
+    Rule(
+        VIRTUAL,
         ("experts.min_gain", "experts.move_mib_per_s"),
         'in virtual time with [experts] policy = "none": no operator moves experts there',
         when=lambda config: config.experts.policy == "none",
@@ -200,7 +206,7 @@ _BY_EXECUTOR = (
     ),
     Rule(
         (*SERVE, "simulate"),
-        ("simulation.domains",),
+        keys_of("simulation", "domains trampolines"),
         "with [simulation] expert_dies = 0: every die does attention and experts",
         when=lambda config: config.simulation.expert_dies == 0 and not config.decode.has_roles,
     ),

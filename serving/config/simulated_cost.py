@@ -54,6 +54,7 @@ def divisions(simulation: SimulationConfig) -> tuple[Parallelism, Parallelism]:
             domains=simulation.domains,
             expert_tp=simulation.expert_tp,
             redundant_experts=redundant,
+            trampolines=simulation.trampolines,
         ),
         Parallelism(
             simulation.prefill_attention_tp,

@@ -76,6 +76,11 @@ class SimulationConfig:
     domains: int = key(
         "with expert_dies: groups of attention dies that use the experts in turns", default=3, low=1, high=64
     )
+    trampolines: Literal["ranks", "direct"] = key(
+        "with expert_dies: how attention dies address more expert dies than a domain has dies: `ranks` = as many "
+        "expert dies forward rows to the others and results back (xDeepServe), `direct` = all of them",
+        default="ranks",
+    )
     supernodes: int = key(
         "identical supernodes, each with its own share of the requests; virtual time only", default=1, low=1, high=1024
     )

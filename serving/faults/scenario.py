@@ -2,6 +2,7 @@
 
 [scenario] how long, how often   [pools] what may be hit   [load] the requests of `cloudmatrix chaos`
 [[faults]] drawn, one every so often: one table per kind   [[fault]] at a fixed time   [rates] drawn, per unit and hour
+[[command]] of an operator, at a fixed time
 
 `cloudmatrix chaos --scenario` and `cloudmatrix simulate --faults` read it; `reach` lists the faults that each supports.
 """
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from hardware.errors import HardwareError
 from hardware.faults import NO_FAULTS, TARGETS, Fault, FaultKind, FaultRates, faults_from, rates_from
@@ -150,6 +152,19 @@ class FaultConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandConfig:
+    """One of `[[command]]`: `cloudmatrix experts resize` or `switch` for a decode instance, in virtual time."""
+
+    at_s: float = key("when, from the start of the run [s]", low=0.0)
+    instance: int = key("number of the decode instance, in the order of their start", default=0, low=0)
+    attention_ranks: int = key("`resize`: attention ranks that it is to have; 0 = as before", default=0, low=0)
+    expert_ranks: int = key("`resize`: expert ranks that it is to have; 0 = as before", default=0, low=0)
+    switch_to: Literal["", "attention", "experts"] = key(
+        "`switch`: role of the rank that replaces the last rank of the other role", default=""
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """A parsed scenario file."""
 
@@ -159,6 +174,7 @@ class Scenario:
     faults: tuple[FaultConfig, ...] = ()
     fault: tuple[Fault, ...] = ()
     rates: FaultRates = NO_FAULTS
+    command: tuple[CommandConfig, ...] = ()
 
     @property
     def kinds(self) -> frozenset[FaultKind]:
@@ -199,7 +215,7 @@ def load_scenario(path: Path, flag: str = "--scenario") -> Scenario:
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """Raises: ConfigError if faults cannot hit the pools that they name, or their durations are reversed."""
+    """Raises: ConfigError for faults that cannot hit the pools that they name, reversed durations, unclear commands."""
     for index, fault in enumerate(scenario.faults):
         where = f"[[faults]][{index}] {fault.kind}"
         wrong = [pool for pool in fault.pools if pool not in POOLS_OF[fault.kind]]
@@ -210,6 +226,11 @@ def check_scenario(scenario: Scenario) -> None:
             raise ConfigError(f"{where}: most_s = {fault.most_s:g} is below least_s = {fault.least_s:g}: raise it")
         if fault.until_replaced and fault.kind != FaultKind.FREEZE:
             raise ConfigError(f"{where}: until_replaced goes with `freeze` only")
+    for command in scenario.command:
+        if bool(command.switch_to) == bool(command.attention_ranks or command.expert_ranks):
+            raise ConfigError(
+                f"[[command]] at {command.at_s:g} s: give attention_ranks, expert_ranks or both; or switch_to alone"
+            )
     for timed in scenario.fault:
         if math.isinf(timed.duration_s) and timed.kind in FROM_INSIDE | {FaultKind.FLOOD}:
             raise ConfigError(f"[[fault]] {timed.kind} at {timed.at_s:g} s: duration_s must be finite")
@@ -281,8 +302,13 @@ def check_reach(scenario: Scenario, reach: Reach, command: str, pools: tuple[str
     Args:
         command: for the message.
         pools: pools of the system; other pools are never hit.
-    Raises: ConfigError naming each such fault, and all supported ones.
+    Raises: ConfigError naming each such fault, and all supported ones; for commands that are not in virtual time.
     """
+    if scenario.command and reach is LIVE:
+        raise ConfigError(
+            f"{command} cannot do [[command]], only cloudmatrix simulate: in a system that runs, use cloudmatrix"
+            " experts resize and cloudmatrix experts switch"
+        )
     refused: list[str] = []
     for index, table in enumerate(scenario.faults):
         kind = FaultKind(table.kind)

@@ -3,7 +3,7 @@
     every slice   ranks count rows ─► pace, plan ─► moves: weights at `move_mib_per_s`, maps at step boundaries
     a step        as long as the experts of the busiest rank take, by the map in use and the rows of the slice
     a lost die    a map without its rank, after the published pause; its replacement joins when the fault is over
-    a new size    a map with more ranks or fewer
+    a new size    a map with more ranks or fewer (commands: `role_changes`)
 
 Ranks are the dies with routed experts, the first ones of the instance, by index in it. A layer of the routing stands
 for several layers of the model: an expert that moves in it moves in all of them. Loading staged weights into their slot
@@ -147,6 +147,10 @@ class ExpertGroup:
         """Set the slowdown factors of ranks' dies; dies without a factor run at full speed."""
         self._dies.slow = {die: factor for die, factor in factors.items() if factor != 1.0}
         self._look()
+
+    def note(self, kind: str, reason: str) -> None:
+        """Record a command."""
+        self._note(self._node.queue.now, kind, 0, self.balancedness, reason)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

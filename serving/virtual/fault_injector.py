@@ -128,7 +128,7 @@ class FaultInjector:
             instance.stall(cost.still_s)
 
     def _role(self, instance: PrefillInstance | DecodeInstance, die: int) -> DieRole:
-        experts = self._node.cost.decode.parallelism.expert_dies
+        experts = self._node.division_of(instance.name).expert_dies
         if instance.pool != "decode" or not experts:
             return DieRole.COLOCATED
         return DieRole.EXPERT if die < experts else DieRole.ATTENTION
@@ -145,7 +145,7 @@ class FaultInjector:
         if instance.pool == "prefill":  # all dies share every sequence, so that a sequence is lost only once
             dies = dies[:1]
         of_prefill = instance.pool == "prefill"
-        division = self._node.cost.decode.parallelism
+        division = self._node.division_of(instance.name)
         tp, first = (1, 0) if of_prefill else (division.attention_tp, division.expert_dies)
         for group in sorted({(places.index(DieId(npu, die)) - first) // tp for die in dies}):
             if group < 0:  # a die with experts only: no KV is lost, and all of the instance waits

@@ -134,7 +134,8 @@ class ExpertRecord:
     """One change of an expert-parallel group's map.
 
     Attributes:
-        kind: `opened`, `rebalanced`, `undone` (a rebalance that was not completed), `lost`, `joined` or `resized`.
+        kind: `opened`, `rebalanced`, `undone` (a rebalance that was not completed), `lost`, `joined` or `resized`; of
+            commands, which change no map themselves, `ordered`, `refused`, `complete` or `given up`.
         ranks: members after the change.
         moves: planned expert moves, counted per layer of the routing.
         before, after: balancedness under the load at that time: mean over largest of the ranks' rows, averaged over

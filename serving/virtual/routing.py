@@ -58,11 +58,14 @@ class SkewedRouting:
 
     Args:
         name: of the instance: instances share the popular experts, but deviate from the mean independently.
+        spread, skew: standard deviations, in place of `SLICE_SPREAD` and `SKEW_SPREAD`.
     """
 
     layers = DRAWN_LAYERS
 
-    def __init__(self, experts: int, seed: int, name: str, spread: float = SLICE_SPREAD) -> None:
+    def __init__(
+        self, experts: int, seed: int, name: str, spread: float = SLICE_SPREAD, skew: float = SKEW_SPREAD
+    ) -> None:
         self.experts = experts
         self._slices = StepVariation(spread, 0.0, 1.0, seed, f"{name}/routing")
         deal = StepVariation(1.0, 0.0, 1.0, seed, "popularity")
@@ -71,7 +74,7 @@ class SkewedRouting:
         for layer in range(self.layers):
             order = sorted(range(experts), key=lambda one: (deal.factor(layer * experts + one), one))
             ranked = dict(zip(order, scores, strict=True))
-            self._popularity.append([math.exp(SKEW_SPREAD * ranked[expert]) for expert in range(experts)])
+            self._popularity.append([math.exp(skew * ranked[expert]) for expert in range(experts)])
 
     def weights(self, number: int) -> Sequence[Sequence[float]]:
         """See `ExpertRouting`."""

@@ -24,6 +24,7 @@ import numpy as np
 from hardware.faults import Fault
 from serving import compiled
 from serving.config.serve import ServeConfig
+from serving.faults.scenario import CommandConfig
 from serving.instance.core.placeholder import mix64
 from serving.virtual.result import DecisionRecord, RequestColumns, SimResult, SimulatedPoint, Totals
 from serving.virtual.simulation import simulate
@@ -42,6 +43,7 @@ class Plan:
     Attributes:
         open_shard: returns the workload of supernode i of n; a module-level function, or a partial of one.
         faults: by supernode; fewer entries than supernodes mean none for the others.
+        commands: of operators, on the first supernode.
     """
 
     config: ServeConfig
@@ -50,6 +52,7 @@ class Plan:
     timeline_step_s: float | None = None
     stop_s: float | None = None
     check: bool = False
+    commands: tuple[CommandConfig, ...] = ()
 
 
 def simulate_supernodes(plan: Plan, name: str, *, processes: int = 1, progress: Progress | None = None) -> SimResult:
@@ -92,6 +95,7 @@ def _run(plan: Plan, number: int, progress: Callable[[float, int], None] | None)
         progress=progress,
         seed=seed_of(config.simulation.seed, number),
         check=plan.check,
+        commands=plan.commands if number == 0 else (),
     )
 
 

@@ -3,7 +3,7 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hardware.cost import CostModel
@@ -13,9 +13,11 @@ from serving.config.rank_checks import of_roles, roles_as_dies
 from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import simulated_cost
 from serving.errors import ConfigError
+from serving.faults.scenario import CommandConfig
 from serving.scaling.core.decision import Scaler
 from serving.virtual.fault_injector import FaultInjector
 from serving.virtual.result import RequestColumns, ScaleRecord, SimResult, Totals
+from serving.virtual.role_changes import RoleChanges
 from serving.virtual.scaling_loop import ScalingDriver, configured_scaler
 from serving.virtual.supernode import Supernode
 from serving.virtual.supernode_timeline import Timeline
@@ -57,6 +59,7 @@ def simulate(
     seed: int | None = None,
     check: bool = False,
     scaler: Scaler | None = None,
+    commands: Sequence[CommandConfig] = (),
 ) -> SimResult:
     """Simulate one supernode until its last request has ended.
 
@@ -69,7 +72,8 @@ def simulate(
         seed: replaces the configured seed.
         check: check at the end that every ledger balances.
         scaler: replaces the scaler configured in `[autoscaler]`.
-    Raises: ConfigError for a topology that is not possible.
+        commands: of operators.
+    Raises: ConfigError for a topology that is not possible, or commands that it does not have.
     """
     begun = time.perf_counter()
     seed = config.simulation.seed if seed is None else seed
@@ -91,6 +95,7 @@ def simulate(
     if scaling is not None:
         scaling.start()
     troubles = FaultInjector(node, faults)
+    RoleChanges(node, given, commands)
     with _few_collections():
         _run(node, math.inf if stop_s is None else stop_s, progress, enough)
     timeline.end()

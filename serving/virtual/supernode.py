@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace as replace_struct
 
 from hardware.cost.cost_model import CostModel
+from hardware.cost.parallelism import Parallelism
 from hardware.spec.catalog import CLOUDMATRIX384
 from hardware.topology import DieId, NpuId, Topology
 from serving.config.cluster import DIES_PER_NPU
@@ -34,7 +35,7 @@ from serving.virtual.serve_replicas import MemorySizes, ServeReplicas, start_pha
 from serving.virtual.times import JITTER_STEPS, Slowdown, TableTimes
 from serving.virtual.work_done import LoadMarks, answers_pool, prompts_pool
 from serving.virtual.workload.block_names import BlockNames
-from serving.virtual.workload.columns import RequestStream, TraceRequest
+from serving.virtual.workload.columns import ClosedRequests, RequestStream, TraceRequest
 
 MODEL_LEN = 131_072
 """Longest prompt plus output of the model where the configuration names none [tokens]. Source: R1's own limit."""
@@ -82,6 +83,8 @@ class Supernode:
         """The NPUs of each instance."""
         self.serials = dict.fromkeys(config.pools, 0)
         """Instances of each pool so far."""
+        self.changing_npus = 0
+        """NPUs of ranks that were started by a command and do not serve yet."""
         self.sizes = ServeReplicas(self, start_phases(cost, config.simulation))
         scaler = config.autoscaler
         resized = scaler.decode_step_npus > 0 and scaler.policy != "none"
@@ -125,7 +128,7 @@ class Supernode:
         self._of(instance).append(instance)
         self.started_s[name] = self.queue.now
         self.directory.put(instance)
-        self.network.join(name, self._ends(pool, npus), len(npus))
+        self.network.join(name, self._ends(name, pool, npus), len(npus))
         for gateway in self.gateways:
             gateway.learn(instance)
         return instance
@@ -153,7 +156,7 @@ class Supernode:
         name = instance.name
         self.places[name] = npus
         self.slowdowns[name].set("dies", self._slowest(npus))
-        ends = self._ends("decode", npus)
+        ends = self._ends(name, "decode", npus)
         self.network.leave(name)
         self.network.join(name, ends, len(npus))
         instance.resize(len(ends), len(npus), pause_s)
@@ -167,7 +170,11 @@ class Supernode:
         """Groups of dies that share sequences in a decode instance of so many NPUs; not those with experts only."""
         return self.cost.decode.parallelism.groups(npus * DIES_PER_NPU)
 
-    def _ends(self, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
+    def division_of(self, name: ReplicaId) -> Parallelism:
+        """Division of a decode instance's work over its dies."""
+        return self.cost.decode.parallelism if self.experts is None else self.experts.cost_of(name).decode.parallelism
+
+    def _ends(self, name: ReplicaId, pool: str, npus: tuple[NpuId, ...]) -> tuple[DieId, ...]:
         """The dies of an instance that send and receive handoffs: of a decode instance, the first of each group.
 
         Dies with experts only are the first ones, so that the others can grow and shrink.
@@ -175,7 +182,7 @@ class Supernode:
         dies = self.placement.dies_of(npus)
         if pool == "prefill":
             return dies
-        division = self.cost.decode.parallelism
+        division = self.division_of(name)
         return dies[division.expert_dies :: division.attention_tp]
 
     def drain(self, instance: PrefillInstance | DecodeInstance) -> None:
@@ -337,13 +344,13 @@ class Supernode:
             # `gateway_s`, the gateway's time per request, is added to the arrival instead of being an event of its own.
             self._arrive((iter(workload.requests), names, None))
             return
-        loop = _ClosedLoop(iter(workload.requests), names)
+        loop = ClosedRequests(iter(workload.requests), names)
         self._more = loop.upcoming is not None
         self.book.on_end = lambda: self._send_next(loop)
         for _ in range(workload.concurrency):
             self._send_next(loop)
 
-    def _send_next(self, loop: "_ClosedLoop") -> None:
+    def _send_next(self, loop: ClosedRequests) -> None:
         """Send the next request of a closed loop now; it arrives after `gateway_s`."""
         request = loop.upcoming
         if request is not None:
@@ -353,7 +360,7 @@ class Supernode:
             arrival = loop, request, now
             self.queue.at(now + self.config.simulation.gateway_s, self._arrive_in_loop, arrival)
 
-    def _arrive_in_loop(self, arrival: "tuple[_ClosedLoop, TraceRequest, float]") -> None:
+    def _arrive_in_loop(self, arrival: tuple[ClosedRequests, TraceRequest, float]) -> None:
         loop, request, sent_s = arrival
         loop.sent -= 1
         self._more = loop.upcoming is not None or loop.sent > 0
@@ -385,16 +392,3 @@ class Supernode:
         self.load.over(self.queue.now, self.work_done())
         if not self.book.open_rows:  # the last one was refused at once
             self.queue.halt()
-
-
-class _ClosedLoop:
-    """Remaining requests of a closed loop, each sent as soon as another one has ended."""
-
-    __slots__ = ("names", "requests", "sent", "upcoming")
-
-    def __init__(self, requests: Iterator[TraceRequest], names: BlockNames) -> None:
-        self.requests = requests
-        self.names = names
-        self.upcoming = next(requests, None)
-        self.sent = 0
-        """Requests on their way to a gateway."""

@@ -38,7 +38,7 @@ class Timeline:
         passed_s = node.queue.now - self.points[-1].at_s if self.points else 0.0
         serving = {pool: sum(one.npus for one in node.instances(pool)) for pool in node.config.pools}
         starting = node.sizes.starting_npus
-        growing = 0 if node.parts is None else node.parts.growing_npus
+        growing = node.changing_npus if node.parts is None else node.parts.growing_npus
         leaving = 0 if node.parts is None else node.parts.leaving_npus
         busy = sum(serving.values())
         ub, rdma = node.network.ub_bytes + node.expert_bytes, node.network.rdma_bytes

@@ -59,3 +59,19 @@ def test_what_is_never_hit_is_not_refused() -> None:
     parts = Scenario(faults=(FaultConfig(FaultKind.KILL_PART, pools=("gateway", "gcs")),))
     with pytest.raises(ConfigError, match="kill_part of gcs"):
         check_reach(parts, VIRTUAL, "simulate", POOLS)
+
+
+def test_commands_are_read_and_only_of_virtual_time(tmp_path: Path) -> None:
+    scenario = load_scenario(ROOT / "examples" / "resize-roles.toml")
+    assert [(one.at_s, one.expert_ranks, one.switch_to) for one in scenario.command] == [
+        (20, 7, ""),
+        (70, 0, "experts"),
+    ]
+    check_reach(scenario, VIRTUAL, "simulate", POOLS)
+    with pytest.raises(ConfigError, match="use cloudmatrix experts resize and cloudmatrix experts switch"):
+        check_reach(scenario, LIVE, "chaos", POOLS)
+    file = tmp_path / "unclear.toml"
+    for keys in ("", 'expert_ranks = 2\nswitch_to = "experts"'):
+        file.write_text(f"[[command]]\nat_s = 3\n{keys}\n")
+        with pytest.raises(ConfigError, match="at 3 s: give attention_ranks, expert_ranks or both; or switch_to alone"):
+            load_scenario(file)

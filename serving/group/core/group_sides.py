@@ -15,7 +15,8 @@ from serving.values.instances import RankPlace
 T = TypeVar("T")
 
 COMPUTING = frozenset({RankPhase.SERVING, RankPhase.LEAVING})
-_BUSY = "the group is not whole, or is being resized: wait until all of its ranks serve"
+BUSY = "the group is not whole, or is being resized: wait until all of its ranks serve"
+"""Why a command must wait."""
 _KINDS = {RankRole.BOTH: "rank", RankRole.ATTENTION: "attention rank", RankRole.EXPERTS: "expert rank"}
 
 
@@ -184,7 +185,7 @@ def drain_refusal(ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide],
         return f"it is the only {side.kind}: no other one could take {what}"
     if side.spares and _phase(ranks[rank]) is not RankPhase.SERVING:
         return f"rank {rank} is a spare: it has no streams"
-    return "" if _settled(ranks, side) else _BUSY
+    return "" if _settled(ranks, side) else BUSY
 
 
 def resize_refusal(size: int, sizes: GroupSizes, experts: int) -> str:
@@ -219,7 +220,7 @@ def switch_refusal(ranks: Mapping[int, RankSnapshot], sides: Sequence[GroupSide]
     if side.size == 1:
         return f"it is the only {side.kind}: the group needs one"
     if not all(_settled(ranks, one) for one in sides):
-        return _BUSY
+        return BUSY
     last = max(one for one, seen in side.of(ranks).items() if _phase(seen) is RankPhase.SERVING)
     return "" if rank == last else f"rank {rank} is not the last {side.kind}: switch rank {last}"
 

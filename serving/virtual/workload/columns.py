@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from loadgen.errors import TraceFormatError, UsageError
 from serving.errors import ConfigError
+from serving.virtual.workload.block_names import BlockNames
 
 # Input of a simulation: requests with lengths, arrival times and, where a trace has them, prefix names.
 
@@ -67,6 +68,19 @@ class RequestStream:
         """The same requests in a closed loop, whose duration is not known in advance."""
         name = f"{self.name}, {concurrency:,} at a time"
         return replace(self, name=name, duration_s=None, concurrency=concurrency)
+
+
+class ClosedRequests:
+    """Remaining requests of a closed loop, each sent as soon as another one has ended."""
+
+    __slots__ = ("names", "requests", "sent", "upcoming")
+
+    def __init__(self, requests: Iterator[TraceRequest], names: BlockNames) -> None:
+        self.requests = requests
+        self.names = names
+        self.upcoming = next(requests, None)
+        self.sent = 0
+        """Requests on their way to a gateway."""
 
 
 # Requests as columns, the form in which traces are read, scaled, repeated and sharded.

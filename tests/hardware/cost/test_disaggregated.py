@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hardware.cost import CostModel, DecodeLoad, load_device, mtp_tokens_per_step
 from hardware.cost.disaggregated import ApartDecodeStep, DisaggregatedStep, SessionTurns, session_timeline
 from hardware.cost.exchange import hop_s
-from hardware.cost.parallelism import Parallelism, domains_of
+from hardware.cost.parallelism import Parallelism, Trampolines, domains_of
 from hardware.cost.published_other import XDEEPSERVE_ROWS, experts_apart
 from hardware.cost.trust import decode_trust, expected
 from hardware.errors import SpecError
@@ -74,6 +75,17 @@ def test_exchanges_follow_dies_words_and_bytes() -> None:
     assert hop_s(ASCEND, 0.0) == pytest.approx(2 * 2.1e-6), "two words, one after the other"
     few = iteration(apart(96, 1), 120, 3072, 320)
     assert few.exchange.forward == few.exchange.gather == 0.0, "each expert die is a trampoline"
+
+
+def test_direct_addressing_has_no_hop_and_as_many_peers_as_expert_dies() -> None:
+    hops, direct = (
+        ApartDecodeStep(ASCEND, known("deepseek-r1"), Parallelism(expert_dies=288, trampolines=way)).stages(LOAD, 2)
+        for way in get_args(Trampolines)
+    )
+    assert direct.exchange.forward == direct.exchange.gather == 0.0 < hops.exchange.forward
+    assert direct.experts_s == hops.experts_s
+    assert direct.send_s < hops.send_s, "Table 7 does not rise from 128 dies on"
+    assert direct.exchange.first < hops.exchange.first, "no rows of other dies"
 
 
 def test_the_model_s_own_stages_are_what_the_published_row_is_judged_with(model: CostModel) -> None:

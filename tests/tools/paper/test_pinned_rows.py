@@ -27,7 +27,7 @@ ROWS = {
     ("xds-split", "rate"): 0.08, ("xds-split", "attention"): 0.11, ("xds-split", "iteration-drawn"): 0.21,
     ("xds-production", "tpot"): 0.08,
     ("xds-eplb", "cut-read"): 1.60, ("xds-waits", "dispatch-least"): 0.15, ("xds-waits", "combine-least"): 0.06,
-    ("xds-waits", "dispatch"): 0.33, ("xds-waits", "dispatch-spread"): 0.86, ("table3", "sglang-ratio"): 0.05,
+    ("xds-waits", "dispatch"): 0.20, ("xds-waits", "dispatch-spread"): 0.80, ("table3", "sglang-ratio"): 0.05,
 }  # fmt: skip
 
 

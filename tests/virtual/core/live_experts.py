@@ -25,7 +25,7 @@ from serving.values.expert_map import (
     RowsCounted,
     SwitchMap,
 )
-from serving.values.group import RankLease, RankOffer, RankPhase, RankReport
+from serving.values.group import RankLease, RankOffer, RankPhase, RankReport, RankRole
 from serving.virtual.expert_group import CALL_S
 
 LEASE = RankLease("s", 1, 1, 4)
@@ -38,15 +38,18 @@ class LiveExperts:
     Runs in a `VirtualLoop`, whose time is the shell's. A switch of maps takes `CALL_S`, as in virtual time.
 
     Args:
+        roles: of its ranks. Those with attention count the rows.
         expert_bytes: of one expert in a layer of the trace.
+        changes: by number of a slice: the expert rank that is lost in it, or joins again if it is lost already.
     """
 
     rules: ExpertRules
-    ranks: int
+    roles: Mapping[int, RankRole]
     redundant: int
     layers: int
     experts: int
     expert_bytes: int
+    changes: Mapping[int, int] = field(default_factory=dict)
     rows: dict[int, list[list[int]]] = field(default_factory=dict)
     """By rank: [layer][expert] counted so far."""
 
@@ -54,22 +57,14 @@ class LiveExperts:
         """Count rows slice by slice, half a slice after the start and once in each from then on.
 
         Args:
-            slices: [number] those of all ranks.
+            slices: [number] those of all ranks with attention.
         Returns: the map in use at the end of each.
         """
         loop = asyncio.get_running_loop()
         self.moves = GroupMoves(self, self.rules, lambda: LEASE, loop.time)  # type: ignore[arg-type]
-        opening = opening_map(self.experts, self.ranks, self.redundant, self.layers)
-        offers = tuple(
-            RankOffer(
-                rank, rank + 1, "", "", experts=self.experts, expert_bytes=self.expert_bytes,
-                held=contents_of(opening, rank),
-            )
-            for rank in range(self.ranks)
-        )  # fmt: skip
-        self.rows = {rank: [[0] * self.experts for _ in range(self.layers)] for rank in range(self.ranks)}
-        known = {one.rank: KnownRank(RankName("5e55", "g", one.rank, 1), report=_report(one)) for one in offers}
-        assert await self.moves.regroup(Regroup(1, 1, offers), list(known.values()), self.ranks) is not None
+        self.rows = {rank: [[0] * self.experts for _ in range(self.layers)] for rank in self.roles}
+        known = {rank: self._born(rank, rank + 1) for rank in self.roles}
+        await self._regroup(known)
         used = []
         for rank, own in self.rows.items():  # a first count is what later ones are compared with
             self.moves.experts.on(rank, rank + 1, RowsCounted(rank, tuple(map(tuple, own))), 0.0)
@@ -81,9 +76,29 @@ class LiveExperts:
             ledger = self.moves.experts.ledger
             assert ledger is not None
             assert not ledger.busy
+            if number in self.changes:
+                rank = self.changes[number]
+                known = {one: each for one, each in known.items() if one != rank} | (
+                    {} if rank in known else {rank: self._born(rank, 1000 + number)}
+                )
+                await self._regroup(known)
             used.append(ledger.map)
         self.moves.close()
         return used
+
+    def _born(self, rank: int, pid: int) -> KnownRank:
+        """A rank that has offered, with the experts of the first map."""
+        holders = [one for one, role in self.roles.items() if role.has_experts]
+        opening = opening_map(self.experts, 1 + max(holders), self.redundant, self.layers, holders)
+        role = self.roles[rank]
+        held = contents_of(opening, rank) if role.has_experts else ()
+        offer = RankOffer(rank, pid, "", "", experts=self.experts, expert_bytes=self.expert_bytes, held=held, role=role)
+        return KnownRank(RankName("5e55", "g", rank, 1), report=_report(offer))
+
+    async def _regroup(self, known: Mapping[int, KnownRank]) -> None:
+        offers = tuple(one.report.offer for one in known.values() if one.report is not None and one.report.offer)
+        due = Regroup(1, 1, offers)
+        assert await self.moves.regroup(due, list(known.values()), 1 + max(self.roles)) is not None
 
     def _poll(self, known: Mapping[int, KnownRank]) -> None:
         """Do what a shell does each time that it has asked its ranks for reports."""
@@ -92,7 +107,7 @@ class LiveExperts:
         for rank in known.values():
             assert rank.report is not None
             rank.report = _report(rank.report.offer, ledger.map.version)
-        self.moves.stuck(known, self.ranks)
+        self.moves.stuck(known, 1 + max(self.roles))
 
     def _add(self, slices: Sequence[TraceSlice]) -> None:
         for one in slices:

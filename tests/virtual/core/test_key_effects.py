@@ -93,6 +93,7 @@ EFFECTS: dict[str, tuple[str, Any]] = {
     "experts.move_mib_per_s": ("experts", 10_000.0),
     "simulation.expert_dies": ("plain", 16),
     "simulation.domains": ("roles", 2),
+    "simulation.trampolines": ("roles", "direct"),
     "simulation.seed": ("plain", 5),
     "simulation.drafts": ("plain", 0),
     "simulation.acceptance": ("plain", 0.2),
@@ -139,6 +140,7 @@ ELSEWHERE = {
     "engine.executor",  # below: "simulated" is what virtual time is, others are listed
     "hardware.hbm_per_die_mib",  # below: 0 is what virtual time has, others are listed
     "serving.mode",  # the cases `plain` and `aggregated`
+    "experts.most_ranks",  # tests/virtual/core/test_role_changes.py
     "experts.straggler",  # tests/virtual/core/test_expert_group.py
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
     "kvcache.lease_s",
