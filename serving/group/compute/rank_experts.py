@@ -66,7 +66,7 @@ class RankExperts:
         self._layer_names = routed.layer_names
         self.experts = routed.experts
         """Of a layer."""
-        self.groups = routed.groups
+        self.gate = routed.gate
         opening = _opening(config, place, routed)
         self.own = len(opening[0])
         """Slots of a layer that have memory of their own; 0 without experts."""
@@ -184,7 +184,7 @@ class RankExperts:
         return (
             None
             if group is None or facts is None
-            else facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged())
+            else facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged(), group.masked_rows)
         )
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
@@ -351,6 +351,7 @@ class RankFacts:
     ) -> None:
         self._ranks, self._members, self._names = len(map_.slots), tuple(members), tuple(layer_names)
         self._shares = rank_shares(map_)
+        self._masked_count = map_.masked_count
         contents = [map_.placement(layer)[number] for layer in range(len(map_.layers))]
         self._held = [tuple(one for one in slots[:own_slots] if one is not None) for slots in contents]
         self._borrowed = [
@@ -358,12 +359,18 @@ class RankFacts:
         ]
 
     def of(
-        self, rows: npt.NDArray[np.uint64], epoch: int, map_version: int, exchange: ExchangeFacts | None = None
+        self,
+        rows: npt.NDArray[np.uint64],
+        epoch: int,
+        map_version: int,
+        exchange: ExchangeFacts | None = None,
+        masked_rows: int = 0,
     ) -> ExpertFacts:
         """Facts now.
 
         Args:
             rows: `[layer, expert]` of this rank since it joined.
+            masked_rows: see `ExpertFacts`.
         """
         experts, whole = rows.shape[1], rows.size <= MOST_CELLS
         to_ranks = np.rint(np.einsum("le,ler->lr", rows.astype(np.float64), self._shares)).astype(np.int64)
@@ -382,6 +389,8 @@ class RankFacts:
             borrowed_count=len(self._borrowed),
             exchange=exchange,
             layer_names=self._names,
+            masked_count=self._masked_count,
+            masked_rows=masked_rows,
         )
 
 

@@ -217,6 +217,8 @@ uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 
 uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
 
+int32_t cm_group_masked(cm_engine* engine) { return engine->group->take_masked(); }
+
 void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
 
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return engine->group->usage(per_peer); }
