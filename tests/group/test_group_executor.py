@@ -328,7 +328,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for position in (3, slice(None)):
         masked = group.spread.expert_map.copy()
         masked[1, position] = MAP_MASKED
-        with pytest.raises(EngineError, match=r"the masked experts of layer 1 leave fewer than \d+ to choose from"):
+        with pytest.raises(EngineError, match=r"layer 1: masked experts differ by position, or leave fewer than \d+"):
             executor.group.set_map(2, masked)
     wrong[1, 3, 5] = 2 << 16
     with pytest.raises(EngineError, match="slot 0 of rank 2 does not hold it"):

@@ -53,7 +53,7 @@ int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int
         return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
     for (int layer = 0; layer < layers; ++layer)
         if (!can_choose(homes + map_entries(layer, experts), experts, shape.top_k))
-            return fail(CM_BAD_ARGUMENT, "the masked experts of layer %d leave fewer than %u to choose from", layer,
+            return fail(CM_BAD_ARGUMENT, "layer %d: masked experts differ by position, or leave fewer than %u", layer,
                         shape.top_k);
     for (size_t i = 0; i < map_entries(layers, experts); ++i) {
         if (homes[i] == CM_MAP_MASKED) continue;
@@ -129,9 +129,7 @@ bool Group::watch(const int32_t* processes) {
 
 bool Group::begin() {
     failure_ = {};
-    if (!take_map()) return false;
-    masked_ = std::max(masked_, used_.masked);
-    return note(exchange_.begin_step(deadline()));
+    return take_map() && note(exchange_.begin_step(deadline()));
 }
 
 bool Group::await_slower_peers(ub::Deadline deadline) {
@@ -252,6 +250,8 @@ const uint8_t* Group::masked(const cm_block* block) const {
     if (used_.closed.empty()) return nullptr;
     return used_.closed.data() + static_cast<size_t>(layer_of(block)) * static_cast<size_t>(model_.experts);
 }
+
+void Group::complete_step() { masked_ = std::max(masked_, used_.masked); }
 
 void Group::counts(uint64_t* to) const {
     for (size_t i = 0; i < counts_.size(); ++i) to[i] = counts_[i].load(std::memory_order_relaxed);

@@ -97,7 +97,8 @@ class Group {
     uint64_t epoch() const { return epoch_.load(); }
     // Of a layer under the map of the present step, or the last one; null if it masks no expert.
     const uint8_t* masked(const cm_block* block) const;
-    // Most experts, over all layers, that the maps of the steps since the last call masked.
+    void complete_step();  // it was not interrupted: what an earlier attempt has written is overwritten
+    // Most experts, over all layers, that the maps of the completed steps since the last call masked.
     int take_masked() { return std::exchange(masked_, 0); }
     void counts(uint64_t* to) const;
     // See cm_group_usage.

@@ -78,7 +78,10 @@ int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answe
             engine.team.open();
             const int32_t result = engine.kernels.step(engine, batch, answer);
             const bool done = !group.failed();
-            if (!done) group.end_rounds();
+            if (done)
+                group.complete_step();
+            else
+                group.end_rounds();
             group.count_time(begun);
             if (done) serve_slower_peers(engine, begun);
             engine.team.close();
