@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import torch
 from msgspec import structs
 
 from hardware.ub.exchange_layout import LINE, WindowLayout
@@ -17,16 +16,12 @@ from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.instance.executors.torch_executor import TorchExecutor
-from serving.model.experts import ExpertLayer
-from serving.model.loader import load_model
-from serving.model.model import Model
 from serving.model.native.layout import MAP_MASKED
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_map import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
-from tests.group.rank_threads import BLOCKS, SETTINGS, MappedSlots, RankThreads, checkpoint, drive, prompts
+from tests.group.rank_threads import SETTINGS, MappedSlots, RankThreads, checkpoint, drive, prompts
 from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -173,62 +168,6 @@ def test_a_new_map_while_tokens_flow(tmp_path: Path) -> None:
     found = {name: answer for answers in group.together(work, between) for name, answer in answers.items()}
     assert found == wanted
     assert len(versions) > 3
-
-
-def masked_experts(group: RankThreads) -> list[set[int]]:
-    """Experts by layer that its gates can do without: those with the lowest numbers that may be masked."""
-    shape = group.model.config.experts
-    assert shape is not None
-    masked: set[int] = set()
-    for expert in range(shape.experts):
-        masked |= {expert} if shape.rule.may_mask(masked | {expert}, shape.experts) else set()
-    assert masked
-    return [{(expert + layer) % shape.experts for expert in masked} if shape.gate.groups == 1 else masked
-            for layer in range(group.layers)]  # fmt: skip
-
-
-def mask_gates(model: Model, masked: Sequence[set[int]]) -> None:
-    """Have the gates of a process with all experts choose others."""
-    blocks = [*model.blocks, *(layer.block for layer in model.mtp[:1])]
-    gates = [block.feed.gate for block in blocks if isinstance(block.feed, ExpertLayer)]
-    for gate, experts in zip(gates, masked, strict=True):
-        bias = torch.zeros(model.config.expert_count) if gate.bias is None else gate.bias.clone()
-        bias[sorted(experts)] = float("-inf")
-        gate.bias = bias
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "shape"),
-    [
-        ("float32", SETTINGS, {}),
-        ("int8", DRAFTING, {}),
-        ("bfloat16", SETTINGS, {"n_group": 1, "topk_group": 1}),
-        ("bfloat16", SETTINGS, GPT_OSS),
-    ],
-)
-def test_gates_choose_among_experts_that_are_not_masked(
-    kind: str, settings: EngineSettings, shape: dict[str, Any], tmp_path: Path
-) -> None:
-    """Exactly as one process whose gates have the bias minus infinity for the same experts, and as torch."""
-    folder, dtype = checkpoint(kind, tmp_path, **shape)
-    group, work = RankThreads(folder, dtype, 3, seed=4, settings=settings), requests(3, draw=6)
-    every, masked = [spec for specs in work for spec in specs], masked_experts(group)
-    table, with_all = group.spread.expert_map.copy(), group.alone(every)
-    for layer, experts in enumerate(masked):
-        table[layer, :, sorted(experts)] = MAP_MASKED
-    for executor in group.executors:
-        executor.group.set_map(2, table)
-    found = {name: answer for answers in group.together(work) for name, answer in answers.items()}
-    assert all(answer.masked >= len(answer.tokens) for answer in found.values())
-    assert [executor.group.masked_rows > 0 for executor in group.executors] == [True, True, False]
-    mask_gates(group.model, masked)
-    unmarked = {name: replace(answer, masked=0) for name, answer in found.items()}
-    assert unmarked == group.alone(every) != with_all
-    if kind == "float32":
-        plain = load_model(folder, dtype=dtype)
-        mask_gates(plain, masked)
-        alone = drive(TorchExecutor(plain, dirty_cache(plain, BLOCKS)), every, settings)
-        assert alone == unmarked
 
 
 @pytest.mark.parametrize("rounded", [False, True])

@@ -181,11 +181,10 @@ class RankExperts:
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
         group, facts = self._group, self._facts
-        return (
-            None
-            if group is None or facts is None
-            else facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged(), group.masked_rows)
-        )
+        if group is None or facts is None:
+            return None
+        found = facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged())
+        return msgspec.structs.replace(found, masked_rows=group.masked_rows)
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
         """Products of one expert of each layer, for a model without them; they must not be computed with."""
@@ -359,18 +358,12 @@ class RankFacts:
         ]
 
     def of(
-        self,
-        rows: npt.NDArray[np.uint64],
-        epoch: int,
-        map_version: int,
-        exchange: ExchangeFacts | None = None,
-        masked_rows: int = 0,
+        self, rows: npt.NDArray[np.uint64], epoch: int, map_version: int, exchange: ExchangeFacts | None = None
     ) -> ExpertFacts:
         """Facts now.
 
         Args:
             rows: `[layer, expert]` of this rank since it joined.
-            masked_rows: see `ExpertFacts`.
         """
         experts, whole = rows.shape[1], rows.size <= MOST_CELLS
         to_ranks = np.rint(np.einsum("le,ler->lr", rows.astype(np.float64), self._shares)).astype(np.int64)
@@ -390,7 +383,6 @@ class RankFacts:
             exchange=exchange,
             layer_names=self._names,
             masked_count=self._masked_count,
-            masked_rows=masked_rows,
         )
 
 

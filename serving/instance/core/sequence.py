@@ -257,10 +257,8 @@ class LiveSequence:
         self.blocks: list[BlockId] = []
         self.num_computed = 0
         """Leading tokens whose KV is in `blocks`."""
-        self.masked_from = NEVER_MASKED if ticket is None else ticket.masked_from
-        """First position whose KV, like that of all later ones, may differ because experts were masked."""
-        self.masked_tokens = 0
-        """Tokens computed while experts were masked, since the last report."""
+        self.masked_from = NEVER_MASKED if ticket is None else ticket.masked_from  # first position with inexact KV
+        self.masked_tokens = 0  # computed while experts were masked, since the last report
         self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
@@ -288,10 +286,8 @@ class LiveSequence:
         """Acceptance of this sequence's draft tokens; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
-        self.waited_s: float | None = None
-        """Engine time from its arrival to its first admission as a prompt."""
-        self.preempted = 0
-        """Preemptions since the last report."""
+        self.waited_s: float | None = None  # from its arrival to its first admission as a prompt
+        self.preempted = 0  # times since the last report
         # The prefill instance has already reported an adopted sequence's first token and the facts reported with it.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs

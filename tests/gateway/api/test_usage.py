@@ -77,7 +77,7 @@ def test_counts_reach_the_metrics(fresh: Harness) -> None:
     [({}, {}), ({"resumptions": 2}, {"resumptions": 4}), ({"masked": 3}, {"masked_tokens": 6})],
 )
 def test_choices_that_went_on_elsewhere_or_without_experts_are_told(
-    harness: Harness, facts: dict[str, int], told: dict[str, int]
+    harness: Harness, facts: dict[str, Any], told: dict[str, int]
 ) -> None:
     harness.script_of = lambda _: replace(harness.say("Once upon"), **facts)
     whole = complete(harness.app, prompt="The dog", n=2).json()["usage"]
