@@ -80,6 +80,12 @@ def print_experts(answer: dict[str, Any], action: str, *, as_json: bool) -> None
             markup=False,
             highlight=False,
         )
+        if group.get("masked_count"):
+            console.print(
+                f"{group['masked_count']} experts are masked until a replacement has joined: tokens may differ",
+                markup=False,
+                highlight=False,
+            )
         show.get(action, _load)(console, group)
 
 

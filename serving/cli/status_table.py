@@ -97,7 +97,10 @@ def _table(pools: list[dict[str, Any]]) -> Table:
         for replica in pool["replicas"]:
             if replica.get("group") not in (None, group):
                 group = replica["group"]
-                table.add_row(name, group.split("#")[-1], "", str(replica["shell_pid"]))
+                own = [one for one in pool["replicas"] if one.get("group") == group]
+                masked = max((one.get("masked_experts") or 0) for one in own)
+                words = f" ({masked} experts masked)" if masked else ""
+                table.add_row(name, group.split("#")[-1] + words, "", str(replica["shell_pid"]))
                 name = ""
             table.add_row(name, *_cells(replica))
             name = ""

@@ -72,6 +72,13 @@ class ExpertsConfig:
         "either, replace its process; only in groups of three or more ranks",
         default="off",
     )
+    on_loss: Literal["reserve", "mask"] = key(
+        "what happens to experts of which a lost rank had the only copy: `reserve` = the other ranks load them within "
+        "the pause, and tokens stay those of a single process; `mask` = gates choose other experts until a replacement "
+        "has joined: tokens may differ, and `usage.masked_tokens` of a response counts those concerned; no KV computed "
+        "so is reused for another request; where too few experts of a layer would be left, it is `reserve`",
+        default="reserve",
+    )
     slots: Literal["copied", "mapped"] = key(
         "memory of expert slots: `copied` = each rank holds only its own experts; `mapped` = slots point into the "
         "whole model, shared by the ranks of a node where the KV-cache pool holds its image",

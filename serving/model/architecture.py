@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from serving.model.quantization import Quantization
 from serving.model.rope_config import RopeConfig
+from serving.values.expert_map import GateRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,12 @@ class ExpertShape:
     gate: GateShape
     bias: bool = False
     clamped: ClampedGate | None = None
+
+    @property
+    def rule(self) -> GateRule:
+        """How gates choose experts, for a group of ranks."""
+        gate = self.gate
+        return GateRule(self.per_token, gate.groups, gate.kept_groups, 2 if gate.sigmoid and gate.groups > 1 else 1)
 
 
 FeedShape = DenseShape | ExpertShape

@@ -29,6 +29,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
         paces: time of each rank's experts for the same work over the median rank's, by rank.
         measures: applied against slow ranks or reverted, by measure.
         spares: ranks waiting to join.
+        masked: experts of all layers that no rank holds.
     """
 
     group: str
@@ -43,6 +44,7 @@ class GroupStats(Struct, frozen=True, array_like=True):
     paces: dict[str, float] = {}
     measures: dict[str, int] = {}
     spares: int = 0
+    masked: int = 0
 
 
 class GroupBoard(Collector):
@@ -100,6 +102,11 @@ class GroupBoard(Collector):
             labels=(*_LABELS, "measure"),
         )
         spares = GaugeMetricFamily("cloudmatrix:group_spares", "Loaded spare ranks", labels=_LABELS)
+        masked = GaugeMetricFamily(
+            "cloudmatrix:masked_experts",
+            "Experts of all layers that no rank holds after a loss, so that gates choose others and tokens may differ",
+            labels=_LABELS,
+        )
         for one in self._groups:
             own = self._model_name, one.pool, one.group
             for layer, value in _shown(one.balancedness):
@@ -108,6 +115,7 @@ class GroupBoard(Collector):
             running.add_metric(own, one.rebalancing)
             not_grown.add_metric(own, one.not_grown)
             spares.add_metric(own, one.spares)
+            masked.add_metric(own, one.masked)
             for outcome, count in one.rebalances.items():
                 rebalances.add_metric((*own, outcome), count)
             for reason, count in one.losses.items():
@@ -116,7 +124,7 @@ class GroupBoard(Collector):
                 pace.add_metric((*own, rank), value)
             for measure, count in one.measures.items():
                 measures.add_metric((*own, measure), count)
-        yield from (balance, moves, rebalances, running, losses, not_grown, pace, measures, spares)
+        yield from (balance, moves, rebalances, running, losses, not_grown, pace, measures, spares, masked)
 
 
 def _shown(balance: Sequence[float | None]) -> Iterable[tuple[str, float]]:
@@ -149,7 +157,7 @@ _GAUGES = (
 
 
 def expert_series(rows: RankRows) -> Iterable[Metric]:
-    """All metrics; per rank at most one series per layer, three per peer, and six."""
+    """All metrics; per rank at most one series per layer, three per peer, and seven."""
     sent = CounterMetricFamily(
         "cloudmatrix:expert_rows",
         "Rows that the rank routed to experts, once per chosen expert, by layer with experts; one series (all) "
@@ -159,13 +167,18 @@ def expert_series(rows: RankRows) -> Iterable[Metric]:
     members = GaugeMetricFamily(
         "cloudmatrix:group_members", "Ranks in the rank's current group, itself included", labels=_EXPERT_LABELS
     )
+    masked = CounterMetricFamily(
+        "cloudmatrix:masked_rows", "Rows of the rank's steps while experts were masked", labels=_EXPERT_LABELS
+    )
     for own, rank, facts in rows:
         members.add_metric((*own, str(rank)), len(facts.members))
+        masked.add_metric((*own, str(rank)), facts.masked_rows)
         named = [(str(layer), count) for layer, count in enumerate(facts.sent)]
         for layer, count in named if len(named) <= MOST_LAYERS else [(ALL, sum(facts.sent))]:
             sent.add_metric((*own, str(rank), layer), count)
     yield sent
     yield members
+    yield masked
     yield from _exchange(rows)
     for name, text, field in _GAUGES:
         gauge = GaugeMetricFamily(name, text, labels=_EXPERT_LABELS)

@@ -4,7 +4,7 @@ Shares are whole sixteenths, so that a table of 16 rows spreads an expert's toke
 position p of rank r reads row r + p (mod 16). Maps are values. Ranks of a group may use two versions for a while.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +48,32 @@ class LayerMap(msgspec.Struct, frozen=True):
     masked: frozenset[int] = frozenset()
 
 
+class GateRule(Struct, frozen=True):
+    """How a gate chooses experts, as far as it limits which of them may be masked.
+
+    Args:
+        top_k: experts of a token; 0 = unknown, so that none may be masked.
+        groups: of experts. kept: groups from which a token's experts are chosen.
+        best: experts of a group whose scores rank it.
+    """
+
+    top_k: int = 0
+    groups: int = 1
+    kept: int = 1
+    best: int = 1
+
+    def may_mask(self, masked: Collection[int], experts: int) -> bool:
+        """Whether enough experts of a layer are left, in whichever groups a gate chooses.
+
+        Args:
+            experts: of the layer, in groups of one size.
+        """
+        size = experts // self.groups
+        left = [size - sum(expert // size == group for expert in masked) for group in range(self.groups)]
+        usable = sorted(count for count in left if count >= self.best)
+        return self.top_k > 0 and len(usable) >= self.kept and sum(usable[: self.kept]) >= self.top_k
+
+
 class ExpertMap(msgspec.Struct, frozen=True):
     """Homes of all experts.
 
@@ -72,6 +98,11 @@ class ExpertMap(msgspec.Struct, frozen=True):
                 wrong = _wrong(homes, expert in one.masked, self.slots, used)
                 if wrong:
                     raise LedgerError(f"expert map {self.version}, layer {layer}, expert {expert}: {wrong}")
+
+    @property
+    def masked_count(self) -> int:
+        """Masked experts of all layers."""
+        return sum(len(one.masked) for one in self.layers)
 
     def placement(self, layer: int) -> Placement:
         """Contents of a layer's slots."""
@@ -180,6 +211,8 @@ class ExpertFacts(Struct, frozen=True):
         held: [layer] experts in its own slots; empty if the table would be large.
         held_count, borrowed_count: experts over all layers, in its own slots and in reserve slots for lost ranks.
         borrowed: [layer, expert] of the latter, the first ones.
+        masked_count: experts of all layers that no rank holds, so that gates choose others.
+        masked_rows: rows of this rank's steps that were computed without such experts, since it joined.
         exchange: None if it is not measured.
         layer_names: [layer] its number in the model, or `draft`; empty from ranks that do not report it.
     """
@@ -198,6 +231,8 @@ class ExpertFacts(Struct, frozen=True):
     borrowed_count: int = 0
     exchange: ExchangeFacts | None = None
     layer_names: tuple[str, ...] = ()
+    masked_count: int = 0
+    masked_rows: int = 0
 
     @property
     def sent(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from serving.values.expert_map import ExpertMap, Held
+from serving.values.expert_map import ExpertMap, GateRule, Held
 
 # Why ranks of a group count as lost.
 
@@ -170,7 +170,7 @@ class RankOffer(Struct, frozen=True):
         window_path: UB segment with its window; empty if it computes alone.
         layout: fingerprint of model, type and block shape: the same for all ranks of a group.
         instructions: instruction set of its native step: also the same for all, since others compute other bits.
-        experts: of a layer. groups: expert groups of the model's router.
+        experts: of a layer. gate: how the model's gates choose among them.
         expert_bytes: to be copied if an expert moves, of the largest layer.
         held: experts in slots of its own; empty without experts.
         slots: where peers read them, as msgpack; empty where they find them where this rank does.
@@ -185,7 +185,7 @@ class RankOffer(Struct, frozen=True):
     layout: str
     instructions: str = ""
     experts: int = 0
-    groups: int = 1
+    gate: GateRule = GateRule()
     expert_bytes: int = 0
     held: Held = ()
     slots: bytes = b""

@@ -31,6 +31,7 @@ class SequenceUpdate(Value, frozen=True, gc=False):
         resumptions: times so far that the sequence moved to another instance after a failure.
         number: of the job at its gateway.
         preempted: times so far that the sequence was preempted for lack of capacity.
+        masked: its tokens so far, of prompt and output, that were computed while experts were masked.
     """
 
     index: int
@@ -39,6 +40,7 @@ class SequenceUpdate(Value, frozen=True, gc=False):
     resumptions: int = 0
     number: int = 0
     preempted: int = 0
+    masked: int = 0
 
 
 class Fail(Value, frozen=True, gc=False):

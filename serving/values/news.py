@@ -46,6 +46,7 @@ class Tokens(Value, frozen=True, gc=False):
         drafts: result of the step's draft tokens; None if there were none.
         waited_s: time from its arrival at the instance to its first admission [s]; first event only.
         preempted: number of preemptions at the instance since the last event.
+        masked: tokens, of the prompt too, that were computed since then while experts were masked.
     """
 
     sequence_id: SequenceId
@@ -59,6 +60,7 @@ class Tokens(Value, frozen=True, gc=False):
     drafts: DraftUse | None = None
     waited_s: float | None = None
     preempted: int = 0
+    masked: int = 0
 
 
 class Prefilled(Value, frozen=True, gc=False):

@@ -175,6 +175,10 @@ class BlockExtent(Struct, frozen=True, gc=False):
     prefix_hash: BlockHash
 
 
+NEVER_MASKED = 1 << 62
+"""Position behind any token: none of a sequence's KV was computed while experts were masked."""
+
+
 class HandoffTicket(Struct, frozen=True, gc=False):
     """The right to pull one sequence's KV blocks from their source, until it is acknowledged or expires."""
 
@@ -195,3 +199,5 @@ class HandoffTicket(Struct, frozen=True, gc=False):
     """Address at which other hosts read the segment; 0 = none."""
     drafts: tuple[int, ...] = ()
     """Draft tokens after the first token, from the source of the prompt; only a head start."""
+    masked_from: int = NEVER_MASKED
+    """First position whose KV, like that of all later ones, must not be reused: experts were masked."""

@@ -101,11 +101,17 @@ class SequenceResult(Struct, frozen=True, gc=False):
 
 
 class StepResult(Struct, frozen=True, gc=False):
-    """Result of a step. `elapsed_s` is the real (or simulated) duration of the step."""
+    """Result of a step. `elapsed_s` is the real (or simulated) duration of the step.
+
+    Args:
+        masked: experts that no rank held, so that gates chose others: the step's KV must not be reused for sequences
+            that are to be exact.
+    """
 
     step: int
     results: tuple[SequenceResult, ...]
     elapsed_s: float
+    masked: int = 0
 
     @property
     def has_drafts(self) -> bool:

@@ -25,6 +25,7 @@ from serving.values.expert_map import (
     ExchangeFacts,
     ExpertWork,
     FetchExpert,
+    GateRule,
     LoadExpert,
     MapSwitched,
     MoveFetched,
@@ -81,6 +82,7 @@ class ExpertGroup:
         self._redundant = node.config.experts.redundant
         self._role = DieRole.EXPERT if node.cost.decode.parallelism.expert_dies else DieRole.COLOCATED
         self._chosen = shape.active_experts
+        self._gate = GateRule(shape.active_experts)  # the cost model knows no groups of experts
         self._expert_bytes = round(
             shape.expert_weights * shape.formats.experts.bytes * shape.moe_layers / routing.layers
         )
@@ -109,8 +111,8 @@ class ExpertGroup:
     def lose(self, dies: Sequence[int], until_s: float) -> Recovery:
         """Remove the ranks of dies that are lost until `until_s`.
 
-        Returns: how the instance recovers: by redundant experts, after loading the experts that had no other copy, or
-            by a restart if no rank is left.
+        Returns: how the instance recovers: by redundant experts, without the experts that had no other copy or after
+            loading them, or by a restart if no rank is left.
         """
         lost = [die for die in dies if die in self._pids]
         if not lost:
@@ -124,10 +126,13 @@ class ExpertGroup:
         if not left:
             self._form("lost", f"{words}, all of them: begun anew", recovery_time(FaultKind.NPU, Recovery.RESTART))
             return Recovery.RESTART
-        borrowed = self._regroup(left)
-        recovery = Recovery.ROLE_SWITCH if borrowed else Recovery.REDUNDANT_EXPERTS
+        borrowed = self._regroup(left, lacks_rank=True)
+        masked = self.core.newest.masked_count if self.core.newest is not None else 0
+        missing = Recovery.MISSING_EXPERTS if masked else Recovery.REDUNDANT_EXPERTS
+        recovery = Recovery.ROLE_SWITCH if borrowed else missing
         pause_s = recovery_time(FaultKind.NPU, recovery, self._role)
-        self._enter("lost", f"{words}, {borrowed} experts borrowed; pause {pause_s:.1f} s", pause_s)
+        without = f", {masked} masked" if masked else ""
+        self._enter("lost", f"{words}, {borrowed} experts borrowed{without}; pause {pause_s:.1f} s", pause_s)
         return recovery
 
     def resize(self, ranks: int) -> None:
@@ -163,7 +168,7 @@ class ExpertGroup:
         first, self._births = self._births + 1, self._births + len(ranks)
         return {rank: first + place for place, rank in enumerate(ranks)}
 
-    def _regroup(self, pids: dict[int, int]) -> int:
+    def _regroup(self, pids: dict[int, int], *, lacks_rank: bool = False) -> int:
         """Form a map of these members. Returns: experts that it borrows, over all layers of the routing."""
         core, now, routing = self.core, self._node.queue.now, self._routing
         self._carry_out(core.abandon("the group's members have changed", now))
@@ -172,12 +177,12 @@ class ExpertGroup:
         opening = opening_map(routing.experts, self._size, self._redundant, routing.layers)
         offers = [
             RankOffer(
-                rank, pid, "", "", experts=routing.experts, expert_bytes=self._expert_bytes,
+                rank, pid, "", "", experts=routing.experts, gate=self._gate, expert_bytes=self._expert_bytes,
                 held=contents_of(opening, rank),
             )
             for rank, pid in sorted(pids.items())
         ]  # fmt: skip
-        core.regroup(offers, self._size, 1, now)
+        core.regroup(offers, self._size, 1, now, lacks_rank=lacks_rank)
         self._epoch += 1
         ledger = core.ledger
         assert ledger is not None

@@ -72,7 +72,7 @@ class ExpertGroups:
         self._node, self._seed = node, seed
         self._rules = ExpertRules(
             experts.policy, experts.window_s, experts.slices, experts.min_gain, experts.move_mib_per_s * MIB,
-            experts.straggler,
+            experts.straggler, experts.on_loss == "mask",
         )  # fmt: skip
         recorded = Path(routing) if routing != SKEW else None
         self._recorded = recorded and read_routing(recorded, shape.experts, shape.moe_layers, self._rules.slice_s)

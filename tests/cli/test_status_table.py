@@ -75,9 +75,11 @@ def test_ranks_stand_below_their_group(capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0].split() == ["decode", "0/1", "abcdefgh", "4321"]
     assert lines[1].split()[:4] == ["r0", "n0:", "2-3,5", "1234"]
     assert lines[2].split()[:2] == ["r1", "(dead)"]
-    ranks[1]["state"] = "serving"
+    ranks[1] |= {"state": "serving", "masked_experts": 12}
     print_status({**STATUS, "pools": [{"name": "decode", "target_replicas": 1, "replicas": ranks}]}, as_json=False)
-    assert "decode 1/1" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "decode 1/1" in text
+    assert "abcdefgh (12 experts masked)" in text
 
 
 def test_a_pipe_loses_no_columns_of_a_large_system(

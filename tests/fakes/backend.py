@@ -23,7 +23,7 @@ class Script:
         delay_s: pause before each batch of updates.
         fail_after: raise `error` after this many tokens of each sequence.
         hang_after: deliver no more after this many.
-        resumptions: reported with every update.
+        resumptions, masked: reported with every update.
     """
 
     tokens: tuple[int, ...]
@@ -36,6 +36,7 @@ class Script:
     error: Exception | None = None
     hang_after: int | None = None
     resumptions: int = 0
+    masked: int = 0
 
 
 ScriptOf = Callable[[SequenceSpec], Script]
@@ -99,7 +100,7 @@ class FakeGeneration:
             if sampling.prompt_logprobs is not None:
                 values = tuple(fake_logprobs(t, sampling.prompt_logprobs) for t in spec.prompt[1:])
                 news = replace(news, prompt_logprobs=values)
-        return SequenceUpdate(index, news, resumptions=script.resumptions)
+        return SequenceUpdate(index, news, resumptions=script.resumptions, masked=script.masked)
 
     def stop(self, index: int) -> None:
         """Record the call, and play no more of this sequence."""

@@ -5,7 +5,7 @@ computes the same from the plain token list: an engine that mixes up one block, 
 disagrees.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from struct import pack
 from zlib import crc32
 
@@ -76,6 +76,8 @@ class FakeExecutor:
         self.max_len = num_blocks * block_tokens
         """Limit of positions that may be fed."""
         self.steps = 0
+        self.masked_steps: Collection[int] = ()
+        """Numbers of the steps in which experts are masked."""
         self.fail_next: ServingError | None = None
         """Raised by the next step, after it has written."""
         self._last: StepResult | None = None
@@ -94,7 +96,8 @@ class FakeExecutor:
             raise error
         results = tuple(self._answer(step) for step in plan.sequences)
         rows = plan.num_tokens + sum(len(step.drafts) for step in plan.sequences)
-        self._last = StepResult(plan.step, results, self.step_s + self.token_s * rows)
+        masked = 3 * (plan.step in self.masked_steps)
+        self._last = StepResult(plan.step, results, self.step_s + self.token_s * rows, masked)
         return self._last
 
     def prepare(self, plan: StepPlan) -> Callable[[], StepResult]:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from hardware.ub.exchange_layout import WindowShape
 from serving.grammar.guidance import GuidanceRoute, PythonRoute
 from serving.ids import SequenceId
+from serving.instance.core.ports import StepExecutor
 from serving.instance.core.settings import EngineRole, EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
-from serving.instance.executors.native_executor import NativeExecutor
 from serving.instance.executors.native_grammar import route_for_steps
 from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.kv_cache import KvCache
@@ -135,10 +135,11 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    masked: int = 0
 
 
 def drive(
-    executor: NativeExecutor,
+    executor: StepExecutor,
     specs: Sequence[SequenceSpec],
     settings: EngineSettings,
     idle: Callable[[], bool] = lambda: False,
@@ -172,6 +173,7 @@ def drive(
             answer.tokens += news.tokens
             answer.logprobs += news.logprobs
             answer.prompt_logprobs += news.prompt_logprobs
+            answer.masked += news.masked
     engine.check()
     assert engine.idle()
     return answers

@@ -99,10 +99,15 @@ class Setting:
         return KvCache(model.config, BLOCKS, BLOCK_TOKENS, model.dtype, num_layers=layers)
 
 
-def order_from(offers: Sequence[RankOffer], epoch: int, version: int) -> RegroupOrder:
-    """The order by which the ranks of these offers form a group."""
+def order_from(offers: Sequence[RankOffer], epoch: int, version: int, *, masks: bool = False) -> RegroupOrder:
+    """The order by which the ranks of these offers form a group.
+
+    Args:
+        masks: whether experts that none of them has are masked.
+    """
     held = {one.rank: one.held for one in offers if one.role.has_experts}
-    return RegroupOrder(epoch, regroup_map(held, 2 * FIRST_EXPERT, offers[0].experts, version), tuple(offers))
+    map_ = regroup_map(held, 2 * FIRST_EXPERT, offers[0].experts, version, masks=masks)
+    return RegroupOrder(epoch, map_, tuple(offers))
 
 
 class SplitGroup:

@@ -25,6 +25,8 @@ from tests.group.rank_threads import Answer, drive
 from tests.group.split_group import FIRST_EXPERT, Setting, order_from
 
 LIMIT_S = 60.0
+AGAIN = "again"
+"""Message to an attention rank: compute the same requests again, with an empty cache."""
 Answers = dict[SequenceId, Answer]
 
 
@@ -61,7 +63,9 @@ def child_main(pipe: Connection, child: Child) -> None:
     if child.number < FIRST_EXPERT:
         threading.Thread(target=compute, daemon=True).start()
     while (message := pipe.recv()) is not None:
-        if isinstance(message, tuple):
+        if message == AGAIN:
+            threading.Thread(target=compute, daemon=True).start()
+        elif isinstance(message, tuple):
             rank.begin(*message)
         else:
             rank.follow(message)
@@ -78,11 +82,12 @@ class SplitProcesses:
 
     Args:
         victim: rank that dies. die_at: as in `Child`.
+        masks: whether experts of a dead expert rank are masked.
     """
 
     def __init__(
         self, setting: Setting, work: Mapping[int, tuple[SequenceSpec, ...]], shm: Path, faults: Path, victim: int,
-        die_at: str,
+        die_at: str, *, masks: bool = False,
     ) -> None:  # fmt: skip
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tests.group.split_processes"])
@@ -90,7 +95,7 @@ class SplitProcesses:
         self._pipes: dict[int, Connection] = {}
         self._offers: dict[int, RankOffer] = {}
         self._processes: dict[int, Any] = {}
-        self.epoch, self._version = 1, 1
+        self.epoch, self._version, self._masks = 1, 1, masks
         numbers = [*range(setting.attention), *range(FIRST_EXPERT, FIRST_EXPERT + setting.experts)]
         for number in numbers:
             self._start(number, die_at if number == victim else "")
@@ -136,8 +141,20 @@ class SplitProcesses:
         self._pipes[number] = ours
         self._offers[number] = _receive(ours)
 
+    def replace_expert_rank(self, number: int) -> None:
+        """Start another process for a dead expert rank, and an epoch with it, when the results have arrived."""
+        self._start(number, birth=1)
+        self._masks = False
+        self._begin_epoch()
+
+    def run_again(self) -> Answers:
+        """Results of all attention ranks for the same requests."""
+        for rank in self._work:
+            self._pipes[rank].send(AGAIN)
+        return self.run()[0]
+
     def _order(self, ranks: Sequence[int]) -> None:
-        order = order_from(list(self._offers.values()), self.epoch, self._version)
+        order = order_from(list(self._offers.values()), self.epoch, self._version, masks=self._masks and self.epoch > 1)
         for rank in ranks:
             self._pipes[rank].send(order)
 
@@ -148,12 +165,14 @@ class SplitProcesses:
             self._order(list(self._offers))
             self._start(dead, birth=1)
             return self._order(list(self._offers))
+        return self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         self.epoch += 1
         self._version += 1
         self._order(list(self._offers))
         for pipe in self._pipes.values():
             pipe.send((self.epoch, list(self._offers)))
-        return None
 
     def __enter__(self) -> Self:
         return self

@@ -16,6 +16,7 @@ from serving.errors import EngineError, GroupError, ModelError
 from serving.ids import SequenceId
 from serving.instance.core.settings import EngineSettings
 from serving.instance.executors.group_executor import NativeGroupExecutor
+from serving.model.native.layout import MAP_MASKED
 from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_map import ExpertWork
@@ -263,6 +264,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     wrong[1, 3, 5] = 0 << 16 | len(place.slots.gate_up) - 1
     with pytest.raises(EngineError, match=r"expert 5 of layer 1: slot .* of rank 0 does not hold it"):
         executor.group.set_map(2, wrong)
+    for position in (3, slice(None)):
+        masked = group.spread.expert_map.copy()
+        masked[1, position] = MAP_MASKED
+        with pytest.raises(EngineError, match=r"layer 1: masked experts differ by position, or leave fewer than \d+"):
+            executor.group.set_map(2, masked)
     wrong[1, 3, 5] = 2 << 16
     with pytest.raises(EngineError, match="slot 0 of rank 2 does not hold it"):
         executor.group.join(replace(place, expert_map=wrong))

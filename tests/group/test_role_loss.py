@@ -79,3 +79,17 @@ def test_a_killed_attention_rank_costs_nobody_a_step(
     with SplitProcesses(one_expert_rank, WORK, shm, faults, 1, f"{place}:{hit}") as group:
         assert group.run()[0] == wanted
         assert group.epoch == 1
+
+
+def test_experts_of_a_killed_rank_are_masked_until_it_is_replaced(
+    setting: Setting, faults: Path, wanted: Answers, shm: Path
+) -> None:
+    """Streams continue and are marked; once another process has joined, the same requests are exact and unmarked."""
+    with SplitProcesses(setting, WORK, shm, faults, FIRST_EXPERT + 1, "answer:7", masks=True) as group:
+        found, _ = group.run()
+        assert found.keys() == wanted.keys()
+        assert all(len(found[name].tokens) > 0 for name in found)
+        assert sum(answer.masked for answer in found.values()) > 0
+        assert {name: one for name, one in found.items() if not one.masked}.items() <= wanted.items()
+        group.replace_expert_rank(FIRST_EXPERT + 1)
+        assert group.run_again() == wanted

@@ -58,7 +58,7 @@ def test_counts_begin_at_zero() -> None:
     group = {
         "group": "decode#a", "pool": "decode", "epoch": 1, "told_s": 0.0, "balancedness": [], "rank_layer_rows": [],
         "moved": 0, "outcomes": {"done": 3}, "losses": {}, "rebalances": [], "not_grown": 0, "spares": [],
-        "paces": {}, "measures_taken": {},
+        "masked_count": 0, "paces": {}, "measures_taken": {},
     }  # fmt: skip
     (told,) = group_stats({"groups": [group]})
     assert told.losses["dead"] == told.losses["late"] == 0

@@ -95,11 +95,14 @@ def test_moves_rebalances_and_losses_of_a_group() -> None:
     assert value(metrics, "cloudmatrix:rank_growths_given_up_total", **own) == 4
 
 
-def test_pace_of_ranks_and_measures_against_slow_ones() -> None:
+def test_pace_of_ranks_measures_against_slow_ones_and_masked_experts() -> None:
     metrics = GatewayMetrics("m")
-    told = GroupStats("decode#a", "decode", (1, 0.0), paces={"2": 1.5}, measures={"fewer_tokens": 2, "none": 1})
+    told = GroupStats(
+        "decode#a", "decode", (1, 0.0), paces={"2": 1.5}, measures={"fewer_tokens": 2, "none": 1}, masked=12
+    )
     metrics.publish_groups([told])
     own = {"group": "decode#a", "pool": "decode"}
+    assert value(metrics, "cloudmatrix:masked_experts", **own) == 12
     assert value(metrics, "cloudmatrix:rank_pace", rank="2", **own) == 1.5
     assert value(metrics, "cloudmatrix:straggler_measures_total", measure="fewer_tokens", **own) == 2
 

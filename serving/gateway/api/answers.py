@@ -119,6 +119,12 @@ class CompletionTokensDetails(Answer):
     prediction_positions: list[PredictionPosition] = []
 
 
+MASKED_TOKENS = (
+    "Tokens, of the prompt too, computed while experts of a lost rank were masked (`[experts] on_loss`): the output "
+    "may differ from that of a complete instance."
+)
+
+
 class Usage(Answer):
     """Tokens of a request."""
 
@@ -128,6 +134,7 @@ class Usage(Answer):
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | None = None
     resumptions: Count = 0
+    masked_tokens: Count = Field(default=0, description=MASKED_TOKENS)
 
 
 class Times(Answer):

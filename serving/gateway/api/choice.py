@@ -71,6 +71,7 @@ class ChoiceOutput:
         "drafts",
         "finished",
         "index",
+        "masked_tokens",
         "pool",
         "prompt_logprobs",
         "reasoning_tokens",
@@ -87,6 +88,7 @@ class ChoiceOutput:
         self.pool: PoolUse | None = None
         self.drafts = DraftTally()
         self.resumptions = 0
+        self.masked_tokens = 0
         self.finished = False
         self.started = False
         self.prompt_logprobs: tuple[TokenLogprobs, ...] = ()
@@ -109,6 +111,7 @@ class ChoiceOutput:
         """
         out, event = Visible(), update.news
         self.resumptions = max(self.resumptions, update.resumptions)
+        self.masked_tokens = max(self.masked_tokens, update.masked)
         if not self.started:
             self._start(event, out)
         elif event.cached_tokens is not None:

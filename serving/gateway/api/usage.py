@@ -116,7 +116,7 @@ def usage(
     `prompt_tokens_details` has OpenAI's `cached_tokens`; with a KV-cache pool also `pulled_tokens`, `recomputed_tokens`
     and, if any, `recompute_reasons` (reason to tokens), all for the caller's own namespace.
     `completion_tokens_details` is present if there were draft tokens, see `choice`; `resumptions`, the number of
-    times that choices moved to another instance after a failure, if any did.
+    times that choices moved to another instance after a failure, if any did; `masked_tokens` as in `masked_use`.
 
     Args:
         sent: tokens sent so far, by choice; None = all.
@@ -139,7 +139,18 @@ def usage(
         "prompt_tokens_details": details,
         **_completion_details(order, begun),
         **({"resumptions": resumptions} if resumptions else {}),
+        **masked_use(choices),
     }
+
+
+def masked_use(choices: Sequence[ChoiceOutput]) -> dict[str, int]:
+    """The key `masked_tokens` of a usage; empty if there are none.
+
+    These tokens, of prompts too, were computed while experts of a lost rank were masked: the output may differ from
+    that of a complete instance.
+    """
+    masked = sum(choice.masked_tokens for choice in choices)
+    return {"masked_tokens": masked} if masked else {}
 
 
 def _completion_details(order: GenerationOrder, choices: Sequence[ChoiceOutput]) -> dict[str, Any]:

@@ -321,7 +321,8 @@ class Gateway:
             queue_s = job.started - job.submitted + choice.waited_s
             self.room.computed(choice, news.cached_tokens, self.now)
         failures = choice.journal.attempts.total
-        self._out.append(SequenceUpdate(choice.index, news, queue_s, failures, job.number, choice.preempted))
+        counts = choice.preempted, choice.masked
+        self._out.append(SequenceUpdate(choice.index, news, queue_s, failures, job.number, *counts))
 
     def _route(self, choice: Choice, need: NeedPrefill | NeedDecode) -> None:
         """Choose an instance now, or schedule a retry."""

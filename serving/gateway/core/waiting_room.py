@@ -25,10 +25,14 @@ class Choice:
         waiting_since: start of its time without an instance; None while it has one, or while all are full.
         delivered: whether any of its output was delivered.
         preempted: number of preemptions that instances reported.
+        masked: tokens that they computed while experts were masked.
         waited_s: queueing time at the instance that computed its prompt [s].
     """
 
-    __slots__ = ("delivered", "index", "job", "journal", "look_at", "need", "preempted", "waited_s", "waiting_since")
+    __slots__ = (
+        *("delivered", "index", "job", "journal", "look_at", "masked", "need", "preempted", "waited_s"),
+        "waiting_since",
+    )
 
     def __init__(self, job: "Job", index: int, journal: SequenceJournal) -> None:
         self.job = job
@@ -40,6 +44,7 @@ class Choice:
         self.delivered = False
         self.waited_s = 0.0
         self.preempted = 0
+        self.masked = 0
 
 
 class Job:
@@ -80,6 +85,7 @@ class Job:
         first = news.first if type(news) is Prefilled else news
         if type(first) is Tokens:
             choice.preempted += first.preempted
+            choice.masked += first.masked
             if first.waited_s is not None and not choice.delivered:
                 choice.waited_s = first.waited_s
         elif type(first) is Refused and first.kind is FailKind.OVERLOADED:

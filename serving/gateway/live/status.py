@@ -98,7 +98,9 @@ def cluster_status(
 
 def _replica(member: Address) -> dict[str, Any]:
     facts = member.facts
-    return {"replica": member.replica, "node": member.node, **{name: facts.get(name) for name in _REPLICA_FIELDS}}
+    shown = {name: facts.get(name) for name in _REPLICA_FIELDS}
+    masked = (facts.get("experts") or {}).get("masked_count", 0)  # of the rank's map, over all layers
+    return {"replica": member.replica, "node": member.node, **shown, "masked_experts": masked}
 
 
 def current_facts(

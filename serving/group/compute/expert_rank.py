@@ -108,7 +108,7 @@ class ExpertRank(GroupRank):
             raise ConfigError("expert ranks need the native step (see the log): unset attention_ranks, expert_ranks")
         opened = _Opened(library, weights, images)
         routed = RoutedExperts(
-            opened.source, opened.config.expert_count, opened.groups, names_of_layers(opened.config, opened.numbers)
+            opened.source, opened.config.expert_count, opened.gate, names_of_layers(opened.config, opened.numbers)
         )
         super().__init__(config, place, RankExperts(config, place.rank, routed, place.beside("slots")))
         self.layout = opened.layout()
@@ -167,7 +167,7 @@ class _Opened:
         shape = self.config.experts
         if shape is None:
             raise ConfigError(f"a model of {config.model_type} has no routed experts to share: it has no expert ranks")
-        self._shape, self.groups = shape, shape.gate.groups
+        self._shape, self.gate = shape, shape.rule
         self.dtype = config.dtype if weights.dtype == "auto" else weights.dtype
         if self.dtype not in ("float32", "bfloat16"):
             raise ModelError(f"dtype {self.dtype!r} is not supported: use auto, float32 or bfloat16")

@@ -113,7 +113,7 @@ class GroupRank:
             layout=layout,
             instructions=instructions() or "",
             experts=experts.experts,
-            groups=experts.groups,
+            gate=experts.gate,
             expert_bytes=experts.expert_bytes,
             held=experts.held if self._rank.role.has_experts else (),
             slots=experts.offer,

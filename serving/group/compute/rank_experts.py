@@ -66,7 +66,7 @@ class RankExperts:
         self._layer_names = routed.layer_names
         self.experts = routed.experts
         """Of a layer."""
-        self.groups = routed.groups
+        self.gate = routed.gate
         opening = _opening(config, place, routed)
         self.own = len(opening[0])
         """Slots of a layer that have memory of their own; 0 without experts."""
@@ -181,11 +181,10 @@ class RankExperts:
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""
         group, facts = self._group, self._facts
-        return (
-            None
-            if group is None or facts is None
-            else facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged())
-        )
+        if group is None or facts is None:
+            return None
+        found = facts.of(group.rows_sent(), group.epoch, self.map_version, group.exchanged())
+        return msgspec.structs.replace(found, masked_rows=group.masked_rows)
 
     def shapes(self) -> list[tuple[NativeLinear, NativeLinear]]:
         """Products of one expert of each layer, for a model without them; they must not be computed with."""
@@ -351,6 +350,7 @@ class RankFacts:
     ) -> None:
         self._ranks, self._members, self._names = len(map_.slots), tuple(members), tuple(layer_names)
         self._shares = rank_shares(map_)
+        self._masked_count = map_.masked_count
         contents = [map_.placement(layer)[number] for layer in range(len(map_.layers))]
         self._held = [tuple(one for one in slots[:own_slots] if one is not None) for slots in contents]
         self._borrowed = [
@@ -382,6 +382,7 @@ class RankFacts:
             borrowed_count=len(self._borrowed),
             exchange=exchange,
             layer_names=self._names,
+            masked_count=self._masked_count,
         )
 
 

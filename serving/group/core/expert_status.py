@@ -65,6 +65,7 @@ def group_stats(status: Mapping[str, Any]) -> list[GroupStats]:
             paces=one["paces"],
             measures=dict.fromkeys((each.value for each in StragglerMeasure), 0) | one["measures_taken"],
             spares=len(one["spares"]),
+            masked=one["masked_count"],
             rebalancing=any(each["outcome"] == RUNNING for each in one["rebalances"]),
         )
         for one in status["groups"]
@@ -95,6 +96,8 @@ def _group(name: str, members: list[AnnouncedMember]) -> dict[str, Any]:
         "epoch": newest.epoch,
         "map_version": newest.map_version,
         "members": list(newest.members),
+        "masked_count": newest.masked_count,
+        "masked_rows": sum(one.masked_rows for one in facts),
         "experts": newest.experts,
         "layer_names": list(newest.layer_names or map(str, range(len(loads)))),
         "balancedness": balance,

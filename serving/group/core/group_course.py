@@ -87,6 +87,7 @@ class Regroup:
         members: their offers.
         left: drained ranks, which stop after all members have received the order, before the epoch starts.
         keeps_epoch: only attention ranks have changed: `epoch` is the present one, whose map stays.
+        lacks_rank: a side has fewer ranks with experts than its size, and none has left: one was lost.
     """
 
     epoch: int
@@ -94,6 +95,7 @@ class Regroup:
     members: tuple[RankOffer, ...]
     left: tuple[int, ...] = ()
     keeps_epoch: bool = False
+    lacks_rank: bool = field(default=False, compare=False)
 
 
 GroupOrder = Make | Kill | BeginDrain | Dismiss | Regroup
@@ -200,7 +202,9 @@ def _regroup(
     if kept and not anew and not any(one.offer and one.offer.role.has_experts for one in new.values()):
         return Regroup(kept, version, offers, left, keeps_epoch=True)
     epoch = 1 + max((max(one.epoch, one.raised) for one in computing.values()), default=0)
-    return Regroup(epoch, version + 1, offers, left)
+    with_experts = [side for side in sides if side.role.has_experts]
+    lacks = not left and any(len(side.of(members)) < (side.former or side.size) for side in with_experts)
+    return Regroup(epoch, version + 1, offers, left, lacks_rank=lacks)
 
 
 def _kept_epoch(computing: Collection[RankReport], experts: tuple[int, ...]) -> int:

@@ -7,7 +7,7 @@ moves, they report what they hold, and all receive a map of those contents.
 No expert moves until every member computes by the ledger's map: slots named by an older map are in use until then.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serving.errors import PlacementError
@@ -23,6 +23,7 @@ from serving.group.core.rebalance import RebalancePlan, Rebalancer, RebalanceSet
 from serving.group.core.slot_ledger import SlotLedger
 from serving.values.expert_map import (
     ExpertMap,
+    GateRule,
     Held,
     MapSwitched,
     MoveLoaded,
@@ -52,6 +53,8 @@ class ExpertRules:
         min_gain: see `RebalanceSettings`.
         bytes_per_s: rate of moves.
         straggler: strongest measure against a slow rank.
+        masks: whether experts that were lost with a rank are masked until another has them, in place of being loaded
+            into reserves; tokens then differ.
     """
 
     policy: str = "time_sliced"
@@ -60,6 +63,7 @@ class ExpertRules:
     min_gain: float = 0.05
     bytes_per_s: float = 100.0 * 2**20
     straggler: StragglerMode = "off"
+    masks: bool = False
 
     @property
     def slice_s(self) -> float:
@@ -97,6 +101,8 @@ class GroupExperts:
         self._confirmed = False
         self._since = 0.0
         """Time of the last regrouping or start of moves."""
+        self.mask_refused = ""
+        """Why the last regrouping after a loss masked no experts although the rules ask for it; empty otherwise."""
 
     # ---- contents of slots -------------------------------------------------------------------------------------------
 
@@ -104,7 +110,9 @@ class GroupExperts:
         """Whether the contents of a serving rank's slots are known."""
         return pid in self._said or self._pid(rank) == pid
 
-    def regroup(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> ExpertMap:
+    def regroup(
+        self, members: Sequence[RankOffer], ranks: int, version: int, now: float, *, lacks_rank: bool = False
+    ) -> ExpertMap:
         """The map for changed members, which this shell considers in use from now on.
 
         It names no slot that is being loaded, and has no slots on ranks without experts. Moves must have been abandoned
@@ -114,6 +122,8 @@ class GroupExperts:
             members: the contents of serving ones are known.
             ranks: of the group, including missing ones.
             version: least version of the map.
+            lacks_rank: a rank with experts was lost and is not replaced yet: with `ExpertRules.masks`, experts of which
+                no member has a copy are masked, unless gates would have too few others.
         Raises: PlacementError if no member holds experts.
         """
         ledger = self.ledger
@@ -129,7 +139,14 @@ class GroupExperts:
         ranks = max(ranks, 1 + max(one.rank for one in members))
         self.pace.follow({one.rank: one.pid for one in members})
         speeds = [self.pace.speeds().get(rank, 1.0) for rank in range(ranks)]
-        found = regroup_map(contents, ranks, experts, version, self.load.totals(now) if self.load else (), speeds)
+        loads = self.load.totals(now) if self.load else ()
+        found = regroup_map(contents, ranks, experts, version, loads, speeds)
+        self.mask_refused = ""
+        if lacks_rank and self.rules.masks:
+            borrowed = self._borrowed_at(known)
+            masked = regroup_map(contents, ranks, experts, version, loads, speeds, borrowed, masks=True)
+            self.mask_refused = _too_few(masked, holders[0].gate, experts)
+            found = found if self.mask_refused else masked
         if ledger is None:
             self.ledger = ledger = SlotLedger(found, experts)
         ledger.regroup(found, newcomers)
@@ -161,7 +178,7 @@ class GroupExperts:
 
     def adopt(self, members: Sequence[RankOffer], ranks: int, version: int, now: float) -> list[MoveOrder]:
         """Effects that give a group that was taken over, and continues, a map known to this shell."""
-        return [SwitchMap(self.regroup(members, ranks, version, now))]
+        return [SwitchMap(self.regroup(members, ranks, version, now, lacks_rank=True))]
 
     def confirm(self, using: Mapping[int, int], now: float) -> str | None:
         """Record the map that each member uses. Call it periodically.
@@ -287,6 +304,14 @@ class GroupExperts:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
+    def _borrowed_at(self, ranks: Collection[int]) -> list[dict[int, int]]:
+        """[layer] experts in the reserves of these ranks, with the rank."""
+        ledger = self.ledger
+        if ledger is None:
+            return []
+        layers = map(ledger.borrowed, range(len(ledger.map.layers)))
+        return [{expert: at.rank for expert, at in one.items() if at.rank in ranks} for one in layers]
+
     def _pid(self, rank: int) -> int | None:
         known = self._members.get(rank)
         return known.pid if known is not None else None
@@ -311,7 +336,7 @@ class GroupExperts:
     def _follow_members(self, ledger: SlotLedger) -> None:
         """Forget former members; make the load window and the rebalancer once there is a ledger."""
         rules, members = self.rules, self._members.values()
-        self._groups = max((one.groups for one in members), default=1)
+        self._groups = max((one.gate.groups for one in members), default=1)
         self._switched.clear()
         if self.load is None:
             layers, experts = len(ledger.map.layers), len(ledger.map.layers[0].homes)
@@ -346,3 +371,11 @@ class GroupExperts:
                 outcome = UNDONE if effect.reason else DONE
                 self.journal.end(outcome, effect.reason, self.ledger.map.version, now)
         return found
+
+
+def _too_few(masked: ExpertMap, gate: GateRule, experts: int) -> str:
+    """Why gates cannot do without the masked experts of a map; empty if they can."""
+    for layer, one in enumerate(masked.layers):
+        if one.masked and not gate.may_mask(one.masked, experts):
+            return f"layer {layer} would keep {experts - len(one.masked)} of {experts} experts, too few to choose from"
+    return ""

@@ -86,6 +86,8 @@ def regroup_map(
     version: int,
     loads: Sequence[Sequence[float]] = (),
     speeds: Sequence[float] | None = None,
+    borrowed: Sequence[Mapping[int, int]] = (),
+    masks: bool = False,
 ) -> ExpertMap:
     """The map. The number of own slots may differ between ranks, and the number of ranks between calls.
 
@@ -96,7 +98,9 @@ def regroup_map(
         version: higher than that of any map before.
         loads: [layer][expert] tokens, for weights and for the choice of borrowers; equal by default.
         speeds: [rank], as `split` takes them.
-    Returns: a map in which every expert has a home, and whose slots count the reserves.
+        borrowed: [layer] experts whose weights are in a member's reserve already, with that rank; only with `masks`.
+        masks: mask experts that no member has in memory, in place of filling reserves.
+    Returns: a map in which every expert has a home or is masked, and whose slots count the reserves.
     Raises: PlacementError without members, or if their layers differ in number.
     """
     layers = {len(held) for held in contents.values()}
@@ -105,8 +109,14 @@ def regroup_map(
     slots = tuple(len(contents[rank][0]) + experts if rank in contents else 0 for rank in range(ranks))
     even = (1.0,) * experts
     rows = [loads[layer] if layer < len(loads) and any(loads[layer]) else even for layer in range(*layers)]
+    here = [borrowed[layer] if layer < len(borrowed) else {} for layer in range(len(rows))] if masks else None
     return ExpertMap(
-        version, slots, tuple(_layer(contents, layer, slots, row, speeds) for layer, row in enumerate(rows))
+        version,
+        slots,
+        tuple(
+            _layer(contents, layer, slots, row, speeds, None if here is None else here[layer])
+            for layer, row in enumerate(rows)
+        ),
     )
 
 
@@ -116,7 +126,9 @@ def _layer(
     slots: Sequence[int],
     loads: Sequence[float],
     speeds: Sequence[float] | None,
+    borrowed: Mapping[int, int] | None,
 ) -> LayerMap:
+    """Args: borrowed: experts that stay in a rank's reserve, others without a slot being masked; None = none is."""
     experts = len(loads)
     held: list[list[int | None]] = [
         [*contents[rank][layer], *[None] * experts] if rank in contents else [] for rank in range(len(slots))
@@ -125,7 +137,9 @@ def _layer(
     busy = {rank: sum(loads[one] / copies[one] for one in held[rank] if one is not None) for rank in sorted(contents)}
     homeless = sorted((one for one in range(experts) if not copies[one]), key=lambda one: (-loads[one], one))
     for expert in homeless:
-        rank = min(busy, key=busy.__getitem__)
+        if borrowed is not None and borrowed.get(expert) not in contents:
+            continue
+        rank = min(busy, key=busy.__getitem__) if borrowed is None else borrowed[expert]
         held[rank][slots[rank] - experts + expert] = expert
         busy[rank] += loads[expert] or 1e-9  # even experts without tokens are shared out
     return split(tuple(map(tuple, held)), loads, speeds)

@@ -91,7 +91,12 @@ class GroupMoves:
         if not await self._know(members):
             return None
         self._members = {one.name.rank: one for one in members}
-        return self.experts.regroup(due.members, ranks, due.version, self._clock())
+        found = self.experts.regroup(due.members, ranks, due.version, self._clock(), lacks_rank=due.lacks_rank)
+        if found.masked_count:
+            logger.warning("%d experts are masked until a rank has them: tokens may differ", found.masked_count)
+        elif self.experts.mask_refused:
+            logger.warning("no expert is masked, reserves are used: %s", self.experts.mask_refused)
+        return found
 
     def admit(self, order: RegroupOrder, members: Sequence[KnownRank]) -> None:
         """Follow members that have received an order of the present epoch."""

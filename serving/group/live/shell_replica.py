@@ -50,6 +50,7 @@ class ShellDeployment:
                 config.experts.min_gain,
                 config.experts.move_mib_per_s * MIB,
                 config.experts.straggler,
+                config.experts.on_loss == "mask",
             ),
         )
         self._living = asyncio.create_task(self._shell.live())

@@ -309,6 +309,8 @@ class InstanceEngine:
         """Book a finished step; its sequences may already be in the next one."""
         fed, following, before = 0, self._in_flight is not None, self._counters.step_tokens
         for sequence, step, outcome in answered(planned, result):
+            if result.masked:
+                sequence.note_masked(max(len(step.tokens), len(outcome.tokens)))
             fed += max(len(step.tokens), len(outcome.tokens))
             sequence.in_flight = following
             if sequence.phase is not SequencePhase.CLOSING:
@@ -442,7 +444,8 @@ class InstanceEngine:
             self._end_handoff(sequence, HandoffEnd.EXPIRED)
             return
         position, reason = len(sequence.output), FinishReason.DEADLINE
-        self._out.append(Tokens(sequence.sequence_id, position, finish_reason=reason))
+        masked = sequence.take_masked()
+        self._out.append(Tokens(sequence.sequence_id, position, finish_reason=reason, masked=masked))
         self._drop(sequence, HandoffEnd.EXPIRED)
 
     def _drop(self, sequence: LiveSequence, end: HandoffEnd) -> None:

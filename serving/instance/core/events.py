@@ -12,7 +12,7 @@ from serving.values.layer_split import FetchedRows
 from serving.values.news import Adopted, Leaving, Lost, Refused, Tokens, Value
 from serving.values.orders import Order, Release
 from serving.values.pool_outcome import FetchReport
-from serving.values.sequence import HandoffTicket
+from serving.values.sequence import NEVER_MASKED, HandoffTicket
 from serving.values.step_plan import StepPlan, StepResult
 
 # ---- events --------------------------------------------------------------------------------------------------------
@@ -117,6 +117,7 @@ class HandoffReady(Value, frozen=True, gc=False):
         hashes: prefix hashes of the full blocks, in order; empty without prefix reuse.
         computed_tokens: tokens whose KV the blocks hold: all but the latest.
         drafts: draft tokens after `first`; the ticket carries them to the decode instance.
+        masked_from: see `HandoffTicket.masked_from`.
     """
 
     first: Tokens
@@ -125,6 +126,7 @@ class HandoffReady(Value, frozen=True, gc=False):
     hashes: tuple[BlockHash, ...]
     computed_tokens: int
     drafts: tuple[int, ...] = ()
+    masked_from: int = NEVER_MASKED
 
     @property
     def sequence_id(self) -> SequenceId:

@@ -129,4 +129,5 @@ def hand_on_event(
         hashes=hashes,
         computed_tokens=sequence.num_computed,
         drafts=sequence.drafts,
+        masked_from=sequence.masked_from,
     )

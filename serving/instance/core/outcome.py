@@ -80,8 +80,9 @@ def tokens_event(
     if sequence.first_reported:
         reason = accepted.finish_reason
         return Tokens(
-            name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted
-        )
+            name, position, accepted.tokens, logprobs, finish_reason=reason, drafts=drafts, preempted=preempted,
+            masked=sequence.take_masked(),
+        )  # fmt: skip
     sequence.first_reported = True
     sequence.prompt_logprobs_wanted = None  # from now on a recomputation may use cached blocks
     return _first(sequence, position, accepted, logprobs, preempted, drafts)
@@ -108,6 +109,7 @@ def _first(
         drafts,
         sequence.waited_s,
         preempted,
+        sequence.take_masked(),
     )
 
 
@@ -134,4 +136,5 @@ def handoff_event(
         hashes=hashes,
         computed_tokens=computed,
         drafts=outcome.drafts,
+        masked_from=sequence.masked_from,
     )

@@ -74,7 +74,7 @@ class PoolOrders:
         """
         if not self._settings.pool:
             return
-        tokens = sequence.num_computed
+        tokens = sequence.reusable(sequence.num_computed)
         if not self._settings.store_decoded:
             tokens = min(tokens, len(sequence.spec.prompt))
         first = sequence.num_stored

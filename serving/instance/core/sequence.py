@@ -13,7 +13,7 @@ from typing import overload
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId, SequenceId
 from serving.instance.core.speculation import Acceptance
-from serving.values.sequence import HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
+from serving.values.sequence import NEVER_MASKED, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.values.step_plan import SampleOrder
 
 # The tokens of one sequence, prompt and output, without a copy of the prompt.
@@ -208,6 +208,8 @@ class LiveSequence:
         "holder",
         "in_flight",
         "leaving",
+        "masked_from",
+        "masked_tokens",
         "num_computed",
         "num_published",
         "num_slid",
@@ -255,6 +257,8 @@ class LiveSequence:
         self.blocks: list[BlockId] = []
         self.num_computed = 0
         """Leading tokens whose KV is in `blocks`."""
+        self.masked_from = NEVER_MASKED if ticket is None else ticket.masked_from  # first position with inexact KV
+        self.masked_tokens = 0  # computed while experts were masked, since the last report
         self.hashes: list[BlockHash] = list(spec.prompt_hashes)
         """Prefix hashes of the leading full blocks, as far as they were needed."""
         self.num_published = 0
@@ -282,10 +286,8 @@ class LiveSequence:
         """Acceptance of this sequence's draft tokens; None before the first."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
-        self.waited_s: float | None = None
-        """Engine time from its arrival to its first admission as a prompt."""
-        self.preempted = 0
-        """Preemptions since the last report."""
+        self.waited_s: float | None = None  # from its arrival to its first admission as a prompt
+        self.preempted = 0  # times since the last report
         # The prefill instance has already reported an adopted sequence's first token and the facts reported with it.
         self.first_reported = ticket is not None
         self.prompt_logprobs_wanted = None if ticket is not None else sampling.prompt_logprobs
@@ -330,6 +332,20 @@ class LiveSequence:
         """Append prefix hashes of the next blocks, computed by another party. Effects: extends `hashes`."""
         self.hashes.extend(hashes)
 
+    def note_masked(self, fed: int) -> None:
+        """Record that a step without some experts has fed this many tokens, which `num_computed` does not include."""
+        self.masked_from = min(self.masked_from, self.num_computed)
+        self.masked_tokens += fed
+
+    def reusable(self, tokens: int) -> int:
+        """How many of these leading tokens have KV that other sequences may use."""
+        return min(tokens, self.masked_from)
+
+    def take_masked(self) -> int:
+        """Tokens computed while experts were masked, since the last call."""
+        masked, self.masked_tokens = self.masked_tokens, 0
+        return masked
+
     def take_preempted(self) -> int:
         """Number of preemptions since the last call."""
         preempted, self.preempted = self.preempted, 0
@@ -341,6 +357,7 @@ class LiveSequence:
         Effects: counts the preemption; the caller has released the blocks.
         """
         self.num_computed = 0
+        self.masked_from = NEVER_MASKED
         self.num_published = 0
         self.num_slid = 0
         self.preempted += 1

@@ -83,6 +83,7 @@ class SequenceBlocks:
         sequence.blocks, holder.blocks = holder.blocks, sequence.blocks
         sequence.hashes = holder.hashes
         sequence.num_computed = holder.num_computed
+        sequence.masked_from = holder.masked_from
         sequence.num_published = holder.num_published
         sequence.num_stored = holder.num_stored
         sequence.num_slid = holder.num_slid
@@ -136,7 +137,7 @@ class SequenceBlocks:
         """Number of leading rows that other sequences may match once published."""
         if not self.prefix_reuse:
             return 0
-        full = sequence.num_computed // self.block_tokens
+        full = sequence.reusable(sequence.num_computed) // self.block_tokens
         if full > sequence.num_published and not self.cache_decoded:
             full = min(full, len(sequence.spec.prompt) // self.block_tokens)
         return full
@@ -178,10 +179,10 @@ class SequenceBlocks:
             raise LedgerError(f"{sequence.sequence_id}: {sequence.num_computed} computed tokens do not fit its blocks")
 
     def full_hashes(self, sequence: LiveSequence) -> tuple[BlockHash, ...]:
-        """Hashes of all full computed blocks, for a handoff; empty if prefix reuse is off."""
+        """Hashes of all full computed blocks that may be reused, for a handoff; empty if prefix reuse is off."""
         if not self.prefix_reuse:
             return ()
-        full = sequence.num_computed // self.block_tokens
+        full = sequence.reusable(sequence.num_computed) // self.block_tokens
         self._hash(sequence, full)
         return tuple(sequence.hashes[:full])
 

@@ -7,6 +7,8 @@ same plan; the caller of `execute` only observes a longer step.
 
 from functools import cached_property
 
+from msgspec.structs import replace
+
 from serving.instance.core.micro_batches import MicroBatches
 from serving.instance.executors.native_batch import NativeBatch
 from serving.instance.executors.native_executor import NativeExecutor
@@ -46,7 +48,8 @@ class NativeGroupExecutor(NativeExecutor):
         self.group.use_micro_batches(count)
         result = super()._run(plan, prepared)
         self._micro_batches.on_step(rows, sequences, count, result.elapsed_s)
-        return result
+        masked = self.group.take_masked(rows)
+        return replace(result, masked=masked) if masked else result
 
     def serve(self, timeout_s: float) -> None:
         """Serve rows of peers while this rank has no step, as `GroupExecutor.serve`."""

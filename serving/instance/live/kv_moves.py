@@ -86,7 +86,7 @@ class KvMoves:
             self._deliver([refusal(event.sequence_id, error)])
             return
         checksums = Leg(CHECKSUMS, self._clock.now() - begun)
-        prefilled = Prefilled(event.first, replace(ticket, drafts=event.drafts))
+        prefilled = Prefilled(event.first, replace(ticket, drafts=event.drafts, masked_from=event.masked_from))
         self._deliver([VisitTimes(event.sequence_id, (checksums,)), prefilled] if self._tell_times else [prefilled])
 
     def _pull(self, order: PullOrder) -> None:

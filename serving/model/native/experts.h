@@ -133,8 +133,9 @@ class Feed {
 
     void choose(int row, int thread) {
         const int64_t at = static_cast<int64_t>(row) * m_.top_k;
-        route(m_, b_.gate_bias, w_.gate_logits + row * round_up(m_.experts, kPanel), w_.threads[thread].gate_space,
-              w_.chosen + at, w_.chosen_weight + at);
+        const uint8_t* masked = e_.group ? masked_experts(*e_.group, &b_) : nullptr;
+        route(m_, b_.gate_bias, masked, w_.gate_logits + row * round_up(m_.experts, kPanel),
+              w_.threads[thread].gate_space, w_.chosen + at, w_.chosen_weight + at);
     }
 
     // Lists the rows of each expert, in order of rows, and cuts them into jobs of at most kFeedRows.

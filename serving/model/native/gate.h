@@ -68,15 +68,33 @@ inline void keep_best_groups(const cm_model& m, const GateSpace& space) {
     }
 }
 
+// Closes masked experts. If the kept groups have too few others, which happens only with scores that are NaN, any others
+// are opened: a masked expert is never chosen.
+inline void close_masked(const cm_model& m, const uint8_t* masked, const GateSpace& space) {
+    int left = 0;
+    for (int e = 0; e < m.experts; ++e) {
+        if (masked[e]) space.open[e] = 0;
+        left += space.open[e];
+    }
+    for (int e = 0; e < m.experts && left < m.top_k; ++e) {
+        if (masked[e] || space.open[e]) continue;
+        space.open[e] = 1;
+        ++left;
+    }
+}
+
+// masked: [experts], or null: which ones no rank holds; at least top_k others are left. They count like experts with the
+// bias -INFINITY: in the choice of groups too, but not in the softmax of scores.
 // logits [experts], overwritten -> chosen, weight [top_k].
-inline void route(const cm_model& m, const float* bias, float* logits, const GateSpace& space, int32_t* chosen,
-                  float* weight) {
+inline void route(const cm_model& m, const float* bias, const uint8_t* masked, float* logits, const GateSpace& space,
+                  int32_t* chosen, float* weight) {
     scores_of(m, logits);
     for (int e = 0; e < m.experts; ++e) {
-        space.choice[e] = bias ? logits[e] + bias[e] : logits[e];
+        space.choice[e] = masked && masked[e] ? -INFINITY : bias ? logits[e] + bias[e] : logits[e];
         space.open[e] = 1;
     }
     if (m.expert_groups > 1) keep_best_groups(m, space);
+    if (masked) close_masked(m, masked, space);
     float sum = 0;
     for (int k = 0; k < m.top_k; ++k) {
         chosen[k] = best_open(space.choice, space.open, m.experts);

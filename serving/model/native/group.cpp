@@ -12,10 +12,31 @@ constexpr std::chrono::seconds kShellPatience{30};
 
 size_t map_entries(int layers, int experts) { return static_cast<size_t>(layers) * CM_MAP_POSITIONS * experts; }
 
-ub::RankSet ranks_of(const std::vector<uint32_t>& homes) {
-    ub::RankSet found = 0;
-    for (const uint32_t home : homes) found |= ub::just(home >> 16);
+ExpertMap map_of(uint64_t version, uint64_t epoch, const uint32_t* homes, int layers, int experts) {
+    ExpertMap found{version, epoch, {homes, homes + map_entries(layers, experts)}, 0, 0, {}};
+    const size_t row = static_cast<size_t>(experts), layer = CM_MAP_POSITIONS * row;
+    for (size_t i = 0; i < found.homes.size(); ++i) {
+        if (homes[i] != CM_MAP_MASKED) {
+            found.ranks |= ub::just(homes[i] >> 16);
+        } else if (i % layer < row) {  // the same at all positions
+            found.closed.resize(static_cast<size_t>(layers) * row);
+            found.closed[i / layer * row + i % row] = 1;
+            ++found.masked;
+        }
+    }
     return found;
+}
+
+// Whether an expert of a layer is masked at all positions or at none, and enough others are left.
+bool can_choose(const uint32_t* layer, int experts, uint32_t top_k) {
+    uint32_t left = 0;
+    for (int expert = 0; expert < experts; ++expert) {
+        const bool masked = layer[expert] == CM_MAP_MASKED;
+        left += !masked;
+        for (int position = 1; position < CM_MAP_POSITIONS; ++position)
+            if ((layer[position * experts + expert] == CM_MAP_MASKED) != masked) return false;
+    }
+    return left >= top_k;
 }
 
 // Written by one thread, and read concurrently by others.
@@ -30,7 +51,12 @@ int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int
                   const uint32_t* homes) {
     if (version == 0)
         return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
+    for (int layer = 0; layer < layers; ++layer)
+        if (!can_choose(homes + map_entries(layer, experts), experts, shape.top_k))
+            return fail(CM_BAD_ARGUMENT, "layer %d: masked experts differ by position, or leave fewer than %u", layer,
+                        shape.top_k);
     for (size_t i = 0; i < map_entries(layers, experts); ++i) {
+        if (homes[i] == CM_MAP_MASKED) continue;
         const uint32_t rank = homes[i] >> 16, slot = homes[i] & 0xffff;
         const bool own = rank == static_cast<uint32_t>(place.rank);
         if (rank >= shape.ranks ||
@@ -46,12 +72,11 @@ Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, s
       model_(model),
       deadline_(place.deadline_ns),
       exchange_(static_cast<uint32_t>(place.rank), windows, watch_, ub::Patience{}),
-      used_{place.map_version, 0, {place.map, place.map + map_entries(place.layers, model.experts)}, 0},
+      used_(map_of(place.map_version, 0, place.map, place.layers, model.experts)),
       used_version_(place.map_version),
       epoch_(exchange_.epoch()),
       counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
       slot_rows_(static_cast<size_t>(place.slots)) {
-    used_.ranks = ranks_of(used_.homes);
     for (int layer = 0, next = 0; layer < model.layers; ++layer) {
         layer_of_block_.push_back(next);
         next += model.blocks[layer].gate.out_features ? 1 : 0;
@@ -210,8 +235,7 @@ int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) 
         return fail(CM_BAD_ARGUMENT, "expert map %llu is not newer than what is here",
                     static_cast<unsigned long long>(version));
     while (!pending_.empty() && pending_.back().epoch >= epoch) pending_.pop_back();  // it would never be used
-    pending_.push_back({version, epoch, {homes, homes + map_entries(place_.layers, model_.experts)}, 0});
-    pending_.back().ranks = ranks_of(pending_.back().homes);
+    pending_.push_back(map_of(version, epoch, homes, place_.layers, model_.experts));
     new_map_.store(true);
     ub::ring(exchange_.window(exchange_.self()).bell());
     return CM_OK;
@@ -221,6 +245,13 @@ uint64_t Group::map_version() {
     std::lock_guard<std::mutex> guard(lock_);
     return std::min(used_version_.load(), exchange_.oldest_map());
 }
+
+const uint8_t* Group::masked(const cm_block* block) const {
+    if (used_.closed.empty()) return nullptr;
+    return used_.closed.data() + static_cast<size_t>(layer_of(block)) * static_cast<size_t>(model_.experts);
+}
+
+void Group::complete_step() { masked_ = std::max(masked_, used_.masked); }
 
 void Group::counts(uint64_t* to) const {
     for (size_t i = 0; i < counts_.size(); ++i) to[i] = counts_[i].load(std::memory_order_relaxed);

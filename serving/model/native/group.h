@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "hardware/ub/native/dispatch.h"
@@ -26,6 +27,8 @@ struct ExpertMap {
     uint64_t epoch = 0;  // earliest epoch of use
     std::vector<uint32_t> homes;  // [layers][CM_MAP_POSITIONS][experts]
     ub::RankSet ranks = 0;  // ranks that hold them
+    int masked = 0;         // experts of all layers that no rank holds
+    std::vector<uint8_t> closed;  // [layers][experts] 1 = masked; empty if none is
 };
 
 // A replacement process for a rank.
@@ -41,7 +44,8 @@ struct SourceChange {
     std::optional<ub::Window> window;  // none: it has left
 };
 
-// 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert. homes: [layers][CM_MAP_POSITIONS][experts].
+// 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert, or leaves too few experts of a layer to choose from.
+// homes: [layers][CM_MAP_POSITIONS][experts].
 int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
                   const uint32_t* homes);
 
@@ -91,6 +95,11 @@ class Group {
     // Of the oldest map that a member uses.
     uint64_t map_version();
     uint64_t epoch() const { return epoch_.load(); }
+    // Of a layer under the map of the present step, or the last one; null if it masks no expert.
+    const uint8_t* masked(const cm_block* block) const;
+    void complete_step();  // it was not interrupted: what an earlier attempt has written is overwritten
+    // Most experts, over all layers, that the maps of the completed steps since the last call masked.
+    int take_masked() { return std::exchange(masked_, 0); }
     void counts(uint64_t* to) const;
     // See cm_group_usage.
     int64_t usage(uint64_t* per_peer) const;
@@ -136,6 +145,7 @@ class Group {
     std::atomic<bool> wanted_{false};
     std::atomic<bool> new_map_{false};  // one that is not used yet
     ExpertMap used_;
+    int masked_ = 0;  // see take_masked
     std::atomic<uint64_t> used_version_;
     std::atomic<uint64_t> epoch_;
     std::mutex lock_;  // of what the next epoch or step takes up

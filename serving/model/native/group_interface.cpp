@@ -78,7 +78,10 @@ int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answe
             engine.team.open();
             const int32_t result = engine.kernels.step(engine, batch, answer);
             const bool done = !group.failed();
-            if (!done) group.end_rounds();
+            if (done)
+                group.complete_step();
+            else
+                group.end_rounds();
             group.count_time(begun);
             if (done) serve_slower_peers(engine, begun);
             engine.team.close();
@@ -216,6 +219,8 @@ int32_t cm_group_settled(cm_engine* engine) { return engine->group == nullptr ||
 uint64_t cm_group_epoch(cm_engine* engine) { return engine->group->epoch(); }
 
 uint64_t cm_group_map_version(cm_engine* engine) { return engine->group->map_version(); }
+
+int32_t cm_group_masked(cm_engine* engine) { return engine->group->take_masked(); }
 
 void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->counts(counts); }
 

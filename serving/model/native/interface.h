@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 20  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 21  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -294,6 +294,8 @@ int32_t cm_group_drop(cm_engine* engine, int32_t rank);
 int32_t cm_group_settled(cm_engine* engine);  // 1: all windows that were given are in use. Any thread
 uint64_t cm_group_map_version(cm_engine* engine);  // of the oldest that a member uses. Any thread
 uint64_t cm_group_epoch(cm_engine* engine);
+// Most experts, over all layers, that no rank held in a step since the last call. On the thread of steps.
+int32_t cm_group_masked(cm_engine* engine);
 void cm_group_counts(cm_engine* engine, uint64_t* counts);  // [layers][experts] rows of this rank sent so far
 // per_peer: [3][ranks] bytes of rows sent to each peer, bytes of results from it, ns waited for it as the last one.
 // Returns ns of all steps so far, including waits. Any thread.

@@ -160,6 +160,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_group_drop": (_Int, [_Address, _Int]),
         "cm_group_settled": (_Int, [_Address]),
         "cm_group_epoch": (ctypes.c_uint64, [_Address]),
+        "cm_group_masked": (ctypes.c_int32, [_Address]),
         "cm_group_map_version": (ctypes.c_uint64, [_Address]),
         "cm_group_counts": (None, [_Address, _Address]),
         "cm_group_usage": (ctypes.c_int64, [_Address, _Address]),

@@ -90,7 +90,7 @@ class GroupPlace:
         slots: this rank's slots.
         expert_map: `[layers, 16, experts] uint32`: rank << 16 | slot, for layers with routed experts, the draft
             layer's last; the row at position p of a step uses entry p mod 16, which spreads an expert's rows over its
-            replicas.
+            replicas. `MAP_MASKED` at all positions: no rank holds the expert, and gates choose others.
         map_version: version of the map.
         cores: cores of this host, shared by its ranks.
         deadline_s: timeout of each wait for a peer [s].
@@ -116,6 +116,8 @@ class RankGroup:
     def __init__(self, engine: EngineHandle, experts: int) -> None:
         self._engine, self._functions, self._experts = engine, engine.functions, experts
         self._joined: GroupPlace | None = None
+        self.masked_rows = 0
+        """Rows of steps in which experts were masked. Any thread may read it."""
         self._windows: dict[int, list[memoryview]] = {}
         """By rank: windows that were set after `join`; more than one until the engine uses the latest."""
 
@@ -217,6 +219,19 @@ class RankGroup:
     def epoch(self) -> int:
         """Epoch of this rank's computation."""
         return int(self._functions.cm_group_epoch(self._engine.address))
+
+    def take_masked(self, rows: int) -> int:
+        """Most experts of all layers that no rank held in the calls of a step, so that gates chose others.
+
+        Call it after each step, on its thread.
+
+        Args:
+            rows: of the step.
+        Effects: if experts were masked, adds the rows to `masked_rows`.
+        """
+        masked = int(self._functions.cm_group_masked(self._engine.address))
+        self.masked_rows += rows if masked else 0
+        return masked
 
     @property
     def map_version(self) -> int:

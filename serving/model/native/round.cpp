@@ -21,6 +21,7 @@ constexpr int kIdleGatherPasses = 1;
 bool has_failed(const Group& group) { return group.failed(); }
 int micro_batches(const Group& group) { return group.micro_batches(); }
 void cut_into(Group& group, int count) { group.cut_into(count); }
+const uint8_t* masked_experts(const Group& group, const cm_block* block) { return group.masked(block); }
 
 Round::Round(Group& group, int half, int first) : group_(group), half_(static_cast<uint32_t>(half)), first_(first) {}
 

@@ -40,6 +40,9 @@ int micro_batches(const Group& group);
 // Those of the coming layers.
 void cut_into(Group& group, int count);
 
+// [experts] of a layer: 1 = no rank holds it; null if there is none in the step's map.
+const uint8_t* masked_experts(const Group& group, const cm_block* block);
+
 // Those that wait return false if that failed.
 class Round {
   public:

@@ -31,6 +31,7 @@ from serving.model.slots.expert_record import (
     write_record,
 )
 from serving.model.slots.slot_region import SlotLayout, SlotRegion, SlotsOffer
+from serving.values.expert_map import GateRule
 
 Contents = Sequence[Sequence[int | None]]
 """Experts of a rank's slots, [expert layer][slot]; None = empty."""
@@ -67,13 +68,13 @@ class RoutedExperts:
     """Routed experts of a model, wherever they are read from.
 
     Args:
-        experts: of a layer. groups: expert groups of the router.
+        experts: of a layer. gate: how gates choose among them.
         layer_names: of the layers with experts, as the model numbers them.
     """
 
     source: ExpertSource
     experts: int
-    groups: int
+    gate: GateRule
     layer_names: tuple[str, ...]
 
 

@@ -144,7 +144,7 @@ def routed_experts(model: Model, folder: Path, forms: Callable[[], ProductForms]
     if shape is None:
         raise ConfigError(f"a model of {model.config.model_type} has no routed experts to share: set ep to 1")
     names = names_of_layers(model.config, list(expert_layers(model)))
-    return RoutedExperts(expert_source(model, folder, forms), shape.experts, shape.gate.groups, names)
+    return RoutedExperts(expert_source(model, folder, forms), shape.experts, shape.rule, names)
 
 
 def expert_layers(model: Model) -> dict[int, ExpertLayer]:

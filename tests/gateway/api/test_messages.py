@@ -1,6 +1,7 @@
 """Anthropic's Messages API: translation, event order, counts, errors. Anthropic's types check every shape."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -57,6 +58,13 @@ def test_a_whole_answer(harness: Harness) -> None:
     assert usage.cache_read_input_tokens == 3
     assert usage.input_tokens + 3 == count(harness)
     assert usage.output_tokens == len(harness.say("Once upon a time").tokens)
+    assert "masked_tokens" not in reply.json()["usage"]
+
+
+def test_tokens_without_some_experts_are_told(harness: Harness) -> None:
+    harness.script_of = lambda _: replace(harness.say("Once upon a time"), masked=4)
+    assert ask(harness).json()["usage"]["masked_tokens"] == 4
+    assert stream(ask(harness, stream=True))[-2]["usage"]["masked_tokens"] == 4
 
 
 def test_a_stream_has_anthropics_order(harness: Harness) -> None:

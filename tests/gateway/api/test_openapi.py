@@ -185,7 +185,7 @@ FULL = {
 
 
 def test_answers_with_everything_in_them(whole: Harness, document: dict[str, Any]) -> None:
-    whole.script_of = lambda _: whole.say("Once 🙂", pool=PoolUse(4, 2, "error"), resumptions=1)
+    whole.script_of = lambda _: whole.say("Once 🙂", pool=PoolUse(4, 2, "error"), resumptions=1, masked=1)
     conforms(document, "Completion", complete(whole.app, echo=True, **FULL).json())
     conforms(document, "ChatCompletion", chat(whole.app, **{**FULL, "logprobs": True, "top_logprobs": 2}).json())
     conforms(document, "ChatCompletion", chat(whole.app, stop=["up"]).json())

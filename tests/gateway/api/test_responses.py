@@ -1,5 +1,6 @@
 """OpenAI's Responses API: translation, bad input, and requests exactly as agents send them."""
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -34,6 +35,14 @@ def test_a_whole_response(harness: Harness) -> None:
     assert usage.input_tokens_details.cached_tokens == 3
     assert usage.output_tokens == len(harness.say("Once upon a time").tokens)
     assert "<|user|>system: Be brief.<|user|>user: hi<|assistant|>" in harness.prompt()
+
+
+@pytest.mark.parametrize("masked", [0, 4])
+def test_tokens_without_some_experts_are_told(harness: Harness, masked: int) -> None:
+    harness.script_of = lambda _: replace(harness.say("Once upon a time"), masked=masked)
+    last = named_events(ask(harness, stream=True).text)[-1]
+    for response in (ask(harness).json(), last["response"]):
+        assert response["usage"].get("masked_tokens", 0) == masked
 
 
 def test_an_output_that_is_cut_is_incomplete(harness: Harness) -> None:

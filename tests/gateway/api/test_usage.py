@@ -72,14 +72,19 @@ def test_counts_reach_the_metrics(fresh: Harness) -> None:
     assert 'namespace_prompt_tokens_cached_total{engine="0",model_name="tiny",namespace="default"} 8.0' in text
 
 
-@pytest.mark.parametrize(("resumptions", "told"), [(0, {}), (2, {"resumptions": 4})])
-def test_choices_that_went_on_elsewhere_are_told(harness: Harness, resumptions: int, told: dict[str, int]) -> None:
-    harness.script_of = lambda _: replace(harness.say("Once upon"), resumptions=resumptions)
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [({}, {}), ({"resumptions": 2}, {"resumptions": 4}), ({"masked": 3}, {"masked_tokens": 6})],
+)
+def test_choices_that_went_on_elsewhere_or_without_experts_are_told(
+    harness: Harness, facts: dict[str, Any], told: dict[str, int]
+) -> None:
+    harness.script_of = lambda _: replace(harness.say("Once upon"), **facts)
     whole = complete(harness.app, prompt="The dog", n=2).json()["usage"]
     how = {"stream": True, "stream_options": {"include_usage": True}}
     stream = events(complete(harness.app, prompt="The dog", n=2, **how).text)
     for usage in (whole, stream[-2]["usage"]):
-        assert {key: value for key, value in usage.items() if key == "resumptions"} == told
+        assert {key: value for key, value in usage.items() if key in ("resumptions", "masked_tokens")} == told
 
 
 def test_requests_are_on_the_page_and_unknown_paths_share_one_series(fresh: Harness) -> None:

@@ -118,6 +118,19 @@ def test_a_request_that_meets_one_leaving_instance_after_the_other_is_not_taken_
     assert [update.resumptions for update in bench.updates[number]] == [0]
 
 
+def test_tokens_without_some_experts_are_added_up_over_instances() -> None:
+    bench = GatewayBench("aggregated")
+    first = bench.up("aggregated")
+    number = bench.submit(job())
+    (add,) = bench.sent[first]
+    assert isinstance(add, Add)
+    bench.say(first, Tokens(add.spec.sequence_id, 0, (7,), cached_tokens=0, masked=5))
+    second = bench.up("aggregated", 1)
+    bench.tell(e.InstanceDown(first, still_since=0.0))
+    bench.say(second, replace(ended(bench.sent[second][-1], 1, 8), masked=1))
+    assert [update.masked for update in bench.updates[number]] == [5, 6]
+
+
 @pytest.mark.parametrize(("tokens", "pool"), [(20 * 16 - 5, "prefill"), (20 * 16 - 4, "decode")])
 def test_a_stream_that_outgrew_the_prefill_instances_goes_on_at_a_decode_instance(tokens: int, pool: str) -> None:
     """The prefill instance refused it as too long: an error about the prompt length in mid-stream."""

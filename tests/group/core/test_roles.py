@@ -1,5 +1,6 @@
 """Groups of attention ranks and expert ranks: each side is made whole by itself, experts stay on expert ranks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -22,6 +23,7 @@ from serving.group.core.group_sides import (
 from serving.group.core.rank_life import check_offers
 from serving.values.expert_map import (
     FetchExpert,
+    GateRule,
     LoadExpert,
     MapSwitched,
     MoveFetched,
@@ -65,6 +67,11 @@ def epoch_of(orders: list[GroupOrder]) -> int:
     return order.epoch
 
 
+def lacks_rank(orders: list[GroupOrder]) -> bool:
+    (order,) = [one for one in orders if isinstance(one, Regroup)]
+    return order.lacks_rank
+
+
 def members(orders: list[GroupOrder]) -> list[int]:
     (order,) = [one for one in orders if isinstance(one, Regroup)]
     return [one.rank for one in order.members]
@@ -86,11 +93,13 @@ def test_a_lost_rank_of_either_side_is_replaced_under_its_number(lost: int) -> N
     orders = mended(serving(*MEMBERS) | {lost: RankSnapshot(dead=True)})
     assert orders[0] == Kill(lost, "has ended")
     assert members(orders) == others
+    assert lacks_rank(orders) == (lost == 4)
     epoch = 1 if lost == 1 else 2
     assert epoch_of(orders) == epoch, "without one of the attention ranks the others go on as they are"
     assert mended(serving(*others, epoch=epoch)) == [Make(lost)]
     back = mended(serving(*others, epoch=epoch) | offered(lost))
     assert members(back) == list(MEMBERS)
+    assert not lacks_rank(back)
     assert epoch_of(back) == (1 if lost == 1 else 3)
 
 
@@ -245,6 +254,64 @@ def test_a_lost_expert_rank_leaves_all_experts_with_the_other_one() -> None:
         opening_map(COUNT, 6, 0, LAYERS, holders=())
     with pytest.raises(PlacementError, match="expert_ranks = 2, but a layer of this model has 1 experts"):
         opening_map(1, 6, 0, LAYERS, holders=(4, 5))
+
+
+def masking(redundant: int, top_k: int) -> GroupExperts:
+    """A group whose rules mask lost experts. Args: top_k: of its gates."""
+    core = GroupExperts(ExpertRules(masks=True))
+    core.regroup(gated(MEMBERS, redundant, top_k), 6, 1, 0.0)
+    return core
+
+
+def gated(ranks: Sequence[int], redundant: int = 0, top_k: int = 2) -> list[RankOffer]:
+    return [msgspec.structs.replace(one, gate=GateRule(top_k)) for one in offers(*ranks, redundant=redundant)]
+
+
+def test_lost_experts_without_a_copy_are_masked_until_the_rank_is_replaced() -> None:
+    core = masking(redundant=1, top_k=2)
+    lost = core.regroup(gated((0, 1, 5), 1), 6, 2, 1.0, lacks_rank=True)
+    lost.check()
+    assert (lost.masked_count, core.mask_refused) == (LAYERS * 3, ""), "of eight experts rank 5 has five"
+    assert {home.at.rank for layer in lost.layers for homes in layer.homes for home in homes} == {5}
+    again = core.regroup(gated((1, 5), 1), 6, 3, 2.0, lacks_rank=True)
+    assert again.layers == lost.layers
+    returned = [msgspec.structs.replace(one, pid=70) if one.rank == 4 else one for one in gated(MEMBERS, 1)]
+    assert core.regroup(returned, 6, 4, 3.0).masked_count == 0
+
+
+def test_experts_in_a_reserve_are_not_masked_by_a_later_loss() -> None:
+    """Rank 4 drains: its experts go into rank 5's reserve, where they stay while its replacement is missing."""
+    core = masking(redundant=0, top_k=2)
+    drained = core.regroup(gated((0, 1, 5)), 6, 2, 1.0)
+    assert drained.masked_count == 0
+    assert core.regroup(gated((0, 5)), 6, 3, 2.0, lacks_rank=True).layers == drained.layers
+    other = [msgspec.structs.replace(one, pid=70) for one in gated((0, 5))]
+    assert core.regroup(other, 6, 4, 3.0, lacks_rank=True).masked_count == LAYERS * 4, "a new process has no reserve"
+
+
+@pytest.mark.parametrize(("top_k", "masked"), [(4, LAYERS * 4), (5, 0), (0, 0)])
+def test_a_mask_that_leaves_too_few_experts_is_refused(top_k: int, masked: int) -> None:
+    core = masking(redundant=0, top_k=top_k)
+    found = core.regroup(gated((0, 5), 0, top_k), 6, 2, 1.0, lacks_rank=True)
+    assert found.masked_count == masked
+    assert core.mask_refused == ("" if masked else "layer 0 would keep 4 of 8 experts, too few to choose from")
+    assert core.regroup(gated(MEMBERS, 0, top_k), 6, 3, 2.0).masked_count == 0
+    assert core.mask_refused == ""
+
+
+@pytest.mark.parametrize(
+    ("gate", "masked", "allowed"),
+    [
+        (GateRule(2, groups=4, kept=2), {0, 1, 2}, True),  # group 0 is never chosen, of group 1 one expert is left
+        (GateRule(2, groups=4, kept=2, best=2), {0, 1, 2}, True),
+        (GateRule(3, groups=4, kept=2), {0, 1, 2, 4}, False),  # groups 1 and 2 have one expert each
+        (GateRule(4, groups=4, kept=2, best=2), {0, 2, 4}, False),  # only group 3 has two
+        (GateRule(2, groups=4, kept=1), {0}, False),  # if its other one is the best of all
+        (GateRule(2, groups=4, kept=1, best=2), {0}, True),
+    ],
+)
+def test_groups_of_a_gate_need_enough_experts(gate: GateRule, masked: set[int], allowed: bool) -> None:
+    assert gate.may_mask(masked, COUNT) is allowed
 
 
 def test_ranks_refuse_a_group_that_lacks_a_role() -> None:

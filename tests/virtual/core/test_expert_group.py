@@ -97,6 +97,8 @@ def test_experts_that_lay_nowhere_else_are_loaded_and_that_takes_longer() -> Non
     assert "16 experts borrowed" in first(single, "lost").reason
     assert first(single, "lost").reason.endswith("54.8 s")
     assert first(double, "lost").reason.endswith("12.8 s")
+    masked = played(skewed({"policy": "none", "redundant": 0, "on_loss": "mask"}), fault)
+    assert first(masked, "lost").reason.endswith("lost, 0 experts borrowed, 16 masked; pause 12.9 s")
 
 
 def test_expert_dies_are_ranks_of_their_own() -> None:

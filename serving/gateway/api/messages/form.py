@@ -16,7 +16,7 @@ from serving.gateway.api.choice import Visible
 from serving.gateway.api.forms.form import Answering, Collected, WireForm
 from serving.gateway.api.http.errors import ErrorReply, anthropic_error
 from serving.gateway.api.tools.reader import CallPart, Part, ReasoningPart
-from serving.gateway.api.usage import cache_use
+from serving.gateway.api.usage import cache_use, masked_use
 
 _encode = msgspec.json.Encoder().encode
 
@@ -207,6 +207,7 @@ def _usage(answering: Answering) -> dict[str, int]:
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": sum(choice.completion_tokens for choice in answering.choices),
+        **masked_use(answering.choices),
     }
 
 

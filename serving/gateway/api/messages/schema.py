@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from serving.gateway.api.answers import Answer, Count
+from serving.gateway.api.answers import MASKED_TOKENS, Answer, Count
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
 from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, Probability, Seed, Texts, WireModel
 
@@ -147,6 +147,7 @@ class MessagesUsage(Answer):
     cache_creation_input_tokens: Count
     cache_read_input_tokens: Count
     output_tokens: Count
+    masked_tokens: Count = Field(default=0, description=MASKED_TOKENS)
 
 
 class MessageStop(Answer):

@@ -12,7 +12,7 @@ from serving.gateway.api.forms.form import MANY_LOGPROBS, Answering, WireForm
 from serving.gateway.api.http.errors import ErrorReply
 from serving.gateway.api.responses.output_items import CALLED_WITH, OutputItem, OutputItems, text_logprobs
 from serving.gateway.api.responses.tools import FlatNames
-from serving.gateway.api.usage import cache_use
+from serving.gateway.api.usage import cache_use, masked_use
 
 # The response object of the Responses API: the request's parameters, and its output.
 
@@ -101,6 +101,7 @@ def _usage(answering: Answering) -> Json:
         "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": sum(choice.reasoning_tokens for choice in answering.choices)},
         "total_tokens": prompt + completion,
+        **masked_use(answering.choices),
     }
 
 

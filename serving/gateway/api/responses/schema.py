@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from serving.gateway.api.answers import Answer, Count, TokenLogprob
+from serving.gateway.api.answers import MASKED_TOKENS, Answer, Count, TokenLogprob
 from serving.gateway.api.foreign_fields import REFUSED, Foreign
 from serving.gateway.api.schema import CacheSalt, ChatCompletionRequest, Priority, SamplingFields, Texts, WireModel
 
@@ -185,6 +185,7 @@ class ResponsesUsage(Answer):
     output_tokens: Count
     output_tokens_details: OutputTokensDetails
     total_tokens: Count
+    masked_tokens: Count = Field(default=0, description=MASKED_TOKENS)
 
 
 class ResponsesError(Answer):
