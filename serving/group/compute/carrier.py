@@ -21,7 +21,9 @@ import msgspec
 from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
 from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import ProofError, ServingError
+from serving.group.compute.far_slots import READER, FarSlots, OwnSlots, send_record
 from serving.model.native.rank_group import address_of, format_window, group_library, window_bytes
+from serving.model.slots.slot_region import PeerSlots
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, open_proved, read_frame, secured
 from serving.sockets.proof import Channel, Verifier, framed
@@ -32,7 +34,7 @@ from serving.values.group import RankOffer
 
 logger = logging.getLogger(__name__)
 
-CARRIER_CHANNEL = Channel("experts", 1, frozenset({"rank"}))
+CARRIER_CHANNEL = Channel("experts", 2, frozenset({"rank", READER}))
 BEAT_S = 0.25
 """Longest time between two frames [s]."""
 SILENCE_S = 1.0
@@ -170,6 +172,8 @@ class Carriers:
         self._former: list[Mirror] = []
         """Of peers that left: a step that has not begun the new epoch yet may still read their memory."""
         self._closed = False
+        self.slots: OwnSlots | None = None
+        """The rank's own slots, for peers of other nodes, as for `send_record`."""
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host`.
@@ -191,6 +195,11 @@ class Carriers:
         name = f"experts-connect-{offer.rank}"
         threading.Thread(target=self._establish, args=(mirror,), name=name, daemon=True).start()
         return mirror.memory
+
+    def slots_of(self, offer: RankOffer) -> FarSlots:
+        """Slots of a peer on another node."""
+        layout, address = PeerSlots.of(offer.slots).layout, offer.carrier
+        return FarSlots(layout, lambda limit_s: open_proved(address, CARRIER_CHANNEL, READER, self._secrets, limit_s))
 
     def part(self, rank: int) -> None:
         """Close the connection to a former member; call it before the first epoch without that rank starts."""
@@ -276,9 +285,13 @@ class Carriers:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock, binding = secured(raw)
             with self._acceptor.watched(raw, sock):
-                accept_proved(sock, Verifier(CARRIER_CHANNEL, self._secrets, binding), deadline)
+                accept_proved(sock, verifier := Verifier(CARRIER_CHANNEL, self._secrets, binding), deadline)
                 if not self._acceptor.accepted(raw):
                     raise ProofError(f"there are {MOST_RANKS} of them already")
+                if verifier.role == READER:
+                    send_record(sock, self.slots, deadline)
+                    sock.close()
+                    return
                 greeting = msgspec.msgpack.decode(read_frame(sock, deadline), type=CarrierGreeting)
                 mirror = self._mirror_for(greeting, deadline)
                 sock.sendall(framed(b""))
