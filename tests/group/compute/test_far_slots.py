@@ -175,10 +175,10 @@ def test_an_expert_moves_to_a_node_without_the_checkpoint(tmp_path: Path, shm: P
     model = load_model(folder, dtype="bfloat16", native=True, routed_experts=False)
     forms, answers = partial(product_forms, folder, model.device, native=True), SimpleQueue[tuple[RankEvent, ...]]()
     ranks, config = list[RankParts](), ExpertsConfig(across_nodes=True, redundant=1)
-    for rank in range(2):
-        number = RankPlace(rank, 2, 2, "decode#far")
-        (node, beside), host = (NodeId(f"n{rank}"), shm / f"r{rank}"), "127.0.0.1"
-        place = InstancePlace(ReplicaId(f"r{rank}"), "decode", node, (), beside, host, 1, number)
+    for number in range(2):
+        rank_place = RankPlace(number, 2, 2, "decode#far")
+        (node, beside), host = (NodeId(f"n{number}"), shm / f"r{number}"), "127.0.0.1"
+        place = InstancePlace(ReplicaId(f"r{number}"), "decode", node, (), beside, host, 1, rank_place)
         ranks.append(RankParts(config, place, model, folder, forms))
         ranks[-1].executor(KvCache(model.config, 8, 4, model.dtype, num_layers=len(model.config.layers)), 1, 8)
         ranks[-1].listen(host, SECRETS)
@@ -189,7 +189,8 @@ def test_an_expert_moves_to_a_node_without_the_checkpoint(tmp_path: Path, shm: P
     for file in folder.glob("*.safetensors"):
         file.unlink()
     (moved, *_), spare = offers[1].held[0], len(offers[0].held[0]) - 1
-    move = ExpertMove(0, moved or 0, ExpertSlot(0, spare), ExpertSlot(1, 0))
+    assert moved is not None
+    move = ExpertMove(0, moved, ExpertSlot(0, spare), ExpertSlot(1, 0))
     ranks[0].carry_out([FetchExpert(move)], answers.put)
     assert answers.get(timeout=60.0) == (MoveFetched(move),)
     for rank in ranks:
