@@ -15,7 +15,6 @@
     │   ├── UbRangeError          a range outside the segment
     │   ├── UbStaleError          a region that was released or reclaimed before the access
     │   ├── UbBusyError           the segment's lock was not acquired in time
-    │   ├── UbChannelError        a failed transfer between two ranks; `ending` is the reason
     │   └── UbClosedError         the segment was closed in this process
     ├── FabricError               an impossible transfer over links
     └── NpuAllocationError        this process holds no NPUs, or ones that the topology does not have
@@ -82,18 +81,6 @@ class UbStaleError(UbError):
 
 class UbBusyError(UbError):
     """The segment's lock was not given in time."""
-
-
-class UbChannelError(UbError):
-    """A transfer failed.
-
-    Args:
-        ending: `late`, `epoch changed` or `mismatch`.
-    """
-
-    def __init__(self, ending: str, message: str) -> None:
-        super().__init__(f"{ending}: {message}")
-        self.ending = ending
 
 
 class UbClosedError(UbError):

@@ -98,7 +98,7 @@ class ExpertsConfig:
     )
     across_nodes: bool = key(
         "whether the ranks of one group may be spread over nodes, as few as possible; those of different nodes "
-        "exchange rows over plain TCP, which `RAY_USE_TLS` forbids; not with `attention_ranks` and `expert_ranks`",
+        "exchange rows over TCP, with TLS under `RAY_USE_TLS`; not with `attention_ranks` and `expert_ranks`",
         default=False,
     )
     deadline_s: float = key(

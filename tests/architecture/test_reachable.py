@@ -25,11 +25,6 @@ BY_NAME = {
     "serving.tools.compilation.worker": ("serving.tools.compilation.build", 'with_name("worker.py")'),
 }  # fmt: skip
 """Modules without an import statement for them: the module that starts each, and the code that does it."""
-ONLY_TESTS = {
-    "hardware.ub.channel": "XCCL's send and receive; it will carry expert weights between ranks",
-    "hardware.ub.eight_step": "the protocol of `hardware.ub.channel`",
-}
-"""Modules that only tests reach for now, with the reason to keep them."""
 _IMPORT_PATH = re.compile(r"^\s*import_path: ([\w.]+):", re.MULTILINE)
 
 
@@ -67,7 +62,7 @@ def started_by_name() -> dict[str, list[str]]:
 
 
 def test_every_module_is_reached_from_an_entry_point() -> None:
-    assert unreached(SOURCES, entry_points(), started_by_name()) == sorted(ONLY_TESTS)
+    assert unreached(SOURCES, entry_points(), started_by_name()) == []
 
 
 @pytest.mark.parametrize("module", BY_NAME)

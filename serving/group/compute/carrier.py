@@ -2,8 +2,8 @@
 
 A window is shared memory of one host. For a peer of another host a rank has a *mirror*, a window in its own memory, and
 a native carrier (`hardware/ub/native/carrier.h`) that keeps it in step with the peer over TCP. Python opens the
-connection and proves the secret; the higher rank connects to the lower one. A peer without a connection in time, or
-whose connection ends, counts as lost; ending the carrier fences it.
+connection, with TLS if it is on, and proves the secret; the higher rank connects to the lower one. A peer without a
+connection in time, or whose connection ends, counts as lost; ending the carrier fences it.
 
 Every rank carries for itself. A process per host in between would send a row only once for several expert ranks of that
 host, but its end would be the loss of the whole host; results are most of the bytes, and cannot be shared.
@@ -20,18 +20,21 @@ import msgspec
 
 from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
 from serving.config.cluster import ANY_PORT, PortRange
-from serving.errors import ConfigError, ProofError, ServingError
+from serving.errors import ProofError, ServingError
+from serving.group.compute.far_slots import READER, FarSlots, OwnSlots, send_record
 from serving.model.native.rank_group import address_of, format_window, group_library, window_bytes
+from serving.model.slots.slot_region import PeerSlots
 from serving.sockets.acceptor import Acceptor
-from serving.sockets.opening import accept_proved, open_proved, read_frame
+from serving.sockets.opening import accept_proved, open_proved, read_frame, secured
 from serving.sockets.proof import Channel, Verifier, framed
+from serving.sockets.relay import plain_end
 from serving.sockets.secrets import ClusterSecrets
 from serving.sockets.tls import tls_ends
 from serving.values.group import RankOffer
 
 logger = logging.getLogger(__name__)
 
-CARRIER_CHANNEL = Channel("experts", 1, frozenset({"rank"}))
+CARRIER_CHANNEL = Channel("experts", 2, frozenset({"rank", READER}))
 BEAT_S = 0.25
 """Longest time between two frames [s]."""
 SILENCE_S = 1.0
@@ -72,6 +75,7 @@ class Mirror:
         silence_s: float = SILENCE_S,
     ) -> None:
         self.offer = offer
+        self._silence_s = silence_s
         self._library = group_library()
         self.memory = memoryview(mmap.mmap(-1, window_bytes(shape)))
         """Valid as long as this object exists, also after `end`."""
@@ -91,9 +95,10 @@ class Mirror:
         with self._lock:
             if self._carrier is None or self._begun.is_set():
                 return False
+            plain = plain_end(sock, self._silence_s)
             self._begun.set()
-            sock.settimeout(None)
-            self._library.check(self._library.functions.cm_carrier_start(self._carrier, sock.detach()))
+            plain.settimeout(None)
+            self._library.check(self._library.functions.cm_carrier_start(self._carrier, plain.detach()))
             return True
 
     def lose(self, why: str) -> None:
@@ -167,18 +172,17 @@ class Carriers:
         self._former: list[Mirror] = []
         """Of peers that left: a step that has not begun the new epoch yet may still read their memory."""
         self._closed = False
+        self.slots: OwnSlots | None = None
+        """The rank's own slots, for peers of other nodes, as for `send_record`."""
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
         """Listen on `host`.
 
         Returns: the address bound.
-        Raises: ConfigError under TLS, or if the range has no free port; OSError if the host cannot be bound.
+        Raises: ConfigError if the TLS files cannot be used, or the range has no free port; OSError if the host cannot
+            be bound.
         """
-        if tls_ends() is not None:
-            raise ConfigError(
-                "ranks of one group on several nodes exchange rows over plain TCP, and RAY_USE_TLS asks for TLS "
-                "everywhere: set [experts] across_nodes = false, or encrypt the network below (WireGuard, IPsec)"
-            )
+        tls_ends()
         return self._acceptor.start(host, ports)
 
     def meet(self, offer: RankOffer) -> memoryview:
@@ -191,6 +195,11 @@ class Carriers:
         name = f"experts-connect-{offer.rank}"
         threading.Thread(target=self._establish, args=(mirror,), name=name, daemon=True).start()
         return mirror.memory
+
+    def slots_of(self, offer: RankOffer) -> FarSlots:
+        """Slots of a peer on another node."""
+        layout, address = PeerSlots.of(offer.slots).layout, offer.carrier
+        return FarSlots(layout, lambda limit_s: open_proved(address, CARRIER_CHANNEL, READER, self._secrets, limit_s))
 
     def part(self, rank: int) -> None:
         """Close the connection to a former member; call it before the first epoch without that rank starts."""
@@ -271,20 +280,29 @@ class Carriers:
     def _serve(self, raw: socket.socket) -> None:
         """Hand an accepted connection over to the mirror it is for."""
         deadline = time.monotonic() + self._connect_s
+        sock = raw
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            accept_proved(raw, Verifier(CARRIER_CHANNEL, self._secrets), deadline)
-            if not self._acceptor.accepted(raw):
-                raise ProofError(f"there are {MOST_RANKS} of them already")
-            greeting = msgspec.msgpack.decode(read_frame(raw, deadline), type=CarrierGreeting)
-            mirror = self._mirror_for(greeting, deadline)
-            raw.sendall(framed(b""))
-            if not mirror.start(raw):
+            sock, binding = secured(raw)
+            with self._acceptor.watched(raw, sock):
+                accept_proved(sock, verifier := Verifier(CARRIER_CHANNEL, self._secrets, binding), deadline)
+                if not self._acceptor.accepted(raw):
+                    raise ProofError(f"there are {MOST_RANKS} of them already")
+                if verifier.role == READER:
+                    send_record(sock, self.slots, deadline)
+                    sock.close()
+                    return
+                greeting = msgspec.msgpack.decode(read_frame(sock, deadline), type=CarrierGreeting)
+                mirror = self._mirror_for(greeting, deadline)
+                sock.sendall(framed(b""))
+            if not mirror.start(sock):
                 raise ProofError(f"rank {greeting.me[0]} is lost, or has a connection")
         except (ServingError, msgspec.DecodeError) as error:
             logger.warning("rank %d refuses a connection of a rank: %s", self._rank, error)
+            sock.close()
         except OSError as error:
             logger.debug("a connecting rank disconnected: %s", error)
+            sock.close()
 
     def _mirror_for(self, greeting: CarrierGreeting, deadline: float) -> Mirror:
         """The mirror of a connecting rank, which this one may still have to meet.

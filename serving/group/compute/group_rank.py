@@ -40,6 +40,7 @@ from serving.model.native.rank_group import (
     raise_epoch,
     window_bytes,
 )
+from serving.model.slots.slot_region import PeerSlots
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.expert_map import ExpertFacts, ExpertOrder
 from serving.values.group import RankOffer, RankRole, RegroupOrder
@@ -94,6 +95,8 @@ class GroupRank:
         assert self._own is not None
         own, me = self._own.memory, (self._rank.number, self._node, os.getpid())
         self._carriers = Carriers(own, read_shape(own), me, secrets, self._config.deadline_s, silence_s)
+        if self.experts.offer:
+            self._carriers.slots = PeerSlots.of(self.experts.offer).record
         self._address = self._carriers.start(host, ports)
 
     @property
@@ -198,7 +201,7 @@ class GroupRank:
             deadline_s=self._config.deadline_s,
         )
         self._group.join(place)
-        self.experts.join(self._group, self._near(order))
+        self._join_experts(self._group, order)
 
     def _regroup(self, order: RegroupOrder) -> None:
         assert self._group is not None
@@ -210,7 +213,7 @@ class GroupRank:
             if self._meet(offer):
                 self._group.set_peer(offer.rank, self._peers[offer.rank][1], self._watched(offer))
         self._group.set_map(order.version, self.experts.prepare(order.map), order.epoch)
-        self.experts.join(self._group, self._near(order))
+        self._join_experts(self._group, order)
 
     def _change_sources(self, before: RegroupOrder, order: RegroupOrder) -> None:
         assert self._group is not None
@@ -254,9 +257,12 @@ class GroupRank:
         """Process to monitor for a peer; 0 if the peer is on another node."""
         return offer.pid if offer.node == self._node else 0
 
-    def _near(self, order: RegroupOrder) -> list[RankOffer]:
-        """Offers whose slots this rank can read: it finds the experts of other nodes in its own model folder."""
-        return [one for one in order.offers if one.node == self._node]
+    def _join_experts(self, group: RankGroup, order: RegroupOrder) -> None:
+        """Let the experts know the members from whose slots they can be copied."""
+        near = [one for one in order.offers if one.node == self._node]
+        far = [one for one in order.offers if one.node != self._node and one.slots]
+        readable = {} if self._carriers is None else {one.rank: self._carriers.slots_of(one) for one in far}
+        self.experts.join(group, near, readable)
 
     def facts(self) -> ExpertFacts | None:
         """Destinations of rows and contents of slots; None before it has joined. Any thread; never blocks."""

@@ -1,8 +1,9 @@
 """Experts of one rank: their slots, the map in use, and moves. Imports no torch."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 from hardware.units import MIB
 from serving.config.experts import ExpertsConfig
 from serving.errors import GroupError
-from serving.group.compute.slot_mover import SlotMover, native_table
+from serving.group.compute.slot_mover import PeerRecords, SlotMover, native_table
 from serving.group.core.group_map import contents_of, opening_map
 from serving.model.native.layout import NativeLinear
 from serving.model.native.rank_group import RankGroup
 from serving.model.slots.expert_slots import ExpertSlots, RoutedExperts, SlotTable, fill_all, make_slots, shapes_of
-from serving.model.slots.slot_region import PeerSlots, SlotsOffer
+from serving.model.slots.slot_region import PeerSlots
 from serving.values.expert_map import (
     PARTS,
     CountRows,
@@ -42,6 +43,7 @@ from serving.values.group import RankOffer
 from serving.values.instances import RankPlace
 
 Answered = Callable[[tuple[RankEvent, ...]], None]
+_NONE: Mapping[int, PeerRecords] = MappingProxyType({})
 
 
 class RankExperts:
@@ -107,11 +109,16 @@ class RankExperts:
             newest = max(self._given, default=0)
         return max(newest, self._map.version) if self._map is not None else newest
 
-    def join(self, group: RankGroup, offers: Sequence[RankOffer]) -> None:
-        """Join a group. Call it again whenever the members have changed."""
+    def join(self, group: RankGroup, offers: Sequence[RankOffer], far: Mapping[int, PeerRecords] = _NONE) -> None:
+        """Join a group. Call it again whenever the members have changed.
+
+        Args:
+            offers: of members on this node.
+            far: slots of members on other nodes, by rank; not used if this node has all experts, packed, in memory.
+        """
         self._group = group
-        peers = {one.rank: one.slots for one in offers if one.rank != self._number and one.slots}
-        self._mover.join(self, {rank: PeerSlots(_slots_of(slots)) for rank, slots in peers.items()})
+        near = {one.rank: PeerSlots.of(one.slots) for one in offers if one.rank != self._number and one.slots}
+        self._mover.join(self, near if self._source.in_place else near | dict(far))
 
     def prepare(self, new: ExpertMap) -> NDArray[np.uint32]:
         """A regrouping's map as a table of the native step, which must be passed to it next.
@@ -311,10 +318,6 @@ def _answers(event: MoveAnswer, order: MoveOrder) -> bool:
             return isinstance(order, MovesEnded)
         case _:
             return isinstance(order, FetchExpert | LoadExpert) and order.move == event.move
-
-
-def _slots_of(offer: bytes) -> SlotsOffer:
-    return msgspec.msgpack.decode(offer, type=SlotsOffer)
 
 
 # Makes a rank's `ExpertFacts`: whole tables of small models, the largest entries of large ones.

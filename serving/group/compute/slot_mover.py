@@ -1,6 +1,7 @@
 """A rank's part in moves of experts: fetches, loads and switches of maps on command of the mover's core.
 
-    FETCH     copy a record from a peer's slot, else from this rank's own source, to staging memory; paced
+    FETCH     copy a record from a peer's slot, in shared memory or over a connection, else from this rank's own source,
+              to staging memory; paced
     LOAD      copy the record to the slot, which no map names; done when the native step uses the new slot table
     SWITCH    pass the map to the native step; done when all ranks use it
 
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from hardware.errors import HardwareError
 from serving.errors import ExpertError, PlacementError, ServingError
 from serving.model.native.layout import MAP_MASKED
+from serving.model.slots.expert_record import Pace
 from serving.model.slots.expert_slots import ExpertSlots
 from serving.model.slots.slot_region import MOST_SLOTS
 from serving.values.expert_map import (
@@ -53,10 +55,15 @@ _LOOK_S = 0.002
 class PeerRecords(Protocol):
     """Read access to another rank's slots."""
 
-    def record(self, layer: int, slot: int) -> memoryview:
-        """The record of one slot; it may change at any time.
+    @property
+    def paced(self) -> bool:
+        """Whether `record` makes a copy, over a network, and calls the pace; else it returns the peer's memory."""
+        ...
 
-        Raises: ExpertError if it cannot be read.
+    def record(self, layer: int, slot: int, pace: Pace) -> memoryview:
+        """The record of one slot; the peer's memory may change at any time.
+
+        Raises: ExpertError if it cannot be read; any exception from `pace`.
         """
         ...
 
@@ -194,9 +201,9 @@ class SlotMover:
             self._report(MoveFailed(move, str(error)))
 
     def _fetch(self, move: ExpertMove) -> None:
-        record = None if move.source is None else self._record(move)
+        record, pace = (None, self._pace) if move.source is None else self._record(move.source, move.layer)
         try:
-            self._staged[move] = self._slots.stage(move.layer, move.expert, record, self._pace)
+            self._staged[move] = self._slots.stage(move.layer, move.expert, record, pace)
         except ExpertError as error:
             if record is None or self._given_up.is_set():
                 raise
@@ -204,15 +211,18 @@ class SlotMover:
             self._staged[move] = self._slots.stage(move.layer, move.expert, None, self._pace)
         self._report(MoveFetched(move))
 
-    def _record(self, move: ExpertMove) -> memoryview | None:
-        """The source's record; None if it is not readable, or both ranks read experts from the same source."""
-        assert move.source is not None
-        peer = self._peers.get(move.source.rank)
+    def _record(self, at: ExpertSlot, layer: int) -> tuple[memoryview | None, Pace | None]:
+        """The source's record; None if it is not readable, or both ranks read experts from the same source. And the
+        pace of its copy."""
+        peer = self._peers.get(at.rank)
         try:
-            return None if peer is None else peer.record(move.layer, move.source.slot)
+            if peer is not None:
+                return peer.record(layer, at.slot, self._pace), None if peer.paced else self._pace
         except ExpertError as error:
-            logger.warning("rank %d cannot be read: %s", move.source.rank, error)
-            return None
+            if self._given_up.is_set():
+                raise
+            logger.warning("rank %d cannot be read: %s", at.rank, error)
+        return None, self._pace
 
     def _load(self, move: ExpertMove) -> None:
         row = self._held[move.layer]

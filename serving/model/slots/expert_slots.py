@@ -43,6 +43,11 @@ class ExpertSource(Protocol):
     """A model's experts, from a source that can be read repeatedly."""
 
     @property
+    def in_place(self) -> bool:
+        """Whether `expert` returns memory that exists anyway, so that it costs no reading and packing."""
+        ...
+
+    @property
     def layers(self) -> int:
         """Layers with routed experts."""
         ...

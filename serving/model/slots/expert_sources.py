@@ -34,6 +34,8 @@ class LoadedExperts:
     Raises: ModelError if the model has no routed experts, or ones that are not panels.
     """
 
+    in_place = True
+
     def __init__(self, model: Model) -> None:
         self._layers = [_panels(layer) for layer in expert_layers(model).values()]
         if not self._layers:
@@ -65,6 +67,8 @@ class CheckpointExperts:
         dtype: the model's.
         forms: creates the product forms; they keep the memory that they pack.
     """
+
+    in_place = False
 
     def __init__(
         self,

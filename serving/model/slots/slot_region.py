@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -18,7 +19,7 @@ from hardware.ub.file import open_file, read_header
 from hardware.ub.region import round_up
 from hardware.ub.segment import UbSegment
 from serving.errors import ExpertError, PlacementError
-from serving.model.slots.expert_record import ALIGNMENT, clear_record
+from serving.model.slots.expert_record import ALIGNMENT, Pace, clear_record
 
 MOST_SLOTS = 1 << 16
 """Slots of a rank over all layers: the exchange identifies one with sixteen bits."""
@@ -138,12 +139,19 @@ class PeerSlots:
         offer: the peer's description of its slots.
     """
 
+    paced = False
+
     def __init__(self, offer: SlotsOffer) -> None:
         self.layout = offer.layout
         self._offer = offer
 
-    def record(self, layer: int, slot: int) -> memoryview:
-        """The memory of one slot, read-only; it may change at any time.
+    @classmethod
+    def of(cls, offer: bytes) -> Self:
+        """From the peer's description as `RankOffer.slots` holds it."""
+        return cls(msgspec.msgpack.decode(offer, type=SlotsOffer))
+
+    def record(self, layer: int, slot: int, pace: Pace | None = None) -> memoryview:
+        """The memory of one slot, read-only; it may change at any time. Nothing is copied, so there is nothing to pace.
 
         Raises: ExpertError if the peer's segment was removed or replaced.
         Effects: the memory stays mapped as long as this view or a part of it exists.

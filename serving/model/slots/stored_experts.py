@@ -55,6 +55,8 @@ class ImageExperts:
         numbers: of the layers with routed experts.
     """
 
+    in_place = True
+
     def __init__(self, library: Library, image: Image, config: Architecture, numbers: Sequence[int]) -> None:
         self._library, self._image, self._numbers = library, image, tuple(numbers)
         self._experts = config.expert_count
@@ -178,6 +180,8 @@ class StoredExperts:
         dtype: the model's, `float32` or `bfloat16`.
         coarse_drafts, short: as for `load_model`.
     """
+
+    in_place = False
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Connections between ranks of different hosts: tokens over them, and what they refuse. Hosts are threads here."""
 
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Literal
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hardware.ub.exchange_layout import EPOCH_OFFSET, WindowShape
 from serving.errors import ConfigError
@@ -19,6 +21,7 @@ from serving.model.native.rank_group import format_window, window_bytes
 from serving.sockets.opening import open_proved
 from serving.sockets.proof import framed
 from serving.sockets.secrets import ClusterSecrets
+from serving.sockets.tls import tls_ends
 from serving.values.group import RankOffer
 from serving.values.sequence import SamplingParams, SequenceSpec
 from tests.group.rank_threads import RankThreads, prompts, window_memory
@@ -189,9 +192,62 @@ def test_a_lost_rank_comes_back_as_another_process(pair: tuple[TwoHosts, list[me
     assert [far.carriers[rank].lost() for rank in (0, 1)] == [{}, {}]
 
 
-def test_tls_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in Authority(tmp_path).issue("127.0.0.1").items():
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """Turns on TLS."""
+    authority = Authority(tmp_path / "tls")
+    for name, value in authority.issue("127.0.0.1").items():
         monkeypatch.setenv(name, value)
+    return authority
+
+
+@pytest.mark.usefixtures("tls")
+def test_tokens_over_tls(tmp_path: Path) -> None:
+    test_tokens_over_two_hosts("bfloat16", (0, 1), tmp_path)
+
+
+@pytest.mark.usefixtures("tls")
+def test_a_closed_end_is_the_loss_of_its_rank_over_tls(pair: tuple[TwoHosts, list[memoryview]]) -> None:
+    far, own = pair
+    for rank in (0, 1):
+        far.carriers[rank].meet(far.offers[1 - rank])
+    end = time.monotonic() + PATIENT_S
+    while not far.carriers[0].sent_bytes:
+        assert time.monotonic() < end, "there is no connection"
+        time.sleep(0.005)
+    far.carriers[1].close()
+    assert lost_within(far.carriers[0])  # it notices by reading or by writing
+    assert own[0][LOST_OFFSET] == 0b10
+
+
+@pytest.mark.usefixtures("tls")
+def test_a_certificate_of_another_authority_is_refused(
+    pair: tuple[TwoHosts, list[memoryview]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    far, _ = pair
+    with monkeypatch.context() as elsewhere:
+        for name, value in Authority(tmp_path / "another", "another").issue("127.0.0.1").items():
+            elsewhere.setenv(name, value)
+        strangers = tls_ends()
+    assert strangers is not None
+    strangers.client.load_verify_locations(tmp_path / "tls" / "ca.pem")
+    with strangers.client.wrap_socket(socket.create_connection(far.offers[0].carrier, 5.0)) as sock:
+        with pytest.raises(OSError, match="unknown ca"):
+            sock.recv(1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        far.carriers[1].meet(replace(far.offers[0], carrier=listener.getsockname()))
+        with pytest.raises(OSError, match="unknown ca"):
+            strangers.server.wrap_socket(listener.accept()[0], server_side=True).recv(1)
+    assert ": certificate verify failed" in lost_within(far.carriers[1])
+    far.carriers[0].close()  # and with it the thread that writes this
+    assert "refuses a connection of a rank: no TLS: certificate verify failed" in caplog.text
+
+
+def test_tls_without_its_files_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
     carriers = Carriers(windows()[0], SHAPE, (0, "n0", 7), SECRETS, 1.0)
-    with pytest.raises(ConfigError, match="plain TCP, and RAY_USE_TLS asks for TLS"):
+    with pytest.raises(ConfigError, match="RAY_USE_TLS is set, but not"):
         carriers.start("127.0.0.1")

@@ -5,7 +5,6 @@ The child runs one action, reports, and then stays until it is killed, so it can
 """
 
 import json
-import mmap
 import os
 import random
 import signal
@@ -20,7 +19,6 @@ from typing import Any, Self
 
 from hardware.errors import HardwareError
 from hardware.ub import UbSegment
-from hardware.ub.channel import ChannelSender, ChannelShape
 from hardware.ub.file import keep, locked
 
 Outcome = dict[str, Any]
@@ -63,21 +61,6 @@ def keep_bytes(path: str, offset: int, nbytes: int) -> Outcome:
     return {}
 
 
-def send(path: str, own: int, theirs: int, shape: list[int], sizes: list[int], patience_s: float) -> Outcome:
-    """Send bytes drawn from each event's number through a channel whose ends are at these offsets."""
-    memory, sizes_of = memoryview(_map(path)), ChannelShape(*shape)
-    ends = memory[own : own + sizes_of.sender_bytes], memory[theirs : theirs + sizes_of.receiver_bytes]
-    sender = ChannelSender(sizes_of, *ends)
-    for event, nbytes in enumerate(sizes):
-        sender.send(event, memoryview(random.Random(event).randbytes(nbytes)), patience_s)
-    return {"sent": len(sizes)}
-
-
-def _map(path: str) -> mmap.mmap:
-    with open(path, "r+b") as file:
-        return mmap.mmap(file.fileno(), 0)
-
-
 def churn(path: str, rounds: int, seed: int) -> Outcome:
     """Allocate and free regions, and check that no other process wrote into them."""
     return {"rounds": _churn(UbSegment.attach(path), rounds, seed)}
@@ -109,7 +92,7 @@ def _churn(segment: UbSegment, rounds: int, seed: int) -> int:
 
 _ACTIONS: dict[str, Callable[..., Outcome]] = {
     action.__name__: action
-    for action in (allocate, read, create, hold_lock, keep_bytes, send, churn, churn_with_forked_child)
+    for action in (allocate, read, create, hold_lock, keep_bytes, churn, churn_with_forked_child)
 }
 
 

@@ -56,6 +56,7 @@ class MadeExperts:
         layers: with routed experts.
     """
 
+    in_place = False
     NBYTES = 3000
     """Of each product."""
 
