@@ -41,7 +41,7 @@ from serving.model.native.rank_group import (
     window_bytes,
 )
 from serving.sockets.secrets import ClusterSecrets
-from serving.values.expert_map import ExpertFacts, ExpertOrder
+from serving.values.expert_map import NO_SESSIONS, ExpertFacts, ExpertOrder, SessionTimes
 from serving.values.group import RankOffer, RankRole, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
 
@@ -146,6 +146,10 @@ class GroupRank:
         if self._carriers is not None and (lost := self._carriers.to_report(time.monotonic())) is not None:
             return lost, math.inf
         return None if self._group is None else self._group.awaited()
+
+    def sessions(self) -> SessionTimes:
+        """See `GroupMember.sessions`."""
+        return NO_SESSIONS if self._group is None else self._group.sessions()
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """See `GroupMember.begin`."""

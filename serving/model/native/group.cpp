@@ -241,12 +241,14 @@ void Group::count_time(ub::Clock::time_point begun) {
 }
 
 // The round's rows are computed: two clock reads per layer are negligible next to some hundred thousand products.
-void Group::count_work() {
-    if (total_ == 0) return;
-    pass_ = ub::Clock::now() - work_begun_;
+ub::Served Group::count_work() {
+    if (total_ == 0) return {};
+    const ub::Clock::time_point now = ub::Clock::now();
+    pass_ = now - work_begun_;
     add<int64_t>(work_ns_, pass_.count());
     add(work_rows_, total_);
     add(work_nets_, static_cast<int64_t>(used_slots_.size()));
+    return {ub::ns_of(work_begun_), ub::ns_of(now)};
 }
 
 void Group::work(int64_t* to) const {

@@ -96,6 +96,8 @@ class Group {
     int64_t usage(uint64_t* per_peer) const;
     // See cm_group_work.
     void work(int64_t* to) const;
+    // See cm_group_sessions.
+    void sessions(int64_t* to) const { exchange_.parts().read(to); }
     // Record the end of a group step that began at this time.
     void count_time(ub::Clock::time_point begun);
 
@@ -124,7 +126,7 @@ class Group {
     }
     ub::Outcome count_rows();
     void count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes);
-    void count_work();
+    ub::Served count_work();
 
     cm_group_place place_;
     const cm_model& model_;

@@ -223,6 +223,8 @@ int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return eng
 
 void cm_group_work(const cm_engine* engine, int64_t* work) { engine->group->work(work); }
 
+void cm_group_sessions(const cm_engine* engine, int64_t* sessions) { engine->group->sessions(sessions); }
+
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
     std::chrono::nanoseconds waited;
     const int32_t rank = engine->group->awaited().look(waited);

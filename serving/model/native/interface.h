@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 20  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 21  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -301,6 +301,10 @@ int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
 // work: [3] ns of computing rows at the experts here, for any rank; those rows; the number of experts' weights that
 // they used, counted per layer and step. Excludes waits and this rank's attention. Any thread.
 void cm_group_work(const cm_engine* engine, int64_t* work);
+// sessions: [4] rounds of this rank's sessions, one per layer and micro-batch; ns from asking until the rank that answers
+// last takes the ask (A2E), of its computing (experts), and from then until the results are added (E2A). Without rounds
+// that a rank of another host has answered. Any thread.
+void cm_group_sessions(const cm_engine* engine, int64_t* sessions);
 // The rank that this one is waiting for, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 

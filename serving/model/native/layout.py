@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 20
+INTERFACE = 21
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32

@@ -164,6 +164,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_group_counts": (None, [_Address, _Address]),
         "cm_group_usage": (ctypes.c_int64, [_Address, _Address]),
         "cm_group_work": (None, [_Address, _Address]),
+        "cm_group_sessions": (None, [_Address, _Address]),
         "cm_group_awaits": (_Int, [_Address, ctypes.POINTER(ctypes.c_int64)]),
         "cm_carrier_open": (_Int, [_Address, _Address, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(_Address)]),
         "cm_carrier_start": (_Int, [_Address, _Int]),

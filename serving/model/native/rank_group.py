@@ -23,7 +23,7 @@ from serving.model.native.layout import (
     NativeWindowShape,
 )
 from serving.model.native.library import Library, load
-from serving.values.expert_map import ExchangeFacts, ExpertWork
+from serving.values.expert_map import NO_SESSIONS, ExchangeFacts, ExpertWork, SessionTimes
 
 FIRST_EPOCH = 1
 """Epoch of a new group; each loss or change of size raises it."""
@@ -244,7 +244,17 @@ class RankGroup:
             waited_s=tuple(ns / 1e9 for ns in waited),
             worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait is counted before its step ends
             work=ExpertWork(work[0] / 1e9, work[1], work[2]),
+            sessions=self.sessions(),
         )
+
+    def sessions(self) -> SessionTimes:
+        """Times of its sessions since it joined. Any thread."""
+        if self._joined is None:
+            return NO_SESSIONS
+        found = (ctypes.c_int64 * 4)()
+        self._functions.cm_group_sessions(self._engine.address, found)
+        rounds, *parts = found
+        return SessionTimes(*(ns / 1e9 for ns in parts), rounds)
 
     def awaited(self) -> tuple[int, float] | None:
         """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""

@@ -53,8 +53,9 @@ void Round::ask(const cm_block* block, const int32_t* chosen, int rows, int64_t 
     }
     group_.count_bytes(dispatch, row_bytes);
     group_.ends_rounds_[half_] = group_.is_last(layer);
-    group_.answers_by_[half_] = group_.deadline();
-    dispatch.ask();
+    const ub::Clock::time_point now = ub::Clock::now();
+    group_.answers_by_[half_] = now + group_.deadline_;
+    dispatch.ask(now);
 }
 
 bool Round::answered() const { return group_.exchange_.answered(half_); }
@@ -62,6 +63,7 @@ bool Round::answered() const { return group_.exchange_.answered(half_); }
 bool Round::await() { return group_.note(group_.exchange_.await(group_.answers_by_[half_], half_)); }
 
 void Round::end() {
+    group_.exchange_.count_round(half_);
     if (group_.ends_rounds_[half_] && half_ + 1 == group_.halves_) return group_.end_rounds();
     group_.exchange_.end_round();
 }
@@ -112,8 +114,7 @@ bool Round::next_piece(Piece& piece) {
 
 void Round::answer() {
     CM_EXCHANGE_POINT("written");
-    group_.count_work();
-    group_.service_->answer();
+    group_.service_->answer(group_.count_work());
 }
 
 const cm_linear& Round::gate_up(int slot) const { return group_.place_.gate_up[slot]; }
