@@ -26,7 +26,7 @@ OPENING = opening_map(4, 2, 0, layers=2)
 
 
 EXCHANGES = (
-    ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0),
+    ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0, sessions=SessionTimes(0.5, 1.0, 0.25, 8)),
     ExchangeFacts((50, 0), (6, 0), (0.5, 0.0), 7.5),
     ExchangeFacts((1, 2, 0), (3, 4, 0), (0.5, 0.5, 0.0), 1.0),
 )
@@ -114,6 +114,10 @@ def test_time_and_bytes_between_ranks() -> None:
     (group,) = two_ranks()["groups"]
     assert group["exchange"] == {
         "worked_s": [6.0, 7.5], "waited_s": [[0.0, 2.0], [0.5, 0.0]], "bytes": [[0, 306], [90, 0]],
+        "sessions": [
+            {"a2e_s": 0.5, "experts_s": 1.0, "e2a_s": 0.25, "rounds": 8},
+            {"a2e_s": 0.0, "experts_s": 0.0, "e2a_s": 0.0, "rounds": 0},
+        ],
     }, "rows that go there, and results for rows of there"  # fmt: skip
     alone = RankFacts(map_of(OPENING, [1], 2), 1, 2, (1,))
     (group,) = expert_status({"decode": 2}, [member(1, alone)])["groups"]
