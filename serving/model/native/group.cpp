@@ -50,7 +50,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, s
       used_version_(place.map_version),
       epoch_(exchange_.epoch()),
       counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
-      slot_rows_(static_cast<size_t>(place.slots)) {
+      slot_rows_(static_cast<size_t>(place.slots + (place.shared_gate_up ? place.layers : 0))) {
     used_.ranks = ranks_of(used_.homes);
     for (int layer = 0, next = 0; layer < model.layers; ++layer) {
         layer_of_block_.push_back(next);
@@ -60,7 +60,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, s
     wait_as_members();
     const size_t room = static_cast<size_t>(max_rows) * static_cast<size_t>(model.top_k);
     received_.resize(room);
-    used_slots_.reserve(static_cast<size_t>(place.slots));
+    used_slots_.reserve(slot_rows_.size());
     jobs_.reserve(room);
 }
 
@@ -85,15 +85,28 @@ ub::Outcome Group::count_rows() {
     total_ = taken_ = 0;
     ub::Outcome found;
     each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
-        if (!holds(entry.slot)) {
+        if (!holds(entry)) {
             found = exchange_.mismatch(source.rank);
             return;
         }
-        if (slot_rows_[entry.slot]++ == 0) used_slots_.push_back(entry.slot);
+        const uint32_t slot = index_of(entry);
+        if (slot_rows_[slot]++ == 0) used_slots_.push_back(slot);
         ++total_;
     });
     std::sort(used_slots_.begin(), used_slots_.end());
     return found;
+}
+
+// The first run goes to another rank for each source: sessions of a row would all go to one.
+void Group::send_shared(ub::Dispatch& dispatch, int layer, int first, int rows) const {
+    std::array<uint32_t, ub::kMostRanks> ranks{};
+    uint32_t count = 0;
+    ub::Exchange::for_each(exchange_.answering(), [&](uint32_t rank) { ranks[count++] = rank; });
+    for (int row = 0; row < rows; ++row) {
+        const uint32_t run = static_cast<uint32_t>(row) * count / static_cast<uint32_t>(rows);
+        dispatch.send(ranks[(exchange_.self() + run) % count], static_cast<uint32_t>(first + row),
+                      static_cast<uint32_t>(model_.top_k), kSharedSlot - static_cast<uint32_t>(layer));
+    }
 }
 
 bool Group::watch(const int32_t* processes) {

@@ -145,7 +145,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "cm_text_tokens_new": (_Address, [_Address]),
         "cm_text_tokens_free": (None, [_Address]),
         "cm_step": (_Int, [_Address, _Address, _Address]),
-        "cm_window_shape_of": (_Int, [_Address, _Int, _Address]),
+        "cm_window_shape_of": (_Int, [_Address, _Int, _Int, _Address]),
         "cm_window_bytes": (ctypes.c_int64, [_Address]),
         "cm_window_format": (_Int, [_Address, _Address, _Int, _Int, ctypes.c_uint64, ctypes.c_uint64]),
         "cm_window_raise": (None, [_Address, ctypes.c_uint64, ctypes.c_uint64]),

@@ -94,6 +94,7 @@ class GroupPlace:
         map_version: version of the map.
         cores: cores of this host, shared by its ranks.
         deadline_s: timeout of each wait for a peer [s].
+        shared: `[layers]` shared experts, at a rank that computes them for others.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class GroupPlace:
     map_version: int = 1
     cores: int = 1
     deadline_s: float = 5.0
+    shared: SlotArrays | None = None
 
 
 class RankGroup:
@@ -115,6 +117,8 @@ class RankGroup:
 
     def __init__(self, engine: EngineHandle, experts: int) -> None:
         self._engine, self._functions, self._experts = engine, engine.functions, experts
+        self.sends_shared = False
+        """Whether expert ranks compute shared experts. Set it before `window_shape` and `join`."""
         self._joined: GroupPlace | None = None
         self._windows: dict[int, list[memoryview]] = {}
         """By rank: windows that were set after `join`; more than one until the engine uses the latest."""
@@ -124,8 +128,9 @@ class RankGroup:
 
         Raises: EngineError if the model has no routed experts, or there are too many rows or ranks.
         """
-        found = NativeWindowShape()
-        self._engine.check(self._functions.cm_window_shape_of(self._engine.address, ranks, ctypes.byref(found)))
+        found, engine = NativeWindowShape(), self._engine
+        shape_of = self._functions.cm_window_shape_of
+        engine.check(shape_of(engine.address, ranks, self.sends_shared, ctypes.byref(found)))
         return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
@@ -134,6 +139,7 @@ class RankGroup:
         Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
         """
         struct, _kept = native_place(place, self._experts)
+        struct.shared = self.sends_shared
         self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
         self._joined = place
 
@@ -288,6 +294,9 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
         map_version=place.map_version,
         map=table.ctypes.data,
     )
+    if place.shared is not None:
+        struct.shared_gate_up = ctypes.cast(place.shared.gate_up, ctypes.POINTER(NativeLinear))
+        struct.shared_down = ctypes.cast(place.shared.down, ctypes.POINTER(NativeLinear))
     return struct, [windows, processes, table, place]
 
 
