@@ -259,8 +259,7 @@ class RankGroup:
             return NO_SESSIONS
         found = (ctypes.c_int64 * 4)()
         self._functions.cm_group_sessions(self._engine.address, found)
-        rounds, *parts = found
-        return SessionTimes(*(ns / 1e9 for ns in parts), rounds)
+        return SessionTimes(found[1] / 1e9, found[2] / 1e9, found[3] / 1e9, rounds=found[0])
 
     def awaited(self) -> tuple[int, float] | None:
         """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
