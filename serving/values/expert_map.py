@@ -150,7 +150,7 @@ class ExpertWork(Struct, frozen=True, array_like=True):
     nets: int = 0
 
 
-class SessionTimes(Struct, frozen=True, array_like=True):
+class SessionTimes(Struct, frozen=True, omit_defaults=True):
     """Time of a rank's sessions, each from asking for one layer's results until they are added. Parts of a step of one
     micro-batch; with two, attention of one may run during those of the other.
 
