@@ -151,8 +151,9 @@ class ExpertWork(Struct, frozen=True, array_like=True):
 
 
 class SessionTimes(Struct, frozen=True, omit_defaults=True):
-    """Time of a rank's sessions, each from asking for one layer's results until they are added. Parts of a step of one
-    micro-batch; with two, attention of one may run during those of the other.
+    """Time of a rank's sessions by part, from asking for one layer's results until they are added.
+
+    With one micro-batch these are parts of its steps; with two, attention of one may run during those of the other.
 
     Args:
         a2e_s: from asking until the expert rank that answers last takes the rows [s].
@@ -180,7 +181,7 @@ class SessionTimes(Struct, frozen=True, omit_defaults=True):
         )  # fmt: skip
 
     def since(self, earlier: "SessionTimes") -> "SessionTimes":
-        """Of the time after an earlier reading; `NO_SESSIONS` if there was none."""
+        """Difference to an earlier reading; `NO_SESSIONS` without a round since."""
         if self.rounds <= earlier.rounds:
             return NO_SESSIONS
         return SessionTimes(

@@ -158,7 +158,11 @@ class ExpertRank(GroupRank):
 
 
 class _Opened:
-    """Experts of some weights, and what is known of their model. Args: shared: whether shared ones are needed, too."""
+    """Experts of some weights, and what is known of their model.
+
+    Args:
+        shared: whether shared experts are needed, too.
+    """
 
     def __init__(
         self, library: Library, weights: ExpertWeights, images: ImageStore | None, *, shared: bool = False
