@@ -107,13 +107,33 @@ def test_rounded_results(config: ExpertsConfig, tmp_path: Path, shm: Path) -> No
     assert_exact(Setting(folder, 2, 2, bf16_results=True, config=config), shm)
 
 
+def routed_in_int8(folder: Path) -> Path:
+    """A checkpoint whose routed experts are INT8, and nothing else."""
+    write_random_checkpoint(folder, dtype="bfloat16")
+    stored = load_file(folder / "model.safetensors")
+    return int8_checkpoint(folder, [name for name in stored if ".mlp.experts." in name], write=False)
+
+
+@pytest.mark.parametrize("why", ["has no shared ones", "rows of different forms"])
+def test_an_attention_rank_without_such_shared_experts_cannot_join(why: str, tmp_path: Path, shm: Path) -> None:
+    folder, _ = checkpoint("bfloat16", tmp_path / "experts")
+    if why == "has no shared ones":
+        other, _ = checkpoint("bfloat16", tmp_path / "other", n_shared_experts=0)
+    else:
+        other = routed_in_int8(tmp_path / "other")
+    expert = Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT, shm)
+    parts, _ = Setting(other, config=SHARED_AWAY).attention_rank(0, shm)
+    with pytest.raises(GroupError, match=why):
+        parts.follow(order_from((parts.offer("x"), expert.offer("x")), 1, 1))
+    parts.close()
+    expert.close()
+
+
 def test_shared_experts_that_expert_ranks_cannot_have(tmp_path: Path, shm: Path) -> None:
     folder, _ = checkpoint("bfloat16", tmp_path / "none", n_shared_experts=0)
     with pytest.raises(ConfigError, match="has no shared experts: set it to"):
         Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT, shm)
-    folder = write_random_checkpoint(tmp_path / "int8", dtype="bfloat16")
-    stored = load_file(folder / "model.safetensors")
-    int8_checkpoint(folder, [name for name in stored if ".mlp.experts." in name], write=False)
+    folder = routed_in_int8(tmp_path / "int8")
     with pytest.raises(ConfigError, match="shared or routed, is INT8"):
         Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT + 1, shm)
 

@@ -97,7 +97,7 @@ ub::Outcome Group::count_rows() {
     return found;
 }
 
-// The first run goes to another rank for each source: sessions of a row would all go to one.
+// Sources begin with different ranks: else sessions of one row would all ask the same one.
 void Group::send_shared(ub::Dispatch& dispatch, int layer, int first, int rows) const {
     std::array<uint32_t, ub::kMostRanks> ranks{};
     uint32_t count = 0;

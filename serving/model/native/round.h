@@ -24,8 +24,8 @@ struct Received {
     char* result;  // [hidden], float32 or BF16
 };
 
-// Rows that are computed at once, by networks of one width and of forms that take the same rows. At most as many as a step of this rank alone may have: memory does not grow with the
-// number of ranks.
+// Rows that are computed at once, by networks of one width, and all INT8 or none. At most as many as a step of this rank
+// alone may have: memory does not grow with the number of ranks.
 struct Piece {
     const ExpertJob* jobs;  // by slot
     int job_count;
