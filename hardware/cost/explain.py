@@ -343,7 +343,7 @@ def _apart_outside_parts(load: DecodeLoad, stages: DisaggregatedStep) -> list[Co
 
 def stages_text(stages: DisaggregatedStep) -> str:
     """Stages of a part of the batch, as text."""
-    times = (("send", stages.send_s), ("experts", stages.experts_s), ("return", stages.return_s))
+    times = (("A2E", stages.send_s), ("experts", stages.experts_s), ("E2A", stages.return_s))
     return ", ".join(f"{name} {seconds * 1e6:,.0f} us" for name, seconds in times)
 
 

@@ -10,7 +10,7 @@ from hardware.errors import SpecError
 from hardware.ub.region import round_up
 
 WINDOW_MAGIC = int.from_bytes(b"CMXWIN11", "little")
-WINDOW_VERSION = 5
+WINDOW_VERSION = 6
 LINE = 64
 MOST_RANKS = 64
 MOST_CHOICES = 64

@@ -171,9 +171,19 @@ def _ranks(console: Console, group: dict[str, Any]) -> None:
         markup=False,
         soft_wrap=True,
     )
+    _sessions(console, group["exchange"].get("sessions", []))
     for one in group["measures"]:
         what = one["measure"].replace("_", " ")
         console.print(f"{_time_of(one['at_s'])} r{one['rank']} {what}: {one['reason']}", markup=False, highlight=False)
+
+
+def _sessions(console: Console, sessions: list[dict[str, Any]]) -> None:
+    """Mean time of a round by part, of each rank that has asked."""
+    for rank, one in enumerate(sessions):
+        if rounds := one["rounds"]:
+            a2e, experts, e2a = (f"{one[part] / rounds * 1e6:.0f}" for part in ("a2e_s", "experts_s", "e2a_s"))
+            text = f"r{rank} sessions, a layer's mean: A2E {a2e} us, experts {experts} us, E2A {e2a} us"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _pace(group: dict[str, Any], rank: int) -> str:

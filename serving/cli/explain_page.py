@@ -112,7 +112,7 @@ def head_line(times: RequestTimes) -> str:
 
 
 def details(part: TimePart) -> str:
-    """Remarks on a part: place, amount, rate, and duration on real NPUs."""
+    """Remarks on a part: place, amount, rate, duration on real NPUs, and times of its sessions."""
     found = []
     if part.source and part.nbytes:
         found.append(f"{part.source} → {part.host}")
@@ -129,6 +129,9 @@ def details(part: TimePart) -> str:
         found.append(f"{numbers.size(part.nbytes)}{rate}")
     if part.predicted_s:
         found.append(f"real NPUs: {numbers.duration(part.predicted_s)}")
+    if part.sessions.rounds:
+        stages = (f"{name} {numbers.duration(seconds)}" for name, seconds in part.sessions.parts.items())
+        found.append(f"sessions: {', '.join(stages)}")
     return ", ".join(found)
 
 

@@ -16,7 +16,7 @@ class ExpertsConfig:
     decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "spares slots across_nodes deadline_s micro_batches"
+    LIVE_ONLY = "spares slots across_nodes deadline_s micro_batches shared"
 
     redundant: int = key(
         "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",
@@ -89,6 +89,13 @@ class ExpertsConfig:
         "the other are with their experts, but weights are read twice; `auto` = measured, the faster by size of step, "
         "but always `1` with `across_nodes`, where `2` is not supported yet; tokens do not depend on it",
         default="auto",
+    )
+    shared: Literal["attention", "experts"] = key(
+        "which ranks compute a model's shared experts, with `attention_ranks` and `expert_ranks`: `attention` = "
+        "each for its own rows; `experts` = as one more choice of each row, the rows of a step divided evenly "
+        "among expert ranks, each of which then holds shared experts, too; tokens do not depend on it; in virtual time "
+        "dies with experts compute shared ones, too",
+        default="attention",
     )
     move_mib_per_s: float = key(
         "rate at which experts move between ranks while tokens flow, all ranks of a group together [MiB/s]",

@@ -227,6 +227,12 @@ _BY_MODE = (
     ),
     Rule(
         SERVE,
+        ("experts.shared",),
+        "where no instance has attention_ranks and expert_ranks: ranks of ep compute shared experts for their own rows",
+        when=lambda config: not any(pool.has_roles for pool in config.pools.values()),
+    ),
+    Rule(
+        SERVE,
         ("experts.min_gain",),
         'with [experts] policy = "none": only operators move experts then, whatever the gain',
         when=lambda config: config.experts.policy == "none",

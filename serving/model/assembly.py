@@ -132,10 +132,17 @@ class Assembly(CheckpointParts):
 
     def expert(self, layer: int, number: int) -> Mlp:
         """One routed expert, of the model or of a draft layer."""
-        drafting = layer >= len(self.config.layers) and self.bank.coarse_drafts
         feed = self.config.layer(layer).feed
         assert isinstance(feed, ExpertShape), "a dense layer has no experts"
-        return (self._coarse() if drafting else self)._mlp(f"model.layers.{layer}.mlp.experts.{number}.", feed.clamped)
+        return self._of_layer(layer)._mlp(f"model.layers.{layer}.mlp.experts.{number}.", feed.clamped)
+
+    def shared(self, layer: int) -> Mlp:
+        """The shared experts of a layer that has some."""
+        return self._of_layer(layer)._mlp(f"model.layers.{layer}.mlp.shared_experts.")
+
+    def _of_layer(self, layer: int) -> "Assembly":
+        drafting = layer >= len(self.config.layers) and self.bank.coarse_drafts
+        return self._coarse() if drafting else self
 
     def _coarse(self) -> "Assembly":
         return Assembly(self.config, self.source, CoarseBank(self.bank), self.dtype, self.device)

@@ -157,7 +157,7 @@ _GAUGES = (
 
 
 def expert_series(rows: RankRows) -> Iterable[Metric]:
-    """All metrics; per rank at most one series per layer, three per peer, and seven."""
+    """All metrics; per rank at most one series per layer, three per peer, and eleven."""
     sent = CounterMetricFamily(
         "cloudmatrix:expert_rows",
         "Rows that the rank routed to experts, once per chosen expert, by layer with experts; one series (all) "
@@ -206,6 +206,18 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
         f"one series (all) for more than {MOST_PEERS} peers [bytes]",
         labels=(*_EXPERT_LABELS, "peer", "what"),
     )
+    sessions = CounterMetricFamily(
+        "cloudmatrix:session_seconds",
+        "Time of the rank's sessions, by part: from asking for a layer's results until the expert rank that answers "
+        "last takes the rows (A2E), its computing (experts), from then until the results are added (E2A); without "
+        "rounds with a rank of another host [s]",
+        labels=(*_EXPERT_LABELS, "part"),
+    )
+    rounds = CounterMetricFamily(
+        "cloudmatrix:session_rounds",
+        "Rounds in cloudmatrix:session_seconds: layers times sessions",
+        labels=_EXPERT_LABELS,
+    )
     for own, rank, facts in rows:
         counted, labels = facts.exchange, (*own, str(rank))
         if counted is None:
@@ -218,9 +230,10 @@ def _exchange(rows: RankRows) -> Iterable[Metric]:
         for what, values in (("rows", counted.sent_bytes), ("results", counted.returned_bytes)):
             for peer, value in _by_peer(peers, values):
                 moved.add_metric((*labels, peer, what), value)
-    yield seconds
-    yield waits
-    yield moved
+        for part, value in counted.sessions.parts.items():
+            sessions.add_metric((*labels, part), value)
+        rounds.add_metric(labels, counted.sessions.rounds)
+    yield from (seconds, waits, moved, sessions, rounds)
 
 
 def _by_peer(peers: Sequence[int], values: Sequence[float]) -> Iterable[tuple[str, float]]:

@@ -181,6 +181,49 @@ class ExpertWork(Struct, frozen=True, array_like=True):
     nets: int = 0
 
 
+class SessionTimes(Struct, frozen=True, omit_defaults=True):
+    """Time of a rank's sessions by part, from asking for one layer's results until they are added.
+
+    With one micro-batch these are parts of its steps; with two, attention of one may run during those of the other.
+
+    Args:
+        a2e_s: from asking until the expert rank that answers last takes the rows [s].
+        experts_s: that rank's computing [s].
+        e2a_s: from then until the results are added [s].
+        rounds: sessions times layers; without those answered by a rank of another host, whose clock differs.
+    """
+
+    a2e_s: float = 0.0
+    experts_s: float = 0.0
+    e2a_s: float = 0.0
+    rounds: int = 0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The times by name; the cost model prices the same three."""
+        return {"A2E": self.a2e_s, "experts": self.experts_s, "E2A": self.e2a_s}
+
+    def __add__(self, other: "SessionTimes") -> "SessionTimes":
+        if not other.rounds:
+            return self
+        return SessionTimes(
+            self.a2e_s + other.a2e_s, self.experts_s + other.experts_s, self.e2a_s + other.e2a_s,
+            self.rounds + other.rounds,
+        )  # fmt: skip
+
+    def since(self, earlier: "SessionTimes") -> "SessionTimes":
+        """Difference to an earlier reading; `NO_SESSIONS` without a round since."""
+        if self.rounds <= earlier.rounds:
+            return NO_SESSIONS
+        return SessionTimes(
+            self.a2e_s - earlier.a2e_s, self.experts_s - earlier.experts_s, self.e2a_s - earlier.e2a_s,
+            self.rounds - earlier.rounds,
+        )  # fmt: skip
+
+
+NO_SESSIONS = SessionTimes()
+
+
 class ExchangeFacts(Struct, frozen=True):
     """One rank's exchange with its peers since it joined. Tuples are indexed by rank; its own entry is 0.
 
@@ -190,6 +233,7 @@ class ExchangeFacts(Struct, frozen=True):
         waited_s: time that it waited, by the peer that arrived last [s].
         worked_s: time of its steps without these waits, including steps that only served peers [s].
         work: of this rank's experts, a part of `worked_s`.
+        sessions: of this rank's own rows.
     """
 
     sent_bytes: tuple[int, ...]
@@ -197,6 +241,7 @@ class ExchangeFacts(Struct, frozen=True):
     waited_s: tuple[float, ...]
     worked_s: float
     work: ExpertWork = ExpertWork()
+    sessions: SessionTimes = NO_SESSIONS
 
 
 class ExpertFacts(Struct, frozen=True):

@@ -8,6 +8,7 @@ never compared.
 """
 
 from serving.ids import SequenceId
+from serving.values.expert_map import NO_SESSIONS, SessionTimes
 from serving.values.news import Value
 
 QUEUE = "queue"
@@ -56,21 +57,25 @@ class StepTime(Value, frozen=True, gc=False):
         busy_s: time spent in steps so far, including this one [s]; likewise.
         step_s: this step, or those whose events are sent together [s].
         predicted_s: duration on real NPUs [s]; 0 = unknown.
+        sessions: of the same steps, where a group of ranks computes them, in real time.
     """
 
     at_s: float
     busy_s: float
     step_s: float
     predicted_s: float = 0.0
+    sessions: SessionTimes = NO_SESSIONS
 
     def in_real_time(self, time_scale: float) -> "StepTime":
         """The same in real seconds, except for the predicted time."""
-        return StepTime(self.at_s / time_scale, self.busy_s / time_scale, self.step_s / time_scale, self.predicted_s)
+        times = self.at_s / time_scale, self.busy_s / time_scale, self.step_s / time_scale
+        return StepTime(*times, self.predicted_s, self.sessions)
 
 
 def after(one: StepTime, later: StepTime) -> StepTime:
     """Both combined, when their events are sent together."""
-    return StepTime(later.at_s, later.busy_s, one.step_s + later.step_s, one.predicted_s + later.predicted_s)
+    sums = one.step_s + later.step_s, one.predicted_s + later.predicted_s, one.sessions + later.sessions
+    return StepTime(later.at_s, later.busy_s, *sums)
 
 
 def in_real_time(course: VisitTimes, time_scale: float) -> VisitTimes:

@@ -12,13 +12,16 @@ from serving.cli.command_line import main
 from serving.cli.explain_page import GROUPS, explain_page
 from serving.gateway.core import timeline
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
+from serving.values.expert_map import SessionTimes
 from tests.cli.gateway import answering
 
 PARTS = (
     TimePart("waiting for its turn", 0.0, 0.5),
     TimePart("prefill", 0.5, 1.0, "prefill#a", "n0", tokens=64, predicted_s=0.01),
     TimePart("handoff", 1.5, 0.25, "decode#b", "n1", nbytes=1 << 20, source="n0"),
-    TimePart("decode steps", 1.75, 0.25, "decode#b", "n1", tokens=9, frames=9),
+    TimePart(
+        "decode steps", 1.75, 0.25, "decode#b", "n1", tokens=9, frames=9, sessions=SessionTimes(0.01, 0.03, 0.02, 54)
+    ),
 )
 TIMES = RequestTimes(
     "chatcmpl-1 <b>", "default", 1e9, 2.0, "stop", 64, (ChoiceLine(0, PARTS, 10, 0, 1.5),), 10, 0,
@@ -54,6 +57,7 @@ def test_one_by_its_id(url: str, capsys: pytest.CaptureFixture[str]) -> None:
         "n0 → n1",
         "1.00 MiB at 4.00 MiB/s",
         "their sum is 2.00 s",
+        "sessions: A2E 10.0 ms, experts 30.0 ms",
     ):
         assert wanted in said, said
 

@@ -108,6 +108,11 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             " all at hand",
         ),
         (
+            '[experts]\nshared = "experts"\n' + TWO_RANKS,
+            "[experts] shared has no effect where no instance has attention_ranks and expert_ranks: ranks of ep compute"
+            " shared experts for their own rows",
+        ),
+        (
             '[experts]\npolicy = "none"\nmin_gain = 0.1\n' + TWO_RANKS,
             '[experts] min_gain has no effect with [experts] policy = "none": only operators move experts then,'
             " whatever the gain",

@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from safetensors.torch import load_file
 
 from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_shape
-from serving.errors import EngineError, GroupError
+from serving.config.experts import ExpertsConfig
+from serving.errors import ConfigError, EngineError, GroupError
 from serving.ids import SequenceId
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
 from tests.group.rank_threads import SETTINGS, checkpoint
-from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
+from tests.group.split_group import CONFIG, FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
+from tests.model.int8_checkpoint import int8_checkpoint
+from tests.model.random_checkpoint import write_random_checkpoint
 from tests.model.shapes import GPT_OSS
 
 
@@ -36,17 +40,22 @@ def shm() -> Iterator[Path]:
 LAYOUTS = ((1, 1), (2, 1), (1, 2), (3, 2), (1, 3))
 KINDS = ("bfloat16", "float32", "int8", "w8a16")
 FEATURES = ("plain", "grammar", "logprobs", "prefix", "chunks")
-COVERING = (  # every pair of two columns, as far as twenty rows can
-    [(*LAYOUTS[i], KINDS[(i + j) % 4], (2 * i + j) % 4, FEATURES[(i + 2 * j) % 5]) for i in range(5) for j in range(4)]
-)
+SHARED = ("attention", "experts")
+"""Ranks that compute shared experts."""
+COVERING = [  # every pair of two columns, as far as twenty rows can
+    (*LAYOUTS[i], KINDS[(i + j) % 4], (2 * i + j) % 4, FEATURES[(i + 2 * j) % 5], SHARED[(i // 2 + j) % 2])
+    for i in range(5)
+    for j in range(4)
+]
 PRODUCT = [
-    (*layout, kind, drafts, feature)
+    (*layout, kind, drafts, feature, shared)
     for layout in LAYOUTS
     for kind in KINDS
     for drafts in range(4)
     for feature in FEATURES
+    for shared in SHARED
 ]
-QUICK = [COVERING[0], COVERING[6], COVERING[9], COVERING[13], COVERING[19]]
+QUICK = [COVERING[0], COVERING[5], COVERING[10], COVERING[14], COVERING[19]]
 
 
 def setting_of(folder: Path, kind: str, drafts: int, feature: str, **more: Any) -> Setting:
@@ -62,27 +71,71 @@ def assert_exact(setting: Setting, shm: Path, feature: str = "plain") -> None:
     wanted = setting.alone([spec for specs in work.values() for spec in specs])
     with SplitGroup(setting, shm) as group:
         assert group.run(work) == wanted
+        for parts, _ in group.attention.values():
+            sessions = parts.sessions()
+            assert sessions.rounds > 0
+            assert min(sessions.parts.values()) > 0.0
 
 
 @pytest.mark.parametrize(
-    ("attention", "experts", "kind", "drafts", "feature"),
+    ("attention", "experts", "kind", "drafts", "feature", "shared"),
     mostly_nightly(sorted({*COVERING, *PRODUCT}), QUICK, "tests/group/test_group_roles.py::test_every_layout_is_exact"),
 )
 def test_every_layout_is_exact(
-    attention: int, experts: int, kind: str, drafts: int, feature: str, tmp_path: Path, shm: Path
+    attention: int, experts: int, kind: str, drafts: int, feature: str, shared: Any, tmp_path: Path, shm: Path
 ) -> None:
     """Forms, draft tokens and what is asked of them; latent attention of an INT8 checkpoint is W8A16 in bfloat16."""
     setting = setting_of(tmp_path, kind, drafts, feature, attention=attention, experts=experts)
-    setting = replace(setting, config=replace(setting.config, micro_batches="2" if drafts % 2 else "1"))
+    config = replace(setting.config, micro_batches="2" if drafts % 2 else "1", shared=shared)
+    setting = replace(setting, config=config)
     assert_exact(setting, shm, feature)
 
 
-@pytest.mark.parametrize("more", [{"bf16_results": True}, GPT_OSS])
-def test_rounded_results_and_fused_experts(more: dict[str, Any], tmp_path: Path, shm: Path) -> None:
-    """The latter have forms that only torch reads."""
-    shape = {} if "bf16_results" in more else more
-    folder, _ = checkpoint("bfloat16", tmp_path, **shape)
-    assert_exact(Setting(folder, 2, 2, bf16_results=not shape), shm)
+SHARED_AWAY = replace(CONFIG, shared="experts")
+
+
+def test_fused_experts(tmp_path: Path, shm: Path) -> None:
+    """They have forms that only torch reads."""
+    folder, _ = checkpoint("bfloat16", tmp_path, **GPT_OSS)
+    assert_exact(Setting(folder, 2, 2), shm)
+
+
+@pytest.mark.parametrize("config", [CONFIG, SHARED_AWAY])
+def test_rounded_results(config: ExpertsConfig, tmp_path: Path, shm: Path) -> None:
+    """Results of shared experts are not rounded. Two of them are one network, wider than a routed expert."""
+    folder, _ = checkpoint("bfloat16", tmp_path, n_shared_experts=2)
+    assert_exact(Setting(folder, 2, 2, bf16_results=True, config=config), shm)
+
+
+def routed_in_int8(folder: Path) -> Path:
+    """A checkpoint whose routed experts are INT8, and nothing else."""
+    write_random_checkpoint(folder, dtype="bfloat16")
+    stored = load_file(folder / "model.safetensors")
+    return int8_checkpoint(folder, [name for name in stored if ".mlp.experts." in name], write=False)
+
+
+@pytest.mark.parametrize("why", ["has no shared ones", "rows of different forms"])
+def test_an_attention_rank_without_such_shared_experts_cannot_join(why: str, tmp_path: Path, shm: Path) -> None:
+    folder, _ = checkpoint("bfloat16", tmp_path / "experts")
+    if why == "has no shared ones":
+        other, _ = checkpoint("bfloat16", tmp_path / "other", n_shared_experts=0)
+    else:
+        other = routed_in_int8(tmp_path / "other")
+    expert = Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT, shm)
+    parts, _ = Setting(other, config=SHARED_AWAY).attention_rank(0, shm)
+    with pytest.raises(GroupError, match=why):
+        parts.follow(order_from((parts.offer("x"), expert.offer("x")), 1, 1))
+    parts.close()
+    expert.close()
+
+
+def test_shared_experts_that_expert_ranks_cannot_have(tmp_path: Path, shm: Path) -> None:
+    folder, _ = checkpoint("bfloat16", tmp_path / "none", n_shared_experts=0)
+    with pytest.raises(ConfigError, match="has no shared experts: set it to"):
+        Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT, shm)
+    folder = routed_in_int8(tmp_path / "int8")
+    with pytest.raises(ConfigError, match="shared or routed, is INT8"):
+        Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT + 1, shm)
 
 
 @pytest.mark.parametrize("experts", [1, 2])
@@ -122,7 +175,7 @@ def replaced(spec: SequenceSpec) -> SequenceSpec:
 
 
 def test_a_lost_expert_rank_is_made_up_for_from_the_reserve(tmp_path: Path, shm: Path) -> None:
-    setting = setting_of(tmp_path, "float32", 2, "plain", attention=2, experts=2)
+    setting = setting_of(tmp_path, "float32", 2, "plain", attention=2, experts=2, config=SHARED_AWAY)
     work = {rank: specs_of(rank, "plain") for rank in range(2)}
     wanted = setting.alone([spec for specs in work.values() for spec in specs])
     with SplitGroup(setting, shm) as group:

@@ -8,7 +8,7 @@ from msgspec import structs
 from serving.telemetry.group_metrics import MOST_LAYERS, MOST_PEERS, GroupStats
 from serving.telemetry.metrics import GatewayMetrics
 from serving.telemetry.shared_metrics import newest_groups
-from serving.values.expert_map import ExchangeFacts, ExpertFacts
+from serving.values.expert_map import ExchangeFacts, ExpertFacts, SessionTimes
 from tests.telemetry.samples import samples, stats, value
 
 FACTS = ExpertFacts(epoch=3, map_version=5, members=(1,), ranks=2, experts=4, to_ranks=((1, 2), (0, 9)))
@@ -45,8 +45,14 @@ def test_a_large_model_has_one_series_of_rows_a_rank() -> None:
 def test_the_exchange_is_counted_by_peer() -> None:
     """Rank 2 has left, and is still reported; window and lists have space for rank 3, which never joined."""
     facts = structs.replace(
-        FACTS, members=(0, 1), exchange=ExchangeFacts((70, 0, 9, 0), (30, 0, 1, 0), (1.5, 0.0, 0.25, 0.0), 4.0)
+        FACTS,
+        members=(0, 1),
+        exchange=ExchangeFacts(
+            (70, 0, 9, 0), (30, 0, 1, 0), (1.5, 0.0, 0.25, 0.0), 4.0, sessions=SessionTimes(0.5, 1.0, 0.25, 8)
+        ),
     )
+    assert shown(facts, "cloudmatrix:session_seconds_total") == {("A2E",): 0.5, ("experts",): 1.0, ("E2A",): 0.25}
+    assert shown(facts, "cloudmatrix:session_rounds_total") == {(): 8}
     assert shown(facts, "cloudmatrix:exchange_seconds_total") == {("own",): 4.0, ("wait",): 1.75}
     assert shown(facts, "cloudmatrix:exchange_wait_seconds_total") == {("0",): 1.5, ("2",): 0.25}
     assert shown(facts, "cloudmatrix:exchange_bytes_total") == {

@@ -27,7 +27,7 @@ class Dispatch {
     uint32_t sent(uint32_t rank) const { return counts_[rank]; }
 
     // Rows and lists are whole.
-    void ask() { exchange_.ask(counts_, half_); }
+    void ask(Clock::time_point now = Clock::now()) { exchange_.ask(counts_, half_, now); }
 
     // Add a row's results, float32, to `sum`, each times its weight, in order of expert ids; quickest if choices are in that
     // order. Once all have answered.

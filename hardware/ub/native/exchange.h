@@ -23,6 +23,7 @@
 #include "bell.h"
 #include "outcome.h"
 #include "patience.h"
+#include "session.h"
 #include "watch.h"
 #include "window.h"
 
@@ -133,8 +134,9 @@ class Exchange {
         return {};
     }
 
-    // The results are added: the next asks of this step come soon.
-    void end_round() { show(Phase::kComputing); }
+    // The results of a round are there, and are added now.
+    void count_round(uint32_t half) { parts_.add(own_[half], Clock::now()); }
+    void end_round() { show(Phase::kComputing); }  // the next asks of this step come soon
 
     // The same, but no more asks come in this step, or not soon: nobody waits for them.
     void end_rounds() {
@@ -167,9 +169,9 @@ class Exchange {
     }
 
     // The next round of the step, at most 1,023: ask the ranks that have entries of this rank's lists, by rank.
-    void ask(const std::array<uint32_t, kMostRanks>& counts, uint32_t half = 0) {
+    void ask(const std::array<uint32_t, kMostRanks>& counts, uint32_t half = 0, Clock::time_point now = Clock::now()) {
         Session& own = own_[half];
-        ++own.round;
+        own.begin_round(now);
         own.open = 0;
         own.count = counts[self_];
         for_each(experts_, [&](uint32_t rank) {
@@ -224,12 +226,13 @@ class Exchange {
         return rank == self_ ? own_[half].count : unpack(answered_[half][rank]).count;
     }
 
-    // Say to those who were taken that their results are whole.
-    void answer() {
+    // Say to those who were taken that their results are whole, and when that was.
+    void answer(const Served& when = {}) {
         for (uint32_t half = 0; half < kMicroBatches; ++half) {
-            if (has(taken_[half], self_)) own_[half].count = 0;
+            if (has(taken_[half], self_)) own_[half].serve(when);
             for_each(taken_[half] & ~just(self_), [&](uint32_t rank) {
                 CM_EXCHANGE_POINT("answer");
+                stamp(windows_[rank].line(Kind::kAnswer, self_, half), when);
                 post(rank, Kind::kAnswer, half, answered_[half][rank]);
             });
             taken_[half] = 0;
@@ -264,6 +267,7 @@ class Exchange {
 
     const Awaited& awaited() const { return awaited_; }
     const Waited& waited() const { return waited_; }
+    const SessionParts& parts() const { return parts_; }
 
     Outcome mismatch(uint32_t rank) const { return outcome(Ending::kMismatch, rank); }
 
@@ -354,9 +358,11 @@ class Exchange {
         RankSet& open = own_[half].open;
         for (RankSet left = open; left; left &= left - 1) {
             const uint32_t rank = first_of(left);
-            const uint64_t word = own().word(Kind::kAnswer, rank, half).load(std::memory_order_seq_cst);
+            const Word& line = own().line(Kind::kAnswer, rank, half);
+            const uint64_t word = line.value.load(std::memory_order_seq_cst);
             if (word == word_to(rank, half)) {
                 open &= ~just(rank);
+                own_[half].note(stamp_of(line));
                 latest_ = rank;
                 continue;
             }
@@ -367,14 +373,6 @@ class Exchange {
         }
         return open == 0;
     }
-
-    // One of this rank's sessions.
-    struct Session {
-        uint32_t round = 0;
-        RankSet open = 0;    // whose answers are awaited
-        uint32_t count = 0;  // entries of own rows for own experts, until they are computed
-        std::array<uint32_t, kMostRanks> sent{};  // entries for each rank in this round
-    };
 
     uint32_t self_;
     std::vector<Window> windows_;
@@ -393,6 +391,7 @@ class Exchange {
     std::array<uint64_t, kMostRanks> steps_{};     // and their steps
     Awaited awaited_;
     Waited waited_;
+    SessionParts parts_;
     uint32_t latest_ = 0;  // rank whose answer was taken last
 };
 

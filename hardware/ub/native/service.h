@@ -49,8 +49,8 @@ class Service {
         return found;
     }
 
-    // All results are whole.
-    void answer() { exchange_.answer(); }
+    // All results are whole; `when`: of this service.
+    void answer(const Served& when = {}) { exchange_.answer(when); }
 
   private:
     Exchange& exchange_;

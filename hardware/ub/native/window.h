@@ -25,7 +25,7 @@
 namespace cm::ub {
 
 constexpr uint64_t kWindowMagic = 0x31314e4957584d43;  // "CMXWIN11"
-constexpr uint32_t kWindowVersion = 5;
+constexpr uint32_t kWindowVersion = 6;
 constexpr size_t kLine = 64;
 constexpr uint32_t kMostRanks = 64;  // a set of ranks is one word
 constexpr uint32_t kMostChoices = 64;
@@ -96,6 +96,9 @@ enum class Phase : uint64_t {
 
 struct alignas(kLine) Word {
     std::atomic<uint64_t> value;
+    // Of an answer, by the steady clock of the host [ns], stored before it: when its ask was taken, and when its results
+    // were whole. A carrier does not send them: clocks of hosts differ.
+    std::atomic<int64_t> taken, done;
 };
 
 enum class Kind : uint32_t { kAsk = 0, kAnswer = 1 };
@@ -166,9 +169,12 @@ class Window {
     Bell& bell() const { return *at<Bell>(layout_.bell); }
     Progress& progress() const { return *at<Progress>(layout_.progress); }
     // half: number of the micro-batch, of the rank that asks.
-    std::atomic<uint64_t>& word(Kind kind, uint32_t rank, uint32_t half = 0) const {
+    Word& line(Kind kind, uint32_t rank, uint32_t half = 0) const {
         const uint32_t place = (static_cast<uint32_t>(kind) * shape_.ranks + rank) * kMicroBatches + half;
-        return at<Word>(layout_.words)[place].value;
+        return at<Word>(layout_.words)[place];
+    }
+    std::atomic<uint64_t>& word(Kind kind, uint32_t rank, uint32_t half = 0) const {
+        return line(kind, rank, half).value;
     }
     Entry* list(uint32_t destination, uint32_t half = 0) const {
         const size_t place = kMicroBatches * destination + half;

@@ -10,6 +10,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from serving.values.expert_map import NO_SESSIONS, SessionTimes
+
 TOKENIZING = "tokenizing"
 WAITING = "waiting for its turn"
 ROUTING = "moving on"
@@ -40,6 +42,7 @@ class TimePart(Struct, frozen=True, omit_defaults=True):
         tokens: fed, found or sampled in it; frames: received in it.
         nbytes: KV moved; source: the host that sent it.
         predicted_s: duration on real NPUs [s]; 0 = unknown.
+        sessions: of its steps, where a group of ranks computed them.
     """
 
     kind: str
@@ -52,6 +55,7 @@ class TimePart(Struct, frozen=True, omit_defaults=True):
     nbytes: int = 0
     source: str = ""
     predicted_s: float = 0.0
+    sessions: SessionTimes = NO_SESSIONS
 
 
 class ChoiceLine(Struct, frozen=True):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from serving.gateway.core import timeline as t
 from serving.gateway.core.timeline import largest_cause, waited_for_others
 from serving.values import visit_times as c
+from serving.values.expert_map import NO_SESSIONS
 from serving.values.jobs import GenerationJob
 from serving.values.visit_times import Leg, StepTime, VisitTimes
 
@@ -40,13 +41,14 @@ MOST_PARTS = 400
 class _Run:
     """Decode steps at one instance, from one token's arrival to a later one's; totals only."""
 
-    __slots__ = ("begun", "ended", "first", "frames", "last", "own_s", "predicted_s", "tokens")
+    __slots__ = ("begun", "ended", "first", "frames", "last", "own_s", "predicted_s", "sessions", "tokens")
 
     def __init__(self, begun: float, first: StepTime | None) -> None:
         self.begun = self.ended = begun
         self.first = self.last = first
         self.frames = self.tokens = 0
         self.own_s = self.predicted_s = 0.0
+        self.sessions = NO_SESSIONS
 
 
 class ChoiceBuilder:
@@ -129,6 +131,7 @@ class ChoiceBuilder:
             run.last = step
             run.own_s += step.step_s
             run.predicted_s += step.predicted_s
+            run.sessions += step.sessions
         if run.frames >= self._limit:
             self._close_run()
             self._run = _Run(now, step)
@@ -217,6 +220,7 @@ class ChoiceBuilder:
                     run.tokens if mine else 0,
                     run.frames if mine else 0,
                     predicted_s=run.predicted_s if mine else 0.0,
+                    sessions=run.sessions if mine else NO_SESSIONS,
                 )
             )
             at += seconds * scale
@@ -281,6 +285,7 @@ def joined(one: t.TimePart, other: t.TimePart) -> t.TimePart:
         frames=one.frames + other.frames,
         nbytes=one.nbytes + other.nbytes,
         predicted_s=one.predicted_s + other.predicted_s,
+        sessions=one.sessions + other.sessions,
     )
 
 

@@ -100,6 +100,7 @@ def _part_attributes(part: TimePart) -> dict[str, Attribute]:
         "cloudmatrix.frames": part.frames,
         "cloudmatrix.bytes": part.nbytes,
         "cloudmatrix.predicted_npu_s": part.predicted_s,
+        **{f"cloudmatrix.session.{name.lower()}_s": seconds for name, seconds in part.sessions.parts.items()},
     }
     return {name: value for name, value in found.items() if value}
 

@@ -26,7 +26,7 @@ from serving.model.native.library import Library, load
 from serving.model.native.panel_layout import panel_fingerprint, short_weights_pay
 from serving.model.native.rank_group import ExpertEngine, RankGroup
 from serving.model.parcel import model_version, require_weights
-from serving.model.slots.expert_slots import ExpertSource, RoutedExperts
+from serving.model.slots.expert_slots import RoutedExperts, SharedSource, SlotTable
 from serving.model.slots.stored_experts import (
     ImageExperts,
     StoredExperts,
@@ -106,19 +106,19 @@ class ExpertRank(GroupRank):
         library = load()
         if library is None:
             raise ConfigError("expert ranks need the native step (see the log): unset attention_ranks, expert_ranks")
-        opened = _Opened(library, weights, images)
+        opened = _Opened(library, weights, images, shared=config.shared == "experts")
         routed = RoutedExperts(
             opened.source, opened.config.expert_count, opened.gate, names_of_layers(opened.config, opened.numbers)
         )
         super().__init__(config, place, RankExperts(config, place.rank, routed, place.beside("slots")))
         self.layout = opened.layout()
         """See `Attached.layout`."""
-        sizes = opened.sizes()
+        sizes = opened.sizes(shared=config.shared == "experts")
         if threads is None:
             threads = max(1, len(os.sched_getaffinity(0)) // (place.rank.expert_count or place.rank.ranks))
         self._engine = ExpertEngine(library, sizes, threads, _rows_at_once(sizes))
         group = RankGroup(self._engine, opened.config.expert_count)
-        self.bind(group, replace(group.window_shape(place.rank.most), max_rows=1))
+        self.bind(group, max_rows=1, shared=opened.shared() if config.shared == "experts" else None)
         self._served = group
         self._joined, self._stopping = threading.Event(), threading.Event()
         self._failed = ""
@@ -158,15 +158,26 @@ class ExpertRank(GroupRank):
 
 
 class _Opened:
-    """Experts of some weights, and what is known of their model."""
+    """Experts of some weights, and what is known of their model.
 
-    def __init__(self, library: Library, weights: ExpertWeights, images: ImageStore | None) -> None:
-        self._weights = weights
+    Args:
+        shared: whether shared experts are needed, too.
+    """
+
+    def __init__(
+        self, library: Library, weights: ExpertWeights, images: ImageStore | None, *, shared: bool = False
+    ) -> None:
+        self._weights, self._with_shared = weights, shared
         config = replace(read_architecture(weights.folder), bf16_results=weights.bf16_results)
         self.config: Architecture = without_indexers(config)
         shape = self.config.experts
         if shape is None:
             raise ConfigError(f"a model of {config.model_type} has no routed experts to share: it has no expert ranks")
+        if shared and not shape.shared_width:
+            raise ConfigError(
+                f'[experts] shared = "experts", but this model of {config.model_type} has no shared experts: set it to '
+                '"attention"'
+            )
         self._shape, self.gate = shape, shape.rule
         self.dtype = config.dtype if weights.dtype == "auto" else weights.dtype
         if self.dtype not in ("float32", "bfloat16"):
@@ -185,13 +196,33 @@ class _Opened:
         form = self.dtype if weights.kv_dtype == "auto" else weights.kv_dtype
         return f"{layout_fingerprint(config, layers, weights.block_tokens, self.dtype, form, split)}-{self.version}"
 
-    def sizes(self) -> NativeExpertSizes:
+    def shared(self) -> SlotTable:
+        """The shared experts of all layers.
+
+        Raises: ConfigError if they multiply rows of another form than routed ones, since rows are sent once.
+        Effects: keeps them in memory.
+        """
+        table = SlotTable(self.source.layers)
+        for layer in range(self.source.layers):
+            shared, routed = self.source.shared(layer), self.source.expert(layer, 0)
+            if (shared.gate_up.form == Form.INT8) != (routed.gate_up.form == Form.INT8):
+                raise ConfigError(
+                    '[experts] shared = "experts", but only one kind of experts, shared or routed, is INT8: set it '
+                    'to "attention", or quantise both'
+                )
+            table.put(layer, shared)
+        self.source.forget()
+        table.publish()
+        return table
+
+    def sizes(self, *, shared: bool) -> NativeExpertSizes:
         """Sizes for an engine with experts only."""
         shape, clamped = self._shape, self._shape.clamped
         return NativeExpertSizes(
             form=Form.F32 if self.dtype == "float32" else Form.BF16,
             hidden=self.config.hidden_size,
             width=shape.width,
+            shared_width=shape.shared_width if shared else 0,
             layers=len(self.numbers),
             experts=shape.experts,
             top_k=shape.per_token,
@@ -205,7 +236,7 @@ class _Opened:
         if image is not None:
             self._drafts = image.manifest.drafts[0] < image.manifest.drafts[1]
             self.numbers = expert_numbers(self.config, drafts=self._drafts)
-            self.source: ExpertSource = ImageExperts(library, image, self.config, self.numbers)
+            self.source: SharedSource = ImageExperts(library, image, self.config, self.numbers)
             return
         folder, config = self._weights.folder, self.config
         require_weights(folder)
@@ -216,7 +247,7 @@ class _Opened:
         stored = StoredExperts(
             library, folder, config, self.numbers, self.dtype, coarse_drafts=coarse, short=self._short
         )
-        self.source = stored if stored.readable() else self._with_torch()
+        self.source = stored if stored.readable(shared=self._with_shared) else self._with_torch()
 
     def _image(self, images: ImageStore) -> Image | None:
         """The image of these weights, if the node has it."""
@@ -234,7 +265,7 @@ class _Opened:
             return None
         return image
 
-    def _with_torch(self) -> ExpertSource:
+    def _with_torch(self) -> SharedSource:
         import torch  # only for forms that nothing else reads
 
         from serving.model.loader import product_forms
@@ -251,5 +282,5 @@ class _Opened:
 
 def _rows_at_once(sizes: NativeExpertSizes) -> int:
     number_bytes = (4 if sizes.form == Form.F32 else 2) + 1  # and as INT8
-    row_bytes: int = sizes.top_k * (sizes.width + 64) * number_bytes
+    row_bytes: int = sizes.top_k * (max(sizes.width, sizes.shared_width) + 64) * number_bytes
     return max(1, min(_MOST_ROWS, _SCRATCH_BYTES // row_bytes))

@@ -9,6 +9,7 @@ A second order for the same epoch means that ranks without experts have joined o
 or drop them immediately, all other ranks ignore it, and no step is redone.
 """
 
+import dataclasses
 import math
 import os
 import sys
@@ -40,9 +41,10 @@ from serving.model.native.rank_group import (
     raise_epoch,
     window_bytes,
 )
+from serving.model.slots.expert_slots import SlotTable
 from serving.model.slots.slot_region import PeerSlots
 from serving.sockets.secrets import ClusterSecrets
-from serving.values.expert_map import ExpertFacts, ExpertOrder
+from serving.values.expert_map import NO_SESSIONS, ExpertFacts, ExpertOrder, SessionTimes
 from serving.values.group import RankOffer, RankRole, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
 
@@ -76,15 +78,24 @@ class GroupRank:
         """Windows of peers of this node, by rank."""
         self._carriers: Carriers | None = None
         self._address = ("", 0)
+        self._shared: SlotTable | None = None
         self._lock = threading.Lock()
         self.order: RegroupOrder | None = None
         """The last order that was followed: members that compute together, or will from its epoch on."""
 
-    def bind(self, group: RankGroup, shape: WindowShape) -> None:
+    def bind(self, group: RankGroup, max_rows: int = 0, shared: SlotTable | None = None) -> None:
         """Set the engine's side of the group. Effects: makes the rank's window.
 
+        Args:
+            max_rows: of the window; 0 = those of the engine's steps.
+            shared: shared experts of all layers, of a rank that computes them for others.
         Raises: HardwareError if there is no memory for it.
         """
+        self._shared = shared
+        group.sends_shared = self._config.shared == "experts" and self._rank.role is not RankRole.BOTH
+        shape = group.window_shape(self._rank.most)
+        if max_rows:
+            shape = dataclasses.replace(shape, max_rows=max_rows)
         self._own = RankWindow.create(self._beside("window"), shape, self._rank.number, _ROLES[self._rank.role])
         self._group = group
 
@@ -150,6 +161,10 @@ class GroupRank:
             return lost, math.inf
         return None if self._group is None else self._group.awaited()
 
+    def sessions(self) -> SessionTimes:
+        """See `GroupMember.sessions`."""
+        return NO_SESSIONS if self._group is None else self._group.sessions()
+
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """See `GroupMember.begin`."""
         assert self._own is not None
@@ -199,6 +214,7 @@ class GroupRank:
             map_version=order.version,
             cores=len(os.sched_getaffinity(0)),
             deadline_s=self._config.deadline_s,
+            shared=self._shared,
         )
         self._group.join(place)
         self._join_experts(self._group, order)

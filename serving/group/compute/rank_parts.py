@@ -53,5 +53,5 @@ class RankParts(GroupRank):
         )
         one_only = self._config.across_nodes  # carriers forward the words of the first micro-batch only
         made.use_micro_batches("1" if one_only else self._config.micro_batches)
-        self.bind(made.group, made.group.window_shape(self._rank.most))
+        self.bind(made.group)
         return made

@@ -12,7 +12,7 @@ from serving.group.core.placement import balancedness
 from serving.group.core.straggler import StragglerMeasure
 from serving.ids import ReplicaId
 from serving.telemetry.group_metrics import GroupStats
-from serving.values.expert_map import ExpertFacts
+from serving.values.expert_map import NO_SESSIONS, ExpertFacts, SessionTimes
 from serving.values.group import LossKind, RankRole
 
 MOST_BUSIEST = 10
@@ -36,7 +36,8 @@ def expert_status(ep: Mapping[str, int], members: Iterable[AnnouncedMember]) -> 
         ep: ranks of a group by pool; 1 = one process computes all experts.
         members: instances and ranks; instances are left out.
     Returns: for each group, `exchange` has `worked_s` [rank], `waited_s` [rank][last peer to arrive] and `bytes`
-        [from][to] of rows and results; `layer_names` has the model's names of the layers, which commands count from 0;
+        [from][to] of rows and results, `sessions` [rank] the time by part and its `rounds`; `layer_names` has the
+        model's names of the layers, which commands count from 0;
         `rank_numbers` are those of the complete group, of which `expert_ranks` compute experts only.
     """
     groups: dict[str, list[AnnouncedMember]] = {}
@@ -144,17 +145,22 @@ def _exchange(ranks: Sequence[tuple[AnnouncedMember, ExpertFacts]], count: int) 
     """Time and bytes between ranks, each since it joined; zeros for missing ranks."""
     worked, waited = [0.0] * count, [[0.0] * count for _ in range(count)]
     moved = [[0] * count for _ in range(count)]
+    sessions = [_session(NO_SESSIONS)] * count
     for member, told in ranks:
         number, counted = int(member.facts["rank"]), told.exchange
         if counted is None or number >= count:  # it leaves
             continue
-        worked[number] = counted.worked_s
+        worked[number], sessions[number] = counted.worked_s, _session(counted.sessions)
         by_peer = zip(counted.sent_bytes, counted.returned_bytes, counted.waited_s, strict=True)
         for peer, (sent, returned, late_s) in enumerate(islice(by_peer, count)):  # windows may have room for more ranks
             moved[number][peer] += sent
             moved[peer][number] += returned
             waited[number][peer] = late_s
-    return {"worked_s": worked, "waited_s": waited, "bytes": moved}
+    return {"worked_s": worked, "waited_s": waited, "bytes": moved, "sessions": sessions}
+
+
+def _session(times: SessionTimes) -> dict[str, float]:
+    return {**{f"{name.lower()}_s": seconds for name, seconds in times.parts.items()}, "rounds": times.rounds}
 
 
 def _rank(member: AnnouncedMember, told: ExpertFacts) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from serving.instance.core.ports import ContextCache, KvTransport, StepExecutor
 from serving.instance.live.ub_transport import UbTransport
 from serving.kvpool.live.context_cache import ArenaMirror, PoolContextCache
 from serving.sockets.secrets import ClusterSecrets
-from serving.values.expert_map import ExpertOrder, RankEvent
+from serving.values.expert_map import ExpertOrder, RankEvent, SessionTimes
 from serving.values.group import RankOffer, RegroupOrder
 from serving.values.layer_split import LayerSplit
 
@@ -91,6 +91,10 @@ class GroupMember(Protocol):
 
     def awaited(self) -> tuple[int, float] | None:
         """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
+        ...
+
+    def sessions(self) -> SessionTimes:
+        """Times of its sessions since it joined. Any thread."""
         ...
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:

@@ -60,7 +60,7 @@ class EngineLoop:
         step_limits: how long a step may take before the engine counts as hanging, in time of `clock`.
         deliver: called with the output of one turn, by one thread at a time.
         on: receives the engine's events; the engine's own `on`, unless they are recorded.
-        predicted_s: predicted duration on real NPUs of all steps so far [s]; None = no durations are reported.
+        times: reports durations; None = none are reported.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class EngineLoop:
         pulls_at_once: int = 1,
         step_limits: StepLimits = STEP_LIMITS,
         on: e.EngineOn | None = None,
-        predicted_s: Callable[[], float] | None = None,
+        times: DurationReporter | None = None,
     ) -> None:
         self.engine = engine
         self._on = engine.on if on is None else on
@@ -93,7 +93,7 @@ class EngineLoop:
         self._events: deque[e.EngineEvent] = deque()
         self._posted = self._reported = (0, 0)
         """Numbers of prompts and of their tokens, posted and passed to the engine; each is written by one thread."""
-        self._times = DurationReporter(predicted_s) if predicted_s is not None else None
+        self._times = times
         self._wake = threading.Event()
         self._peers = PeerService(executor, clock, self._wake.wait, time_scale, step_limits.first_s)
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class EngineLoop:
         self.busy_s = self.first_step_s = 0.0
         """Time spent in steps so far [s], and in the first one, with cold memory [real s]; 0 before it."""
         self.moves = KvMoves(
-            transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=predicted_s is not None
+            transport, clock, self.post, self._deliver, name, pulls_at_once, tell_times=times is not None
         )
         """Any thread may read its counts."""
         self._pool = PoolWorker(cache, self.post, name) if cache is not None else None

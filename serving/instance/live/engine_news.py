@@ -5,6 +5,7 @@ from collections.abc import Callable
 from serving.instance.core import events as e
 from serving.instance.core.events import EngineEvent, HandoffClosed
 from serving.instance.core.visit_timer import VisitTimer
+from serving.values.expert_map import NO_SESSIONS, SessionTimes
 from serving.values.news import News
 from serving.values.visit_times import StepTime, VisitTimes
 
@@ -21,11 +22,12 @@ class DurationReporter:
 
     Args:
         predicted_s: time of real NPUs for all steps so far [s].
+        sessions: of all steps of a rank so far; None = no rank.
     """
 
-    def __init__(self, predicted_s: Callable[[], float]) -> None:
-        self._predicted_s = predicted_s
-        self._so_far_s = 0.0
+    def __init__(self, predicted_s: Callable[[], float], sessions: Callable[[], SessionTimes] | None = None) -> None:
+        self._predicted_s, self._sessions = predicted_s, sessions
+        self._so_far_s, self._sessions_so_far = 0.0, NO_SESSIONS
         self._timer = VisitTimer()
 
     def note(
@@ -44,4 +46,8 @@ class DurationReporter:
         visits = self._timer.watch(event, effects, now, predicted_s)
         if not effects:
             return [*visits]
-        return [StepTime(now, busy_s, event.result.elapsed_s, predicted_s), *visits]
+        sessions = NO_SESSIONS
+        if self._sessions is not None:
+            total = self._sessions()
+            sessions, self._sessions_so_far = total.since(self._sessions_so_far), total
+        return [StepTime(now, busy_s, event.result.elapsed_s, predicted_s, sessions), *visits]

@@ -19,6 +19,7 @@ from serving.instance.core.engine_record import header_of, recorded
 from serving.instance.core.settings import EngineSettings, engine_settings
 from serving.instance.live.compute import Attached, Compute, GroupMember, InstanceCache
 from serving.instance.live.engine_loop import EngineLoop
+from serving.instance.live.engine_news import DurationReporter
 from serving.instance.live.faulty_ports import FaultyPorts
 from serving.instance.live.gentle import run_gently
 from serving.instance.live.instance_server import InstanceServer
@@ -106,7 +107,7 @@ class Instance:
             pulls_at_once=compute.pulls_at_once,
             step_limits=step_limits(config, compute.time_scale),
             on=recorded(self.engine, log.note) if log is not None else None,
-            predicted_s=(lambda: self.npus.predicted_s) if _tells_times(config) else None,
+            times=self._durations() if _tells_times(config) else None,
         )
 
     def _attach(self, config: ServeConfig, arena: memoryview, secrets: ClusterSecrets) -> Attached:
@@ -114,6 +115,10 @@ class Instance:
         if made.group is not None and config.experts.across_nodes:
             made.group.listen(self.place.link_host, secrets, self._ports)
         return made
+
+    def _durations(self) -> DurationReporter:
+        group = self._attached.group
+        return DurationReporter(lambda: self.npus.predicted_s, None if group is None else group.sessions)
 
     @property
     def member(self) -> GroupMember:

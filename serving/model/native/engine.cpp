@@ -75,6 +75,7 @@ cm::ExpertNets::ExpertNets(const cm_expert_sizes& sizes)
         block.gate.out_features = sizes.experts;
         block.expert_gate_up = &gate_up;
         block.expert_down = &down;
+        block.gate_up.out_features = 2 * sizes.shared_width;  // for the width of the workspace
     }
     model.form = sizes.form;
     model.hidden = sizes.hidden;
@@ -91,7 +92,8 @@ int32_t cm_experts_new(const cm_expert_sizes* sizes, int32_t threads, int32_t ma
     *engine = nullptr;
     constexpr int32_t kMost = 1 << 20;
     const auto some = [](int32_t number) { return number > 0 && number <= kMost; };
-    if (!some(sizes->hidden) || !some(sizes->width) || !some(sizes->layers) || !some(sizes->experts) ||
+    if (!some(sizes->hidden) || !some(sizes->width) || sizes->shared_width < 0 || sizes->shared_width > kMost ||
+        !some(sizes->layers) || !some(sizes->experts) ||
         sizes->top_k < 1 || sizes->top_k > sizes->experts || sizes->top_k > static_cast<int32_t>(cm::ub::kMostChoices) ||
         (sizes->form != CM_F32 && sizes->form != CM_BF16) || threads < 1 || threads > 1024 || !some(max_rows))
         return cm::fail(CM_BAD_ARGUMENT, "%d of %d experts of %d x %d in %d layers, on %d threads, %d rows at once",

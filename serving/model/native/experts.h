@@ -107,9 +107,9 @@ class Feed {
     void collect(bool gathers) {
         if (has_failed(*e_.group)) return;
         RemoteExperts<T> remote(e_, w_);
-        gate_and_net(false, true);
+        const bool shared = b_.down.out_features > 0 && !remote.sends_shared();
+        if (shared) gate_and_net(false, true);
         if (gathers ? !remote.gather_and_serve() : !remote.serve()) return;
-        const bool shared = b_.down.out_features > 0;
         if (shared) {
             quantise(false);
             product(team_, b_.down, w_.net.rows(b_.down, 0, rows_),

@@ -76,7 +76,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, s
       used_version_(place.map_version),
       epoch_(exchange_.epoch()),
       counts_(static_cast<size_t>(place.layers) * static_cast<size_t>(model.experts)),
-      slot_rows_(static_cast<size_t>(place.slots)) {
+      slot_rows_(static_cast<size_t>(place.slots + (place.shared_gate_up ? place.layers : 0))) {
     for (int layer = 0, next = 0; layer < model.layers; ++layer) {
         layer_of_block_.push_back(next);
         next += model.blocks[layer].gate.out_features ? 1 : 0;
@@ -85,7 +85,7 @@ Group::Group(const cm_group_place& place, const cm_model& model, int max_rows, s
     wait_as_members();
     const size_t room = static_cast<size_t>(max_rows) * static_cast<size_t>(model.top_k);
     received_.resize(room);
-    used_slots_.reserve(static_cast<size_t>(place.slots));
+    used_slots_.reserve(slot_rows_.size());
     jobs_.reserve(room);
 }
 
@@ -110,15 +110,28 @@ ub::Outcome Group::count_rows() {
     total_ = taken_ = 0;
     ub::Outcome found;
     each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
-        if (!holds(entry.slot)) {
+        if (!holds(entry)) {
             found = exchange_.mismatch(source.rank);
             return;
         }
-        if (slot_rows_[entry.slot]++ == 0) used_slots_.push_back(entry.slot);
+        const uint32_t slot = index_of(entry);
+        if (slot_rows_[slot]++ == 0) used_slots_.push_back(slot);
         ++total_;
     });
     std::sort(used_slots_.begin(), used_slots_.end());
     return found;
+}
+
+// Sources begin with different ranks: else sessions of one row would all ask the same one.
+void Group::send_shared(ub::Dispatch& dispatch, int layer, int first, int rows) const {
+    std::array<uint32_t, ub::kMostRanks> ranks{};
+    uint32_t count = 0;
+    ub::Exchange::for_each(exchange_.answering(), [&](uint32_t rank) { ranks[count++] = rank; });
+    for (int row = 0; row < rows; ++row) {
+        const uint32_t run = static_cast<uint32_t>(row) * count / static_cast<uint32_t>(rows);
+        dispatch.send(ranks[(exchange_.self() + run) % count], static_cast<uint32_t>(first + row),
+                      static_cast<uint32_t>(model_.top_k), kSharedSlot - static_cast<uint32_t>(layer));
+    }
 }
 
 bool Group::watch(const int32_t* processes) {
@@ -272,12 +285,14 @@ void Group::count_time(ub::Clock::time_point begun) {
 }
 
 // The round's rows are computed: two clock reads per layer are negligible next to some hundred thousand products.
-void Group::count_work() {
-    if (total_ == 0) return;
-    pass_ = ub::Clock::now() - work_begun_;
+ub::Served Group::count_work() {
+    if (total_ == 0) return {};
+    const ub::Clock::time_point now = ub::Clock::now();
+    pass_ = now - work_begun_;
     add<int64_t>(work_ns_, pass_.count());
     add(work_rows_, total_);
     add(work_nets_, static_cast<int64_t>(used_slots_.size()));
+    return {ub::ns_of(work_begun_), ub::ns_of(now)};
 }
 
 void Group::work(int64_t* to) const {

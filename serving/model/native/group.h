@@ -44,6 +44,8 @@ struct SourceChange {
     std::optional<ub::Window> window;  // none: it has left
 };
 
+constexpr uint32_t kSharedSlot = 0xffff;  // of the first layer's shared experts in entries
+
 // 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert, or leaves too few experts of a layer to choose from.
 // homes: [layers][CM_MAP_POSITIONS][experts].
 int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
@@ -105,6 +107,8 @@ class Group {
     int64_t usage(uint64_t* per_peer) const;
     // See cm_group_work.
     void work(int64_t* to) const;
+    // See cm_group_sessions.
+    void sessions(int64_t* to) const { exchange_.parts().read(to); }
     // Record the end of a group step that began at this time.
     void count_time(ub::Clock::time_point begun);
 
@@ -120,9 +124,19 @@ class Group {
         const int draft = model_.draft && model_.draft->block.gate.out_features ? 1 : 0;
         return layer >= place_.layers - 1 - draft;
     }
-    bool holds(uint32_t slot) const {
-        return slot < static_cast<uint32_t>(place_.slots) && place_.gate_up[slot].out_features > 0;
+    // Shared experts follow the slots here, a layer each. In entries their numbers count down from the highest one, as
+    // other ranks do not know how many slots there are.
+    uint32_t index_of(const ub::Entry& entry) const {
+        const uint32_t layer = kSharedSlot - entry.slot, slots = static_cast<uint32_t>(place_.slots);
+        return place_.shared && layer < static_cast<uint32_t>(place_.layers) ? slots + layer : entry.slot;
     }
+    bool holds(const ub::Entry& entry) const {
+        const uint32_t index = index_of(entry), slots = static_cast<uint32_t>(place_.slots);
+        if (index >= slots) return index < slot_rows_.size() && entry.choice == model_.top_k;
+        return place_.gate_up[index].out_features > 0 && entry.choice < model_.top_k;
+    }
+    // Rows of a session are divided evenly into runs, one for each rank with experts.
+    void send_shared(ub::Dispatch& dispatch, int layer, int first, int rows) const;
     // use(source, entry) for all incoming entries.
     template <class Use>
     void each_entry(Use&& use) const {
@@ -133,7 +147,7 @@ class Group {
     }
     ub::Outcome count_rows();
     void count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes);
-    void count_work();
+    ub::Served count_work();
 
     cm_group_place place_;
     const cm_model& model_;
@@ -167,7 +181,7 @@ class Group {
 
     // Whoever is served at present.
     std::optional<ub::Service> service_;
-    std::vector<int32_t> slot_rows_;    // [slots] rows that came for each
+    std::vector<int32_t> slot_rows_;    // [slots, and layers with shared experts] rows that came for each
     std::vector<uint32_t> used_slots_;  // those with rows, ascending
     int64_t total_ = 0, taken_ = 0;     // incoming rows, and those already in pieces
     ub::Clock::time_point work_begun_;

@@ -50,6 +50,34 @@ int32_t check_slots(const cm_group_place& place, const cm_model& m, int width) {
     return CM_OK;
 }
 
+// Rows are staged once, in the form that routed experts take: shared ones elsewhere must take the same.
+int32_t check_shared_layer(const cm_block& block) {
+    if (!block.gate.out_features) return CM_OK;
+    if (!block.gate_up.out_features) return fail(CM_BAD_ARGUMENT, "a layer with experts has no shared ones");
+    const bool same = (block.gate_up.form == CM_INT8) == (block.expert_gate_up[0].form == CM_INT8);
+    return same ? CM_OK : fail(CM_BAD_ARGUMENT, "shared experts and routed ones take rows of different forms");
+}
+
+int32_t check_shared(const cm_group_place& place, const cm_model& m, ub::Role role) {
+    if (role == ub::Role::kBoth || place.slots + place.layers > 0x10000)
+        return fail(CM_BAD_ARGUMENT, "shared experts at rank %d, with %d slots", place.rank, place.slots);
+    if (role == ub::Role::kExperts) {
+        if (!place.shared_gate_up || !place.shared_down || !m.blocks->gate_up.out_features)
+            return fail(CM_BAD_ARGUMENT, "rank %d has no shared experts", place.rank);
+        for (int layer = 0; layer < place.layers; ++layer) {
+            const cm_linear &gate_up = place.shared_gate_up[layer], &down = place.shared_down[layer];
+            if (gate_up.in_features != m.hidden || gate_up.out_features != m.blocks->gate_up.out_features ||
+                down.in_features != gate_up.out_features / 2 || down.out_features != m.hidden || !gate_up.packed ||
+                !down.packed)
+                return fail(CM_BAD_ARGUMENT, "layer %d: no shared experts of this model", layer);
+        }
+        return CM_OK;
+    }
+    int32_t error = m.draft ? check_shared_layer(m.draft->block) : CM_OK;
+    for (int layer = 0; !error && layer < m.layers; ++layer) error = check_shared_layer(m.blocks[layer]);
+    return error;
+}
+
 int32_t failed(const Group& group) {
     const ub::Outcome& found = group.failure();
     return fail(CM_GROUP, "rank %u of the group: %s, in step %u, round %u", found.rank, ub::name(found.ending),
@@ -93,9 +121,10 @@ int32_t step_with_peers(cm_engine& engine, const cm_batch& batch, const cm_answe
 
 }  // namespace cm
 
-int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape) {
+int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, int32_t shared, cm_window_shape* shape) {
     const cm_model& m = engine->model;
-    *shape = {ranks, engine->max_rows, m.top_k, cm::row_bytes(m), m.hidden * (m.bf16_results ? 2 : 4)};
+    const int32_t choices = m.top_k + (shared ? (m.bf16_results ? 2 : 1) : 0);  // in BF16 results two make a float32 one
+    *shape = {ranks, engine->max_rows, choices, cm::row_bytes(m), m.hidden * (m.bf16_results ? 2 : 4)};
     if (cm::layers_with_experts(m) == 0) return cm::fail(CM_BAD_ARGUMENT, "the model has no routed experts");
     if (cm::possible(*shape)) return CM_OK;
     return cm::fail(CM_BAD_ARGUMENT, "%d ranks with %d rows for %d experts each", ranks, engine->max_rows, m.top_k);
@@ -122,7 +151,7 @@ void cm_window_raise(void* memory, uint64_t epoch, uint64_t members) {
 int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     cm_window_shape wanted;
     const int32_t ranks = place->ranks;
-    if (const int32_t error = cm_window_shape_of(engine, ranks, &wanted)) return error;
+    if (const int32_t error = cm_window_shape_of(engine, ranks, place->shared, &wanted)) return error;
     if (place->rank < 0 || place->rank >= ranks || place->layers != cm::layers_with_experts(engine->model) ||
         place->slots < 0 || place->slots > 0x10000 || place->cores < 1 || place->deadline_ns < 1)
         return cm::fail(CM_BAD_ARGUMENT, "rank %d of %d with %d slots in %d layers", place->rank, ranks, place->slots,
@@ -140,6 +169,7 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
     if (asks && (engine->nets || own.shape().max_rows < static_cast<uint32_t>(engine->max_rows)))
         return cm::fail(CM_BAD_ARGUMENT, "rank %d has a window for steps of %u rows", place->rank, own.shape().max_rows);
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
+    if (const int32_t error = place->shared ? cm::check_shared(*place, engine->model, own.header().role) : 0) return error;
     if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
                                             place->map_version, place->map))
         return error;
@@ -227,6 +257,8 @@ void cm_group_counts(cm_engine* engine, uint64_t* counts) { engine->group->count
 int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer) { return engine->group->usage(per_peer); }
 
 void cm_group_work(const cm_engine* engine, int64_t* work) { engine->group->work(work); }
+
+void cm_group_sessions(const cm_engine* engine, int64_t* sessions) { engine->group->sessions(sessions); }
 
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns) {
     std::chrono::nanoseconds waited;

@@ -198,6 +198,7 @@ typedef struct cm_engine cm_engine;
 typedef struct {
     int32_t form;           // CM_F32 or CM_BF16: of rows that are not INT8
     int32_t hidden, width;  // outer and inner width of an expert
+    int32_t shared_width;   // inner width of the shared experts, if ranks with experts compute them, else 0
     int32_t layers, experts, top_k;  // layers with routed experts; experts of a layer, and of a row
     int32_t bf16_results;   // this and the rest as in cm_model
     float gate_alpha, gate_limit;
@@ -223,6 +224,9 @@ typedef struct {
     const int32_t* processes;  // [ranks]
     const cm_linear* gate_up;  // [slots], read in every step; out_features 0 = the slot is empty
     const cm_linear* down;     // [slots]
+    int32_t shared;  // 1: shared experts are computed by the ranks with experts; only if no rank has both roles
+    const cm_linear* shared_gate_up;  // [layers], at a rank with experts; else null
+    const cm_linear* shared_down;
     int64_t deadline_ns;       // of each wait for peers
     uint64_t map_version;
     const uint32_t* map;  // [layers][CM_MAP_POSITIONS][experts] rank << 16 | slot, or CM_MAP_MASKED; copied
@@ -264,8 +268,8 @@ size_t cm_tokenize(const void* texts, const uint8_t* text, size_t bytes, uint32_
 // ---- groups: engines whose steps depend on each other
 
 // Shape of the window of a rank with this engine in a group of `ranks`; CM_BAD_ARGUMENT if the model has no experts, or
-// there are too many rows.
-int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, cm_window_shape* shape);
+// there are too many rows. shared: as in cm_group_place; its result is one more choice of a row, float32 in any case.
+int32_t cm_window_shape_of(const cm_engine* engine, int32_t ranks, int32_t shared, cm_window_shape* shape);
 int64_t cm_window_bytes(const cm_window_shape* shape);
 // Initialise memory, 64-byte aligned, as the window of a rank. Call it before any peer opens it.
 int32_t cm_window_format(void* memory, const cm_window_shape* shape, int32_t owner, int32_t role, uint64_t epoch,
@@ -303,6 +307,10 @@ int64_t cm_group_usage(const cm_engine* engine, uint64_t* per_peer);
 // work: [3] ns of computing rows at the experts here, for any rank; those rows; the number of experts' weights that
 // they used, counted per layer and step. Excludes waits and this rank's attention. Any thread.
 void cm_group_work(const cm_engine* engine, int64_t* work);
+// sessions: [4] rounds of this rank's sessions, one per layer and micro-batch; ns from asking until the rank that answers
+// last takes the ask (A2E), of its computing (experts), and from then until the results are added (E2A). Without rounds
+// that a rank of another host has answered. Any thread.
+void cm_group_sessions(const cm_engine* engine, int64_t* sessions);
 // The rank that this one is waiting for, or -1; and for how long. Any thread.
 int32_t cm_group_awaits(const cm_engine* engine, int64_t* ns);
 

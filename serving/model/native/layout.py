@@ -221,7 +221,10 @@ class NativeExpertSizes(ctypes.Structure):
     """cm_expert_sizes."""
 
     _fields_: ClassVar[list[tuple[str, type]]] = [
-        *((name, _Int) for name in ("form", "hidden", "width", "layers", "experts", "top_k", "bf16_results")),
+        *(
+            (name, _Int)
+            for name in ("form", "hidden", "width", "shared_width", "layers", "experts", "top_k", "bf16_results")
+        ),
         *((name, _Real) for name in ("gate_alpha", "gate_limit")),
     ]
 
@@ -243,6 +246,9 @@ class NativeGroupPlace(ctypes.Structure):
         ("processes", ctypes.POINTER(_Int)),
         ("gate_up", ctypes.POINTER(NativeLinear)),
         ("down", ctypes.POINTER(NativeLinear)),
+        ("shared", _Int),
+        ("shared_gate_up", ctypes.POINTER(NativeLinear)),
+        ("shared_down", ctypes.POINTER(NativeLinear)),
         ("deadline_ns", ctypes.c_int64),
         ("map_version", ctypes.c_uint64),
         ("map", _Address),

@@ -23,7 +23,7 @@ from serving.model.native.layout import (
     NativeWindowShape,
 )
 from serving.model.native.library import Library, load
-from serving.values.expert_map import ExchangeFacts, ExpertWork
+from serving.values.expert_map import NO_SESSIONS, ExchangeFacts, ExpertWork, SessionTimes
 
 FIRST_EPOCH = 1
 """Epoch of a new group; each loss or change of size raises it."""
@@ -94,6 +94,7 @@ class GroupPlace:
         map_version: version of the map.
         cores: cores of this host, shared by its ranks.
         deadline_s: timeout of each wait for a peer [s].
+        shared: `[layers]` shared experts, at a rank that computes them for others.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class GroupPlace:
     map_version: int = 1
     cores: int = 1
     deadline_s: float = 5.0
+    shared: SlotArrays | None = None
 
 
 class RankGroup:
@@ -115,6 +117,8 @@ class RankGroup:
 
     def __init__(self, engine: EngineHandle, experts: int) -> None:
         self._engine, self._functions, self._experts = engine, engine.functions, experts
+        self.sends_shared = False
+        """Whether expert ranks compute shared experts. Set it before `window_shape` and `join`."""
         self._joined: GroupPlace | None = None
         self.masked_rows = 0
         """Rows of steps in which experts were masked. Any thread may read it."""
@@ -126,8 +130,9 @@ class RankGroup:
 
         Raises: EngineError if the model has no routed experts, or there are too many rows or ranks.
         """
-        found = NativeWindowShape()
-        self._engine.check(self._functions.cm_window_shape_of(self._engine.address, ranks, ctypes.byref(found)))
+        found, engine = NativeWindowShape(), self._engine
+        shape_of = self._functions.cm_window_shape_of
+        engine.check(shape_of(engine.address, ranks, self.sends_shared, ctypes.byref(found)))
         return WindowShape(found.ranks, found.max_rows, found.top_k, found.row_bytes, found.result_bytes)
 
     def join(self, place: GroupPlace) -> None:
@@ -136,6 +141,7 @@ class RankGroup:
         Raises: EngineError if windows, slots or map do not fit the model; ModelError if the map has another form.
         """
         struct, _kept = native_place(place, self._experts)
+        struct.shared = self.sends_shared
         self._engine.check(self._functions.cm_group_join(self._engine.address, ctypes.byref(struct)))
         self._joined = place
 
@@ -259,7 +265,16 @@ class RankGroup:
             waited_s=tuple(ns / 1e9 for ns in waited),
             worked_s=max(0, step_ns - sum(waited)) / 1e9,  # a wait is counted before its step ends
             work=ExpertWork(work[0] / 1e9, work[1], work[2]),
+            sessions=self.sessions(),
         )
+
+    def sessions(self) -> SessionTimes:
+        """Times of its sessions since it joined. Any thread."""
+        if self._joined is None:
+            return NO_SESSIONS
+        found = (ctypes.c_int64 * 4)()
+        self._functions.cm_group_sessions(self._engine.address, found)
+        return SessionTimes(found[1] / 1e9, found[2] / 1e9, found[3] / 1e9, rounds=found[0])
 
     def awaited(self) -> tuple[int, float] | None:
         """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
@@ -293,6 +308,9 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
         map_version=place.map_version,
         map=table.ctypes.data,
     )
+    if place.shared is not None:
+        struct.shared_gate_up = ctypes.cast(place.shared.gate_up, ctypes.POINTER(NativeLinear))
+        struct.shared_down = ctypes.cast(place.shared.down, ctypes.POINTER(NativeLinear))
     return struct, [windows, processes, table, place]
 
 

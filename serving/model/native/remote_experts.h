@@ -68,7 +68,11 @@ class RemoteExperts {
             else
                 add_scaled_into(x, weight[choice], reinterpret_cast<const float*>(result), m_.hidden);
         }
+        if (round_.sends_shared()) add_into(x, reinterpret_cast<const float*>(round_.result(row, m_.top_k)), m_.hidden);
     }
+
+    // Whether shared experts are at other ranks, too.
+    bool sends_shared() const { return round_.sends_shared(); }
 
     // ---- the experts' part
 
@@ -115,7 +119,8 @@ class RemoteExperts {
             const ExpertJob& job = piece.jobs[item / net.per_job];
             const cm_linear& gate_up = round_.gate_up(job.expert);
             const Rows x = rows_of(gate_up, job.count, piece.rows + job.first, thread);
-            open_gates(w_, gate_up, opening_of_experts(m_), x, item % net.per_job * net.columns, net.columns, w_.inner,
+            const Opening opening = round_.is_shared(job.expert) ? Opening{} : opening_of_experts(m_);
+            open_gates(w_, gate_up, opening, x, item % net.per_job * net.columns, net.columns, w_.inner,
                        job.first, thread);
         });
     }
@@ -154,12 +159,13 @@ class RemoteExperts {
 
     void write_results(const Piece& piece, const ExpertJob& job, int begin, int end, const char* after) const {
         const cm_linear& w = round_.down(job.expert);
+        const bool rounded = m_.bf16_results && !round_.is_shared(job.expert);
         multiply(
             w, 0, w_.inner.rows(w, job.first, job.count), begin, end,
             [&](int row, int rows, int column, const float* tile) {
                 for (int r = 0; r < rows; ++r) {
                     char* result = piece.rows[job.first + row + r].result;
-                    if (m_.bf16_results)
+                    if (rounded)
                         convert_row(tile + r * kPanel, columns_in(m_.hidden, column),
                                     reinterpret_cast<bf16*>(result) + column);
                     else

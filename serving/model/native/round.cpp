@@ -16,6 +16,10 @@ constexpr int kGatherPasses = 16;
 // this value the last runs had 0.978 (10 M) and 0.849 (372 M) of the rate of colocated ranks; without a wait 0.87, 0.79.
 constexpr int kIdleGatherPasses = 1;
 
+bool alike(const cm_linear& a, const cm_linear& b) {
+    return a.in_features == b.in_features && (a.form == CM_INT8) == (b.form == CM_INT8);
+}
+
 }  // namespace
 
 bool has_failed(const Group& group) { return group.failed(); }
@@ -52,10 +56,12 @@ void Round::ask(const cm_block* block, const int32_t* chosen, int rows, int64_t 
             counts[expert].store(counts[expert].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         }
     }
+    if (group_.place_.shared) group_.send_shared(dispatch, layer, first_, rows);
     group_.count_bytes(dispatch, row_bytes);
     group_.ends_rounds_[half_] = group_.is_last(layer);
-    group_.answers_by_[half_] = group_.deadline();
-    dispatch.ask();
+    const ub::Clock::time_point now = ub::Clock::now();
+    group_.answers_by_[half_] = now + group_.deadline_;
+    dispatch.ask(now);
 }
 
 bool Round::answered() const { return group_.exchange_.answered(half_); }
@@ -63,6 +69,7 @@ bool Round::answered() const { return group_.exchange_.answered(half_); }
 bool Round::await() { return group_.note(group_.exchange_.await(group_.answers_by_[half_], half_)); }
 
 void Round::end() {
+    group_.exchange_.count_round(half_);
     if (group_.ends_rounds_[half_] && half_ + 1 == group_.halves_) return group_.end_rounds();
     group_.exchange_.end_round();
 }
@@ -76,17 +83,21 @@ bool Round::take() {
     return group_.note(group_.service_->check()) && group_.note(group_.count_rows());
 }
 
-// Rows are put into pieces in order of slots, and within a slot in order of ranks.
+// Rows are put into pieces in order of slots, and within a slot in order of ranks. A piece ends where networks differ: the
+// draft layer's may be INT8, and shared experts wider.
 bool Round::next_piece(Piece& piece) {
     Group& g = group_;
     if (g.taken_ == 0) g.work_begun_ = ub::Clock::now();
-    const int64_t first = g.taken_, end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
+    const int64_t first = g.taken_;
+    int64_t end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
     if (first == end) return false;
     CM_EXCHANGE_POINT("gather");
     g.jobs_.clear();
     int64_t begin = 0;
     for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ is the index of the slot's next row
         const int64_t until = begin + g.slot_rows_[slot];
+        const bool differs = !g.jobs_.empty() && !alike(down(g.jobs_[0].expert), down(static_cast<int>(slot)));
+        if (differs && begin < end) end = begin;
         for (int64_t at = std::max(begin, first), to = std::min(until, end); at < to; at += kFeedRows) {
             const auto rows = static_cast<int32_t>(std::min<int64_t>(kFeedRows, to - at));
             g.jobs_.push_back({static_cast<int32_t>(slot), static_cast<int32_t>(at - first), rows});
@@ -95,7 +106,7 @@ bool Round::next_piece(Piece& piece) {
         begin = until;
     }
     g.each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
-        const int64_t at = g.slot_rows_[entry.slot]++;
+        const int64_t at = g.slot_rows_[g.index_of(entry)]++;
         if (at < first || at >= end) return;
         g.received_[static_cast<size_t>(at - first)] = {g.service_->row(source, entry),
                                                         g.service_->result<char>(source, entry)};
@@ -113,12 +124,21 @@ bool Round::next_piece(Piece& piece) {
 
 void Round::answer() {
     CM_EXCHANGE_POINT("written");
-    group_.count_work();
-    group_.service_->answer();
+    group_.service_->answer(group_.count_work());
 }
 
-const cm_linear& Round::gate_up(int slot) const { return group_.place_.gate_up[slot]; }
+bool Round::sends_shared() const { return group_.place_.shared; }
 
-const cm_linear& Round::down(int slot) const { return group_.place_.down[slot]; }
+bool Round::is_shared(int slot) const { return slot >= group_.place_.slots; }
+
+const cm_linear& Round::gate_up(int slot) const {
+    const cm_group_place& place = group_.place_;
+    return is_shared(slot) ? place.shared_gate_up[slot - place.slots] : place.gate_up[slot];
+}
+
+const cm_linear& Round::down(int slot) const {
+    const cm_group_place& place = group_.place_;
+    return is_shared(slot) ? place.shared_down[slot - place.slots] : place.down[slot];
+}
 
 }  // namespace cm

@@ -24,8 +24,8 @@ struct Received {
     char* result;  // [hidden], float32 or BF16
 };
 
-// Rows that are computed at once. At most as many as a step of this rank alone may have: memory does not grow with the
-// number of ranks.
+// Rows that are computed at once, by networks of one width, and all INT8 or none. At most as many as a step of this rank
+// alone may have: memory does not grow with the number of ranks.
 struct Piece {
     const ExpertJob* jobs;  // by slot
     int job_count;
@@ -59,8 +59,10 @@ class Round {
     bool answered() const;  // all results are there
     bool await();           // until they are, or somebody asks
     void end();             // with all results there: own rows of a next layer come soon, or not
-    // Where the results of a row are, [hidden] float32 or BF16, once all are there.
+    // Where the results of a row are, [hidden] float32 or BF16, once all are there. With shared experts at the ranks with
+    // experts theirs is choice top_k, float32.
     const char* result(int row, int choice) const;
+    bool sends_shared() const;
 
     // ---- the experts here: rows of all who have asked, this rank among them
     // Wait for those who are about to ask, for no longer than some passes over what had been asked took the last time.
@@ -70,6 +72,7 @@ class Round {
     void answer();
 
     // ---- incoming rows for the slots
+    bool is_shared(int slot) const;  // it holds the shared experts of a layer
     const cm_linear& gate_up(int slot) const;
     const cm_linear& down(int slot) const;
 

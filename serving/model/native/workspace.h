@@ -100,7 +100,7 @@ struct Workspace {
     int64_t latent_width;
     RowBuffer<T> attended;  // [rows, heads * value]
     RowBuffer<T> net;       // [rows, widest net]
-    RowBuffer<T> inner;     // [rows * top_k, expert width]
+    RowBuffer<T> inner;     // [rows * top_k, expert width, or that of shared experts of an engine with experts only]
 
     float *cosine, *sine;   // [rows, rope / 2]
     int32_t* position;      // [rows]
@@ -161,7 +161,7 @@ struct Workspace {
         const cm_model& m = engine.model;
         const int64_t rows = engine.max_rows;
         streams(arena, m, rows);
-        expert_lists(arena, m, rows);
+        expert_lists(arena, m, rows, engine.nets ? widest_net(m) : 0);
         draws(arena, m, rows);
         threads = thread_spaces(arena, m, engine.team.threads(), memory != nullptr);
         const size_t need =
@@ -191,10 +191,10 @@ struct Workspace {
         spans = arena.take<Span>(rows);
     }
 
-    void expert_lists(Arena& arena, const cm_model& m, int64_t rows) {
+    void expert_lists(Arena& arena, const cm_model& m, int64_t rows, int shared_width) {
         const int64_t slots = rows * m.top_k;
         net = RowBuffer<T>(arena, rows, widest_net(m));
-        inner = RowBuffer<T>(arena, slots, expert_width(m));
+        inner = RowBuffer<T>(arena, slots, expert_width(m) < shared_width ? shared_width : expert_width(m));
         gate_logits = arena.take<float>(rows * round_up(m.experts, kPanel));
         chosen = arena.take<int32_t>(slots);
         chosen_weight = arena.take<float>(slots);

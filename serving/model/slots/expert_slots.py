@@ -68,6 +68,17 @@ class ExpertSource(Protocol):
         ...
 
 
+class SharedSource(ExpertSource, Protocol):
+    """Experts of a model that may have shared ones."""
+
+    def shared(self, layer: int) -> PackedExpert:
+        """The shared experts of a layer with routed ones, as one network.
+
+        Raises: ModelError if they are unavailable.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RoutedExperts:
     """Routed experts of a model, wherever they are read from.

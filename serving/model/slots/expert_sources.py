@@ -18,6 +18,7 @@ from serving.model.experts import ExpertLayer, LocalExperts
 from serving.model.forms import ProductForms
 from serving.model.image import PLAIN
 from serving.model.image_bank import PlanningBank
+from serving.model.layers import Mlp
 from serving.model.linear import Linear
 from serving.model.loader import open_checkpoint
 from serving.model.model import Model
@@ -104,10 +105,17 @@ class CheckpointExperts:
         Raises: ModelError if the checkpoint cannot be read.
         Effects: keeps the checkpoint's files mapped until `forget`.
         """
+        return self._net(lambda assembly: assembly.expert(self._numbers[layer], expert))
+
+    def shared(self, layer: int) -> PackedExpert:
+        """Read and pack the shared experts of a layer, as `expert`."""
+        return self._net(lambda assembly: assembly.shared(self._numbers[layer]))
+
+    def _net(self, read: Callable[[Assembly], Mlp]) -> PackedExpert:
         bank, cpu = FreshBank(self._forms()), torch.device("cpu")
         assembly = Assembly(self._config, self._checkpoint(), bank, self._dtype, cpu)
         with torch.inference_mode():
-            net = assembly.expert(self._numbers[layer], expert)
+            net = read(assembly)
         return packed_expert(net.gate_up, net.down)
 
     def forget(self) -> None:

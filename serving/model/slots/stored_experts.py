@@ -29,6 +29,8 @@ from serving.regular_file import check_regular
 Array = npt.NDArray[Any]
 
 INT8_SCALE = "_scale"
+SHARED = "shared_experts."
+"""Prefix of shared experts within the names of a layer's feed-forward tensors."""
 _MOST_HEADER_BYTES = 1 << 30
 _READ = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I8": "i1"}
 """Types of stored numbers that are read here, by safetensors' names; bfloat16 as its bits."""
@@ -75,7 +77,14 @@ class ImageExperts:
 
         Raises: ModelError if the image lacks it, or it is no panels.
         """
-        prefix = f"model.layers.{self._numbers[layer]}.mlp.experts.{expert}."
+        return self._net(layer, f"experts.{expert}.")
+
+    def shared(self, layer: int) -> PackedExpert:
+        """The shared experts on the image's memory. Raises: as `expert`."""
+        return self._net(layer, SHARED)
+
+    def _net(self, layer: int, part: str) -> PackedExpert:
+        prefix = f"model.layers.{self._numbers[layer]}.mlp.{part}"
         return PackedExpert(self._product(prefix + "gate_up"), self._product(prefix + "down_proj"))
 
     def forget(self) -> None:
@@ -203,14 +212,14 @@ class StoredExperts:
         """Layers with routed experts."""
         return len(self._numbers)
 
-    def readable(self) -> bool:
-        """Whether all experts have forms that are read here."""
+    def readable(self, *, shared: bool = False) -> bool:
+        """Whether all experts, and the shared ones if they are needed, have forms that are read here."""
         files = self._files()
         shape, checked = self._config.experts, 0
         assert shape is not None
         for number in self._numbers:
-            for expert in range(shape.experts):
-                prefix = f"model.layers.{number}.mlp.experts.{expert}."
+            for part in (*(f"experts.{expert}." for expert in range(shape.experts)), *[SHARED] * shared):
+                prefix = f"model.layers.{number}.mlp.{part}"
                 names = [f"{prefix}{part}.weight" for part in ("gate_proj", "up_proj", "down_proj")]
                 if not files.names.issuperset(names) or not {files.kind(name) for name in names} <= _READ.keys():
                     return False
@@ -241,7 +250,14 @@ class StoredExperts:
         Raises: ModelError if the checkpoint cannot be read.
         Effects: keeps the checkpoint's files mapped until `forget`.
         """
-        prefix, finish = self._prefix(layer, expert), _coarse if self._is_coarse(layer) else _same
+        return self._net(layer, self._prefix(layer, expert))
+
+    def shared(self, layer: int) -> PackedExpert:
+        """Read and pack the shared experts, as `expert`."""
+        return self._net(layer, f"model.layers.{self._numbers[layer]}.mlp.{SHARED}")
+
+    def _net(self, layer: int, prefix: str) -> PackedExpert:
+        finish = _coarse if self._is_coarse(layer) else _same
         gate, up = self._weight(prefix + "gate_proj"), self._weight(prefix + "up_proj")
         gate_up, down = finish(_fused(gate, up), self._dtype), finish(self._weight(prefix + "down_proj"), self._dtype)
         return PackedExpert(self._pack(gate_up), self._pack(down))

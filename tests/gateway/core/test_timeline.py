@@ -8,6 +8,7 @@ from serving.gateway.core import timeline as t
 from serving.gateway.core.timeline import TimelineShelf, largest_cause, seconds_by_kind
 from serving.gateway.core.timeline_builder import MOST_PARTS, MOST_RUNS, RequestBuilder
 from serving.ids import RequestId, SequenceId
+from serving.values.expert_map import SessionTimes
 from serving.values.jobs import GenerationJob
 from serving.values.sequence import SamplingParams, SequenceSpec
 from serving.values.visit_times import (
@@ -61,7 +62,8 @@ def disaggregated() -> t.RequestTimes:
     choice.add_visit(VisitTimes(SequenceId("r/0@2"), pull, "prefill#a"), "n0")
     choice.news(3.1, 1, StepTime(1000.0, 50.0, 0.1, 0.01))
     for step in range(1, 9):
-        choice.news(3.1 + step * 0.2, 1, StepTime(1000.0 + step * 0.19, 50.0 + step * 0.15, 0.1, 0.01), last=step == 8)
+        time = StepTime(1000.0 + step * 0.19, 50.0 + step * 0.15, 0.1, 0.01, SessionTimes(0.01, 0.02, 0.03, 6))
+        choice.news(3.1 + step * 0.2, 1, time, last=step == 8)
     builder.over(4.7)
     return builder.times(answered(4.75), 1e9)
 
@@ -82,6 +84,8 @@ def test_every_party_is_in_its_place() -> None:
     decode = [part for part in times.choices[0].parts if part.kind == t.DECODE]
     assert sum(part.tokens for part in decode) == 9
     assert decode[-1].predicted_s == pytest.approx(0.08)
+    assert decode[-1].sessions.parts == pytest.approx({"A2E": 0.08, "experts": 0.16, "E2A": 0.24})
+    assert decode[-1].sessions.rounds == 48
     assert times.choices[0].first_token_s == pytest.approx(2.5)
     assert times.tokens == 10
     assert times.cause.startswith("waiting for its turn took 1.00 s, 21 % of its 4.75 s")

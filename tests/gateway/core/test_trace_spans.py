@@ -4,11 +4,12 @@ from msgspec.structs import replace
 
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart
 from serving.gateway.core.trace_spans import is_sampled, spans_of, trace_id_of
+from serving.values.expert_map import SessionTimes
 
 PARTS = (
     TimePart("waiting for its turn", 0.0, 0.5),
     TimePart("handoff", 0.5, 0.25, "decode#b", "n1", nbytes=4096, source="n0"),
-    TimePart("decode steps", 0.75, 1.25, "decode#b", "n1", tokens=9, frames=9, predicted_s=0.5),
+    TimePart("decode steps", 0.75, 1.25, "decode#b", "n1", tokens=9, frames=9, sessions=SessionTimes(0.1, 0.2, 0.0, 6)),
 )
 TIMES = RequestTimes(
     "chatcmpl-1", "acme", 1e9, 2.0, "length", 64, (ChoiceLine(0, PARTS, 10, 0, 0.75),), 10, 0, "why",
@@ -32,6 +33,7 @@ def test_a_span_for_the_request_and_one_for_each_part() -> None:
         "cloudmatrix.choice": 0, "host.name": "n1", "cloudmatrix.replica": "decode#b", "cloudmatrix.source": "n0",
         "cloudmatrix.bytes": 4096,
     }  # fmt: skip
+    assert parts[2].attributes["cloudmatrix.session.experts_s"] == 0.2
 
 
 def test_the_callers_trace_goes_on() -> None:

@@ -18,7 +18,7 @@ from serving.group.core.group_map import opening_map
 from serving.group.core.placement import balancedness, rank_loads
 from serving.ids import NodeId, ReplicaId
 from serving.telemetry.stats import InstanceStats
-from serving.values.expert_map import ExchangeFacts
+from serving.values.expert_map import ExchangeFacts, SessionTimes
 from tests.group.maps import map_of
 
 ROWS = np.array([[9, 0, 1, 2], [0, 0, 0, 0]], np.uint64)
@@ -26,7 +26,7 @@ OPENING = opening_map(4, 2, 0, layers=2)
 
 
 EXCHANGES = (
-    ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0),
+    ExchangeFacts((0, 300), (0, 40), (0.0, 2.0), 6.0, sessions=SessionTimes(0.5, 1.0, 0.25, 8)),
     ExchangeFacts((50, 0), (6, 0), (0.5, 0.0), 7.5),
     ExchangeFacts((1, 2, 0), (3, 4, 0), (0.5, 0.5, 0.0), 1.0),
 )
@@ -60,7 +60,7 @@ def test_ranks_of_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     """Expert ranks are numbered from 4 on; attention ranks count rows, which expert ranks compute."""
     opening = opening_map(4, 6, 0, layers=2, holders=(4, 5))
     told = {"ranks": 4, "expert_ranks": 2, "first_expert": 4}
-    exchange = ExchangeFacts((0,) * 6, (0,) * 6, (0.0,) * 6, 1.0)
+    exchange = ExchangeFacts((0,) * 6, (0,) * 6, (0.0,) * 6, 1.0, sessions=SessionTimes(4e-5, 1.2e-4, 2e-5, 2))
     members = []
     for rank in (0, 1, 4, 5):
         facts = RankFacts(opening, rank, 2, (0, 1, 4, 5)).of(ROWS if rank < 4 else 0 * ROWS, 1, 1, exchange)
@@ -72,7 +72,9 @@ def test_ranks_of_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     assert group["rank_rows"] == [0, 0, 0, 0, *rank_loads(OPENING.layers[0], [18, 0, 2, 4], 2)]
     assert group["balancedness"][0] == balancedness(group["rank_rows"][4:]), "among expert ranks"
     print_experts({"groups": [group]}, "ranks", as_json=False)
-    assert "attention ranks 0,1 and expert ranks 4,5 of 4 compute together" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "attention ranks 0,1 and expert ranks 4,5 of 4 compute together" in said
+    assert "r1 sessions, a layer's mean: A2E 20 us, experts 60 us, E2A 10 us" in said
     shown = expert_facts(members[0].facts)
     assert shown is not None
     assert (shown.ranks, len(shown.members)) == (4, 4), "or an alert would miss a rank"
@@ -112,6 +114,10 @@ def test_time_and_bytes_between_ranks() -> None:
     (group,) = two_ranks()["groups"]
     assert group["exchange"] == {
         "worked_s": [6.0, 7.5], "waited_s": [[0.0, 2.0], [0.5, 0.0]], "bytes": [[0, 306], [90, 0]],
+        "sessions": [
+            {"a2e_s": 0.5, "experts_s": 1.0, "e2a_s": 0.25, "rounds": 8},
+            {"a2e_s": 0.0, "experts_s": 0.0, "e2a_s": 0.0, "rounds": 0},
+        ],
     }, "rows that go there, and results for rows of there"  # fmt: skip
     alone = RankFacts(map_of(OPENING, [1], 2), 1, 2, (1,))
     (group,) = expert_status({"decode": 2}, [member(1, alone)])["groups"]

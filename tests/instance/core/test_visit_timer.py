@@ -9,9 +9,12 @@ from serving.instance.core.engine import InstanceEngine
 from serving.instance.core.events import EngineEvent, NextStep, PullDone, Run, StepDone
 from serving.instance.core.settings import EngineRole
 from serving.instance.core.visit_timer import MOST_LEGS, VisitTimer
+from serving.instance.live.engine_news import DurationReporter
+from serving.values.expert_map import NO_SESSIONS, SessionTimes
+from serving.values.news import Tokens
 from serving.values.orders import Add, Adopt, Cancel
 from serving.values.step_plan import SequenceResult, StepResult
-from serving.values.visit_times import DECODE, HANDOFF, PREFILL, QUEUE, WAIT, VisitTimes
+from serving.values.visit_times import DECODE, HANDOFF, PREFILL, QUEUE, WAIT, StepTime, VisitTimes
 from tests.instance.bench import SETTINGS, spec, ticket_for
 
 
@@ -90,3 +93,13 @@ def test_a_visit_has_a_bounded_number_of_legs() -> None:
     assert len(course.legs) <= MOST_LEGS + 4
     assert sum(leg.tokens for leg in course.legs) == 3000
     assert abs(sum(leg.seconds for leg in course.legs) - watched.now) < 1e-6
+
+
+def test_sessions_of_a_step_are_those_since_the_last_report() -> None:
+    totals = iter((SessionTimes(1.0, 2.0, 3.0, 4), SessionTimes(1.5, 2.5, 3.25, 6), SessionTimes(1.5, 2.5, 3.25, 6)))
+    reporter = DurationReporter(lambda: 0.0, lambda: next(totals))
+    done, effects = StepDone(StepResult(1, (), 0.5)), [Tokens(SequenceId("a"), 0, (1,))]
+    told = [reporter.note(done, [*effects], 1.0, 0.5)[0] for _ in range(3)]
+    found = [one.sessions for one in told if isinstance(one, StepTime)]
+    assert found == [SessionTimes(1.0, 2.0, 3.0, 4), SessionTimes(0.5, 0.5, 0.25, 2), NO_SESSIONS]
+    assert reporter.note(done, [], 1.0, 0.5) == [], "nothing to tell, and nothing read"

@@ -79,6 +79,15 @@ def _summary(times: RequestTimes) -> dict[str, Any]:
 # Wire models of timelines, used only for `/openapi.json`, as in `answers`.
 
 
+class TimelineSessions(Answer):
+    """Times of a group's sessions in some steps, as `SessionTimes` [s]."""
+
+    a2e_s: float = 0.0
+    experts_s: float = 0.0
+    e2a_s: float = 0.0
+    rounds: Count = 0
+
+
 class TimelinePart(Answer):
     """Part of a request's time: its start since arrival, its duration [s]; without `replica` at the gateway."""
 
@@ -92,6 +101,7 @@ class TimelinePart(Answer):
     nbytes: Count = 0
     source: str = ""
     predicted_s: float = 0.0
+    sessions: TimelineSessions = TimelineSessions()
 
 
 class TimelineChoice(Answer):

@@ -195,6 +195,37 @@ void late() {
     require(static_cast<bool>(exchange.await(Clock::now())) && exchange.answered(), "the right one");
 }
 
+// Parts of a round are those of the rank that answered last, this one included. A round is not counted if an answer has
+// no times of its own, as from another host.
+void parts_of_rounds() {
+    const Group group(3);
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    for (const uint32_t rank : {1u, 2u}) answer_of(group, rank).store(hello);
+    require(static_cast<bool>(exchange.begin_step(Clock::now())), "hello");
+    const Clock::time_point now = Clock::now();
+    const int64_t at = ns_of(now);
+    std::array<int64_t, 4> found;
+    const Served of_two[] = {{at + 20, at + 25}, {0, 0}, {at + 1, at + 5}}, own = {at + 40, at + 45};
+    for (uint32_t round = 1; round <= 3; ++round) {
+        Dispatch dispatch(exchange);
+        for (uint32_t rank = 0; rank < 3; ++rank)
+            if (rank || round == 3) dispatch.send(rank, rank, 0, 0);
+        dispatch.ask(now);
+        stamp(group.windows[0].line(Kind::kAnswer, 1), {at + 10, at + 30});
+        stamp(group.windows[0].line(Kind::kAnswer, 2), of_two[round - 1]);
+        for (const uint32_t rank : {1u, 2u}) answer_of(group, rank).store(pack({2, 0, round, 1}));
+        exchange.take();
+        exchange.answer(own);
+        require(static_cast<bool>(exchange.await(Clock::now())) && exchange.answered(), "answered");
+        exchange.count_round(0);
+        exchange.parts().read(found.data());
+        const int64_t rounds = round == 3 ? 2 : 1;
+        require(found[0] == rounds && found[1] == (rounds == 1 ? 10 : 50) && found[2] == (rounds == 1 ? 20 : 25), "parts");
+    }
+    require(found[3] >= 0, "E2A");
+}
+
 void mismatches() {
     const Group group(2);
     Watch watch;
@@ -415,6 +446,7 @@ int main(int count, char** arguments) {
     } else if (what == "endings") {
         words();
         late();
+        parts_of_rounds();
         mismatches();
         no_asks();
         epoch_changed();
