@@ -177,6 +177,7 @@ class RankOffer(Struct, frozen=True):
         role: what it computes.
         node: where it runs; ranks of one node share memory.
         carrier: address for ranks of other nodes; ("", 0) = it only computes with those of its own.
+        rows: for which its window has room; ranks of other nodes make theirs of the same size.
     """
 
     rank: int
@@ -192,6 +193,7 @@ class RankOffer(Struct, frozen=True):
     role: RankRole = RankRole.BOTH
     node: str = ""
     carrier: tuple[str, int] = ("", 0)
+    rows: int = 0
 
     def is_of(self, process: "RankOffer") -> bool:
         """Whether another offer is from the same process of the same rank: the experts it holds may differ."""

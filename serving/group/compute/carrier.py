@@ -15,12 +15,14 @@ import mmap
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import msgspec
 
 from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
 from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import ConfigError, ProofError, ServingError
+from serving.model.native.layout import NativeRole
 from serving.model.native.rank_group import address_of, format_window, group_library, window_bytes
 from serving.sockets.acceptor import Acceptor
 from serving.sockets.opening import accept_proved, open_proved, read_frame
@@ -31,7 +33,7 @@ from serving.values.group import RankOffer
 
 logger = logging.getLogger(__name__)
 
-CARRIER_CHANNEL = Channel("experts", 1, frozenset({"rank"}))
+CARRIER_CHANNEL = Channel("experts", 2, frozenset({"rank"}))
 BEAT_S = 0.25
 """Longest time between two frames [s]."""
 SILENCE_S = 1.0
@@ -44,7 +46,7 @@ _REASON_BYTES = 200
 
 class CarrierGreeting(msgspec.Struct, frozen=True, array_like=True):
     """First frame after the proof: the connecting rank and the one it looks for, as (rank, node, process), and the
-    sizes of its windows."""
+    sizes of its windows but for their rows."""
 
     me: tuple[int, str, int]
     you: tuple[int, str, int]
@@ -59,9 +61,9 @@ class Mirror:
     """A peer's window in this process's memory, and the carrier to the peer.
 
     Args:
-        own: the rank's own window.
+        own: the rank's own window, of this shape.
         offer: the peer's.
-    Raises: ModelError if the sizes cannot be.
+    Raises: ModelError, SpecError if the sizes cannot be.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class Mirror:
     ) -> None:
         self.offer = offer
         self._library = group_library()
+        shape, role = replace(shape, max_rows=offer.rows), NativeRole[offer.role.name]
         self.memory = memoryview(mmap.mmap(-1, window_bytes(shape)))
-        """Valid as long as this object exists, also after `end`."""
-        format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1)
+        """Valid as long as it is referenced, also after `end`."""
+        format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1, role)
         self._lock = threading.Lock()
         self._carrier: ctypes.c_void_p | None = ctypes.c_void_p()
         self._begun = threading.Event()
@@ -159,13 +162,11 @@ class Carriers:
         self._silence_s = silence_s
         self._own, self._shape, self._secrets, self._connect_s = own, shape, secrets, connect_s
         self._me, self._rank = me, me[0]
-        self._sizes = (shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.result_bytes)
+        self._sizes = (shape.ranks, shape.top_k, shape.row_bytes, shape.result_bytes)
         self._acceptor = Acceptor("experts", MOST_RANKS, self._serve)
         self._changed = threading.Condition()
         self._mirrors: dict[int, Mirror] = {}
         self._lost_at: dict[int, float] = {}
-        self._former: list[Mirror] = []
-        """Of peers that left: a step that has not begun the new epoch yet may still read their memory."""
         self._closed = False
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
@@ -182,7 +183,10 @@ class Carriers:
         return self._acceptor.start(host, ports)
 
     def meet(self, offer: RankOffer) -> memoryview:
-        """Create the mirror of a peer, replacing that of the rank's former process, and connect in the background."""
+        """Create the mirror of a peer, replacing that of the rank's former process, and connect in the background.
+
+        Returns: its memory, to be kept as long as a step may access it, also after `part`.
+        """
         self.part(offer.rank)
         mirror = Mirror(self._own, self._shape, offer, self._silence_s)
         with self._changed:
@@ -198,7 +202,6 @@ class Carriers:
             mirror = self._mirrors.pop(rank, None)
         if mirror is not None:
             mirror.end()
-            self._former.append(mirror)
 
     def lost(self) -> dict[int, str]:
         """Ranks whose connection has ended or never began, in order, and why."""
@@ -238,7 +241,6 @@ class Carriers:
         for rank in self.ranks:
             self.part(rank)
         self._acceptor.stop(_STOP_S)
-        self._former.clear()
 
     # ---- opening
 

@@ -42,17 +42,11 @@ from serving.model.native.rank_group import (
 )
 from serving.sockets.secrets import ClusterSecrets
 from serving.values.expert_map import ExpertFacts, ExpertOrder
-from serving.values.group import RankOffer, RankRole, RegroupOrder
+from serving.values.group import RankOffer, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
 
 LAST_EPOCH = (1 << 64) - 1
 """A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
-
-_ROLES = {
-    RankRole.BOTH: NativeRole.BOTH,
-    RankRole.ATTENTION: NativeRole.ATTENTION,
-    RankRole.EXPERTS: NativeRole.EXPERTS,
-}
 
 
 class GroupRank:
@@ -84,7 +78,9 @@ class GroupRank:
 
         Raises: HardwareError if there is no memory for it.
         """
-        self._own = RankWindow.create(self._beside("window"), shape, self._rank.number, _ROLES[self._rank.role])
+        self._own = RankWindow.create(
+            self._beside("window"), shape, self._rank.number, NativeRole[self._rank.role.name]
+        )
         self._group = group
 
     def listen(
@@ -93,7 +89,7 @@ class GroupRank:
         """See `GroupMember.listen`; `silence_s` as in `Carriers`."""
         assert self._own is not None
         own, me = self._own.memory, (self._rank.number, self._node, os.getpid())
-        self._carriers = Carriers(own, read_shape(own), me, secrets, self._config.deadline_s, silence_s)
+        self._carriers = Carriers(own, self._shape, me, secrets, self._config.deadline_s, silence_s)
         self._address = self._carriers.start(host, ports)
 
     @property
@@ -101,6 +97,11 @@ class GroupRank:
         """Path of the rank's window, for its peers."""
         assert self._own is not None
         return str(self._own.path)
+
+    @property
+    def _shape(self) -> WindowShape:
+        assert self._own is not None
+        return read_shape(self._own.memory)
 
     def offer(self, layout: str) -> RankOffer:
         """See `GroupMember.offer`. Effects: empties reserve slots that no map names."""
@@ -120,6 +121,7 @@ class GroupRank:
             role=self._rank.role,
             node=self._node,
             carrier=self._address,
+            rows=self._shape.max_rows,
         )
 
     @property
@@ -216,6 +218,8 @@ class GroupRank:
         assert self._group is not None
         if not self._rank.role.has_attention:
             for rank in set(before.members) - set(order.members):
+                if self._carriers is not None:
+                    self._carriers.part(rank)  # else it could still post an ask
                 self._group.drop(rank)
                 self._peers.pop(rank, None)
                 self._mapped.pop(rank, None)

@@ -47,6 +47,8 @@ class ExpertRuntime:
         access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
         make = partial(_make, config, place, access)
         self._experts = run_gently(make) if gently else make()
+        if config.experts.across_nodes:
+            self._experts.listen(place.link_host, secret, config.cluster.ports)
 
     @property
     def member(self) -> GroupMember:
@@ -70,8 +72,9 @@ class ExpertRuntime:
         """Implements `RankRuntime.move`: it does not listen."""
 
     def hold(self, share: float, stall_timeout_s: float) -> tuple[float, int | None]:
-        """Implements `RankRuntime.hold`: it has no sequences, and waits for no rank."""
-        return (CRASHED_AGE_S if self._experts.failed() else 0.0), None
+        """Implements `RankRuntime.hold`: no rank is late for it, but one of another node may be lost."""
+        lost = self._experts.awaited()
+        return (CRASHED_AGE_S if self._experts.failed() else 0.0), None if lost is None else lost[0]
 
     async def leave(self, drain_s: float) -> None:
         """Implements `RankRuntime.leave`: it has no sequences."""
