@@ -20,6 +20,7 @@ class LossKind(Enum):
     BROKEN = "broken"
     STALLED = "stalled"
     LATE = "late"
+    UNREACHABLE = "unreachable"
 
 
 # Work of a rank in its group.
@@ -286,6 +287,7 @@ class RankReport(Struct, frozen=True):
         stalled_s: time that it has had work without a step, if that is too long; otherwise 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
+        unreachable: members of other nodes whose connections have ended: they can write nothing here any more.
         orders: operator commands that wait for a response.
         experts: those of `members` that have experts.
     """
@@ -305,3 +307,4 @@ class RankReport(Struct, frozen=True):
     late_peer: int | None = None
     orders: tuple[PostedOrder, ...] = ()
     experts: tuple[int, ...] = ()
+    unreachable: tuple[int, ...] = ()

@@ -155,8 +155,7 @@ def _watch(parts: GroupRank) -> None:
     said: int | None = None
     while True:
         time.sleep(0.01)
-        awaited = parts.awaited()
-        rank = awaited[0] if awaited is not None and awaited[1] > 3600 else None
+        rank = min(parts.unreachable, default=None)
         if rank is not None and rank != said:
             say(lost=rank)
         said = rank

@@ -38,8 +38,6 @@ BEAT_S = 0.25
 """Longest time between two frames [s]."""
 SILENCE_S = 1.0
 """Time without a frame after which a peer is lost [s]."""
-YIELD_S = 3.0
-"""Time after which the higher of two ranks reports a loss [s]: twice as long as the shell counts a report as new."""
 _STOP_S = 2.0
 _REASON_BYTES = 200
 
@@ -166,7 +164,6 @@ class Carriers:
         self._acceptor = Acceptor("experts", MOST_RANKS, self._serve)
         self._changed = threading.Condition()
         self._mirrors: dict[int, Mirror] = {}
-        self._lost_at: dict[int, float] = {}
         self._closed = False
 
     def start(self, host: str, ports: PortRange = ANY_PORT) -> tuple[str, int]:
@@ -208,17 +205,6 @@ class Carriers:
         with self._changed:
             mirrors = sorted(self._mirrors.items())
         return {rank: mirror.lost for rank, mirror in mirrors if mirror.lost}
-
-    def to_report(self, now: float) -> int | None:
-        """The lost rank to report to the shell; None = there is none.
-
-        If only the connection is cut, both ranks may reach the shell, which must replace one of them: the lower one
-        reports the other at once, the higher one only if the shell has not acted for `YIELD_S`.
-        """
-        lost = self.lost()
-        self._lost_at = {rank: self._lost_at.get(rank, now) for rank in lost}
-        due = (rank for rank, since in self._lost_at.items() if rank > self._rank or now - since >= YIELD_S)
-        return min(due, default=None)
 
     @property
     def ranks(self) -> list[int]:

@@ -9,11 +9,9 @@ A second order for the same epoch means that ranks without experts have joined o
 or drop them immediately, all other ranks ignore it, and no step is redone.
 """
 
-import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -144,10 +142,13 @@ class GroupRank:
         return self._own.epoch if self._own is not None and self.order is not None else 0
 
     def awaited(self) -> tuple[int, float] | None:
-        """See `GroupMember.awaited`; a lost rank of another node is awaited for ever."""
-        if self._carriers is not None and (lost := self._carriers.to_report(time.monotonic())) is not None:
-            return lost, math.inf
+        """See `GroupMember.awaited`."""
         return None if self._group is None else self._group.awaited()
+
+    @property
+    def unreachable(self) -> tuple[int, ...]:
+        """See `GroupMember.unreachable`."""
+        return () if self._carriers is None else tuple(self._carriers.lost())
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """See `GroupMember.begin`."""

@@ -72,9 +72,8 @@ class ExpertRuntime:
         """Implements `RankRuntime.move`: it does not listen."""
 
     def hold(self, share: float, stall_timeout_s: float) -> tuple[float, int | None]:
-        """Implements `RankRuntime.hold`: no rank is late for it, but one of another node may be lost."""
-        lost = self._experts.awaited()
-        return (CRASHED_AGE_S if self._experts.failed() else 0.0), None if lost is None else lost[0]
+        """Implements `RankRuntime.hold`: it has no sequences, and waits for no rank."""
+        return (CRASHED_AGE_S if self._experts.failed() else 0.0), None
 
     async def leave(self, drain_s: float) -> None:
         """Implements `RankRuntime.leave`: it has no sequences."""

@@ -93,6 +93,11 @@ class GroupMember(Protocol):
         """The peer that this rank is waiting for, and for how long [s]; None = for none. Any thread."""
         ...
 
+    @property
+    def unreachable(self) -> tuple[int, ...]:
+        """Members of other nodes whose connections have ended, or never began in time. Any thread."""
+        ...
+
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """Start an epoch with these ranks as members; all of them have been notified. Any thread."""
         ...
