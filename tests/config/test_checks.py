@@ -280,7 +280,7 @@ def test_a_group_across_nodes_needs_room_for_each_rank(tmp_path: Path) -> None:
         load(tmp_path, nodes.replace("= 3", "= 4") + "[experts]\nacross_nodes = true")
     roles = nodes.replace("ep = 2", "attention_ranks = 1\nexpert_ranks = 1\nexpert_npus = 4")
     assert load(tmp_path, roles + "[experts]\nacross_nodes = true").decode.has_roles
-    with pytest.raises(ConfigError, match=re.escape("decode 1 x (2 NPUs, 1024 MiB), decode 1 x (6 NPUs, ")):
+    with pytest.raises(ConfigError, match=re.escape("decode 1 x (2 NPUs, 512 MiB), decode 1 x (6 NPUs, ")):
         load(tmp_path, roles.replace("= 4", "= 6").replace("= 3", "= 2") + "[experts]\nacross_nodes = true")
 
 
