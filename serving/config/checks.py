@@ -324,10 +324,12 @@ def replicas_at_start(config: ServeConfig) -> list[Need]:
     """
     needs = []
     for name, pool in config.pools.items():
-        spares, parts = config.experts.spares if pool.is_group else 0, 1
+        spares = config.experts.spares if pool.is_group else 0
         if config.experts.across_nodes:
-            parts, spares, pool = pool.ep + spares, 0, pool.as_one_process()
-        needs.append(Need(name, pool.replicas * parts, *pool.resources_of_group(spares)))
+            sides = zip(pool.sides, pool.rank_resources, strict=True)
+            needs += [Need(name, pool.replicas * (ranks + spares), *each) for ranks, each in sides]
+        else:
+            needs.append(Need(name, pool.replicas, *pool.resources_of_group(spares)))
     if config.kvcache.replicas:
         needs.append(Need("kvcache", config.kvcache.replicas, 0, config.kvcache.ub_memory_mib))
     return needs

@@ -86,8 +86,8 @@ class ExpertsConfig:
     )
     micro_batches: Literal["auto", "1", "2"] = key(
         "parts of a rank's step with several sequences: with `2`, attention of one half is computed while the rows of "
-        "the other are with their experts, but weights are read twice; `auto` = measured, the faster by size of step, "
-        "but always `1` with `across_nodes`, where `2` is not supported yet; tokens do not depend on it",
+        "the other are with their experts, but weights are read twice; `auto` = measured, the faster by size of step; "
+        "tokens do not depend on it",
         default="auto",
     )
     shared: Literal["attention", "experts"] = key(
@@ -105,7 +105,7 @@ class ExpertsConfig:
     )
     across_nodes: bool = key(
         "whether the ranks of one group may be spread over nodes, as few as possible; those of different nodes "
-        "exchange rows over TCP, with TLS under `RAY_USE_TLS`; not with `attention_ranks` and `expert_ranks`",
+        "exchange rows over TCP, with TLS under `RAY_USE_TLS`",
         default=False,
     )
     deadline_s: float = key(

@@ -29,11 +29,6 @@ def check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
     if device not in ("auto", "cpu"):
         need = "need" if pool.has_roles else "needs"
         raise ConfigError(f'{ranks} {need} [model] device = "cpu", and it is "{device}": change either')
-    if config.experts.across_nodes and config.experts.micro_batches == "2":
-        raise ConfigError(
-            f'{ranks} with [experts] across_nodes has one micro-batch, and [experts] micro_batches = "2": set it to '
-            '"auto" or "1"'
-        )
     spares, most = config.experts.spares, config.experts.most_ranks_of(*pool.sides)
     if max(pool.sides) + spares > most:
         raise ConfigError(
@@ -67,11 +62,6 @@ def _check_roles(name: str, pool: PoolConfig, config: ServeConfig) -> None:
             raise ConfigError(f"[{name}] {one} = {getattr(pool, one)} without {other}: give both, or neither")
     if not pool.has_roles:
         return
-    if config.experts.across_nodes:
-        raise ConfigError(
-            f"[experts] across_nodes with [{name}] {_named(pool)} is not supported yet: all their ranks are on one "
-            "node; set it to false, or use ep"
-        )
     if pool.ep > 1:
         raise ConfigError(
             f"[{name}] ep = {pool.ep} beside {_named(pool)}: the ranks of ep have both roles; remove one or the other"

@@ -20,6 +20,7 @@ class LossKind(Enum):
     BROKEN = "broken"
     STALLED = "stalled"
     LATE = "late"
+    UNREACHABLE = "unreachable"
 
 
 # Work of a rank in its group.
@@ -177,6 +178,7 @@ class RankOffer(Struct, frozen=True):
         role: what it computes.
         node: where it runs; ranks of one node share memory.
         carrier: address for ranks of other nodes; ("", 0) = it only computes with those of its own.
+        rows: for which its window has room; ranks of other nodes make theirs of the same size.
     """
 
     rank: int
@@ -192,6 +194,7 @@ class RankOffer(Struct, frozen=True):
     role: RankRole = RankRole.BOTH
     node: str = ""
     carrier: tuple[str, int] = ("", 0)
+    rows: int = 0
 
     def is_of(self, process: "RankOffer") -> bool:
         """Whether another offer is from the same process of the same rank: the experts it holds may differ."""
@@ -284,6 +287,7 @@ class RankReport(Struct, frozen=True):
         stalled_s: time that it has had work without a step, if that is too long; otherwise 0.
         problem: why it failed.
         late_peer: rank for which it has waited longer than a step may take.
+        unreachable: members of other nodes whose connections have ended: they can write nothing here any more.
         orders: operator commands that wait for a response.
         experts: those of `members` that have experts.
     """
@@ -303,3 +307,4 @@ class RankReport(Struct, frozen=True):
     late_peer: int | None = None
     orders: tuple[PostedOrder, ...] = ()
     experts: tuple[int, ...] = ()
+    unreachable: tuple[int, ...] = ()

@@ -135,14 +135,6 @@ REFUSED = {
         ROLES + "expert_npus = 7",
         "[decode] 2 attention ranks with 1 and 1 expert ranks with 7 npus_per_instance, but the largest node has 8",
     ),
-    "ranks of two kinds on several nodes": (
-        ROLES + "[experts]\nacross_nodes = true",
-        "[experts] across_nodes with [decode] attention_ranks = 2 and expert_ranks = 1 is not supported yet",
-    ),
-    "two micro-batches of ranks on several nodes": (
-        '[decode]\nep = 2\n[experts]\nacross_nodes = true\nmicro_batches = "2"',
-        '[decode] ep = 2 with [experts] across_nodes has one micro-batch, and [experts] micro_batches = "2"',
-    ),
     "ranks of two kinds that have no room in a window": (
         ROLES + "[experts]\nmost_ranks = 33",
         "[experts] most_ranks = 33, but windows have room for 32 ranks of a kind with [decode] attention_ranks = 2",
@@ -286,6 +278,10 @@ def test_a_group_across_nodes_needs_room_for_each_rank(tmp_path: Path) -> None:
     assert load(tmp_path, nodes + "[experts]\nacross_nodes = true").decode.ep == 2
     with pytest.raises(ConfigError, match=re.escape("decode 2 x (4 NPUs, ")):
         load(tmp_path, nodes.replace("= 3", "= 4") + "[experts]\nacross_nodes = true")
+    roles = nodes.replace("ep = 2", "attention_ranks = 1\nexpert_ranks = 1\nexpert_npus = 4")
+    assert load(tmp_path, roles + "[experts]\nacross_nodes = true").decode.has_roles
+    with pytest.raises(ConfigError, match=re.escape("decode 1 x (2 NPUs, 512 MiB), decode 1 x (6 NPUs, ")):
+        load(tmp_path, roles.replace("= 4", "= 6").replace("= 3", "= 2") + "[experts]\nacross_nodes = true")
 
 
 def test_pools_that_the_mode_does_not_start_are_not_counted(tmp_path: Path) -> None:

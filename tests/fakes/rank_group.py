@@ -78,6 +78,9 @@ class FakeRank:
     gently: bool = False
     """Whether it was built so."""
     frozen: bool = False
+    node: str = "n"
+    unreachable: tuple[int, ...] = ()
+    """Ranks that it reports."""
     order: RegroupOrder | None = None
     map: ExpertMap | None = None
     """The latest map."""
@@ -161,6 +164,8 @@ class FakeWorld:
         self.lone_ranks: set[int] = set()
         """Ranks that cannot join the others."""
         self.silent_at_quit = False
+        self.unkillable: set[str] = set()
+        """Nodes whose processes Ray does not reach."""
         self._listeners: list[Died] = []
 
     def port(self, died: Died) -> "FakePort":
@@ -245,7 +250,7 @@ class FakePort:
             life.lease,
             life.phase,
             rank.pid,
-            "n",
+            rank.node,
             offer,
             members,
             epoch,
@@ -255,6 +260,7 @@ class FakePort:
             problem=life.problem,
             orders=tuple(rank.orders),
             experts=rank.order.processes(with_experts=True) if rank.order is not None else (),
+            unreachable=rank.unreachable,
         )
 
     async def tell(self, name: RankName, call: RankCall, limit_s: float) -> tuple[RankEvent, ...]:
@@ -273,7 +279,11 @@ class FakePort:
                     rank.life.enter(RankPhase.SERVING)
                 rank.order, rank.map = order, order.map
             case Begin(order):
-                others = [one for one in self._world.of(name.group) if one.name.rank not in order.members]
+                others = [
+                    one
+                    for one in self._world.of(name.group)
+                    if one.name.rank not in order.members and one.node not in self._world.unkillable
+                ]
                 assert all(one.quit or not one.raised for one in others), "who has left computes no more"
                 assert all(one.order == order for one in self._members(order)), "all have been told"
                 rank.raised = order.epoch
@@ -305,6 +315,8 @@ class FakePort:
     async def kill(self, name: RankName, report: RankReport | None) -> None:
         await self._turns()
         self._world.store()
+        if name in self._world.ranks and self._world.ranks[name].node in self._world.unkillable:
+            raise RankSilentError("it was killed, but does not exit")
         self._world.ranks.pop(name, None)
 
     async def remove(self, group: str, rank: int | None = None) -> None:

@@ -187,7 +187,6 @@ class RankThreads:
         seed: of the placement of experts.
         copies, homes: as `copies` and `only` of `random_spread`.
         seen: windows as a rank sees them, of its number and of all ranks' own ones; default: these.
-        micro_batches: of the ranks, in turns.
     """
 
     def __init__(
@@ -206,7 +205,6 @@ class RankThreads:
         homes: Sequence[int] | None = None,
         deadline_s: float = 60.0,
         seen: Callable[[int, list[memoryview], WindowShape], list[memoryview]] = lambda rank, own, shape: own,
-        micro_batches: Sequence[int] = (1, 2),
     ) -> None:
         self.settings, self.ranks, self._kv_dtype, self._threads = settings, ranks, kv_dtype, threads
         self._folder = folder
@@ -223,7 +221,7 @@ class RankThreads:
         self.spread = random_spread(self.layers, self.experts, ranks, Random(seed), copies, homes)
         self.executors = [self._executor(route_for_steps(), settings.forced_tokens) for _ in range(ranks)]
         for rank, executor in enumerate(self.executors):  # ranks choose on their own, and tokens do not depend on it
-            executor.use_micro_batches(micro_batches[(rank + seed) % len(micro_batches)])
+            executor.use_micro_batches(1 + (rank + seed) % 2)
         shape = self.executors[0].group.window_shape(ranks)
         library = load()
         assert library is not None

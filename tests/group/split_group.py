@@ -28,6 +28,7 @@ from serving.instance.executors.native_grammar import route_for_steps
 from serving.model.image import ImageStore
 from serving.model.kv_cache import KvCache
 from serving.model.loader import load_model, product_forms
+from serving.sockets.secrets import ClusterSecrets
 from serving.values.group import RankOffer, RankRole, RegroupOrder
 from serving.values.instances import InstancePlace, RankPlace
 from serving.values.sequence import SamplingParams, SequenceSpec
@@ -50,6 +51,8 @@ class Setting:
     config: ExpertsConfig = CONFIG
     images: ImageStore | None = None
     bf16_results: bool = False
+    far: Sequence[int] = ()
+    """Ranks on another host."""
 
     @property
     def coarse(self) -> bool:
@@ -64,12 +67,15 @@ class Setting:
             expert_index=max(0, number - FIRST_EXPERT), expert_count=self.experts,
         )  # fmt: skip
         path = shm / f"rank-{number}-{birth}"
-        return InstancePlace(ReplicaId(f"r{number}"), "decode", NodeId("n"), (), path, "127.0.0.1", 1, rank)
+        node = NodeId("far" if number in self.far else "near")
+        return InstancePlace(ReplicaId(f"r{number}"), "decode", node, (), path, "127.0.0.1", 1, rank)
 
     def expert_rank(self, number: int, shm: Path, birth: int = 0) -> ExpertRank:
         """An expert rank, as its process makes it."""
         weights = ExpertWeights(self.folder, coarse_drafts=self.coarse, bf16_results=self.bf16_results)
-        return ExpertRank(self.config, self.place(number, shm, birth), weights, self.images)
+        rank = ExpertRank(self.config, self.place(number, shm, birth), weights, self.images)
+        self._listen(rank)
+        return rank
 
     def attention_rank(self, number: int, shm: Path, birth: int = 0) -> tuple[RankParts, NativeGroupExecutor]:
         """An attention rank, with a model without experts."""
@@ -78,7 +84,13 @@ class Setting:
         forms = partial(product_forms, self.folder, model.device, native=True, coarse_drafts=self.coarse)
         parts = RankParts(self.config, self.place(number, shm, birth), model, self.folder, forms)
         rows, matchers = self.settings.max_step_tokens, matchers_of(self.folder, route_for_steps())
-        return parts, parts.executor(self._cache(model), 1, rows, matchers, self.settings.forced_tokens)
+        executor = parts.executor(self._cache(model), 1, rows, matchers, self.settings.forced_tokens)
+        self._listen(parts)
+        return parts, executor
+
+    def _listen(self, rank: GroupRank) -> None:
+        if self.config.across_nodes:
+            rank.listen("127.0.0.1", ClusterSecrets(("of both hosts",)), silence_s=self.config.deadline_s)
 
     def alone(self, specs: Sequence[SequenceSpec]) -> dict[SequenceId, Answer]:
         """Results of one process with all experts."""

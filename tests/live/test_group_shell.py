@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from serving.errors import GroupError
+from serving.group.core.group_course import UNHEARD_S
 from serving.group.core.group_map import regroup_map
 from serving.group.live.group_port import (
     Begin,
@@ -111,6 +112,23 @@ async def test_a_frozen_rank_is_replaced_when_it_has_been_silent_for_too_long() 
     scene.clock.seconds += 2
     await scene.until(lambda: len(scene.serving("decode#abc")) == 2 and frozen.name not in scene.world.ranks)
     assert scene.serving("decode#abc")[0] == kept.pid
+    await scene.close(shell)
+
+
+async def test_the_others_go_on_without_a_lost_host_before_ray_says_that_it_is_lost() -> None:
+    scene = Scene()
+    shell = await scene.formed("abc")
+    kept, lost = scene.world.of("decode#abc")
+    lost.node = "far"
+    await scene.until(lambda: (report := shell.ranks.known[1].report) and report.node == "far")
+    scene.world.unkillable, lost.frozen = {"far"}, True
+    kept.unreachable = (1,)
+    scene.clock.seconds += UNHEARD_S
+    await scene.until(lambda: kept.computes_with == [kept.pid])
+    assert lost.name in scene.world.ranks
+    kept.unreachable = ()
+    await scene.until(lambda: len(scene.world.of("decode#abc")) == 3 and len(kept.computes_with) == 2)
+    scene.world.unkillable.clear()
     await scene.close(shell)
 
 

@@ -34,6 +34,7 @@ class FakeRankInstance:
         self.member = self
         self.order: RegroupOrder | None = None
         self.raised = 0
+        self.unreachable = (7,)
         self.hangs = False
         self.port_taken = False
         self.empty = asyncio.Event()
@@ -159,6 +160,7 @@ async def test_it_tells_with_whom_it_computes() -> None:
     scene.rank.begin(1, (0, 1))
     report = scene.rank.hold(FOUNDER)
     assert (report.members, report.epoch, report.raised, report.version) == ((5, os.getpid()), 1, 1, 1)
+    assert report.unreachable == (7,)
     assert report.late_peer == 0
     assert not await scene.rank.follow(ordered(2, 2, OFFERS[1:])), "it serves already"
     report = scene.rank.hold(FOUNDER)

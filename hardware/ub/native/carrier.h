@@ -5,9 +5,9 @@
 //   posts an ask into mirror(p)      -- ask -->    rows and list into mirror(r), then the word into the window of p
 //   results into the window of r    <-- answer --  p wrote results and its word into mirror(r)
 //
-// So ranks see windows only. Words and lists are those of the first micro-batch: a rank with peers on other hosts has no
-// second one. Two threads: one sleeps at the mirror's bell and sends what its rank posts there, one
-// receives. Either end sends a beat if it has nothing else to send; a rank whose peer is silent for too long, sends a
+// So ranks see windows only. A frame names its session, a micro-batch of the rank that asks; each has words and lists of
+// its own, and a hello holds for both. Two threads: one sleeps at the mirror's bell and sends what its rank posts there,
+// one receives. Either end sends a beat if it has nothing else to send; a rank whose peer is silent for too long, sends a
 // frame that cannot be, or closes the connection, counts that peer as lost, until this object ends. Nothing of a lost
 // peer is stored any more: the end of the connection fences it.
 //
@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -42,7 +43,7 @@ struct CarrierTimes {
 
 class Carrier {
   public:
-    // own: the rank's window; mirror: formatted as the peer's, of the same shape, used by this rank only. Both must
+    // own: the rank's window; mirror: formatted as the peer's, with its role and rows, used by this rank only. Both must
     // outlive this object.
     Carrier(const Window& own, const Window& mirror, const CarrierTimes& times)
         : own_(own), mirror_(mirror), times_(times), self_(own.header().owner), peer_(mirror.header().owner) {
@@ -127,16 +128,26 @@ class Carrier {
                 beat = Clock::now() + times_.beat;
                 continue;
             }
-            const bool sent = send_answer(sender) && send_ask(sender) && (!(due || went_away()) || send_beat(sender));
+            bool sent = true;
+            for (uint32_t half = 0; sent && half < kMicroBatches; ++half)
+                sent = send_answer(sender, half) && send_ask(sender, half);
+            sent = sent && (!(due || went_away()) || send_beat(sender));
             sent_bytes_.store(sender.bytes(), std::memory_order_relaxed);
             if (!sent) end("it takes no more data");
             beat = Clock::now() + times_.beat;
         }
     }
 
-    uint64_t posted(Kind kind) const { return mirror_.word(kind, self_).load(std::memory_order_seq_cst); }
+    uint64_t posted(Kind kind, uint32_t half) const {
+        return mirror_.word(kind, self_, half).load(std::memory_order_seq_cst);
+    }
 
-    bool anything_new() const { return went_away() || posted(Kind::kAnswer) != answer_ || may_ask(); }
+    bool anything_new() const {
+        bool found = went_away();
+        for (uint32_t half = 0; half < kMicroBatches; ++half)
+            found = found || posted(Kind::kAnswer, half) != sessions_[half].answer || may_ask(half);
+        return found;
+    }
 
     // No more asks come in the rank's step: the peer need not wait for them. Other phases travel with other frames.
     bool went_away() const {
@@ -145,14 +156,15 @@ class Carrier {
     }
 
     // An ask of an epoch in which the peer has said no hello is of an older one: its rows may be written again.
-    bool may_ask() const {
-        const uint64_t word = posted(Kind::kAsk);
-        return word != ask_ && same_epoch(unpack(word), unpack(hello_.load()));
+    bool may_ask(uint32_t half) const {
+        const uint64_t word = posted(Kind::kAsk, half);
+        return word != sessions_[half].ask && same_epoch(unpack(word), unpack(hello_.load()));
     }
 
-    FrameHeader header(FrameKind kind, uint64_t word) {
+    FrameHeader header(FrameKind kind, uint64_t word, uint32_t half) {
         FrameHeader made{};
         made.kind = kind;
+        made.half = half;
         made.from = static_cast<uint8_t>(self_);
         made.to = static_cast<uint8_t>(peer_);
         made.word = word;
@@ -162,34 +174,35 @@ class Carrier {
     }
 
     bool send_beat(FrameSender& sender) {
-        sender.begin(header(FrameKind::kBeat, 0));
+        sender.begin(header(FrameKind::kBeat, 0, 0));
         return sender.end();
     }
 
-    bool send_answer(FrameSender& sender) {
-        const uint64_t word = posted(Kind::kAnswer);
-        if (word == answer_) return true;
-        answer_ = word;
+    bool send_answer(FrameSender& sender, uint32_t half) {
+        Session& session = sessions_[half];
+        const uint64_t word = posted(Kind::kAnswer, half);
+        if (word == session.answer) return true;
+        session.answer = word;
         const Announcement said = unpack(word);
-        const uint32_t entries = said.round ? std::min(said.count, own_.shape().max_entries()) : 0;
-        FrameHeader made = header(FrameKind::kAnswer, word);
+        const uint32_t entries = said.round ? std::min(said.count, mirror_.shape().max_entries()) : 0;
+        FrameHeader made = header(FrameKind::kAnswer, word, half);
         const size_t result_bytes = own_.shape().result_bytes;
         made.bytes = entries * result_bytes;
         sender.begin(made);
-        for (const Entry *one = mirror_.list(self_), *end = one + entries; one != end; ++one)
+        for (const Entry *one = mirror_.list(self_, half), *end = one + entries; one != end; ++one)
             sender.add(mirror_.result<char>(one->row, one->choice), result_bytes);
-        answered_.store(word);  // before the peer can see it and ask again
+        session.answered.store(word);  // before the peer can see it and ask again
         return sender.end();
     }
 
-    bool send_ask(FrameSender& sender) {
+    bool send_ask(FrameSender& sender, uint32_t half) {
         {
             const std::lock_guard<std::mutex> guard(lock_);
-            if (!may_ask()) return true;
-            ask_ = posted(Kind::kAsk);
+            if (!may_ask(half)) return true;
+            sessions_[half].ask = posted(Kind::kAsk, half);
             reading_ = true;
         }
-        const bool sent = send_rows(sender);
+        const bool sent = send_rows(sender, half);
         const std::lock_guard<std::mutex> guard(lock_);
         reading_ = false;
         if (held_hello_) post_hello(held_hello_);
@@ -197,10 +210,11 @@ class Carrier {
         return sent;
     }
 
-    bool send_rows(FrameSender& sender) {
+    bool send_rows(FrameSender& sender, uint32_t half) {
         const WindowShape& shape = own_.shape();
-        const uint32_t count = unpack(ask_).count;
-        const Entry* listed = own_.list(peer_);
+        Session& session = sessions_[half];
+        const uint32_t count = unpack(session.ask).count;
+        const Entry* listed = own_.list(peer_, half);
         list_.assign(listed, listed + std::min(count, shape.max_entries()));
         rows_.clear();
         for (const Entry& one : list_) {
@@ -209,8 +223,8 @@ class Carrier {
             rows_.push_back(one.row);
         }
         for (const uint32_t row : rows_) marked_[row] = false;
-        awaited_.store(ask_);
-        FrameHeader made = header(FrameKind::kAsk, ask_);
+        session.awaited.store(session.ask);
+        FrameHeader made = header(FrameKind::kAsk, session.ask, half);
         made.rows = static_cast<uint32_t>(rows_.size());
         made.bytes = ask_bytes(list_.size(), rows_.size());
         sender.begin(made);
@@ -232,6 +246,7 @@ class Carrier {
         while (!stopping_.load()) {
             const char* wrong = receiver.begin(header);
             if (!wrong && (header.from != peer_ || header.to != self_)) wrong = "a frame of other ranks";
+            if (!wrong && header.half >= kMicroBatches) wrong = "a frame of a session that cannot be";
             if (!wrong) wrong = deliver(receiver, header);
             if (wrong) return end(wrong);
             mirror_.progress().phase.store(header.phase, std::memory_order_seq_cst);
@@ -242,7 +257,7 @@ class Carrier {
     // Null, or what is wrong with the frame.
     const char* deliver(FrameReceiver& receiver, const FrameHeader& header) {
         switch (header.kind) {
-            case FrameKind::kBeat: return header.bytes || header.word ? "a beat with contents" : receiver.end();
+            case FrameKind::kBeat: return header.bytes || header.word || header.half ? "a beat with contents" : receiver.end();
             case FrameKind::kAsk: return deliver_ask(receiver, header);
             case FrameKind::kAnswer: return deliver_answer(receiver, header);
         }
@@ -250,10 +265,12 @@ class Carrier {
     }
 
     const char* deliver_ask(FrameReceiver& receiver, const FrameHeader& header) {
-        const Announcement said = unpack(header.word), last = unpack(asked_by_peer_.load());
-        const WindowShape& shape = own_.shape();
+        Session& session = sessions_[header.half];
+        const Announcement said = unpack(header.word), last = unpack(session.asked_by_peer.load());
+        const WindowShape& shape = mirror_.shape();
+        if (!asks(mirror_.header().role) || !answers(own_.header().role)) return "an ask that ranks of these roles never send";
         if (said.epoch == 0 || said.round == 0) return "an ask of no epoch or round";
-        if (same_epoch(said, last) && (rounds_ahead(said, last) <= 0 || answered_.load() != asked_by_peer_.load()))
+        if (same_epoch(said, last) && (rounds_ahead(said, last) <= 0 || session.answered.load() != session.asked_by_peer.load()))
             return "an ask before the answer to the last";
         if (said.count == 0 || said.count > shape.max_entries() || header.rows > shape.max_rows ||
             header.bytes != ask_bytes(said.count, header.rows))
@@ -269,23 +286,25 @@ class Carrier {
             if (const char* wrong = receiver.take(mirror_.row(row), shape.row_bytes)) return wrong;
         }
         if (const char* wrong = receiver.end()) return wrong;
-        std::copy(asks_.begin(), asks_.end(), mirror_.list(self_));
-        asked_by_peer_.store(header.word);
-        post(Kind::kAsk, header.word);
+        std::copy(asks_.begin(), asks_.end(), mirror_.list(self_, header.half));
+        session.asked_by_peer.store(header.word);
+        post(Kind::kAsk, header.half, header.word);
         return nullptr;
     }
 
     const char* deliver_answer(FrameReceiver& receiver, const FrameHeader& header) {
         const Announcement said = unpack(header.word);
-        if (said.round == 0) return said.epoch == 0 || header.bytes ? "a hello of no epoch" : deliver_hello(receiver, header);
-        if (header.word != awaited_.load()) return "an answer that nobody awaits";
+        Session& session = sessions_[header.half];
+        if (said.round == 0)
+            return said.epoch == 0 || header.bytes || header.half ? "a hello of no epoch" : deliver_hello(receiver, header);
+        if (header.word != session.awaited.load()) return "an answer that nobody awaits";
         const size_t result_bytes = own_.shape().result_bytes;
         if (header.bytes != said.count * result_bytes) return "an answer of another size than it says";
-        for (const Entry *one = own_.list(peer_), *end = one + said.count; one != end; ++one)
+        for (const Entry *one = own_.list(peer_, header.half), *end = one + said.count; one != end; ++one)
             if (const char* wrong = receiver.take(own_.result<char>(one->row, one->choice), result_bytes)) return wrong;
         if (const char* wrong = receiver.end()) return wrong;
-        awaited_.store(0);
-        post(Kind::kAnswer, header.word);
+        session.awaited.store(0);
+        post(Kind::kAnswer, header.half, header.word);
         return nullptr;
     }
 
@@ -303,11 +322,11 @@ class Carrier {
     // Asks of this epoch may be sent.
     void post_hello(uint64_t word) {
         hello_.store(word);
-        post(Kind::kAnswer, word);
+        post(Kind::kAnswer, 0, word);
     }
 
-    void post(Kind kind, uint64_t word) {
-        own_.word(kind, peer_).store(word, std::memory_order_seq_cst);
+    void post(Kind kind, uint32_t half, uint64_t word) {
+        own_.word(kind, peer_, half).store(word, std::memory_order_seq_cst);
         ring_as(own_.bell(), kind, peer_);
     }
 
@@ -318,10 +337,16 @@ class Carrier {
     std::thread sending_, receiving_;
     std::atomic<bool> stopping_{false}, lost_{false};
     std::atomic<uint64_t> sent_bytes_{0};
-    std::atomic<uint64_t> hello_{0};          // last of the peer
-    std::atomic<uint64_t> awaited_{0};        // ask of this rank without an answer
-    std::atomic<uint64_t> asked_by_peer_{0};  // last
-    std::atomic<uint64_t> answered_{0};       // last of the peer's asks that was answered
+    std::atomic<uint64_t> hello_{0};  // last of the peer
+
+    // By number of the micro-batch: this rank's asks of the peer, and the peer's of this rank.
+    struct Session {
+        std::atomic<uint64_t> awaited{0};        // ask of this rank without an answer
+        std::atomic<uint64_t> asked_by_peer{0};  // last
+        std::atomic<uint64_t> answered{0};       // last of the peer's asks that was answered
+        uint64_t ask = 0, answer = 0;            // sent last; of the sending thread
+    };
+    std::array<Session, kMicroBatches> sessions_;
 
     mutable std::mutex lock_;  // of the next three
     std::string why_;
@@ -329,7 +354,7 @@ class Carrier {
     uint64_t held_hello_ = 0;  // meanwhile
 
     // Of the sending thread.
-    uint64_t ask_ = 0, answer_ = 0, shown_ = 0;  // sent last
+    uint64_t shown_ = 0;  // sent last
     std::vector<Entry> list_;
     std::vector<uint32_t> rows_;
     std::vector<bool> marked_;

@@ -19,7 +19,7 @@
 
 namespace cm::ub {
 
-constexpr uint32_t kFrameMagic = 0x31464d43;  // "CMF1", and little-endian
+constexpr uint32_t kFrameMagic = 0x32464d43;  // "CMF2", and little-endian
 
 enum class FrameKind : uint16_t {
     kBeat = 0,    // no word: the sender lives
@@ -37,7 +37,7 @@ struct FrameHeader {
     uint64_t word;     // epoch, step, round and number of entries; see announcement.h
     uint64_t phase, map;  // the sender's progress; see window.h
     uint64_t reserved;    // 0
-    uint32_t unused;      // 0
+    uint32_t half;        // number of the sender's or the asker's micro-batch: the session; 0 without one
     uint32_t crc;         // of all fields before it
 };
 static_assert(sizeof(FrameHeader) == 64 && offsetof(FrameHeader, crc) == 60, "no padding");

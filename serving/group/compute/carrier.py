@@ -15,6 +15,7 @@ import mmap
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import msgspec
 
@@ -22,6 +23,7 @@ from hardware.ub.exchange_layout import MOST_RANKS, WindowShape
 from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import ProofError, ServingError
 from serving.group.compute.far_slots import READER, FarSlots, OwnSlots, send_record
+from serving.model.native.layout import NativeRole
 from serving.model.native.rank_group import address_of, format_window, group_library, window_bytes
 from serving.model.slots.slot_region import PeerSlots
 from serving.sockets.acceptor import Acceptor
@@ -39,15 +41,13 @@ BEAT_S = 0.25
 """Longest time between two frames [s]."""
 SILENCE_S = 1.0
 """Time without a frame after which a peer is lost [s]."""
-YIELD_S = 3.0
-"""Time after which the higher of two ranks reports a loss [s]: twice as long as the shell counts a report as new."""
 _STOP_S = 2.0
 _REASON_BYTES = 200
 
 
 class CarrierGreeting(msgspec.Struct, frozen=True, array_like=True):
     """First frame after the proof: the connecting rank and the one it looks for, as (rank, node, process), and the
-    sizes of its windows."""
+    sizes of its windows but for their rows."""
 
     me: tuple[int, str, int]
     you: tuple[int, str, int]
@@ -62,9 +62,9 @@ class Mirror:
     """A peer's window in this process's memory, and the carrier to the peer.
 
     Args:
-        own: the rank's own window.
+        own: the rank's own window, of this shape.
         offer: the peer's.
-    Raises: ModelError if the sizes cannot be.
+    Raises: ModelError, SpecError if the sizes cannot be.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class Mirror:
         self.offer = offer
         self._silence_s = silence_s
         self._library = group_library()
+        shape, role = replace(shape, max_rows=offer.rows), NativeRole[offer.role.name]
         self.memory = memoryview(mmap.mmap(-1, window_bytes(shape)))
-        """Valid as long as this object exists, also after `end`."""
-        format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1)
+        """Valid as long as it is referenced, also after `end`."""
+        format_window(self._library, self.memory, shape, offer.rank, (1 << shape.ranks) - 1, role)
         self._lock = threading.Lock()
         self._carrier: ctypes.c_void_p | None = ctypes.c_void_p()
         self._begun = threading.Event()
@@ -164,13 +165,10 @@ class Carriers:
         self._silence_s = silence_s
         self._own, self._shape, self._secrets, self._connect_s = own, shape, secrets, connect_s
         self._me, self._rank = me, me[0]
-        self._sizes = (shape.ranks, shape.max_rows, shape.top_k, shape.row_bytes, shape.result_bytes)
+        self._sizes = (shape.ranks, shape.top_k, shape.row_bytes, shape.result_bytes)
         self._acceptor = Acceptor("experts", MOST_RANKS, self._serve)
         self._changed = threading.Condition()
         self._mirrors: dict[int, Mirror] = {}
-        self._lost_at: dict[int, float] = {}
-        self._former: list[Mirror] = []
-        """Of peers that left: a step that has not begun the new epoch yet may still read their memory."""
         self._closed = False
         self.slots: OwnSlots | None = None
         """The rank's own slots, for peers of other nodes, as for `send_record`."""
@@ -186,7 +184,10 @@ class Carriers:
         return self._acceptor.start(host, ports)
 
     def meet(self, offer: RankOffer) -> memoryview:
-        """Create the mirror of a peer, replacing that of the rank's former process, and connect in the background."""
+        """Create the mirror of a peer, replacing that of the rank's former process, and connect in the background.
+
+        Returns: its memory, to be kept as long as a step may access it, also after `part`.
+        """
         self.part(offer.rank)
         mirror = Mirror(self._own, self._shape, offer, self._silence_s)
         with self._changed:
@@ -207,24 +208,12 @@ class Carriers:
             mirror = self._mirrors.pop(rank, None)
         if mirror is not None:
             mirror.end()
-            self._former.append(mirror)
 
     def lost(self) -> dict[int, str]:
         """Ranks whose connection has ended or never began, in order, and why."""
         with self._changed:
             mirrors = sorted(self._mirrors.items())
         return {rank: mirror.lost for rank, mirror in mirrors if mirror.lost}
-
-    def to_report(self, now: float) -> int | None:
-        """The lost rank to report to the shell; None = there is none.
-
-        If only the connection is cut, both ranks may reach the shell, which must replace one of them: the lower one
-        reports the other at once, the higher one only if the shell has not acted for `YIELD_S`.
-        """
-        lost = self.lost()
-        self._lost_at = {rank: self._lost_at.get(rank, now) for rank in lost}
-        due = (rank for rank, since in self._lost_at.items() if rank > self._rank or now - since >= YIELD_S)
-        return min(due, default=None)
 
     @property
     def ranks(self) -> list[int]:
@@ -247,7 +236,6 @@ class Carriers:
         for rank in self.ranks:
             self.part(rank)
         self._acceptor.stop(_STOP_S)
-        self._former.clear()
 
     # ---- opening
 

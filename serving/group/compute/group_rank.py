@@ -10,11 +10,9 @@ or drop them immediately, all other ranks ignore it, and no step is redone.
 """
 
 import dataclasses
-import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -50,12 +48,6 @@ from serving.values.instances import InstancePlace, RankPlace
 
 LAST_EPOCH = (1 << 64) - 1
 """A rank that leaves puts itself out of the group with it, so that no wait of its own holds it up."""
-
-_ROLES = {
-    RankRole.BOTH: NativeRole.BOTH,
-    RankRole.ATTENTION: NativeRole.ATTENTION,
-    RankRole.EXPERTS: NativeRole.EXPERTS,
-}
 
 
 class GroupRank:
@@ -96,7 +88,8 @@ class GroupRank:
         shape = group.window_shape(self._rank.most)
         if max_rows:
             shape = dataclasses.replace(shape, max_rows=max_rows)
-        self._own = RankWindow.create(self._beside("window"), shape, self._rank.number, _ROLES[self._rank.role])
+        role = NativeRole[self._rank.role.name]
+        self._own = RankWindow.create(self._beside("window"), shape, self._rank.number, role)
         self._group = group
 
     def listen(
@@ -105,7 +98,7 @@ class GroupRank:
         """See `GroupMember.listen`; `silence_s` as in `Carriers`."""
         assert self._own is not None
         own, me = self._own.memory, (self._rank.number, self._node, os.getpid())
-        self._carriers = Carriers(own, read_shape(own), me, secrets, self._config.deadline_s, silence_s)
+        self._carriers = Carriers(own, self._shape, me, secrets, self._config.deadline_s, silence_s)
         if self.experts.offer:
             self._carriers.slots = PeerSlots.of(self.experts.offer).record
         self._address = self._carriers.start(host, ports)
@@ -115,6 +108,11 @@ class GroupRank:
         """Path of the rank's window, for its peers."""
         assert self._own is not None
         return str(self._own.path)
+
+    @property
+    def _shape(self) -> WindowShape:
+        assert self._own is not None
+        return read_shape(self._own.memory)
 
     def offer(self, layout: str) -> RankOffer:
         """See `GroupMember.offer`. Effects: empties reserve slots that no map names."""
@@ -134,6 +132,7 @@ class GroupRank:
             role=self._rank.role,
             node=self._node,
             carrier=self._address,
+            rows=self._shape.max_rows,
         )
 
     @property
@@ -156,14 +155,17 @@ class GroupRank:
         return self._own.epoch if self._own is not None and self.order is not None else 0
 
     def awaited(self) -> tuple[int, float] | None:
-        """See `GroupMember.awaited`; a lost rank of another node is awaited for ever."""
-        if self._carriers is not None and (lost := self._carriers.to_report(time.monotonic())) is not None:
-            return lost, math.inf
+        """See `GroupMember.awaited`."""
         return None if self._group is None else self._group.awaited()
 
     def sessions(self) -> SessionTimes:
         """See `GroupMember.sessions`."""
         return NO_SESSIONS if self._group is None else self._group.sessions()
+
+    @property
+    def unreachable(self) -> tuple[int, ...]:
+        """See `GroupMember.unreachable`."""
+        return () if self._carriers is None else tuple(self._carriers.lost())
 
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """See `GroupMember.begin`."""
@@ -235,6 +237,8 @@ class GroupRank:
         assert self._group is not None
         if not self._rank.role.has_attention:
             for rank in set(before.members) - set(order.members):
+                if self._carriers is not None:
+                    self._carriers.part(rank)  # else it could still post an ask
                 self._group.drop(rank)
                 self._peers.pop(rank, None)
                 self._mapped.pop(rank, None)

@@ -51,7 +51,6 @@ class RankParts(GroupRank):
             matchers=matchers,
             most_forced=most_forced,
         )
-        one_only = self._config.across_nodes  # carriers forward the words of the first micro-batch only
-        made.use_micro_batches("1" if one_only else self._config.micro_batches)
+        made.use_micro_batches(self._config.micro_batches)
         self.bind(made.group)
         return made

@@ -18,6 +18,10 @@ Spares are ranks that have offered and are not members: when fewer than `size` r
 its own number, and the number of the lost rank is given to the next spare. So members need not be the ranks 0 to
 size - 1.
 
+A connection between two nodes that ends is a loss at one of its ends: the one that the shell does not hear, or if it
+hears both, the one whose node does not have the lowest rank. The end of the connection fences it; so if each rank that
+goes on is on another node and has reported that end, the others go on before Ray has confirmed that it is dead.
+
 Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch. Attention
 ranks compute with expert ranks only: when attention ranks join, leave or are lost, the others follow the new members in
 the same epoch, and redo nothing.
@@ -27,13 +31,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serving.group.core.group_sides import COMPUTING, GroupSide, RankSnapshot, whole_sides
-from serving.values.group import LossKind, RankOffer, RankPhase, RankReport
+from serving.values.group import LossKind, RankOffer, RankPhase, RankReport, RankRole
 from serving.values.health import silent_too_long
 
 LONGEST_AGE_S = 1e9
 """Reported in place of an infinite age: the engine has crashed, or its group is broken."""
 FRESH_S = 1.5
 """How long the report of a rank about its peers is trusted [s]: a frozen rank sends no newer report."""
+UNHEARD_S = 0.75
+"""A rank that answered its shell less than so long ago is heard [s]: longer than between two renewals of its lease."""
 _NOT_BEGUN = frozenset({RankPhase.LOADING, RankPhase.OFFERED})
 
 
@@ -55,11 +61,13 @@ class Kill:
 
     Args:
         reason: for the log. kind: for counters.
+        fenced: the ranks that go on need not wait for its end, since it can write into none of their windows.
     """
 
     rank: int
     reason: str
     kind: LossKind = field(default=LossKind.DEAD, compare=False)
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +123,14 @@ def mend_sides(
         anew: regroup the serving ranks even if nothing has changed.
     Returns: orders; empty while the group is complete or only has to wait.
     """
-    late = _late(ranks)
-    lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or late.get(rank))}
+    found = _late(ranks) | _unreachable(ranks)
+    lost = {rank: why for rank, sight in sorted(ranks.items()) if (why := _loss(sight, silence_s) or found.get(rank))}
     there = {rank: sight.report for rank, sight in sorted(ranks.items()) if rank not in lost}
     phases = {rank: report.phase if report is not None else RankPhase.LOADING for rank, report in there.items()}
-    orders: list[GroupOrder] = [Kill(rank, why, kind) for rank, (kind, why) in lost.items()]
+    orders: list[GroupOrder] = [
+        Kill(rank, why, kind, fenced=_is_fenced(ranks[rank].report, there.values()))
+        for rank, (kind, why) in lost.items()
+    ]
     awaited = _awaited(there.values())
     for side in sides:
         own = side.of(phases)
@@ -249,6 +260,37 @@ def _late(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
     }
     late = {peer: rank for rank, peer in waiting.items() if peer not in waiting}
     return {peer: (LossKind.LATE, f"keeps rank {rank} waiting") for peer, rank in late.items()}
+
+
+def _unreachable(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind, str]]:
+    """Ranks that are lost because connections to them have ended, and ranks of the same nodes that are not heard
+    either: peers of their own node only cannot report them.
+    """
+    reports = {rank: one.report for rank, one in sorted(ranks.items()) if one.report is not None and not one.dead}
+    heard = [rank for rank in reports if ranks[rank].silent_s < UNHEARD_S]
+    lowest: dict[str, int] = {}
+    for rank, one in reports.items():
+        lowest.setdefault(one.node, rank)
+    lost = {}
+    for rank in heard:
+        members = reports[rank].members
+        for peer in reports[rank].unreachable:
+            known = peer in reports and reports[peer].pid in members  # else it was replaced meanwhile
+            if known and (peer not in heard or lowest[reports[rank].node] < lowest[reports[peer].node]):
+                lost[peer] = LossKind.UNREACHABLE, f"cannot be reached by rank {rank}"
+    nodes = {reports[rank].node for rank in lost if rank not in heard}
+    with_them = (rank for rank, one in reports.items() if one.node in nodes and rank not in heard)
+    return {rank: (LossKind.UNREACHABLE, "is on a node that cannot be reached") for rank in with_them} | lost
+
+
+def _is_fenced(lost: RankReport | None, stays: Iterable[RankReport | None]) -> bool:
+    """Whether a lost rank can write into no window of a rank that goes on."""
+    if lost is None or lost.offer is None:
+        return False
+    own, peers = lost.offer.role, [one for one in stays if one is not None and one.phase in COMPUTING and one.offer]
+    meet = [one for one in peers if one.offer and (one.offer.role is not own or own is RankRole.BOTH)]
+    ended = all(lost.offer.rank in one.unreachable for one in meet)
+    return bool(meet) and ended and all(one.node != lost.node for one in peers)
 
 
 def _loss(sight: RankSnapshot, silence_s: float) -> tuple[LossKind, str] | None:

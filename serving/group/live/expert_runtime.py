@@ -47,6 +47,8 @@ class ExpertRuntime:
         access = PoolAccess(pool_view, secret, config.kvcache) if pool_view is not None else None
         make = partial(_make, config, place, access)
         self._experts = run_gently(make) if gently else make()
+        if config.experts.across_nodes:
+            self._experts.listen(place.link_host, secret, config.cluster.ports)
 
     @property
     def member(self) -> GroupMember:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from serving.deadline import within
+from serving.group.core.group_course import UNHEARD_S
 from serving.group.core.group_sides import RankSnapshot
 from serving.group.core.rank_life import RankName
 from serving.group.live.group_port import (
@@ -23,6 +24,10 @@ logger = logging.getLogger(__name__)
 
 HOLD_DEADLINE_S = 0.5
 """A slower response counts in a later round [s]: a frozen rank must not delay the reports of its peers about it."""
+UNHEARD_DEADLINE_S = 0.01
+"""The same for a rank that has not answered in former rounds [s]."""
+MOST_KILLS = 5
+"""Tries to end a process that cannot be reached: about as long as it would stay without a lease."""
 END_DEADLINE_S = 10.0
 """A rank needs a few seconds at most to release everything; then it is killed [s]."""
 
@@ -40,6 +45,7 @@ class GroupRanks:
         self.known: dict[int, KnownRank] = {}
         self._clock = clock
         self._news = asyncio.Event()
+        self._ending: set[asyncio.Task[None]] = set()
         self.port = port_of(self._died)
 
     @property
@@ -63,8 +69,9 @@ class GroupRanks:
 
     async def hold(self, known: KnownRank, lease: RankLease) -> RankReport | None:
         """Renew a rank's lease, or take it over. Returns: its report, which is kept, too; None = no response."""
+        unheard = self._clock() - known.heard_at >= UNHEARD_S
         try:
-            known.report = await self.port.hold(known.name, lease, HOLD_DEADLINE_S)
+            known.report = await self.port.hold(known.name, lease, UNHEARD_DEADLINE_S if unheard else HOLD_DEADLINE_S)
         except RankDeadError:
             known.dead = True
         except RankSilentError as error:
@@ -93,6 +100,19 @@ class GroupRanks:
     async def end_process(self, known: KnownRank) -> bool:
         """Kill a rank. Returns: whether its process has ended."""
         return await self.did(self.port.kill(known.name, known.report), f"kill {known.name.actor}")
+
+    def end_later(self, known: KnownRank) -> None:
+        """Kill a rank in the background. Effects: starts a task."""
+        task = asyncio.create_task(self._end_unreachable(known))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end_unreachable(self, known: KnownRank) -> None:
+        for _ in range(MOST_KILLS):
+            if await self.end_process(known):
+                return
+            await asyncio.sleep(END_DEADLINE_S / 2)
+        logger.warning("%s cannot be reached; it ends itself when its lease has lapsed", known.name.replica)
 
     async def end_all(self) -> None:
         """Have all ranks release everything and end."""

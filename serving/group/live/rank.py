@@ -157,6 +157,7 @@ class Rank:
             epoch=order.epoch,
             raised=member.raised,
             late_peer=late_peer,
+            unreachable=member.unreachable,
         )
 
     async def follow(self, order: RegroupOrder) -> bool:

@@ -53,6 +53,8 @@ from serving.values.group import RankLease, RankPhase, RegroupOrder
 logger = logging.getLogger(__name__)
 
 RENEW_PERIOD_S = 0.5
+SPREAD_PERIOD_S = 0.25
+"""The same for ranks on several nodes [s]: their reports are the first news of a lost node."""
 CALL_DEADLINE_S = 3.0
 FOLLOW_DEADLINE_S = 30.0
 SWEEP_PERIOD_S = 30.0
@@ -267,10 +269,12 @@ class GroupShell:
             self.ranks.known[rank] = KnownRank(name, self._clock())
 
     async def _kill(self, lost: Kill) -> bool:
-        """Returns: whether its end is confirmed: a live process could write into its peers' windows."""
+        """Returns: False if its end must be confirmed and is not: it could write into its peers' windows."""
         known = self.ranks.known[lost.rank]
         logger.warning("%s %s; replacing it", known.name.replica, lost.reason)
-        if not known.dead and not await self.ranks.end_process(known):
+        if lost.fenced and not known.dead:
+            self.ranks.end_later(known)
+        elif not known.dead and not await self.ranks.end_process(known):
             return False
         self._moves.experts.journal.lost(lost.kind.value)
         await self._forget(lost.rank)

@@ -16,7 +16,7 @@ from serving.config.serve import ServeConfig
 from serving.group.core.group_experts import ExpertRules
 from serving.group.live.group_places import rank_kinds
 from serving.group.live.ray_group import RayGroup
-from serving.group.live.shell import GroupShell
+from serving.group.live.shell import RENEW_PERIOD_S, SPREAD_PERIOD_S, GroupShell
 
 
 class ShellDeployment:
@@ -52,6 +52,7 @@ class ShellDeployment:
                 config.experts.straggler,
                 config.experts.on_loss == "mask",
             ),
+            period_s=SPREAD_PERIOD_S if config.experts.across_nodes else RENEW_PERIOD_S,
         )
         self._living = asyncio.create_task(self._shell.live())
         formed = asyncio.create_task(self._shell.formed.wait())

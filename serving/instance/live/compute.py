@@ -97,6 +97,11 @@ class GroupMember(Protocol):
         """Times of its sessions since it joined. Any thread."""
         ...
 
+    @property
+    def unreachable(self) -> tuple[int, ...]:
+        """Members of other nodes whose connections have ended, or never began in time. Any thread."""
+        ...
+
     def begin(self, epoch: int, members: Sequence[int]) -> None:
         """Start an epoch with these ranks as members; all of them have been notified. Any thread."""
         ...

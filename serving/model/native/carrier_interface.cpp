@@ -14,8 +14,7 @@ int32_t cm_carrier_open(void* own, void* mirror, int64_t beat_ns, int64_t silenc
     const cm::ub::Window window = cm::ub::Window::open(own);
     const auto* header = static_cast<const cm::ub::WindowHeader*>(mirror);
     if (beat_ns <= 0 || silence_ns <= beat_ns || header->owner == window.header().owner ||
-        !cm::ub::Window::fits(mirror, window.shape(), header->owner) ||
-        header->shape.max_rows != window.shape().max_rows)
+        !cm::ub::Window::fits(mirror, window.shape(), header->owner))
         return cm::fail(CM_BAD_ARGUMENT, "a carrier of rank %u for rank %u", window.header().owner, header->owner);
     try {
         const cm::ub::CarrierTimes times{std::chrono::nanoseconds(beat_ns), std::chrono::nanoseconds(silence_ns)};

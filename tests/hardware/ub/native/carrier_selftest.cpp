@@ -46,11 +46,12 @@ struct Free {
 
 class Memory {
   public:
-    Window window(const WindowShape& shape, uint32_t owner) {
+    Window window(WindowShape shape, uint32_t owner, Role role = Role::kBoth) {
+        if (!asks(role)) shape.max_rows = 1;
         void* bytes = nullptr;
         if (posix_memalign(&bytes, kLine, WindowLayout(shape).bytes)) std::abort();
         kept_.emplace_back(bytes);
-        return Window::format(bytes, shape, owner, Role::kBoth, 1, all_of(shape.ranks));
+        return Window::format(bytes, shape, owner, role, 1, all_of(shape.ranks));
     }
 
   private:
@@ -61,13 +62,15 @@ constexpr CarrierTimes patient{milliseconds(50), seconds(60)};  // however slow 
 
 // Ranks with their hosts; rank r sees windows of its host, and mirrors of its own of all others.
 struct Hosts {
-    explicit Hosts(std::vector<int> of, const CarrierTimes& times = patient)
-        : hosts(std::move(of)), shape(shape_for(static_cast<uint32_t>(hosts.size()))), times(times) {
-        for (uint32_t rank = 0; rank < shape.ranks; ++rank) own.push_back(memory.window(shape, rank));
+    explicit Hosts(std::vector<int> of, const CarrierTimes& times = patient, const std::vector<Role>& roles = {})
+        : hosts(std::move(of)), shape(shape_for(static_cast<uint32_t>(hosts.size()))), times(times), roles(roles) {
+        this->roles.resize(shape.ranks, Role::kBoth);
+        for (uint32_t rank = 0; rank < shape.ranks; ++rank)
+            own.push_back(memory.window(shape, rank, this->roles[rank]));
         seen.assign(shape.ranks, own);
         for (uint32_t a = 0; a < shape.ranks; ++a)
             for (uint32_t b = a + 1; b < shape.ranks; ++b)
-                if (hosts[a] != hosts[b]) join(a, b);
+                if (hosts[a] != hosts[b] && (this->roles[a] != this->roles[b] || this->roles[a] == Role::kBoth)) join(a, b);
     }
 
     void join(uint32_t a, uint32_t b) {
@@ -78,7 +81,7 @@ struct Hosts {
     }
 
     void carry(uint32_t rank, uint32_t peer, int socket) {
-        seen[rank][peer] = memory.window(shape, peer);
+        seen[rank][peer] = memory.window(shape, peer, roles[peer]);
         carriers[{rank, peer}].reset();
         carriers[{rank, peer}] = std::make_unique<Carrier>(own[rank], seen[rank][peer], times);
         carriers[{rank, peer}]->start(socket);
@@ -88,6 +91,7 @@ struct Hosts {
     std::vector<int> hosts;
     WindowShape shape;
     CarrierTimes times;
+    std::vector<Role> roles;
     std::vector<Window> own;
     std::vector<std::vector<Window>> seen;  // [rank][of rank]
     std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<Carrier>> carriers;
@@ -105,8 +109,11 @@ bool same(const Batch& batch, const std::array<Vector, kMaxRows>& x) {
     return std::memcmp(x.data(), want.data(), sizeof(Vector) * static_cast<size_t>(batch.rows)) == 0;
 }
 
-void exact_with(const std::vector<int>& hosts, RankSet sources, RankSet experts, uint32_t steps) {
-    Hosts all(hosts);
+void exact_with(const std::vector<int>& hosts, RankSet sources, RankSet experts, uint32_t steps, bool roles = false) {
+    std::vector<Role> of;
+    for (uint32_t rank = 0; roles && rank < hosts.size(); ++rank)
+        of.push_back(has(sources, rank) ? Role::kAttention : Role::kExperts);
+    Hosts all(hosts, patient, of);
     std::atomic<RankSet> finished{0};
     std::vector<std::thread> threads;
     for (uint32_t rank = 0; rank < all.shape.ranks; ++rank) {
@@ -116,7 +123,7 @@ void exact_with(const std::vector<int>& hosts, RankSet sources, RankSet experts,
             for (uint32_t step = 0; has(sources, rank) && step < steps; ++step) {
                 const Batch batch(rank, step, false);
                 std::array<Vector, kMaxRows> x;
-                const Outcome outcome = run_step(exchange, experts, batch, Clock::now() + seconds(60), x, false);
+                const Outcome outcome = run_step(exchange, experts, batch, Clock::now() + seconds(60), x);
                 require(static_cast<bool>(outcome), name(outcome.ending));
                 require(same(batch, x), "bits as of one process");
                 exchange.use_map(step + 1);
@@ -141,6 +148,8 @@ void exact(uint32_t steps) {
     exact_with({0, 0, 1}, all_of(3), all_of(3), steps);
     exact_with({0, 1}, just(0), just(1), steps);
     exact_with({0, 0, 1, 1}, just(0) | just(2), just(1) | just(3), steps);
+    exact_with({0, 1, 1, 0}, just(0) | just(1), just(2) | just(3), steps, true);
+    exact_with({0, 1, 0}, just(0) | just(1), just(2), steps, true);
 }
 
 // Ranks 0 and 1 of one host with rank 2 of another, which ends at some step, or whose carriers fall silent.
@@ -168,7 +177,7 @@ void lose_rank(bool silent) {
                 const Batch batch(rank, step, false);
                 std::array<Vector, kMaxRows> x;
                 const auto end = Clock::now() + seconds(60);
-                const Outcome outcome = step < 40 ? run_step(exchange, all_of(3), batch, end, x, false)
+                const Outcome outcome = step < 40 ? run_step(exchange, all_of(3), batch, end, x)
                                                   : serve_until(exchange, all_of(3), over);
                 if (outcome && step < 40) {
                     require(same(batch, x), "bits as of one process, with the lost rank and without it");
@@ -230,7 +239,7 @@ void loss() {
 
 // A peer in the test's hand: rank 1 of two, which sends what it likes.
 struct Peer {
-    Peer() : own(memory.window(shape_for(2), 0)), mirror(memory.window(shape_for(2), 1)), carrier(own, mirror, patient) {
+    explicit Peer(Role role) : own(memory.window(shape_for(2), 0, role)), mirror(memory.window(shape_for(2), 1)), carrier(own, mirror, patient) {
         int ends[2];
         require(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "a socket pair");
         socket = ends[1];
@@ -285,8 +294,8 @@ struct Peer {
     Carrier carrier;
 };
 
-void refuses(const std::string& why, const std::function<void(Peer&)>& act) {
-    Peer peer;
+void refuses(const std::string& why, const std::function<void(Peer&)>& act, Role role = Role::kBoth) {
+    Peer peer(role);
     act(peer);
     peer.ends_by(why);
 }
@@ -327,6 +336,12 @@ void refusals() {
     refuses("a frame of other ranks", [](Peer& p) {
         FrameHeader made = Peer::header(FrameKind::kAsk, word);
         made.from = 0;
+        p.ask(word, {0, 0, 0}, 0, made);
+    });
+    refuses("an ask that ranks of these roles never send", [](Peer& p) { p.ask(word, {0, 0, 0}, 0); }, Role::kAttention);
+    refuses("a frame of a session that cannot be", [](Peer& p) {
+        FrameHeader made = Peer::header(FrameKind::kAsk, word);
+        made.half = kMicroBatches;
         p.ask(word, {0, 0, 0}, 0, made);
     });
     refuses("an answer that nobody awaits", [](Peer& p) { p.send(Peer::header(FrameKind::kAnswer, word), ""); });
