@@ -34,6 +34,7 @@ from serving.values.expert_map import (
     ExpertMove,
     ExpertSlot,
     FetchExpert,
+    GateRule,
     LoadExpert,
     MoveAnswer,
     MoveFetched,
@@ -111,7 +112,7 @@ def test_an_expert_comes_from_another_node_and_a_damaged_one_from_the_own_source
 def test_a_rank_with_an_image_of_the_weights_takes_no_copy_from_another_node(image: bool, shm: Path) -> None:
     theirs, source = slots_in(shm / "theirs", MadeExperts(1), 3), MadeExperts(1)
     source.in_place = image
-    routed, answers = RoutedExperts(source, 4, 1, ("0",)), SimpleQueue[tuple[RankEvent, ...]]()
+    routed, answers = RoutedExperts(source, 4, GateRule(), ("0",)), SimpleQueue[tuple[RankEvent, ...]]()
     experts = RankExperts(ExpertsConfig(redundant=1), RankPlace(0, 2, 2, "g"), routed, shm / "own")
     assert theirs.offer is not None
     experts.join(cast(RankGroup, None), [], {1: PeerSlots(theirs.offer)})
