@@ -3,6 +3,7 @@
 The first matching rule is reported, so more specific rules precede general ones.
 """
 
+from serving.config.inert_expert_rules import EXPERT_RULES
 from serving.config.inert_rule import ALL, PLAN, SERVE, SIZE_RULES, VIRTUAL, Rule
 from serving.config.key import keys_of
 from serving.config.serve import ServeConfig
@@ -100,24 +101,6 @@ _IN_VIRTUAL_TIME = (
         ("engine.executor",),
         "in virtual time: all that is computed there is simulated",
         when=lambda config: not _simulated(config),
-    ),
-    Rule(
-        VIRTUAL,
-        ("experts.*",),
-        "in virtual time without [simulation] routing: there experts are as unequal as the device was fitted",
-        when=lambda config: not config.simulation.routing,
-    ),
-    Rule(
-        VIRTUAL,
-        ("experts.most_ranks",),
-        "in virtual time without [decode] expert_ranks: only [[command]] of a scenario changes numbers of ranks there",
-        when=lambda config: not config.decode.has_roles,
-    ),
-    Rule(
-        VIRTUAL,
-        ("experts.min_gain", "experts.move_mib_per_s"),
-        'in virtual time with [experts] policy = "none": no operator moves experts there',
-        when=lambda config: config.experts.policy == "none",
     ),
 )
 
@@ -219,30 +202,6 @@ _BY_EXECUTOR = (
 )
 
 _BY_MODE = (
-    Rule(
-        SERVE,
-        ("experts.*",),
-        "where no instance has several ranks: the experts of a single process are all at hand",
-        when=lambda config: not any(pool.is_group for pool in config.pools.values()),
-    ),
-    Rule(
-        SERVE,
-        ("experts.shared",),
-        "where no instance has attention_ranks and expert_ranks: ranks of ep compute shared experts for their own rows",
-        when=lambda config: not any(pool.has_roles for pool in config.pools.values()),
-    ),
-    Rule(
-        SERVE,
-        ("experts.min_gain",),
-        'with [experts] policy = "none": only operators move experts then, whatever the gain',
-        when=lambda config: config.experts.policy == "none",
-    ),
-    Rule(
-        SERVE,
-        ("experts.move_mib_per_s",),
-        'with [experts] slots = "mapped": slots point to the weights, nothing is copied',
-        when=lambda config: config.experts.slots == "mapped",
-    ),
     Rule(
         SERVE,
         ("cluster.restart_nodes",),
@@ -402,6 +361,6 @@ _BY_CACHE = (
 )
 
 RULES = (
-    *(*_ON_EXISTING_RAY, *_IN_VIRTUAL_TIME, *_IN_PLANS, *_BY_EXECUTOR),
+    *(*_ON_EXISTING_RAY, *_IN_VIRTUAL_TIME, *EXPERT_RULES, *_IN_PLANS, *_BY_EXECUTOR),
     *(*_BY_MODE, *SIZE_RULES, *_BY_POLICY, *_BY_CACHE),
 )

@@ -141,7 +141,8 @@ ELSEWHERE = {
     "hardware.hbm_per_die_mib",  # below: 0 is what virtual time has, others are listed
     "serving.mode",  # the cases `plain` and `aggregated`
     "experts.most_ranks",  # tests/virtual/core/test_role_changes.py
-    "experts.straggler",  # tests/virtual/core/test_expert_group.py
+    "experts.on_loss",  # tests/virtual/core/test_expert_group.py, as the next
+    "experts.straggler",
     "simulation.supernodes",  # tests/virtual/core/test_shards.py
     "kvcache.lease_s",
     "kvcache.ramp_s",
