@@ -240,7 +240,7 @@ def test_ranks_of_other_nodes_are_refused_by_one_that_does_not_listen(tmp_path: 
     setting = setting_of(tmp_path, "float32", 0, "plain")
     (parts, _), expert = setting.attention_rank(0, shm), setting.expert_rank(FIRST_EXPERT, shm)
     offers = parts.offer("x"), structs.replace(expert.offer("x"), node="elsewhere", carrier=("127.0.0.1", 9))
-    with pytest.raises(GroupError, match=r"rank 4 is on node elsewhere, and rank 0 on near: one of them takes no conn"):
+    with pytest.raises(GroupError, match=r"rank 4 is on node elsewhere, and rank 0 on near: one of them takes no"):
         parts.follow(order_from(offers, 1, 1))
     parts.close()
     expert.close()
