@@ -16,7 +16,7 @@ from serving.errors import EngineError, GroupError
 from serving.ids import SequenceId
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
-from tests.group.rank_threads import SETTINGS, checkpoint
+from tests.group.rank_threads import LONG_SETTINGS, SETTINGS, checkpoint, long_specs
 from tests.group.split_group import FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
 from tests.model.shapes import GPT_OSS
@@ -83,6 +83,17 @@ def test_rounded_results_and_fused_experts(more: dict[str, Any], tmp_path: Path,
     shape = {} if "bf16_results" in more else more
     folder, _ = checkpoint("bfloat16", tmp_path, **shape)
     assert_exact(Setting(folder, 2, 2, bf16_results=not shape), shm)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_long_prompts_beside_decodes(kind: str, tmp_path: Path, shm: Path) -> None:
+    """Experts compute their rows in pieces, and others' rows in between."""
+    folder, _ = checkpoint(kind, tmp_path, moe_intermediate_size=1024)
+    work = {0: specs_of(0, "plain"), 1: long_specs()}
+    setting = Setting(folder, 2, 1, settings=LONG_SETTINGS)
+    wanted = setting.alone([spec for specs in work.values() for spec in specs])
+    with SplitGroup(setting, shm) as group:
+        assert group.run(work) == wanted
 
 
 @pytest.mark.parametrize("experts", [1, 2])

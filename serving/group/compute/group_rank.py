@@ -196,6 +196,7 @@ class GroupRank:
             map_version=order.version,
             cores=len(os.sched_getaffinity(0)),
             deadline_s=self._config.deadline_s,
+            gather_us=self._config.gather_us,
         )
         self._group.join(place)
         self.experts.join(self._group, self._near(order))

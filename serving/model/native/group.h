@@ -45,6 +45,17 @@ struct SourceChange {
 int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
                   const uint32_t* homes);
 
+// Sessions that are served together: those with few rows, or those with many.
+struct Served {
+    std::optional<ub::Service> service;  // none between two services
+    std::vector<int32_t> slot_rows;      // [slots] rows that came for each
+    std::vector<uint32_t> used_slots;    // those with rows, ascending
+    int64_t total = 0, done = 0;         // incoming rows, and those already in pieces
+    std::chrono::nanoseconds spent{0};   // so far
+    std::chrono::nanoseconds pass{0};    // what the service before took
+    double row_ns = 0.0;                 // time of a row, in the pieces of this service or the one before
+};
+
 class Group {
   public:
     // windows: opened, by rank. Throws std::bad_alloc.
@@ -69,7 +80,7 @@ class Group {
     int micro_batches() const { return micro_batches_; }
     void cut_into(int count) { halves_ = static_cast<uint32_t>(count); }
 
-    void end_rounds() { exchange_.end_rounds(); }  // of the step, whether it has failed or not
+    void end_rounds() { exchange_.end_rounds(few()); }  // of the step, whether it has failed or not
     // After the own step: as `await_ask` while a peer is at the rounds of its step, if it was when this rank's ended. Ranks
     // whose steps end together plan the next ones together, and not by turns while the others wait.
     bool await_slower_peers(ub::Deadline deadline);
@@ -116,15 +127,19 @@ class Group {
     }
     // use(source, entry) for all incoming entries.
     template <class Use>
-    void each_entry(Use&& use) const {
-        service_->each_source([&](ub::Service::Source source) {
-            const ub::Entry* entries = service_->entries(source);
-            for (uint32_t i = 0, count = service_->count(source); i < count; ++i) use(source, entries[i]);
+    void each_entry(const ub::Service& service, Use&& use) const {
+        service.each_source([&](ub::Service::Source source) {
+            const ub::Entry* entries = service.entries(source);
+            for (uint32_t i = 0, count = service.count(source); i < count; ++i) use(source, entries[i]);
         });
     }
-    ub::Outcome count_rows();
+    ub::Outcome count_rows(Served& served);
+    uint32_t few() const;  // entries of a small session at most
+    ub::Gathering gathering() const;
+    // End of the rows of long sessions that are computed before others are looked for.
+    int64_t piece_end() const;
     void count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes);
-    void count_work();
+    void count_work(Served& served);
 
     cm_group_place place_;
     const cm_model& model_;
@@ -152,14 +167,10 @@ class Group {
     std::array<bool, ub::kMicroBatches> ends_rounds_{};
     int micro_batches_ = 1;
     uint32_t halves_ = 1;  // of the present layers
-    std::chrono::nanoseconds pass_{0};  // what computing all who had asked took last
     std::array<ub::Deadline, ub::kMicroBatches> answers_by_;
 
-    // Whoever is served at present.
-    std::optional<ub::Service> service_;
-    std::vector<int32_t> slot_rows_;    // [slots] rows that came for each
-    std::vector<uint32_t> used_slots_;  // those with rows, ascending
-    int64_t total_ = 0, taken_ = 0;     // incoming rows, and those already in pieces
+    Served small_, large_;
+    int64_t until_ = 0;  // end of the present pieces
     ub::Clock::time_point work_begun_;
     std::vector<Received> received_;    // of one piece
     std::vector<ExpertJob> jobs_;

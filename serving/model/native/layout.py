@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 20
+INTERFACE = 21
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -244,6 +244,7 @@ class NativeGroupPlace(ctypes.Structure):
         ("gate_up", ctypes.POINTER(NativeLinear)),
         ("down", ctypes.POINTER(NativeLinear)),
         ("deadline_ns", ctypes.c_int64),
+        ("gather_ns", ctypes.c_int64),
         ("map_version", ctypes.c_uint64),
         ("map", _Address),
     ]

@@ -94,6 +94,7 @@ class GroupPlace:
         map_version: version of the map.
         cores: cores of this host, shared by its ranks.
         deadline_s: timeout of each wait for a peer [s].
+        gather_us: see `[experts] gather_us`.
     """
 
     rank: int
@@ -104,6 +105,7 @@ class GroupPlace:
     map_version: int = 1
     cores: int = 1
     deadline_s: float = 5.0
+    gather_us: int = -1
 
 
 class RankGroup:
@@ -275,6 +277,7 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
         gate_up=ctypes.cast(place.slots.gate_up, ctypes.POINTER(NativeLinear)),
         down=ctypes.cast(place.slots.down, ctypes.POINTER(NativeLinear)),
         deadline_ns=int(place.deadline_s * 1e9),
+        gather_ns=place.gather_us * 1000 if place.gather_us > 0 else place.gather_us,
         map_version=place.map_version,
         map=table.ctypes.data,
     )

@@ -10,6 +10,7 @@
 namespace cm {
 
 class Group;
+struct Served;
 
 constexpr int kFeedRows = 128;  // rows of a network per item
 
@@ -60,11 +61,12 @@ class Round {
     const char* result(int row, int choice) const;
 
     // ---- the experts here: rows of all who have asked, this rank among them
-    // Wait for those who are about to ask, for no longer than some passes over what had been asked took the last time.
+    // Wait for those who are about to ask, see `gather_ns` of cm_group_place.
     void gather();
-    bool take();
+    // Take those who ask for few rows; or all others, for some of their rows, the next ones if those of others are left.
+    bool take(bool large);
     bool next_piece(Piece& piece);
-    void answer();
+    void answer();  // those whose rows are all computed
 
     // ---- incoming rows for the slots
     const cm_linear& gate_up(int slot) const;
@@ -72,6 +74,7 @@ class Round {
 
   private:
     Group& group_;
+    Served* served_ = nullptr;  // since `take`
     const uint32_t half_;
     const int first_;
 };

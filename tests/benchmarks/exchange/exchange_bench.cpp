@@ -116,7 +116,7 @@ class Rank {
     void one_each() {
         Dispatch dispatch(exchange);
         first(dispatch, true);
-        exchange.gather(kGather);
+        exchange.gather({kGather});
         while (!exchange.answered()) {
             if (exchange.asked()) second();
             else require(exchange.await(soon()));
@@ -232,7 +232,7 @@ void take_part(uint32_t self, const std::vector<Window>& windows, std::atomic<ui
         Dispatch dispatch(rank.exchange);
         exchanged.push_back(microseconds([&] {
             rank.first(dispatch);
-            rank.exchange.gather(kGather);
+            rank.exchange.gather({kGather});
             rank.second();
             rank.third(dispatch);
         }));
