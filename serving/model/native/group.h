@@ -87,6 +87,11 @@ class Group {
 
     // Sleep until somebody asks, a new map comes, this rank is wanted elsewhere, or the deadline. True in the first case.
     bool await_ask(ub::Deadline deadline);
+    // Wait for those who are about to ask, see `gather_ns` of cm_group_place. Without attention call it while the engine's
+    // threads sleep: peers need the cores.
+    void gather() {
+        if (place_.gather_ns != 0 && !large_.service) exchange_.gather(gathering());
+    }
     // Use the newest map. False if it names a rank that is no member.
     bool take_map();
     // Admit and drop ranks that only ask, as said meanwhile.

@@ -188,9 +188,9 @@ class RemoteExperts {
 
 static void serve(cm_engine& engine) {
     if (engine.model.form == CM_F32) {
-        RemoteExperts<float>(engine, Workspace<float>(engine, engine.scratch)).gather_and_serve();
+        RemoteExperts<float>(engine, Workspace<float>(engine, engine.scratch)).serve();
     } else {
-        RemoteExperts<bf16>(engine, Workspace<bf16>(engine, engine.scratch)).gather_and_serve();
+        RemoteExperts<bf16>(engine, Workspace<bf16>(engine, engine.scratch)).serve();
     }
 }
 

@@ -53,10 +53,7 @@ void Round::end() {
     group_.exchange_.end_round();
 }
 
-void Round::gather() {
-    if (group_.place_.gather_ns == 0 || group_.large_.service) return;
-    group_.exchange_.gather(group_.gathering());
-}
+void Round::gather() { group_.gather(); }
 
 bool Round::take(bool large) {
     Group& g = group_;

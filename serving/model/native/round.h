@@ -61,8 +61,7 @@ class Round {
     const char* result(int row, int choice) const;
 
     // ---- the experts here: rows of all who have asked, this rank among them
-    // Wait for those who are about to ask, see `gather_ns` of cm_group_place.
-    void gather();
+    void gather();  // see Group
     // Take those who ask for few rows; or all others, for some of their rows, the next ones if those of others are left.
     bool take(bool large);
     bool next_piece(Piece& piece);
