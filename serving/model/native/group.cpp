@@ -16,9 +16,8 @@ constexpr std::chrono::seconds kShellPatience{30};
 // shared ones.
 constexpr int kGatherPasses = 16;
 
-// The same at a rank without attention, whose threads have all cores when its peers wait. Tried with two peers on two
-// cores: with one thread 0, 1, 4, 8 and 16 with 10 M parameters, 0, 1 and 16 with 372 M; with two threads 1 and 8. With
-// this value the last runs had 0.978 (10 M) and 0.849 (372 M) of the rate of colocated ranks; without a wait 0.87, 0.79.
+// The same at a rank without attention: a peer that comes in this time saves at most a pass. Without any wait two peers
+// on two cores had 0.87 (10 M parameters) and 0.79 (372 M) of the rate of colocated ranks.
 constexpr int kIdleGatherPasses = 1;
 
 // Part of a step's passes for which it waits for a peer between two steps: all of the step's can be shared then.
