@@ -48,6 +48,8 @@ class Acceptor:
         self._used: dict[socket.socket, socket.socket] = {}
         """By accepted socket, the socket used in its place (TLS)."""
         self._strangers: dict[socket.socket, None] = {}
+        """Oldest first, without those that were closed in favour of another, whose threads may still run."""
+        self._proved: set[socket.socket] = set()
         self._listeners: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._ports = ANY_PORT
@@ -59,6 +61,11 @@ class Acceptor:
     def count(self) -> int:
         """Open connections, including strangers."""
         return len(self._open)
+
+    @property
+    def proved(self) -> int:
+        """Open connections whose clients have proved the secret."""
+        return len(self._proved)
 
     @property
     def deaf(self) -> bool:
@@ -119,9 +126,10 @@ class Acceptor:
     def accepted(self, sock: socket.socket) -> bool:
         """Note that the client of this connection has proved the secret. Returns: whether it is within the limit."""
         with self._lock:
-            if len(self._open) - len(self._strangers) >= self._limit:
+            if len(self._proved) >= self._limit:
                 return False
             self._strangers.pop(sock, None)
+            self._proved.add(sock)
             return True
 
     def _listen(self, host: str, wish: int) -> None:
@@ -170,6 +178,7 @@ class Acceptor:
         with self._lock:
             self._open.pop(sock, None)
             self._strangers.pop(sock, None)
+            self._proved.discard(sock)
 
     def _shut(self, sock: socket.socket) -> None:
         """Shut a connection down; its own thread then ends. The caller holds the lock."""

@@ -206,7 +206,7 @@ def test_connections_are_bounded_and_silent_ones_keep_nobody_out(
     silent = [socket.create_connection(host.server.address) for _ in range(70)]
     proved = [open_proved(host.server.address, SEGMENT_CHANNEL, "instance", SECRETS, 60.0) for _ in range(2)]
     # A client is through before the server has counted it.
-    until(lambda: len(acceptor._open) - len(acceptor._strangers) == 2)
+    until(lambda: acceptor.proved == 2)
     with pytest.raises(HandoffError):
         reader.read(host.place(), host.extents([1]), [memoryview(bytearray(1))])
     silent[0].settimeout(60.0)

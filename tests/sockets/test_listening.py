@@ -1,12 +1,14 @@
-"""Ports within a range, and the error if there is none."""
+"""Ports within a range, and the error if there is none; how many connections an acceptor serves."""
 
+import queue
 import socket
+import threading
 
 import pytest
 
 from serving.config.cluster import ANY_PORT, PortRange
 from serving.errors import ConfigError
-from serving.sockets.acceptor import listen
+from serving.sockets.acceptor import MOST_STRANGERS, Acceptor, listen
 
 
 def free_ports(count: int) -> PortRange:
@@ -55,3 +57,27 @@ def test_ranges_that_are_read(text: str, found: PortRange) -> None:
 def test_ranges_that_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="port_range"):
         PortRange.parse(text)
+
+
+def test_strangers_that_had_to_go_do_not_count_as_proved() -> None:
+    end, served = threading.Event(), queue.Queue[socket.socket]()
+
+    def serve(sock: socket.socket) -> None:
+        served.put(sock)
+        end.wait(60.0)
+
+    acceptor = Acceptor("test", 1, serve)
+    address = acceptor.start("127.0.0.1")
+    try:
+        clients = [socket.create_connection(address) for _ in range(MOST_STRANGERS + 8)]
+        accepted = [served.get(timeout=60.0) for _ in clients]
+        # The threads of the eight oldest still run, although their connections are shut.
+        assert acceptor.count == MOST_STRANGERS + 8
+        assert acceptor.accepted(accepted[-1])
+        assert not acceptor.accepted(accepted[-2])
+        assert acceptor.proved == 1
+    finally:
+        end.set()
+        for client in clients:
+            client.close()
+        acceptor.stop(10.0)

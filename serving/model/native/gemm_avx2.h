@@ -29,6 +29,17 @@ struct F32 : VectorForm {
     static CM_INLINE void store(char* to, const Sum* sum) { _mm256_store_ps(reinterpret_cast<float*>(to), *sum); }
 };
 
+// Compilers interleave the products of all rows, and keep sums on the stack if there are too few registers for that.
+// Empty assembly keeps the order of the source: up to it a sum is complete, in a register; or memory is read.
+template <bool kKeep, class Sum>
+static CM_INLINE void keep_order(Sum& sum) {
+    if constexpr (kKeep) asm volatile("" : "+x"(sum));
+}
+template <bool kKeep>
+static CM_INLINE void keep_order() {
+    if constexpr (kKeep) asm volatile("" ::: "memory");
+}
+
 static CM_INLINE __m256i all_of_dword(const void* x) {
     int32_t dword;
     __builtin_memcpy(&dword, x, sizeof dword);
@@ -47,6 +58,7 @@ struct Bf16 : VectorForm {
     }
     template <int R, int V>
     static CM_INLINE void add(Sum (&sum)[R][V], const uint16_t* x, int64_t stride, const char* w) {
+        constexpr bool kFull = R * V + V > 11;  // registers; other four hold a row, a mask and what is in flight
         for (int which = 0; which < 2; ++which) {
             __m256 column[V];
             for (int v = 0; v < V; ++v) {
@@ -54,8 +66,12 @@ struct Bf16 : VectorForm {
             }
             for (int r = 0; r < R; ++r) {
                 const __m256 all = one_of(all_of_dword(x + r * stride), which);
-                for (int v = 0; v < V; ++v) sum[r][v] = _mm256_fmadd_ps(all, column[v], sum[r][v]);
+                for (int v = 0; v < V; ++v) {
+                    sum[r][v] = _mm256_fmadd_ps(all, column[v], sum[r][v]);
+                    keep_order<kFull>(sum[r][v]);
+                }
             }
+            keep_order<kFull>();  // the other half loads again what it needs
         }
     }
     static CM_INLINE void store(char* to, const Sum* sum) { F32::store(to, sum); }
@@ -68,13 +84,20 @@ struct Int8 : VectorForm {
     using Sum = __m256i;
     static constexpr int kSumsPerVector = 2;
     static CM_INLINE Sum zero() { return _mm256_setzero_si256(); }
+    static CM_INLINE __m256i wide_at(const char* w, int v) {
+        return _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(w) + v));
+    }
     template <int R, int V>
     static CM_INLINE void add(Sum (&sum)[R][V], const int8_t* x, int64_t stride, const char* w) {
-        __m256i all[R];
-        for (int r = 0; r < R; ++r) all[r] = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(all_of_dword(x + r * stride)));
-        for (int v = 0; v < V; ++v) {
-            const __m256i wide = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(w) + v));
-            for (int r = 0; r < R; ++r) sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(all[r], wide));
+        __m256i wide[V];
+        for (int v = 0; v < V && R > 1; ++v) wide[v] = wide_at(w, v);
+        for (int r = 0; r < R; ++r) {
+            const auto* row = reinterpret_cast<const float*>(x + r * stride);
+            const __m256i all = _mm256_cvtepi8_epi16(_mm_castps_si128(_mm_broadcast_ss(row)));
+            for (int v = 0; v < V; ++v) {
+                sum[r][v] = _mm256_add_epi32(sum[r][v], _mm256_madd_epi16(all, R > 1 ? wide[v] : wide_at(w, v)));
+                keep_order<true>(sum[r][v]);
+            }
         }
     }
     // hadd works within halves of a register: restore the order of columns.

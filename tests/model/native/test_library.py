@@ -2,6 +2,9 @@
 
 import ctypes
 import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import cast
 
@@ -45,6 +48,18 @@ def test_structs_have_the_same_size_on_both_sides(library: Library) -> None:
     assert library.packed_bytes(33, 65, 2, Form.BF16) == 2 * 2 * 32 * 128 * 2
     assert library.packed_bytes(33, 65, 2, Form.INT8) == 2 * 2 * 32 * (128 + 4 + 4)
     assert library.packed_bytes(33, 65, 2, Form.W8A16) == 2 * 2 * 32 * (128 + 4 + 4) + 2 * 128 * 4
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump, a part of binutils")
+def test_no_product_keeps_its_sums_on_the_stack(library: Library) -> None:
+    """Panels in short form are left out: they are restored on the stack."""
+    command = ["objdump", "-d", "-C", "--no-show-raw-insn", str(library.path)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    functions = re.split(r"\n\n(?=[0-9a-f]+ <)", listing)
+    kernels = [code for code in functions if re.match(r".*<.*\bfixed_block<cm::avx(2|512)::(F32|Bf16|Int8),", code)]
+    assert kernels
+    for code in kernels:
+        assert not re.search(r"\tvmov\w+ +%[yz]mm\d+,-?(0x)?[0-9a-f]*\(%r[sb]p", code), code[:100]
 
 
 def test_every_field_stands_where_the_header_has_it() -> None:
