@@ -18,7 +18,7 @@ from serving.errors import ConfigError, EngineError, GroupError
 from serving.ids import SequenceId
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
-from tests.group.rank_threads import SETTINGS, checkpoint
+from tests.group.rank_threads import LONG_SETTINGS, SETTINGS, checkpoint, long_specs
 from tests.group.split_group import CONFIG, FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
 from tests.model.int8_checkpoint import int8_checkpoint
@@ -136,6 +136,17 @@ def test_shared_experts_that_expert_ranks_cannot_have(tmp_path: Path, shm: Path)
     folder = routed_in_int8(tmp_path / "int8")
     with pytest.raises(ConfigError, match="shared or routed, is INT8"):
         Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT + 1, shm)
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_long_prompts_beside_decodes(kind: str, tmp_path: Path, shm: Path) -> None:
+    """Experts compute their rows in pieces, and others' rows in between."""
+    folder, _ = checkpoint(kind, tmp_path, moe_intermediate_size=1024)
+    work = {0: specs_of(0, "plain"), 1: long_specs()}
+    setting = Setting(folder, 2, 1, settings=LONG_SETTINGS)
+    wanted = setting.alone([spec for specs in work.values() for spec in specs])
+    with SplitGroup(setting, shm) as group:
+        assert group.run(work) == wanted
 
 
 @pytest.mark.parametrize("experts", [1, 2])

@@ -84,16 +84,20 @@ int32_t failed(const Group& group) {
                 found.step, found.round);
 }
 
-void serve(cm_engine& engine) {
+// Serve those who have asked, and are about to. opens: whether the engine's threads sleep.
+void serve(cm_engine& engine, bool opens) {
     const ub::Clock::time_point begun = ub::Clock::now();
+    engine.group->gather();
+    if (opens) engine.team.open();
     engine.kernels.serve(engine);
+    if (opens) engine.team.close();
     engine.group->count_time(begun);
 }
 
 // For no longer than the own step has taken.
 void serve_slower_peers(cm_engine& engine, ub::Clock::time_point begun) {
     const ub::Clock::time_point now = ub::Clock::now();
-    while (!engine.group->failed() && engine.group->await_slower_peers(now + (now - begun))) serve(engine);
+    while (!engine.group->failed() && engine.group->await_slower_peers(now + (now - begun))) serve(engine, false);
 }
 
 }  // namespace
@@ -193,11 +197,7 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
         group.take_sources();
         if (!group.failed() && group.take_map()) {
             const bool asked = group.await_ask(until);
-            if (asked) {
-                engine->team.open();
-                cm::serve(*engine);
-                engine->team.close();
-            }
+            if (asked) cm::serve(*engine, true);
             if (!group.failed() && cm::ub::Clock::now() >= until) {
                 group.wanted();
                 return CM_OK;
