@@ -16,6 +16,8 @@ from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_
 from serving.config.experts import ExpertsConfig
 from serving.errors import ConfigError, EngineError, GroupError
 from serving.ids import SequenceId
+from serving.model.config import read_architecture
+from serving.model.native.layout import MAP_MASKED
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
 from tests.group.rank_threads import LONG_SETTINGS, SETTINGS, checkpoint, long_specs
@@ -221,6 +223,21 @@ def order_map(group: SplitGroup) -> Any:
     order = group.attention[0][0].order
     assert order is not None
     return order.map
+
+
+def test_shared_experts_are_no_choice_of_a_masked_gate(tmp_path: Path, shm: Path) -> None:
+    """A map may leave as many routed experts as a row takes, no fewer."""
+    setting = setting_of(tmp_path, "float32", 0, "plain", config=SHARED_AWAY)
+    shape = read_architecture(setting.folder).experts
+    assert shape is not None
+    with SplitGroup(setting, shm) as group:
+        parts, executor = group.attention[0]
+        table = parts.experts.prepare(order_map(group))
+        table[:, :, shape.per_token :] = MAP_MASKED
+        executor.group.set_map(7, table)
+        table[:, :, shape.per_token - 1] = MAP_MASKED
+        with pytest.raises(EngineError, match=f"leave fewer than {shape.per_token}"):
+            executor.group.set_map(8, table)
 
 
 def test_a_map_that_names_an_attention_rank_is_never_used(tmp_path: Path, shm: Path) -> None:

@@ -48,8 +48,8 @@ ExpertMap map_of(uint64_t version, uint64_t epoch, const uint32_t* homes, int la
 }
 
 // Whether an expert of a layer is masked at all positions or at none, and enough others are left.
-bool can_choose(const uint32_t* layer, int experts, uint32_t top_k) {
-    uint32_t left = 0;
+bool can_choose(const uint32_t* layer, int experts, int top_k) {
+    int left = 0;
     for (int expert = 0; expert < experts; ++expert) {
         const bool masked = layer[expert] == CM_MAP_MASKED;
         left += !masked;
@@ -67,19 +67,19 @@ void add(std::atomic<Number>& sum, Number more) {
 
 }  // namespace
 
-int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
-                  const uint32_t* homes) {
+int32_t check_map(const cm_group_place& place, const cm_model& model, uint64_t version, const uint32_t* homes) {
+    const int layers = place.layers, experts = model.experts;
     if (version == 0)
         return fail(CM_BAD_ARGUMENT, "version %llu of an expert map", static_cast<unsigned long long>(version));
     for (int layer = 0; layer < layers; ++layer)
-        if (!can_choose(homes + map_entries(layer, experts), experts, shape.top_k))
-            return fail(CM_BAD_ARGUMENT, "layer %d: masked experts differ by position, or leave fewer than %u", layer,
-                        shape.top_k);
+        if (!can_choose(homes + map_entries(layer, experts), experts, model.top_k))
+            return fail(CM_BAD_ARGUMENT, "layer %d: masked experts differ by position, or leave fewer than %d", layer,
+                        model.top_k);
     for (size_t i = 0; i < map_entries(layers, experts); ++i) {
         if (homes[i] == CM_MAP_MASKED) continue;
         const uint32_t rank = homes[i] >> 16, slot = homes[i] & 0xffff;
         const bool own = rank == static_cast<uint32_t>(place.rank);
-        if (rank >= shape.ranks ||
+        if (rank >= static_cast<uint32_t>(place.ranks) ||
             (own && (slot >= static_cast<uint32_t>(place.slots) || !place.gate_up[slot].out_features)))
             return fail(CM_BAD_ARGUMENT, "expert %zu of layer %zu: slot %u of rank %u does not hold it", i % experts,
                         i / experts / CM_MAP_POSITIONS, slot, rank);
@@ -291,7 +291,7 @@ void Group::change_source(const SourceChange& change) {
 }
 
 int32_t Group::set_map(uint64_t version, const uint32_t* homes, uint64_t epoch) {
-    if (const int32_t error = check_map(place_, exchange_.shape(), place_.layers, model_.experts, version, homes))
+    if (const int32_t error = check_map(place_, model_, version, homes))
         return error;
     std::lock_guard<std::mutex> guard(lock_);
     const uint64_t newest = pending_.empty() ? used_version_.load() : pending_.back().version;

@@ -47,9 +47,8 @@ struct SourceChange {
 constexpr uint32_t kSharedSlot = 0xffff;  // of the first layer's shared experts in entries
 
 // 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert, or leaves too few experts of a layer to choose from.
-// homes: [layers][CM_MAP_POSITIONS][experts].
-int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
-                  const uint32_t* homes);
+// place: with as many ranks as windows have room for; homes: [layers][CM_MAP_POSITIONS][experts].
+int32_t check_map(const cm_group_place& place, const cm_model& model, uint64_t version, const uint32_t* homes);
 
 // Of one kind of sessions, which are served together: those with few rows, or those with many.
 struct ServiceState {

@@ -174,8 +174,7 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
         return cm::fail(CM_BAD_ARGUMENT, "rank %d has a window for steps of %u rows", place->rank, own.shape().max_rows);
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
     if (const int32_t error = place->shared ? cm::check_shared(*place, engine->model, own.header().role) : 0) return error;
-    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
-                                            place->map_version, place->map))
+    if (const int32_t error = cm::check_map(*place, engine->model, place->map_version, place->map))
         return error;
     try {
         auto group = std::make_unique<cm::Group>(*place, engine->model, engine->max_rows, std::move(windows));
