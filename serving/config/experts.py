@@ -16,7 +16,7 @@ class ExpertsConfig:
     decode."""
 
     UPGRADE = upgrades(restarts(*ENGINES))
-    LIVE_ONLY = "spares slots across_nodes deadline_s micro_batches shared"
+    LIVE_ONLY = "spares slots across_nodes deadline_s micro_batches shared gather_us"
 
     redundant: int = key(
         "redundant expert slots per rank and layer, in addition to its even share: for copies of busy experts",
@@ -96,6 +96,13 @@ class ExpertsConfig:
         "among expert ranks, each of which then holds shared experts, too; tokens do not depend on it; in virtual time "
         "dies with experts compute shared ones, too",
         default="attention",
+    )
+    gather_us: int = key(
+        "longest wait of rows at their experts for those of other ranks, with which they share the reading of weights "
+        "[us]; 0 = none; -1 = by a rule, in proportion to the time that such rows take",
+        default=-1,
+        low=-1,
+        high=1_000_000,
     )
     move_mib_per_s: float = key(
         "rate at which experts move between ranks while tokens flow, all ranks of a group together [MiB/s]",

@@ -29,11 +29,28 @@ def check_ranks(name: str, pool: PoolConfig, config: ServeConfig) -> None:
     if device not in ("auto", "cpu"):
         need = "need" if pool.has_roles else "needs"
         raise ConfigError(f'{ranks} {need} [model] device = "cpu", and it is "{device}": change either')
+    _check_shared_across_nodes(ranks, pool, config)
     spares, most = config.experts.spares, config.experts.most_ranks_of(*pool.sides)
     if max(pool.sides) + spares > most:
         raise ConfigError(
             f"{ranks} with [experts] spares = {spares} makes more than {most} ranks{' of a kind' * pool.has_roles}:"
             f" raise most_ranks to {max(pool.sides) + spares}"
+        )
+
+
+def _check_shared_across_nodes(ranks: str, pool: PoolConfig, config: ServeConfig) -> None:
+    """Refuse float32 results of shared experts among BF16 ones on a connection, whose results have one size."""
+    experts = config.experts
+    if (
+        pool.has_roles
+        and experts.across_nodes
+        and experts.shared == "experts"
+        and config.model.expert_results != "float32"
+    ):
+        raise ConfigError(
+            f'{ranks} with [experts] across_nodes and shared = "experts", but [model] expert_results ='
+            f' "{config.model.expert_results}", and results of shared experts are float32: set shared = "attention" or'
+            ' expert_results = "float32"'
         )
 
 

@@ -5,6 +5,7 @@ results are added. Copying is from and to the same places, adding included, with
 
 own work    two ranks by one thread in turns, so nothing is ever waited for
 with waits  a process a rank, as it is used
+with sleep  ranks that wait sleep after 2 µs
 
 Each figure is the median of many exchanges, repeated in turns. Waiting needs a core a rank: on a busy machine only own
 work means anything.
@@ -42,7 +43,7 @@ def ask(program: Path, *arguments: object) -> list[float]:
 
 def measure(program: Path, repeats: int) -> list[Figure]:
     """All measurements, in turns."""
-    found: dict[str, list[float]] = {name: [] for name in ("own", "waits", "EP-2", "EP-4", "large", "small")}
+    found: dict[str, list[float]] = {name: [] for name in ("own", "waits", "EP-2", "EP-4", "1:1", "large", "small")}
     for repeat in range(repeats):
         progress(f"repeat {repeat + 1} of {repeats}")
         exchanged, copied = ask(program, "own", *LARGE)
@@ -52,10 +53,12 @@ def measure(program: Path, repeats: int) -> list[Figure]:
         found["waits"].append(exchanged / copied)
         found["EP-2"].append(one_each)
         found["small"].append(ask(program, "together", 2, *SMALL)[0])
+        found["1:1"].append(ask(program, "split", SMALL[1])[0])
         found["EP-4"].append(ask(program, "together", 4, *SMALL)[2])
     return [
         Figure("one row to each rank and back, EP-2", "µs", tuple(found["EP-2"]), goal=12),
         Figure("one row to each rank and back, EP-4", "µs", tuple(found["EP-4"])),
+        Figure("one row and back, 1:1, with sleep", "µs", tuple(found["1:1"]), goal=12),
         Figure("64 rows of 1,024, top-8, EP-2: pair", "µs", tuple(found["large"])),
         Figure("16 rows of 256, top-2, EP-2: pair", "µs", tuple(found["small"])),
         Figure("own work / copying", "", tuple(found["own"]), goal=1.15),

@@ -24,7 +24,7 @@ from tests.benchmarks.conditions import (
 )
 from tests.benchmarks.steady_engine import SteadyProcesses
 
-PROMPT = 32
+PROMPT, LONG_PROMPT = 32, 512
 IDLE_S = 5.0
 GOALS = {("large", 2, 16): 0.85, ("large", 2, 64): 0.9, ("large", 4, 16): 0.7, ("large", 4, 64): 0.8,
          ("storyteller", 2, 32): 0.8, ("storyteller", 4, 32): 0.6}  # fmt: skip
@@ -62,6 +62,19 @@ def measure(name: str, model: Path, batches: list[int], args: argparse.Namespace
     return figures
 
 
+def beside_prompts(name: str, model: Path, args: argparse.Namespace) -> Figure:
+    """Steps of an attention rank that decodes while another one computes prompts, with one expert rank."""
+    vocab, ratios = read_architecture(model).vocab_size, []
+    with SteadyProcesses(model, "bfloat16", 1, 64 * 1024, 2, 1) as group:
+        for repeat in range(args.repeats):
+            decoded = random_prompts(32, PROMPT, vocab, repeat)
+            alone, _ = group.slow_step_s(decoded, (), args.seconds)
+            beside, _ = group.slow_step_s(decoded, random_prompts(8, LONG_PROMPT, vocab, repeat), args.seconds)
+            ratios.append(beside / alone)
+    label = f"{name}, 2:1, batch 32: 99th percentile of a step beside prompts of {LONG_PROMPT} / alone"
+    return Figure(label, "", tuple(ratios), goal=1.5)
+
+
 def main() -> None:
     """Run and print."""
     parser = make_parser("bench_expert_parallel", __doc__, repeats=5)
@@ -73,6 +86,7 @@ def main() -> None:
     figures = measure("storyteller", STORYTELLER, [32], args)
     with checkpoint(args.model, kind="small", bundled=False) as model:
         figures += measure("large", model, [16, 64], args)
+        figures.append(beside_prompts("large", model, args))
     report("bench_expert_parallel", found, figures)
 
 

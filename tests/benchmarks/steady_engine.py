@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
@@ -121,13 +122,35 @@ class SteadyEngine:
 
     def rate(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
         """Tokens per second while all prompts decode, until their end."""
-        names = []
+        frames = self._decode(prompts, seconds)
+        return sum(tokens for _, tokens in frames[1:]) / (frames[-1][0] - frames[0][0])
+
+    def slow_step_s(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
+        """99th percentile of the time from one step's tokens to the next while all prompts decode."""
+        ends = [end for end, _ in self._decode(prompts, seconds)]
+        gaps = sorted(after - before for before, after in pairwise(ends))
+        return gaps[len(gaps) * 99 // 100]
+
+    def prefill(self, prompts: Sequence[Sequence[int]], seconds: float) -> float:
+        """Compute these prompts one after the other again and again, for so long; returns how many."""
+        deadline, count = time.monotonic() + seconds, 0
+        while time.monotonic() < deadline:
+            self._begun.clear()
+            name = self._add(prompts[count % len(prompts)], 1)
+            while name not in self._begun:
+                time.sleep(0.0005)
+            count += 1
+        return count
+
+    def _add(self, prompt: Sequence[int], tokens: int) -> SequenceId:
+        self._served += 1
+        name, sampling = SequenceId(str(self._served)), SamplingParams(temperature=0, max_tokens=tokens)
+        self._loop.post(Add(SequenceSpec(name, tuple(prompt), sampling)))
+        return name
+
+    def _decode(self, prompts: Sequence[Sequence[int]], seconds: float) -> list[tuple[float, int]]:
         self._begun.clear()
-        for prompt in prompts:
-            self._served += 1
-            names.append(SequenceId(str(self._served)))
-            sampling = SamplingParams(temperature=0, max_tokens=2048)
-            self._loop.post(Add(SequenceSpec(names[-1], tuple(prompt), sampling)))
+        names = [self._add(prompt, 2048) for prompt in prompts]
         deadline = time.monotonic() + _LIMIT_S
         while len(self._begun) < len(names):
             assert time.monotonic() < deadline, "the prompts do not begin"
@@ -139,12 +162,11 @@ class SteadyEngine:
             assert time.monotonic() < deadline, "no steps are made"
             time.sleep(0.01)
         frames = list(self._frames)
-        found = sum(tokens for _, tokens in frames[1:]) / (frames[-1][0] - frames[0][0])
         for name in names:
             self._loop.post(Cancel(name))
         while not self._loop.at_rest():
             time.sleep(0.01)
-        return found
+        return frames
 
     def cpu_s(self, seconds: float) -> float:
         """CPU seconds of this process in this many idle seconds."""
@@ -203,6 +225,19 @@ class SteadyProcesses:
         """Tokens per second of all together, each with its share of the prompts."""
         shares = [prompts[rank :: self._ranks] if rank < self._ranks else () for rank in range(len(self._pipes))]
         return sum(self._all("rate", [(share, seconds) for share in shares]))
+
+    def slow_step_s(
+        self, prompts: Sequence[Sequence[int]], beside: Sequence[Sequence[int]], seconds: float
+    ) -> tuple[float, float]:
+        """99th percentile of rank 0's step while it decodes, and the prompts that rank 1 computes meanwhile.
+
+        Args:
+            beside: prompts of rank 1; none = it does nothing.
+        """
+        self._pipes[0].send(("slow_step_s", (prompts, seconds)))
+        if beside:
+            self._pipes[1].send(("prefill", (beside, seconds + 0.5)))
+        return self._pipes[0].recv(), self._pipes[1].recv() if beside else 0.0
 
     def idle_cores(self, seconds: float) -> float:
         """Share of a core that all together use when idle."""

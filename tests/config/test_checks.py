@@ -151,6 +151,11 @@ REFUSED = {
         'device = "cuda"\n' + ROLES,
         '[decode] attention_ranks = 2 and expert_ranks = 1 need [model] device = "cpu", and it is "cuda"',
     ),
+    "shared experts on other nodes beside rounded results": (
+        'expert_results = "bfloat16"\n' + ROLES + '[experts]\nacross_nodes = true\nshared = "experts"',
+        '[decode] attention_ranks = 2 and expert_ranks = 1 with [experts] across_nodes and shared = "experts", but'
+        ' [model] expert_results = "bfloat16"',
+    ),
     "more spares than there is room for expert ranks": (
         ROLES + "[experts]\nspares = 1\nmost_ranks = 2",
         "[decode] attention_ranks = 2 and expert_ranks = 1 with [experts] spares = 1 makes more than 2 ranks of a",

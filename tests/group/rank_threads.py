@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,7 +35,7 @@ from serving.model.native.library import load
 from serving.model.native.panels import PanelLinear
 from serving.model.native.rank_group import GroupPlace, format_window, window_bytes
 from serving.values.news import Tokens
-from serving.values.sequence import SequenceSpec, TokenLogprobs
+from serving.values.sequence import SamplingParams, SequenceSpec, TokenLogprobs
 from tests.fakes.engine_calls import EngineCalls
 from tests.instance.native_grammars import matchers_of
 from tests.model.int8_checkpoint import quantised_checkpoint
@@ -329,6 +329,16 @@ def prompts(count: int, rng: Random, longest: int = 60) -> list[list[int]]:
         own = [rng.randrange(6, 320) for _ in range(rng.randrange(1, longest // 2))]
         found.append([*stem[: rng.choice((0, 0, 16, len(stem)))], *own])
     return found
+
+
+LONG_SETTINGS = replace(SETTINGS, max_step_tokens=480)
+
+
+def long_specs() -> list[SequenceSpec]:
+    """Requests whose prompts are computed two at a time: more rows than a small session has."""
+    rng, sampling = Random(8), SamplingParams(temperature=0.0, max_tokens=2)
+    drawn = [tuple(rng.randrange(6, 320) for _ in range(240)) for _ in range(4)]
+    return [SequenceSpec(SequenceId(f"long-{number}"), prompt, sampling) for number, prompt in enumerate(drawn)]
 
 
 torch.set_num_threads(1)

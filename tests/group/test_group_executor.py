@@ -21,7 +21,16 @@ from serving.model.native.library import load
 from serving.model.native.rank_group import raise_epoch
 from serving.values.expert_map import ExpertWork
 from serving.values.sequence import SamplingParams, SequenceSpec
-from tests.group.rank_threads import SETTINGS, MappedSlots, RankThreads, checkpoint, drive, prompts
+from tests.group.rank_threads import (
+    LONG_SETTINGS,
+    SETTINGS,
+    MappedSlots,
+    RankThreads,
+    checkpoint,
+    drive,
+    long_specs,
+    prompts,
+)
 from tests.instance.native_grammars import grammar_sampling
 from tests.instance.native_pair import RAGGED, dirty_cache, load_for_native, native_or_skip
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -63,6 +72,12 @@ def assert_exact(group: RankThreads, work: list[list[SequenceSpec]]) -> None:
 def test_all_layouts_and_forms(kind: str, ranks: int, tmp_path: Path) -> None:
     folder, dtype = checkpoint(kind, tmp_path)
     assert_exact(RankThreads(folder, dtype, ranks, seed=ranks), requests(ranks, draw=ranks))
+
+
+def test_long_prompts_beside_decodes(tmp_path: Path) -> None:
+    folder, dtype = checkpoint("bfloat16", tmp_path, moe_intermediate_size=1024)
+    work = [requests(2, draw=7)[0], long_specs()]
+    assert_exact(RankThreads(folder, dtype, 2, settings=LONG_SETTINGS), work)
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])

@@ -16,9 +16,11 @@ from hardware.ub.exchange_layout import LINE, MICRO_BATCHES, WindowLayout, read_
 from serving.config.experts import ExpertsConfig
 from serving.errors import ConfigError, EngineError, GroupError
 from serving.ids import SequenceId
+from serving.model.config import read_architecture
+from serving.model.native.layout import MAP_MASKED
 from serving.values.sequence import SequenceSpec
 from tests.cases.nightly import mostly_nightly
-from tests.group.rank_threads import SETTINGS, checkpoint
+from tests.group.rank_threads import LONG_SETTINGS, SETTINGS, checkpoint, long_specs
 from tests.group.split_group import CONFIG, FIRST_EXPERT, Setting, SplitGroup, order_from, specs_of, with_drafts
 from tests.instance.native_pair import native_or_skip
 from tests.model.int8_checkpoint import int8_checkpoint
@@ -138,6 +140,17 @@ def test_shared_experts_that_expert_ranks_cannot_have(tmp_path: Path, shm: Path)
         Setting(folder, config=SHARED_AWAY).expert_rank(FIRST_EXPERT + 1, shm)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+def test_long_prompts_beside_decodes(kind: str, tmp_path: Path, shm: Path) -> None:
+    """Experts compute their rows in pieces, and others' rows in between."""
+    folder, _ = checkpoint(kind, tmp_path, moe_intermediate_size=1024)
+    work = {0: specs_of(0, "plain"), 1: long_specs()}
+    setting = Setting(folder, 2, 1, settings=LONG_SETTINGS)
+    wanted = setting.alone([spec for specs in work.values() for spec in specs])
+    with SplitGroup(setting, shm) as group:
+        assert group.run(work) == wanted
+
+
 @pytest.mark.parametrize("experts", [1, 2])
 def test_attention_ranks_join_leave_and_come_again_without_an_epoch(experts: int, tmp_path: Path, shm: Path) -> None:
     setting = setting_of(tmp_path, "bfloat16", 0, "plain", attention=2, experts=experts)
@@ -210,6 +223,21 @@ def order_map(group: SplitGroup) -> Any:
     order = group.attention[0][0].order
     assert order is not None
     return order.map
+
+
+def test_shared_experts_are_no_choice_of_a_masked_gate(tmp_path: Path, shm: Path) -> None:
+    """A map may leave as many routed experts as a row takes, no fewer."""
+    setting = setting_of(tmp_path, "float32", 0, "plain", config=SHARED_AWAY)
+    shape = read_architecture(setting.folder).experts
+    assert shape is not None
+    with SplitGroup(setting, shm) as group:
+        parts, executor = group.attention[0]
+        table = parts.experts.prepare(order_map(group))
+        table[:, :, shape.per_token :] = MAP_MASKED
+        executor.group.set_map(7, table)
+        table[:, :, shape.per_token - 1] = MAP_MASKED
+        with pytest.raises(EngineError, match=f"leave fewer than {shape.per_token}"):
+            executor.group.set_map(8, table)
 
 
 def test_a_map_that_names_an_attention_rank_is_never_used(tmp_path: Path, shm: Path) -> None:

@@ -42,6 +42,15 @@ inline void ring(Bell& bell) {
     if (asleep) wake_sleeper(bell);
 }
 
+// Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only increase.
+inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
+    window.membership().lost.store(0, std::memory_order_relaxed);
+    window.membership().coming.store(epoch, std::memory_order_relaxed);
+    window.membership().members.store(members, std::memory_order_release);
+    window.membership().epoch.store(epoch, std::memory_order_seq_cst);
+    ring(window.bell());
+}
+
 // The same after a rank's word, if that is the last of those that are waited for.
 inline void ring_as(Bell& bell, std::atomic<RankSet>& awaited, uint32_t rank) {
     if (!has(awaited.load(std::memory_order_seq_cst), rank)) return;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "announcement.h"
+#include "asks.h"
 #include "awaited.h"
 #include "bell.h"
 #include "outcome.h"
@@ -32,15 +33,6 @@
 #endif
 
 namespace cm::ub {
-
-// Raise a rank's epoch and wake it. For the shell; the dead must have been fenced before. Epochs only increase.
-inline void raise_epoch(const Window& window, uint64_t epoch, RankSet members) {
-    window.membership().lost.store(0, std::memory_order_relaxed);
-    window.membership().coming.store(epoch, std::memory_order_relaxed);
-    window.membership().members.store(members, std::memory_order_release);
-    window.membership().epoch.store(epoch, std::memory_order_seq_cst);
-    ring(window.bell());
-}
 
 class Exchange {
   public:
@@ -75,11 +67,10 @@ class Exchange {
             if (asks(there.role) && answers(role())) sources_ |= just(rank);
         });
         now_ = {static_cast<uint32_t>(epoch_ % low_bits(kEpochBits) + 1), low_bits(kStepBits), 0, 0};
-        greeted_ = false;
-        taken_ = {};
+        greeted_ = unfinished_ = false;
         slower_ = 0;
         own_ = {};
-        for (auto& words : answered_) words.fill(pack(now_));
+        asks_.begin(pack(now_));
         CM_EXCHANGE_POINT("hello");
         for_each(sources_, [&](uint32_t rank) { post(rank, Kind::kAnswer, 0, pack(now_)); });
     }
@@ -92,7 +83,7 @@ class Exchange {
         members_ |= just(rank);
         sources_ |= just(rank);
         const uint64_t hello = pack({now_.epoch, low_bits(kStepBits), 0, 0});
-        for (auto& words : answered_) words[rank] = hello;
+        asks_.begin(hello, rank);
         CM_EXCHANGE_POINT("hello");
         post(rank, Kind::kAnswer, 0, hello);
     }
@@ -138,13 +129,14 @@ class Exchange {
     void count_round(uint32_t half) { parts_.add(own_[half], Clock::now()); }
     void end_round() { show(Phase::kComputing); }  // the next asks of this step come soon
 
-    // The same, but no more asks come in this step, or not soon: nobody waits for them.
-    void end_rounds() {
+    // The same, but no more asks come in this step, or not soon: nobody waits for them. few: see `Gathering`.
+    void end_rounds(uint32_t few = kAnyCount) {
         show(Phase::kAway);
         slower_ = 0;
         for_each(sources_ & experts_, [&](uint32_t rank) {
-            steps_[rank] = step_shown(rank);
-            if (phase_of(rank) != Phase::kAway) slower_ |= just(rank);
+            steps_[rank] = progress_of(rank).step();
+            const bool alike = (asks_.count(rank) <= few) == (own_[0].sent[rank] <= few);
+            if (alike && progress_of(rank).shown() != Phase::kAway) slower_ |= just(rank);
             ring_as(windows_[rank].bell(), Kind::kAsk, self_);
         });
     }
@@ -152,7 +144,7 @@ class Exchange {
     // Whether a member still is at the rounds of the step in which it was when this rank's ended.
     bool has_slower_peers() {
         for_each(slower_, [&](uint32_t rank) {
-            if (phase_of(rank) == Phase::kAway || step_shown(rank) != steps_[rank]) slower_ &= ~just(rank);
+            if (progress_of(rank).shown() == Phase::kAway || progress_of(rank).step() != steps_[rank]) slower_ &= ~just(rank);
         });
         return slower_ != 0;
     }
@@ -174,6 +166,7 @@ class Exchange {
         own.begin_round(now);
         own.open = 0;
         own.count = counts[self_];
+        own.taken = false;
         for_each(experts_, [&](uint32_t rank) {
             own.sent[rank] = counts[rank];
             if (counts[rank] == 0) return;
@@ -192,55 +185,65 @@ class Exchange {
 
     // ---- the rank's part as one with experts
 
-    // Wait, at most so long, for asks that come soon, so that more rows share the reading of an expert's weights: of members
-    // that compute at the moment, and whose answers this rank needs, too; without attention it waits for any.
-    void gather(std::chrono::nanoseconds most) {
+    // Wait for asks that come soon, so that more rows share the reading of an expert's weights. Small sessions wait for
+    // small ones only, others for others. With attention: for members that compute at the moment, and whose answers
+    // this rank needs, too. Without: for those whose next ask is of the same round, hence of the same layer, as one that
+    // is there; before the first round also for those between two steps, or ranks a layer apart would stay so.
+    void gather(const Gathering& how) {
+        const bool small = asked(how.few) || !asked(kAnyCount);
         Wanted open;
         auto seen = [&] {
-            open.asks = expected();
+            open.asks = expected(how, small);
             return open.asks == 0 || epoch_raised() || lost() != 0;
         };
         if (seen()) return;
         const uint32_t first = first_of(open.asks);
         const Clock::time_point begun = Clock::now();
-        wait_at(own().bell(), patience_, begun + most, open, seen, [] { return false; });
+        const bool between = progress_of(first).shown() == Phase::kAway;
+        const Deadline until = between ? std::min(begun + how.between_steps, asks_.due(first)) : begun + how.most;
+        wait_at(own().bell(), patience_, until, open, seen, [] { return false; });
         waited_.add(first, Clock::now() - begun);
     }
 
-    // Take all asks that are there: they are answered together, by `answer`.
-    void take() {
+    // Take the asks of at most so many entries: they are answered together, by `answer`.
+    Sessions take(uint32_t most = kAnyCount) {
+        Sessions found{};
+        const Clock::time_point now = Clock::now();
         for (uint32_t half = 0; half < kMicroBatches; ++half) {
-            taken_[half] = own_[half].count ? just(self_) : 0;
+            if (own_asks(half, most)) {
+                own_[half].taken = true;
+                found[half] = just(self_);
+            }
             for_each(sources_, [&](uint32_t rank) {
-                const uint64_t word = own().word(Kind::kAsk, rank, half).load(std::memory_order_seq_cst);
-                if (!is_new(rank, half, word)) return;
-                answered_[half][rank] = word;
-                taken_[half] |= just(rank);
+                if (asks_.take(own(), rank, half, most, now)) found[half] |= just(rank);
             });
         }
+        return found;
     }
-    // Ranks of which this session was taken.
-    RankSet taken(uint32_t half) const { return taken_[half]; }
     // Entries of one who was taken; more than there can be if it does not run the same protocol.
     uint32_t count_from(uint32_t rank, uint32_t half) const {
-        return rank == self_ ? own_[half].count : unpack(answered_[half][rank]).count;
+        return rank == self_ ? own_[half].count : asks_.count(rank, half);
     }
 
     // Say to those who were taken that their results are whole, and when that was.
-    void answer(const Served& when = {}) {
+    void answer(const Sessions& taken, const ServiceTimes& times = {}) {
+        const Clock::time_point now = Clock::now();
         for (uint32_t half = 0; half < kMicroBatches; ++half) {
-            if (has(taken_[half], self_)) own_[half].serve(when);
-            for_each(taken_[half] & ~just(self_), [&](uint32_t rank) {
+            if (has(taken[half], self_)) own_[half].serve(times);
+            for_each(taken[half] & ~just(self_), [&](uint32_t rank) {
                 CM_EXCHANGE_POINT("answer");
-                stamp(windows_[rank].line(Kind::kAnswer, self_, half), when);
-                post(rank, Kind::kAnswer, half, answered_[half][rank]);
+                asks_.on_answer(rank, now);
+                stamp(windows_[rank].line(Kind::kAnswer, self_, half), times);
+                post(rank, Kind::kAnswer, half, asks_.last(rank, half));
             });
-            taken_[half] = 0;
         }
     }
 
+    // Whether a service of sessions that were taken is to be continued: meanwhile nobody sleeps until the next ask.
+    void keep_serving(bool unfinished) { unfinished_ = unfinished; }
+
     // Sleep until somebody asks, or `wanted()`, which is looked at whenever the bell rings. Late if the deadline came
-    // first. The dead are the shell's business: here nobody is waited for.
+    // first. Here nobody is waited for: the dead are the shell's business.
     template <class Wants>
     Outcome await_ask(Deadline deadline, Wants&& wants) {
         auto seen = [&] { return asked() || wants() || epoch_raised(); };
@@ -252,11 +255,12 @@ class Exchange {
         return in_time ? Outcome{} : outcome(Ending::kLate, self_);
     }
 
-    // Whether somebody has asked and was not taken yet.
-    bool asked() const {
-        if (own_[0].count || own_[1].count) return true;
+    // Whether somebody has asked, for at most so many entries, and was not taken yet; or a service is unfinished.
+    bool asked() const { return unfinished_ || asked(kAnyCount); }
+    bool asked(uint32_t most) const {
+        if (own_asks(0, most) || own_asks(1, most)) return true;
         for (RankSet left = sources_; left; left &= left - 1)
-            if (has_asked(first_of(left))) return true;
+            if (asks_.rounds(own(), first_of(left), most) != 0) return true;
         return false;
     }
 
@@ -298,27 +302,21 @@ class Exchange {
     void show(Phase phase) {
         own().progress().phase.store(uint64_t{now_.step} << 2 | static_cast<uint64_t>(phase), std::memory_order_seq_cst);
     }
-    uint64_t shown_by(uint32_t rank) const { return windows_[rank].progress().phase.load(std::memory_order_seq_cst); }
-    Phase phase_of(uint32_t rank) const { return static_cast<Phase>(shown_by(rank) & 3); }
-    uint64_t step_shown(uint32_t rank) const { return shown_by(rank) >> 2; }
-
-    bool is_new(uint32_t rank, uint32_t half, uint64_t word) const {
-        if (word == answered_[half][rank]) return false;
-        const Announcement said = unpack(word);
-        return same_epoch(said, now_) && rounds_ahead(said, unpack(answered_[half][rank])) > 0;
+    const Progress& progress_of(uint32_t rank) const { return windows_[rank].progress(); }
+    bool own_asks(uint32_t half, uint32_t most) const {
+        return own_[half].count && own_[half].count <= most && !own_[half].taken;
     }
-    bool has_asked(uint32_t rank) const {
-        for (uint32_t half = 0; half < kMicroBatches; ++half)
-            if (is_new(rank, half, own().word(Kind::kAsk, rank, half).load(std::memory_order_seq_cst))) return true;
-        return false;
-    }
-
-    // Members that will ask soon, and whose answers this rank needs if it has attention.
-    RankSet expected() const {
+    // Members that will ask soon, see `gather`.
+    RankSet expected(const Gathering& how, bool small) const {
+        const bool colocated = asks(role());
+        uint64_t rounds = 0;
+        for_each(sources_, [&](uint32_t rank) { rounds |= asks_.rounds(own(), rank, small ? how.few : kAnyCount); });
         RankSet found = 0;
-        const RankSet needed = own_[0].open | own_[1].open;
-        for_each(asks(role()) ? needed & sources_ : sources_, [&](uint32_t rank) {
-            if (phase_of(rank) == Phase::kComputing && !has_asked(rank)) found |= just(rank);
+        for_each(colocated ? (own_[0].open | own_[1].open) & sources_ : sources_, [&](uint32_t rank) {
+            if ((asks_.count(rank) <= how.few) != small || asks_.rounds(own(), rank)) return;
+            const Progress& there = progress_of(rank);
+            const bool soon = colocated ? there.shown() == Phase::kComputing : asks_.joins_soon(there, rank, rounds, Clock::now());
+            if (soon) found |= just(rank);
         });
         return found;
     }
@@ -385,8 +383,8 @@ class Exchange {
     Announcement now_{};
     bool greeted_ = false;  // all members with experts have said hello
     std::array<Session, kMicroBatches> own_;
-    std::array<RankSet, kMicroBatches> taken_{};  // whose asks are worked at
-    std::array<std::array<uint64_t, kMostRanks>, kMicroBatches> answered_{};  // word of each ask taken last
+    bool unfinished_ = false;  // a service that the rank goes on with later
+    Asks asks_;
     RankSet slower_ = 0;                           // members that were at their rounds when this rank's ended
     std::array<uint64_t, kMostRanks> steps_{};     // and their steps
     Awaited awaited_;

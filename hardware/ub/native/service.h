@@ -1,4 +1,4 @@
-// Service: a rank with experts takes all asks that are there, computes their rows, of whatever layer, and answers them.
+// Service: a rank with experts takes asks that are there, computes their rows, of whatever layer, and answers them.
 // It reads rows where their ranks have staged them, and writes each result to [row][choice] there.
 #pragma once
 #include <cstdint>
@@ -9,7 +9,8 @@ namespace cm::ub {
 
 class Service {
   public:
-    explicit Service(Exchange& exchange) : exchange_(exchange) { exchange.take(); }
+    // Takes the sessions of at most so many entries.
+    explicit Service(Exchange& exchange, uint32_t most = kAnyCount) : exchange_(exchange), taken_(exchange.take(most)) {}
 
     // A micro-batch of a rank.
     struct Source {
@@ -19,7 +20,7 @@ class Service {
     template <class Use>
     void each_source(Use&& use) const {
         for (uint32_t half = 0; half < kMicroBatches; ++half)
-            Exchange::for_each(exchange_.taken(half), [&](uint32_t rank) { use(Source{rank, half}); });
+            Exchange::for_each(taken_[half], [&](uint32_t rank) { use(Source{rank, half}); });
     }
     uint32_t count(Source source) const { return exchange_.count_from(source.rank, source.half); }
     const Entry* entries(Source source) const {
@@ -49,11 +50,14 @@ class Service {
         return found;
     }
 
-    // All results are whole; `when`: of this service.
-    void answer(const Served& when = {}) { exchange_.answer(when); }
+    const Sessions& taken() const { return taken_; }
+
+    // All results are whole; `times`: of this service.
+    void answer(const ServiceTimes& times = {}) { exchange_.answer(taken_, times); }
 
   private:
     Exchange& exchange_;
+    Sessions taken_;
 };
 
 }  // namespace cm::ub

@@ -14,15 +14,15 @@ inline int64_t ns_of(Clock::time_point at) {
 }
 
 // When an expert rank took an ask, and when the results were whole.
-struct Served {
+struct ServiceTimes {
     int64_t taken = 0, done = 0;  // steady clock [ns]
 };
 
-inline void stamp(Word& answer, const Served& when) {
+inline void stamp(Word& answer, const ServiceTimes& when) {
     answer.taken.store(when.taken, std::memory_order_relaxed);
     answer.done.store(when.done, std::memory_order_relaxed);
 }
-inline Served stamp_of(const Word& answer) {
+inline ServiceTimes stamp_of(const Word& answer) {
     return {answer.taken.load(std::memory_order_relaxed), answer.done.load(std::memory_order_relaxed)};
 }
 
@@ -30,10 +30,11 @@ struct Session {
     uint32_t round = 0;
     RankSet open = 0;    // whose answers are awaited
     uint32_t count = 0;  // entries of own rows for own experts, until they are computed
+    bool taken = false;  // and those are being computed
     std::array<uint32_t, kMostRanks> sent{};  // entries for each rank in this round
 
     int64_t asked = 0;  // when the round began [ns]
-    Served last;        // the service that ended last, of this round
+    ServiceTimes last;  // the service that ended last, of this round
     bool timed = true;  // all of its services have times of this host's clock
 
     void begin_round(Clock::time_point now) {
@@ -43,12 +44,12 @@ struct Session {
         timed = true;
     }
     // The own experts have computed the own rows.
-    void serve(const Served& by) {
+    void serve(const ServiceTimes& by) {
         count = 0;
         note(by);
     }
     // A time before the round is one that a rank of another host has not stored.
-    void note(const Served& by) {
+    void note(const ServiceTimes& by) {
         timed &= by.taken >= asked && by.done >= by.taken;
         if (by.done > last.done) last = by;
     }

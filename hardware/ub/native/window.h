@@ -83,15 +83,18 @@ struct alignas(kLine) Bell {
     std::atomic<uint32_t> any;  // 1 while any ask wakes it
 };
 
-struct alignas(kLine) Progress {
-    std::atomic<uint64_t> phase;  // the owner's step << 2 | Phase
-    std::atomic<uint64_t> map;    // version of what its next asks follow; all those by an older one are answered
-};
-
 enum class Phase : uint64_t {
     kAway = 0,       // without a step, or behind its last layer with experts
     kComputing = 1,  // on the way to its next asks
     kWaiting = 2,    // for answers
+};
+
+struct alignas(kLine) Progress {
+    std::atomic<uint64_t> phase;  // the owner's step << 2 | Phase
+    std::atomic<uint64_t> map;    // version of what its next asks follow; all those by an older one are answered
+
+    Phase shown() const { return static_cast<Phase>(phase.load(std::memory_order_seq_cst) & 3); }
+    uint64_t step() const { return phase.load(std::memory_order_seq_cst) >> 2; }
 };
 
 struct alignas(kLine) Word {

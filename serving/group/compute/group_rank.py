@@ -217,6 +217,7 @@ class GroupRank:
             cores=len(os.sched_getaffinity(0)),
             deadline_s=self._config.deadline_s,
             shared=self._shared,
+            gather_us=self._config.gather_us,
         )
         self._group.join(place)
         self._join_experts(self._group, order)

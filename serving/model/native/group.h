@@ -47,9 +47,20 @@ struct SourceChange {
 constexpr uint32_t kSharedSlot = 0xffff;  // of the first layer's shared experts in entries
 
 // 0, or CM_BAD_ARGUMENT if a map refers to a slot without an expert, or leaves too few experts of a layer to choose from.
-// homes: [layers][CM_MAP_POSITIONS][experts].
-int32_t check_map(const cm_group_place& place, const ub::WindowShape& shape, int layers, int experts, uint64_t version,
-                  const uint32_t* homes);
+// place: with as many ranks as windows have room for; homes: [layers][CM_MAP_POSITIONS][experts].
+int32_t check_map(const cm_group_place& place, const cm_model& model, uint64_t version, const uint32_t* homes);
+
+// Of one kind of sessions, which are served together: those with few rows, or those with many.
+struct ServiceState {
+    std::optional<ub::Service> service;  // none between two services
+    ub::Clock::time_point taken;         // when it began
+    std::vector<int32_t> slot_rows;      // [slots, and layers with shared experts] rows that came for each
+    std::vector<uint32_t> used_slots;    // those with rows, ascending
+    int64_t total = 0, done = 0;         // incoming rows, and those already in pieces
+    std::chrono::nanoseconds spent{0};   // so far
+    std::chrono::nanoseconds pass{0};    // what the service before took
+    double row_ns = 0.0;                 // time of a row, in the pieces of this service or the one before
+};
 
 class Group {
   public:
@@ -75,13 +86,18 @@ class Group {
     int micro_batches() const { return micro_batches_; }
     void cut_into(int count) { halves_ = static_cast<uint32_t>(count); }
 
-    void end_rounds() { exchange_.end_rounds(); }  // of the step, whether it has failed or not
+    void end_rounds() { exchange_.end_rounds(few()); }  // of the step, whether it has failed or not
     // After the own step: as `await_ask` while a peer is at the rounds of its step, if it was when this rank's ended. Ranks
     // whose steps end together plan the next ones together, and not by turns while the others wait.
     bool await_slower_peers(ub::Deadline deadline);
 
     // Sleep until somebody asks, a new map comes, this rank is wanted elsewhere, or the deadline. True in the first case.
     bool await_ask(ub::Deadline deadline);
+    // Wait for those who are about to ask, see `gather_ns` of cm_group_place. Without attention call it while the engine's
+    // threads sleep: peers need the cores.
+    void gather() {
+        if (place_.gather_ns != 0 && !large_.service) exchange_.gather(gathering());
+    }
     // Use the newest map. False if it names a rank that is no member.
     bool take_map();
     // Admit and drop ranks that only ask, as said meanwhile.
@@ -130,24 +146,35 @@ class Group {
         const uint32_t layer = kSharedSlot - entry.slot, slots = static_cast<uint32_t>(place_.slots);
         return place_.shared && layer < static_cast<uint32_t>(place_.layers) ? slots + layer : entry.slot;
     }
+    uint32_t network_count() const {
+        return static_cast<uint32_t>(place_.slots + (place_.shared_gate_up ? place_.layers : 0));
+    }
+    bool is_filled(uint32_t index) const {
+        if (index >= static_cast<uint32_t>(place_.slots)) return index < network_count();
+        return place_.gate_up[index].out_features > 0;
+    }
     bool holds(const ub::Entry& entry) const {
-        const uint32_t index = index_of(entry), slots = static_cast<uint32_t>(place_.slots);
-        if (index >= slots) return index < slot_rows_.size() && entry.choice == model_.top_k;
-        return place_.gate_up[index].out_features > 0 && entry.choice < model_.top_k;
+        const uint32_t index = index_of(entry);
+        const bool shared = index >= static_cast<uint32_t>(place_.slots);
+        return is_filled(index) && (shared ? entry.choice == model_.top_k : entry.choice < model_.top_k);
     }
     // Rows of a session are divided evenly into runs, one for each rank with experts.
     void send_shared(ub::Dispatch& dispatch, int layer, int first, int rows) const;
     // use(source, entry) for all incoming entries.
     template <class Use>
-    void each_entry(Use&& use) const {
-        service_->each_source([&](ub::Service::Source source) {
-            const ub::Entry* entries = service_->entries(source);
-            for (uint32_t i = 0, count = service_->count(source); i < count; ++i) use(source, entries[i]);
+    void each_entry(const ub::Service& service, Use&& use) const {
+        service.each_source([&](ub::Service::Source source) {
+            const ub::Entry* entries = service.entries(source);
+            for (uint32_t i = 0, count = service.count(source); i < count; ++i) use(source, entries[i]);
         });
     }
-    ub::Outcome count_rows();
+    ub::Outcome count_rows(ServiceState& state);
+    uint32_t few() const;  // entries of a small session at most
+    ub::Gathering gathering() const;
+    // End of the rows of long sessions that are computed before others are looked for.
+    int64_t piece_end() const;
     void count_bytes(const ub::Dispatch& dispatch, int64_t row_bytes);
-    ub::Served count_work();
+    ub::ServiceTimes count_work(ServiceState& state);
 
     cm_group_place place_;
     const cm_model& model_;
@@ -176,14 +203,10 @@ class Group {
     std::array<bool, ub::kMicroBatches> ends_rounds_{};
     int micro_batches_ = 1;
     uint32_t halves_ = 1;  // of the present layers
-    std::chrono::nanoseconds pass_{0};  // what computing all who had asked took last
     std::array<ub::Deadline, ub::kMicroBatches> answers_by_;
 
-    // Whoever is served at present.
-    std::optional<ub::Service> service_;
-    std::vector<int32_t> slot_rows_;    // [slots, and layers with shared experts] rows that came for each
-    std::vector<uint32_t> used_slots_;  // those with rows, ascending
-    int64_t total_ = 0, taken_ = 0;     // incoming rows, and those already in pieces
+    ServiceState small_, large_;
+    int64_t until_ = 0;  // end of the present pieces
     ub::Clock::time_point work_begun_;
     std::vector<Received> received_;    // of one piece
     std::vector<ExpertJob> jobs_;

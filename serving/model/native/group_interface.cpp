@@ -84,16 +84,20 @@ int32_t failed(const Group& group) {
                 found.step, found.round);
 }
 
-void serve(cm_engine& engine) {
+// Serve those who have asked, and are about to. opens: whether the engine's threads sleep.
+void serve(cm_engine& engine, bool opens) {
     const ub::Clock::time_point begun = ub::Clock::now();
+    engine.group->gather();
+    if (opens) engine.team.open();
     engine.kernels.serve(engine);
+    if (opens) engine.team.close();
     engine.group->count_time(begun);
 }
 
 // For no longer than the own step has taken.
 void serve_slower_peers(cm_engine& engine, ub::Clock::time_point begun) {
     const ub::Clock::time_point now = ub::Clock::now();
-    while (!engine.group->failed() && engine.group->await_slower_peers(now + (now - begun))) serve(engine);
+    while (!engine.group->failed() && engine.group->await_slower_peers(now + (now - begun))) serve(engine, false);
 }
 
 }  // namespace
@@ -170,8 +174,7 @@ int32_t cm_group_join(cm_engine* engine, const cm_group_place* place) {
         return cm::fail(CM_BAD_ARGUMENT, "rank %d has a window for steps of %u rows", place->rank, own.shape().max_rows);
     if (const int32_t error = cm::check_slots(*place, engine->model, cm::width_of(engine->model))) return error;
     if (const int32_t error = place->shared ? cm::check_shared(*place, engine->model, own.header().role) : 0) return error;
-    if (const int32_t error = cm::check_map(*place, cm::shape_of(wanted), place->layers, engine->model.experts,
-                                            place->map_version, place->map))
+    if (const int32_t error = cm::check_map(*place, engine->model, place->map_version, place->map))
         return error;
     try {
         auto group = std::make_unique<cm::Group>(*place, engine->model, engine->max_rows, std::move(windows));
@@ -193,11 +196,7 @@ int32_t cm_group_serve(cm_engine* engine, int64_t ns) {
         group.take_sources();
         if (!group.failed() && group.take_map()) {
             const bool asked = group.await_ask(until);
-            if (asked) {
-                engine->team.open();
-                cm::serve(*engine);
-                engine->team.close();
-            }
+            if (asked) cm::serve(*engine, true);
             if (!group.failed() && cm::ub::Clock::now() >= until) {
                 group.wanted();
                 return CM_OK;

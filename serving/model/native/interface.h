@@ -12,7 +12,7 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-#define CM_INTERFACE 21  // raised with every change of this file; the loader compares
+#define CM_INTERFACE 22  // raised with every change of this file; the loader compares
 
 // Storage forms of numbers. Activations and the KV cache are F32 or BF16 (the model's dtype); the KV cache may be INT8.
 // W8A16 is for weights only: INT8 with 16-bit activations, and possibly scales of inputs. BF16_SHORT is also for
@@ -228,6 +228,7 @@ typedef struct {
     const cm_linear* shared_gate_up;  // [layers], at a rank with experts; else null
     const cm_linear* shared_down;
     int64_t deadline_ns;       // of each wait for peers
+    int64_t gather_ns;         // most that rows wait for others to share the reading of experts' weights; -1 = by a rule
     uint64_t map_version;
     const uint32_t* map;  // [layers][CM_MAP_POSITIONS][experts] rank << 16 | slot, or CM_MAP_MASKED; copied
 } cm_group_place;

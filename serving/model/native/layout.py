@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-INTERFACE = 21
+INTERFACE = 22
 """CM_INTERFACE of the header that this file mirrors."""
 
 _Int = ctypes.c_int32
@@ -250,6 +250,7 @@ class NativeGroupPlace(ctypes.Structure):
         ("shared_gate_up", ctypes.POINTER(NativeLinear)),
         ("shared_down", ctypes.POINTER(NativeLinear)),
         ("deadline_ns", ctypes.c_int64),
+        ("gather_ns", ctypes.c_int64),
         ("map_version", ctypes.c_uint64),
         ("map", _Address),
     ]

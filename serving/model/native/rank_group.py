@@ -95,6 +95,7 @@ class GroupPlace:
         cores: cores of this host, shared by its ranks.
         deadline_s: timeout of each wait for a peer [s].
         shared: `[layers]` shared experts, at a rank that computes them for others.
+        gather_us: see `[experts] gather_us`.
     """
 
     rank: int
@@ -106,6 +107,7 @@ class GroupPlace:
     cores: int = 1
     deadline_s: float = 5.0
     shared: SlotArrays | None = None
+    gather_us: int = -1
 
 
 class RankGroup:
@@ -305,6 +307,7 @@ def native_place(place: GroupPlace, experts: int) -> tuple[NativeGroupPlace, lis
         gate_up=ctypes.cast(place.slots.gate_up, ctypes.POINTER(NativeLinear)),
         down=ctypes.cast(place.slots.down, ctypes.POINTER(NativeLinear)),
         deadline_ns=int(place.deadline_s * 1e9),
+        gather_ns=place.gather_us * 1000 if place.gather_us > 0 else place.gather_us,
         map_version=place.map_version,
         map=table.ctypes.data,
     )

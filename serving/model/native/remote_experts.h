@@ -76,18 +76,14 @@ class RemoteExperts {
 
     // ---- the experts' part
 
-    // Compute the rows of all who have asked, this rank among them, and answer.
+    // Compute the rows of those who have asked for few, this rank among them, and answer; then some rows of those who have
+    // asked for many. So a long prompt's rows hold up nobody for long, and are not held up for ever.
     bool serve() {
-        if (!round_.take()) return false;
-        for (Piece piece; round_.next_piece(piece);) {
-            open_all_gates(piece);
-            const cm_linear& down = round_.down(piece.jobs[0].expert);
-            if (down.form == CM_INT8)
-                each_row(team_, piece.row_count, down.in_features,
-                         [&](int row, int) { w_.inner.quantise(row, down.in_features); });
-            multiply_down(piece);
+        for (const bool large : {false, true}) {
+            if (!round_.take(large)) return false;
+            for (Piece piece; round_.next_piece(piece);) compute(piece);
+            round_.answer();
         }
-        round_.answer();
         return true;
     }
 
@@ -98,6 +94,16 @@ class RemoteExperts {
     }
 
   private:
+    void compute(const Piece& piece) {
+        if (piece.job_count == 0) return;
+        open_all_gates(piece);
+        const cm_linear& down = round_.down(piece.jobs[0].expert);
+        if (down.form == CM_INT8)
+            each_row(team_, piece.row_count, down.in_features,
+                     [&](int row, int) { w_.inner.quantise(row, down.in_features); });
+        multiply_down(piece);
+    }
+
     void sort_choices(int32_t* chosen, float* weight) const {
         for (int i = 1; i < m_.top_k; ++i) {
             const int32_t id = chosen[i];
@@ -185,9 +191,9 @@ class RemoteExperts {
 
 static void serve(cm_engine& engine) {
     if (engine.model.form == CM_F32) {
-        RemoteExperts<float>(engine, Workspace<float>(engine, engine.scratch)).gather_and_serve();
+        RemoteExperts<float>(engine, Workspace<float>(engine, engine.scratch)).serve();
     } else {
-        RemoteExperts<bf16>(engine, Workspace<bf16>(engine, engine.scratch)).gather_and_serve();
+        RemoteExperts<bf16>(engine, Workspace<bf16>(engine, engine.scratch)).serve();
     }
 }
 

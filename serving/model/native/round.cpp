@@ -7,15 +7,6 @@
 namespace cm {
 namespace {
 
-// Bounds the wait for peers that compute: they come soon unless they are stopped, or have a long prompt. Of 1, 4 and 16,
-// measured with two ranks, the last is as fast as any on free cores and the fastest (by a tenth) on shared ones.
-constexpr int kGatherPasses = 16;
-
-// The same at a rank without attention, whose threads have all cores when its peers wait. Tried with two peers on two
-// cores: with one thread 0, 1, 4, 8 and 16 with 10 M parameters, 0, 1 and 16 with 372 M; with two threads 1 and 8. With
-// this value the last runs had 0.978 (10 M) and 0.849 (372 M) of the rate of colocated ranks; without a wait 0.87, 0.79.
-constexpr int kIdleGatherPasses = 1;
-
 bool alike(const cm_linear& a, const cm_linear& b) {
     return a.in_features == b.in_features && (a.form == CM_INT8) == (b.form == CM_INT8);
 }
@@ -74,57 +65,71 @@ void Round::end() {
     group_.exchange_.end_round();
 }
 
-void Round::gather() {
-    group_.exchange_.gather((group_.asks() ? kGatherPasses : kIdleGatherPasses) * group_.pass_);
-}
+void Round::gather() { group_.gather(); }
 
-bool Round::take() {
-    group_.service_.emplace(group_.exchange_);
-    return group_.note(group_.service_->check()) && group_.note(group_.count_rows());
+bool Round::take(bool large) {
+    Group& g = group_;
+    ServiceState& state = large ? g.large_ : g.small_;
+    if (!state.service) {
+        state.service.emplace(g.exchange_, large ? ub::kAnyCount : g.few());
+        state.taken = ub::Clock::now();
+        if (!g.note(state.service->check()) || !g.note(g.count_rows(state))) return false;
+    }
+    state_ = &state;
+    g.until_ = large ? g.piece_end() : state.total;
+    g.work_begun_ = ub::Clock::now();
+    return true;
 }
 
 // Rows are put into pieces in order of slots, and within a slot in order of ranks. A piece ends where networks differ: the
-// draft layer's may be INT8, and shared experts wider.
+// draft layer's may be INT8, and shared experts wider. A slot that was emptied after a part of a service was of ranks that
+// are gone.
 bool Round::next_piece(Piece& piece) {
     Group& g = group_;
-    if (g.taken_ == 0) g.work_begun_ = ub::Clock::now();
-    const int64_t first = g.taken_;
-    int64_t end = std::min(first + static_cast<int64_t>(g.received_.size()), g.total_);
+    ServiceState& state = *state_;
+    const int64_t first = state.done;
+    int64_t end = std::min(first + static_cast<int64_t>(g.received_.size()), g.until_);
     if (first == end) return false;
     CM_EXCHANGE_POINT("gather");
     g.jobs_.clear();
     int64_t begin = 0;
-    for (const uint32_t slot : g.used_slots_) {  // from here on slot_rows_ is the index of the slot's next row
-        const int64_t until = begin + g.slot_rows_[slot];
+    for (const uint32_t slot : state.used_slots) {  // from here on slot_rows is the index of the slot's next row
+        const int64_t until = begin + state.slot_rows[slot];
         const bool differs = !g.jobs_.empty() && !alike(down(g.jobs_[0].expert), down(static_cast<int>(slot)));
         if (differs && begin < end) end = begin;
         for (int64_t at = std::max(begin, first), to = std::min(until, end); at < to; at += kFeedRows) {
             const auto rows = static_cast<int32_t>(std::min<int64_t>(kFeedRows, to - at));
-            g.jobs_.push_back({static_cast<int32_t>(slot), static_cast<int32_t>(at - first), rows});
+            if (g.is_filled(slot)) g.jobs_.push_back({static_cast<int32_t>(slot), static_cast<int32_t>(at - first), rows});
         }
-        g.slot_rows_[slot] = static_cast<int32_t>(begin);
+        state.slot_rows[slot] = static_cast<int32_t>(begin);
         begin = until;
     }
-    g.each_entry([&](ub::Service::Source source, const ub::Entry& entry) {
-        const int64_t at = g.slot_rows_[g.index_of(entry)]++;
+    g.each_entry(*state.service, [&](ub::Service::Source source, const ub::Entry& entry) {
+        const int64_t at = state.slot_rows[g.index_of(entry)]++;
         if (at < first || at >= end) return;
-        g.received_[static_cast<size_t>(at - first)] = {g.service_->row(source, entry),
-                                                        g.service_->result<char>(source, entry)};
+        g.received_[static_cast<size_t>(at - first)] = {state.service->row(source, entry),
+                                                        state.service->result<char>(source, entry)};
     });
     begin = 0;
-    for (const uint32_t slot : g.used_slots_) {  // and from here on their number again
-        const int64_t until = g.slot_rows_[slot];
-        g.slot_rows_[slot] = static_cast<int32_t>(until - begin);
+    for (const uint32_t slot : state.used_slots) {  // and from here on their number again
+        const int64_t until = state.slot_rows[slot];
+        state.slot_rows[slot] = static_cast<int32_t>(until - begin);
         begin = until;
     }
-    g.taken_ = end;
+    state.done = end;
     piece = {g.jobs_.data(), static_cast<int>(g.jobs_.size()), g.received_.data(), static_cast<int>(end - first)};
     return true;
 }
 
 void Round::answer() {
     CM_EXCHANGE_POINT("written");
-    group_.service_->answer(group_.count_work());
+    const ub::ServiceTimes times = group_.count_work(*state_);
+    const bool whole = state_->done == state_->total;
+    if (whole) {
+        state_->service->answer(times);
+        state_->service.reset();
+    }
+    group_.exchange_.keep_serving(group_.large_.service.has_value());
 }
 
 bool Round::sends_shared() const { return group_.place_.shared; }

@@ -10,6 +10,7 @@
 namespace cm {
 
 class Group;
+struct ServiceState;
 
 constexpr int kFeedRows = 128;  // rows of a network per item
 
@@ -65,11 +66,11 @@ class Round {
     bool sends_shared() const;
 
     // ---- the experts here: rows of all who have asked, this rank among them
-    // Wait for those who are about to ask, for no longer than some passes over what had been asked took the last time.
-    void gather();
-    bool take();
+    void gather();  // see Group
+    // Take those who ask for few rows; or all others, for some of their rows, the next ones if those of others are left.
+    bool take(bool large);
     bool next_piece(Piece& piece);
-    void answer();
+    void answer();  // those whose rows are all computed
 
     // ---- incoming rows for the slots
     bool is_shared(int slot) const;  // it holds the shared experts of a layer
@@ -78,6 +79,7 @@ class Round {
 
   private:
     Group& group_;
+    ServiceState* state_ = nullptr;  // since `take`
     const uint32_t half_;
     const int first_;
 };

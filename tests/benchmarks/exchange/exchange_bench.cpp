@@ -2,8 +2,10 @@
 //
 //   exchange_bench own ROWS HIDDEN TOP_K                two ranks by one thread in turns: nothing is ever waited for
 //   exchange_bench together RANKS ROWS HIDDEN TOP_K     a process a rank
+//   exchange_bench split HIDDEN                         an attention rank and an expert rank, which sleep when they wait
 //
-// Prints microseconds, medians: exchange, copying the same bytes; `together` also one row to each rank and back.
+// Prints microseconds, medians: exchange, copying the same bytes; `together` also one row to each rank and back, `split`
+// nothing else.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -116,7 +118,7 @@ class Rank {
     void one_each() {
         Dispatch dispatch(exchange);
         first(dispatch, true);
-        exchange.gather(kGather);
+        exchange.gather({kGather});
         while (!exchange.answered()) {
             if (exchange.asked()) second();
             else require(exchange.await(soon()));
@@ -135,11 +137,11 @@ class Rank {
     void copy_served() {
         char* to = taken_.data();
         for (const auto& [source, entry] : served_) {
-            std::memcpy(to, exchange.window(source).row(entry.row), shape_.row_bytes);
+            std::memcpy(to, exchange.window(source.rank).row(entry.row), shape_.row_bytes);
             to += shape_.row_bytes;
         }
         for (const auto& [source, entry] : served_) {
-            float* result = exchange.window(source).result(entry.row, entry.choice);
+            float* result = exchange.window(source.rank).result(entry.row, entry.choice);
             std::memcpy(result, answer_.data(), shape_.result_bytes);
         }
     }
@@ -168,17 +170,18 @@ class Rank {
     std::vector<float> weights_;
     std::vector<char> taken_;
     std::vector<float> answer_, sum_;
-    std::vector<std::pair<uint32_t, Entry>> served_;
+    std::vector<std::pair<Service::Source, Entry>> served_;
 };
 
-std::vector<Window> make_windows(const WindowShape& shape) {
+std::vector<Window> make_windows(const WindowShape& shape, const std::vector<Role>& roles = {}) {
     const size_t bytes = (WindowLayout(shape).bytes + 4095) / 4096 * 4096;
     void* memory = mmap(nullptr, bytes * shape.ranks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::_Exit(1);
     std::vector<Window> windows;
     for (uint32_t rank = 0; rank < shape.ranks; ++rank) {
         char* const at = static_cast<char*>(memory) + rank * bytes;
-        windows.push_back(Window::format(at, shape, rank, 1, all_of(shape.ranks)));
+        const Role role = roles.empty() ? Role::kBoth : roles[rank];
+        windows.push_back(Window::format(at, shape, rank, role, 1, all_of(shape.ranks)));
     }
     return windows;
 }
@@ -232,7 +235,7 @@ void take_part(uint32_t self, const std::vector<Window>& windows, std::atomic<ui
         Dispatch dispatch(rank.exchange);
         exchanged.push_back(microseconds([&] {
             rank.first(dispatch);
-            rank.exchange.gather(kGather);
+            rank.exchange.gather({kGather});
             rank.second();
             rank.third(dispatch);
         }));
@@ -258,6 +261,32 @@ void take_part(uint32_t self, const std::vector<Window>& windows, std::atomic<ui
     std::fflush(stdout);
 }
 
+// One row of rank 0 to rank 1 and back. The time between two rows is longer than any of them waits awake.
+void take_turns(uint32_t self, const std::vector<Window>& windows, std::atomic<uint32_t>& over) {
+    Rank rank(self, windows, Patience::of(2, 1));
+    const auto ended = [&] { return over.load() != 0; };
+    while (self == 1 && !ended()) {
+        rank.exchange.await_ask(Clock::now() + std::chrono::milliseconds(100), ended);
+        if (rank.exchange.asked()) rank.second();
+    }
+    if (self == 1) return;
+    std::vector<double> there_and_back;
+    for (int round = 0; round < kEmpty; ++round) {
+        if (round % 500 == 0) require(rank.exchange.begin_step(soon()));
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+        there_and_back.push_back(microseconds([&] {
+            Dispatch dispatch(rank.exchange);
+            dispatch.send(1, 0, 0, 0);
+            dispatch.ask();
+            while (!rank.exchange.answered()) require(rank.exchange.await(soon()));
+        }));
+        rank.exchange.end_round();
+    }
+    over.store(1);
+    std::printf("%.3f\n", median(there_and_back));
+    std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -265,14 +294,20 @@ int main(int count, char** arguments) {
     auto number = [&](int at) { return static_cast<uint32_t>(std::atoi(arguments[at])); };
     if (what == "own" && count == 5) {
         own_work({2, number(2), number(4), number(3) + 4, 4 * number(3)});
-    } else if (what == "together" && count == 6) {
-        const std::vector<Window> windows = make_windows({number(2), number(3), number(5), number(4) + 4, 4 * number(4)});
+    } else if ((what == "together" && count == 6) || (what == "split" && count == 3)) {
+        const bool split = what == "split";
+        const std::vector<Window> windows =
+            split ? make_windows({2, 1, 1, number(2) + 4, 4 * number(2)}, {Role::kAttention, Role::kExperts})
+                  : make_windows({number(2), number(3), number(5), number(4) + 4, 4 * number(4)});
         void* beside = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (beside == MAP_FAILED) return 1;
         auto& met = *new (beside) std::atomic<uint32_t>{0};
         for (uint32_t rank = 0; rank < windows.size(); ++rank) {
             if (fork() != 0) continue;
-            take_part(rank, windows, met);
+            if (split)
+                take_turns(rank, windows, met);
+            else
+                take_part(rank, windows, met);
             _exit(0);
         }
         int status = 0, worst = 0;

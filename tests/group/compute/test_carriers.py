@@ -136,11 +136,18 @@ def test_tokens_over_two_hosts(kind: str, hosts: Sequence[int], tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("experts", "far"), [pytest.param(1, (1,), id="2:1"), pytest.param(2, (1, FIRST_EXPERT), id="2:2")]
+    ("experts", "far", "shared"),
+    [
+        pytest.param(1, (1,), "attention", id="2:1"),
+        pytest.param(2, (1, FIRST_EXPERT), "attention", id="2:2"),
+        pytest.param(2, (1, FIRST_EXPERT), "experts", id="2:2-shared"),
+    ],
 )
-def test_attention_ranks_and_expert_ranks_over_two_hosts(experts: int, far: Sequence[int], tmp_path: Path) -> None:
+def test_attention_ranks_and_expert_ranks_over_two_hosts(
+    experts: int, far: Sequence[int], shared: Literal["attention", "experts"], tmp_path: Path
+) -> None:
     """Also after a far attention rank was replaced within the epoch."""
-    config = ExpertsConfig(policy="none", micro_batches="2", deadline_s=PATIENT_S, across_nodes=True)
+    config = ExpertsConfig(policy="none", micro_batches="2", deadline_s=PATIENT_S, across_nodes=True, shared=shared)
     setting = Setting(write_random_checkpoint(tmp_path, dtype="bfloat16"), 2, experts, config=config, far=far)
     work = {rank: specs_of(rank, "plain") for rank in (0, 1)}
     wanted = setting.alone([spec for specs in work.values() for spec in specs])

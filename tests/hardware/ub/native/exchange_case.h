@@ -106,21 +106,23 @@ inline void send_rows(Dispatch& dispatch, const Map& map, const Batch& batch, co
     }
 }
 
-// Serve all who have asked.
+// Serve all who have asked, those with few rows first.
 inline Outcome serve(Exchange& exchange, const Map& map) {
-    Service service(exchange);
-    if (const Outcome outcome = service.check(); !outcome) return outcome;
-    service.each_source([&](Service::Source source) {
-        for (uint32_t i = 0; i < service.count(source); ++i) {
-            const Entry entry = service.entries(source)[i];
-            Vector x;
-            CM_EXCHANGE_POINT("gather");
-            std::memcpy(x.data(), service.row(source, entry), sizeof x);
-            CM_EXCHANGE_POINT("write");
-            expert(map.id_of(exchange.self(), entry.slot), x.data(), service.result(source, entry));
-        }
-    });
-    service.answer();
+    for (const uint32_t most : {2u * kTopK, kAnyCount}) {
+        Service service(exchange, most);
+        if (const Outcome outcome = service.check(); !outcome) return outcome;
+        service.each_source([&](Service::Source source) {
+            for (uint32_t i = 0; i < service.count(source); ++i) {
+                const Entry entry = service.entries(source)[i];
+                Vector x;
+                CM_EXCHANGE_POINT("gather");
+                std::memcpy(x.data(), service.row(source, entry), sizeof x);
+                CM_EXCHANGE_POINT("write");
+                expert(map.id_of(exchange.self(), entry.slot), x.data(), service.result(source, entry));
+            }
+        });
+        service.answer();
+    }
     return {};
 }
 
@@ -139,7 +141,8 @@ inline Outcome run_step(Exchange& exchange, RankSet experts, const Batch& batch,
             send_rows(second, map, batch, x, layer, 0, middle);
             second.ask();
         }
-        exchange.gather(std::chrono::microseconds(exchange.self() % 3 * 200));
+        const std::chrono::microseconds most(exchange.self() % 3 * 200);
+        exchange.gather({most, most, 2 * kTopK});
         if (exchange.asked())
             if (const Outcome outcome = serve(exchange, map); !outcome) return outcome;
         for (int half = 0; half < parts; ++half) {

@@ -206,7 +206,7 @@ void parts_of_rounds() {
     const Clock::time_point now = Clock::now();
     const int64_t at = ns_of(now);
     std::array<int64_t, 4> found;
-    const Served of_two[] = {{at + 20, at + 25}, {0, 0}, {at + 1, at + 5}}, own = {at + 40, at + 45};
+    const ServiceTimes of_two[] = {{at + 20, at + 25}, {0, 0}, {at + 1, at + 5}}, own = {at + 40, at + 45};
     for (uint32_t round = 1; round <= 3; ++round) {
         Dispatch dispatch(exchange);
         for (uint32_t rank = 0; rank < 3; ++rank)
@@ -215,8 +215,7 @@ void parts_of_rounds() {
         stamp(group.windows[0].line(Kind::kAnswer, 1), {at + 10, at + 30});
         stamp(group.windows[0].line(Kind::kAnswer, 2), of_two[round - 1]);
         for (const uint32_t rank : {1u, 2u}) answer_of(group, rank).store(pack({2, 0, round, 1}));
-        exchange.take();
-        exchange.answer(own);
+        exchange.answer(exchange.take(), own);
         require(static_cast<bool>(exchange.await(Clock::now())) && exchange.answered(), "answered");
         exchange.count_round(0);
         exchange.parts().read(found.data());
@@ -245,16 +244,16 @@ void mismatches() {
         group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, round++, count}));
         require(exchange.asked(), "an ask");
         Service service(exchange);
-        require(exchange.taken(0) == just(1) && exchange.taken(1) == 0 && !exchange.asked(), "is taken once");
+        require(service.taken() == Sessions{just(1), 0} && !exchange.asked(), "is taken once");
         const Outcome outcome = service.check();
         require(outcome.ending == Ending::kMismatch && outcome.rank == 1, "rows that there are not");
     }
 }
 
 // Ranks whose asks were taken, in any of their sessions.
-RankSet take(Exchange& exchange) {
-    exchange.take();
-    return exchange.taken(0) | exchange.taken(1);
+RankSet take(Exchange& exchange, uint32_t most = kAnyCount) {
+    const Sessions taken = exchange.take(most);
+    return taken[0] | taken[1];
 }
 
 // A word without epoch, of another one, or of a round that is over is no ask; nor is one of a rank without attention.
@@ -337,9 +336,9 @@ void idle() {
     for (uint32_t rank = 0; rank < 3; ++rank) group.windows[rank].progress().map.store(7 - rank);
     exchange.use_map(9);
     require(exchange.oldest_map() == 5, "the oldest map that is used");
-    exchange.take();
-    require(exchange.taken(0) == just(2) && exchange.count_from(2, 0) == 7 && !exchange.asked(), "for what it says");
-    exchange.answer();
+    const Sessions taken = exchange.take();
+    require(taken[0] == just(2) && exchange.count_from(2, 0) == 7 && !exchange.asked(), "for what it says");
+    exchange.answer(taken);
     require(group.windows[2].word(Kind::kAnswer, 0).load() == pack({2, 0, 1, 7}), "and is answered by its own word");
     std::thread own([&] {
         std::this_thread::sleep_for(milliseconds(10));
@@ -358,7 +357,7 @@ void gathers() {
     const auto computing = static_cast<uint64_t>(Phase::kComputing);
     answer_of(group, 1).store(hello);
     ask_one(exchange);
-    exchange.gather(seconds(60));  // the peer is not at its rounds
+    exchange.gather({seconds(60)});  // the peer is not at its rounds
     exchange.end_rounds();
     require(!exchange.has_slower_peers(), "nor was it");
     group.windows[1].progress().phase.store(computing);
@@ -370,34 +369,99 @@ void gathers() {
         group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 7}));
         ring_as(group.windows[0].bell(), Kind::kAsk, 1);
     });
-    exchange.gather(seconds(60));
+    exchange.gather({seconds(60)});
     require(exchange.asked(), "its rows were waited for");
     peer.join();
     exchange.take();
     group.windows[1].progress().phase.store(static_cast<uint64_t>(Phase::kWaiting));
-    exchange.gather(seconds(60));  // it has asked others, and waits itself
+    exchange.gather({seconds(60)});  // it has asked others, and waits itself
     answer_of(group, 1).store(pack({2, 0, 1, 1}));
     require(static_cast<bool>(exchange.await(Clock::now())), "answered");
     group.windows[1].progress().phase.store(computing);
-    exchange.gather(seconds(60));  // nothing of it is needed
+    exchange.gather({seconds(60)});  // nothing of it is needed
 }
 
-// A rank without attention waits for all that compute.
+// A rank without attention waits for those that will ask for the same round.
 void gathers_for_others() {
-    const Group group(3, just(1) | just(2), just(0));
+    const Group group(4, just(1) | just(2) | just(3), just(0));
+    const auto ask = [&](uint32_t rank, const Announcement& said) {
+        group.windows[0].word(Kind::kAsk, rank).store(pack(said));
+        ring_as(group.windows[0].bell(), Kind::kAsk, rank);
+    };
+    const auto show = [&](uint32_t rank, uint32_t step, Phase phase) {
+        group.windows[rank].progress().phase.store(uint64_t{step} << 2 | static_cast<uint64_t>(phase));
+    };
     Watch watch;
     Exchange exchange(0, group.windows, watch, impatient());
-    exchange.gather(seconds(60));  // nobody computes
+    const Gathering how{seconds(60), seconds(60), 7};
+    const auto joined_by = [&](uint32_t rank, const Announcement& said) {
+        std::thread peer([&] {
+            std::this_thread::sleep_for(milliseconds(10));
+            ask(rank, said);
+        });
+        exchange.gather(how);
+        const RankSet taken = take(exchange, how.few);
+        peer.join();
+        exchange.answer({taken, 0});
+        return taken;
+    };
+    ask(1, {2, 0, 1, 7});
+    exchange.gather(how);  // nobody computes
+    show(2, 0, Phase::kComputing);
+    show(3, 0, Phase::kWaiting);
+    require(joined_by(2, {2, 0, 1, 5}) == (just(1) | just(2)), "both are served at once");
+    ask(1, {2, 0, 3, 7});
+    exchange.gather(how);  // the other one is a round behind
+}
+
+// Between two steps a rank is expected for its usual pause, and as long again; then for the first round only.
+void knows_pauses() {
+    const Group group(2, just(1), just(0));
+    const Window& own = group.windows[0];
+    Progress& there = group.windows[1].progress();
+    const Clock::time_point begun = Clock::now();
+    Asks asks;
+    asks.begin(hello);
+    const auto step = [&](uint32_t number, milliseconds asked, milliseconds answered) {
+        own.word(Kind::kAsk, 1).store(pack({2, number, 1, 5}));
+        require(asks.take(own, 1, 0, 5, begun + asked), "an ask");
+        asks.on_answer(1, begun + answered);
+    };
+    step(0, milliseconds(0), milliseconds(10));
+    require(!asks.joins_soon(there, 1, 1 << 1, begun + milliseconds(10)), "its pause is not known");
+    step(1, milliseconds(15), milliseconds(20));
+    require(asks.joins_soon(there, 1, 1 << 1, begun + milliseconds(29)), "a pause of 5 ms");
+    require(!asks.joins_soon(there, 1, 1 << 2, begun + milliseconds(29)), "not for a second round");
+    require(!asks.joins_soon(there, 1, 1 << 1, begun + milliseconds(30)), "later it has no work");
+    step(2, milliseconds(60000), milliseconds(60010));
+    require(!asks.joins_soon(there, 1, 1 << 1, begun + milliseconds(60050)), "a rest is no pause");
+    there.phase.store(uint64_t{2} << 2 | static_cast<uint64_t>(Phase::kComputing));
+    require(asks.joins_soon(there, 1, 1 << 2, begun) && !asks.joins_soon(there, 1, 1 << 1, begun), "in its step");
+}
+
+// Small sessions are taken before large ones, which they do not wait for; a service may be left unfinished.
+void small_ones_first() {
+    const Group group(3, just(1) | just(2), just(0));
+    const auto ask = [&](uint32_t rank, const Announcement& said) {
+        group.windows[0].word(Kind::kAsk, rank).store(pack(said));
+    };
+    Watch watch;
+    Exchange exchange(0, group.windows, watch, impatient());
+    ask(2, {2, 0, 1, 9});
+    require(!exchange.asked(7) && exchange.asked() && take(exchange, 7) == 0, "a large one");
+    ask(1, {2, 0, 1, 7});
+    require(take(exchange, 7) == just(1) && take(exchange) == just(2), "after the small one");
+    exchange.answer({just(1) | just(2), 0});
     group.windows[2].progress().phase.store(static_cast<uint64_t>(Phase::kComputing));
-    group.windows[0].word(Kind::kAsk, 1).store(pack({2, 0, 1, 7}));
-    std::thread peer([&] {
-        std::this_thread::sleep_for(milliseconds(10));
-        group.windows[0].word(Kind::kAsk, 2).store(pack({2, 0, 1, 5}));
-        ring_as(group.windows[0].bell(), Kind::kAsk, 2);
-    });
-    exchange.gather(seconds(60));
-    require(take(exchange) == (just(1) | just(2)), "both are served at once");
-    peer.join();
+    ask(1, {2, 0, 2, 7});
+    exchange.gather({seconds(60), seconds(60), 7});  // the other one will have many rows, as it had before
+    require(take(exchange) == just(1), "the small one alone");
+    exchange.keep_serving(true);
+    require(exchange.asked() && !exchange.asked(kAnyCount), "work without an ask");
+    require(static_cast<bool>(exchange.await_ask(Clock::now() + seconds(60), [] { return false; })), "no sleep");
+    raise_epoch(group.windows[0], 2, all_of(3));
+    exchange.enter();
+    require(!exchange.asked(), "an epoch ends it");
 }
 
 void lost_by_word_of_the_shell() {
@@ -454,6 +518,8 @@ int main(int count, char** arguments) {
         idle();
         gathers();
         gathers_for_others();
+        knows_pauses();
+        small_ones_first();
         lost_by_word_of_the_shell();
         lost_by_pidfd();
     } else {
