@@ -1,0 +1,183 @@
+"""Draft tokens by lookup: the tokens that followed the same words earlier in a sequence's own prompt and output.
+
+    text      ... the old king said | no ... and the old king said |
+                               match ┘ next                    end ┘    "no ..." are the draft tokens
+
+Needs no draft layer, so it works with every model. It finds long drafts in edits, quotes, code and documents with
+repeated keys; an agent's earlier turns are in its prompt. In other text it finds little, and then costs nothing.
+
+The end of the text is looked up once; then the match is followed: while each new token equals the token after the
+match, the match grows by one. At the first other token the end is looked up again. So every token of the output tests
+a prediction, whether it was drafted or not, and the acceptance is known before anything is drafted. It depends mostly
+on the length of the match, hence it is counted by length, for this sequence and for all. `Speculation` then weighs
+the gains against the measured cost of draft tokens.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+_CANDIDATES = 8
+"""Earlier places that one lookup compares, the latest ones: bounds the time of a lookup in text with one frequent pair."""
+_LONGEST = 16
+"""Longest match that is told from longer ones."""
+_MIX = 1_000_003
+"""Odd, so that pairs of small token ids are spread over the table."""
+_MOST_SLOTS = 1 << 18
+"""Entries of an index's table, 4 bytes each; with longer texts, earlier places of a pair are more often lost."""
+
+_MEMORY, _COMMON_MEMORY = 0.95, 0.998
+"""Factors on the counts of one sequence, and of all, per observation: memories of twenty and of five hundred."""
+_COMMON_WEIGHT = 4.0
+"""Weight of the common acceptance, in observations, relative to a sequence's own."""
+_PRIOR = (0.3, 0.5, 0.7, 0.8, 0.9, 0.9)
+"""Acceptance before any observation, by class of length."""
+_CLASSES = (0, 0, 0, 1, 2, 2, 3, 3, 3, *(4,) * 7, 5)
+"""Class of each length up to `_LONGEST`: 2, 3, 4-5, 6-8, 9-15, longer."""
+assert len(_CLASSES) == _LONGEST + 1
+
+PAID_TOKENS = 16
+"""A sequence that accepted a looked-up draft token so many tokens ago, or fewer, is likely to find more soon."""
+
+
+class TextIndex:
+    """Finds earlier places of a growing text that equal its end. Each token costs a constant time and 12 bytes."""
+
+    __slots__ = ("_before", "_latest", "_mask", "text")
+
+    def __init__(self, tokens: int) -> None:
+        """
+        Args:
+            tokens: expected length of the text; a longer one is possible.
+        """
+        slots = min(max(256, 1 << tokens.bit_length()), _MOST_SLOTS)
+        self._mask = slots - 1
+        self._latest = array("i", bytes(4 * slots))
+        """Latest position of each hash of two consecutive tokens, as the position of the second; 0 = none."""
+        self._before = array("i")
+        """For each position, the previous one with the same hash; 0 = none."""
+        self.text: list[int] = []
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens."""
+        latest, before, mask, position = self._latest, self._before, self._mask, len(self.text)
+        last = self.text[-1] if self.text else 0
+        for token in tokens:
+            slot = (last * _MIX + token) & mask
+            before.append(latest[slot])
+            latest[slot] = position
+            position += 1
+            last = token
+        self.text.extend(tokens)
+
+    def find(self) -> tuple[int, int]:
+        """The longest of the latest matches of the text's end.
+
+        Returns: position of the token after the match, and the match's length, at least two; (0, 0) = none.
+        """
+        text, end = self.text, len(self.text) - 1
+        best = longest = 0
+        at = self._before[end] if end > 0 else 0
+        for _ in range(_CANDIDATES):
+            if at == 0:
+                break
+            length, most = 0, min(_LONGEST, at + 1)
+            while length < most and text[at - length] == text[end - length]:
+                length += 1
+            if length > longest:
+                best, longest = at + 1, length
+            at = self._before[at]
+        return (best, longest) if longest > 1 else (0, 0)
+
+
+class MatchCounts:
+    """How often the token after a match was right, by class of the match's length."""
+
+    __slots__ = ("_memory", "hits", "tries")
+
+    def __init__(self, *, common: bool = False) -> None:
+        """
+        Args:
+            common: the counts are of all sequences, and begin with the prior.
+        """
+        self._memory = _COMMON_MEMORY if common else _MEMORY
+        first = _COMMON_WEIGHT if common else 0.0
+        self.tries = [first] * len(_PRIOR)
+        self.hits = [first * share for share in _PRIOR]
+
+    def observe(self, kind: int, *, hit: bool) -> None:
+        """Count one token after a match of this class."""
+        self.tries[kind] = self.tries[kind] * self._memory + 1.0
+        self.hits[kind] = self.hits[kind] * self._memory + hit
+
+
+class Lookup:
+    """The text of one sequence, and its draft tokens. Mutable; depends only on the tokens."""
+
+    __slots__ = ("_common", "_index", "_length", "_most", "_next", "_own", "gains", "paid_lately")
+
+    def __init__(self, most: int, common: MatchCounts, tokens: int) -> None:
+        """
+        Args:
+            most: maximum number of draft tokens.
+            common: counts of all sequences; updated.
+            tokens: expected length of prompt and output.
+        """
+        self._most = most
+        self._common = common
+        self._own = MatchCounts()
+        self._index = TextIndex(tokens)
+        self._next = self._length = 0
+        self.gains: tuple[float, ...] = ()
+        """Mean number of tokens that each further draft token adds to a step; empty = no match."""
+        self.paid_lately = 0
+        """Tokens until the last accepted draft token is no longer recent; 0 = it is not, or there was none."""
+
+    @property
+    def known(self) -> int:
+        """Tokens of the text so far."""
+        return len(self._index.text)
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Append known tokens without predicting them, as of a prompt. Effects: ends the match; see `look`."""
+        self._index.extend(tokens)
+        self._next, self.gains = 0, ()
+
+    def look(self) -> None:
+        """Look up the end of the text."""
+        self._next, self._length = self._index.find()
+        self._weigh()
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Append generated tokens. Effects: counts the predictions of each, and looks up the end where one was wrong."""
+        index = self._index
+        self.paid_lately = max(0, self.paid_lately - len(tokens))
+        for token in tokens:
+            hit = False
+            if self._next:
+                hit, kind = index.text[self._next] == token, _CLASSES[min(self._length, _LONGEST)]
+                self._own.observe(kind, hit=hit)
+                self._common.observe(kind, hit=hit)
+            index.extend((token,))
+            if hit:
+                self._next += 1
+                self._length += 1
+            else:
+                self._next, self._length = index.find()
+        self._weigh()
+
+    def draft(self, count: int) -> tuple[int, ...]:
+        """At most `count` tokens that followed the match."""
+        return tuple(self._index.text[self._next : self._next + count]) if self._next else ()
+
+    def doubt(self) -> None:
+        """Nothing to doubt, see `Acceptance.doubt`: all predictions are counted, hence the counts are never old."""
+
+    def _weigh(self) -> None:
+        gain, gains, own, common = 1.0, [], self._own, self._common
+        if self._next:
+            for ahead in range(min(self._most, self.known - self._next)):
+                kind = _CLASSES[min(self._length + ahead, _LONGEST)]
+                prior = _COMMON_WEIGHT * common.hits[kind] / common.tries[kind]
+                gain *= (own.hits[kind] + prior) / (own.tries[kind] + _COMMON_WEIGHT)
+                gains.append(gain)
+        self.gains = tuple(gains)
