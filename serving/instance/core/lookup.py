@@ -7,10 +7,12 @@ Needs no draft layer, so it works with every model. It finds long drafts in edit
 repeated keys; an agent's earlier turns are in its prompt. In other text it finds little, and then costs nothing.
 
 The end of the text is looked up once; then the match is followed: while each new token equals the token after the
-match, the match grows by one. At the first other token the end is looked up again. So every token of the output tests
-a prediction, whether it was drafted or not, and the acceptance is known before anything is drafted. It depends mostly
-on the length of the match, hence it is counted by length, for this sequence and for all. `Speculation` then weighs
-the gains against the measured cost of draft tokens.
+match, the match grows by one. At the first other token the end is looked up again; if that finds too little, the broken
+match is resumed at the next token that is found shortly after the break, as after another value of the same key.
+
+So every token of the output tests a prediction, drafted or not, and the acceptance is known before anything is drafted.
+It depends mostly on the length of the match, hence it is counted by length, for this sequence and for all. `Speculation`
+then weighs the gains against the measured cost of draft tokens.
 """
 
 from array import array
@@ -20,6 +22,8 @@ _CANDIDATES = 8
 """Earlier places that one lookup compares, the latest ones: bounds the time of a lookup in text with one frequent pair."""
 _LONGEST = 16
 """Longest match that is told from longer ones."""
+_RESUMED = 16
+"""A broken match is resumed at most so many tokens after its break."""
 _MIX = 1_000_003
 """Odd, so that pairs of small token ids are spread over the table."""
 _MOST_SLOTS = 1 << 18
@@ -29,10 +33,10 @@ _MEMORY, _COMMON_MEMORY = 0.95, 0.998
 """Factors on the counts of one sequence, and of all, per observation: memories of twenty and of five hundred."""
 _COMMON_WEIGHT = 4.0
 """Weight of the common acceptance, in observations, relative to a sequence's own."""
-_PRIOR = (0.3, 0.5, 0.7, 0.8, 0.9, 0.9)
+_PRIOR = (0.5, 0.3, 0.5, 0.7, 0.8, 0.9, 0.9)
 """Acceptance before any observation, by class of length."""
-_CLASSES = (0, 0, 0, 1, 2, 2, 3, 3, 3, *(4,) * 7, 5)
-"""Class of each length up to `_LONGEST`: 2, 3, 4-5, 6-8, 9-15, longer."""
+_CLASSES = (0, 0, 1, 2, 3, 3, 4, 4, 4, *(5,) * 7, 6)
+"""Class of each length up to `_LONGEST`: 1 (resumed), 2, 3, 4-5, 6-8, 9-15, longer."""
 assert len(_CLASSES) == _LONGEST + 1
 
 PAID_TOKENS = 16
@@ -88,6 +92,17 @@ class TextIndex:
             at = self._before[at]
         return (best, longest) if longest > 1 else (0, 0)
 
+    def resume(self, broken: int) -> int:
+        """The position after the first token, from a broken match's next position on, that equals the text's last one.
+
+        Returns: 0 if none of the next tokens does.
+        """
+        end = len(self.text) - 1
+        try:
+            return self.text.index(self.text[end], broken, min(broken + _RESUMED, end)) + 1
+        except ValueError:
+            return 0
+
 
 class MatchCounts:
     """How often the token after a match was right, by class of the match's length."""
@@ -113,7 +128,7 @@ class MatchCounts:
 class Lookup:
     """The text of one sequence, and its draft tokens. Mutable; depends only on the tokens."""
 
-    __slots__ = ("_common", "_index", "_length", "_most", "_next", "_own", "gains", "paid_lately")
+    __slots__ = ("_broken", "_common", "_index", "_length", "_most", "_next", "_own", "gains", "paid_lately")
 
     def __init__(self, most: int, common: MatchCounts, tokens: int) -> None:
         """
@@ -126,7 +141,7 @@ class Lookup:
         self._common = common
         self._own = MatchCounts()
         self._index = TextIndex(tokens)
-        self._next = self._length = 0
+        self._next = self._length = self._broken = 0
         self.gains: tuple[float, ...] = ()
         """Mean number of tokens that each further draft token adds to a step; empty = no match."""
         self.paid_lately = 0
@@ -140,7 +155,7 @@ class Lookup:
     def learn(self, tokens: Sequence[int]) -> None:
         """Append known tokens without predicting them, as of a prompt. Effects: ends the match; see `look`."""
         self._index.extend(tokens)
-        self._next, self.gains = 0, ()
+        self._next, self._broken, self.gains = 0, 0, ()
 
     def look(self) -> None:
         """Look up the end of the text."""
@@ -162,7 +177,10 @@ class Lookup:
                 self._next += 1
                 self._length += 1
             else:
+                self._broken = self._next or self._broken
                 self._next, self._length = index.find()
+                if self._broken and self._length < 3 and (resumed := index.resume(self._broken)):
+                    self._next, self._length, self._broken = resumed, 1, 0
         self._weigh()
 
     def draft(self, count: int) -> tuple[int, ...]:
