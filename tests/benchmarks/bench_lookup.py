@@ -1,11 +1,11 @@
-"""What draft tokens by lookup give: the loop that serves, one sequence, tokens per second with lookup / without, in turns.
+"""Speed with draft tokens by lookup / without, in turns: the loop that serves, one sequence.
 
 - A text rewritten with one change, greedy.
-- JSON of a known schema, sampled: after examples in the prompt; and with a grammar, in both without its forced tokens.
-- Free text, sampled: a story.
+- JSON of a known schema, sampled, with a grammar but without its forced tokens.
+- Free text, sampled.
 
-The output of both must be the same. SmolLM2-135M is large enough for it: --model with the folder of `cloudmatrix import
-smollm2`.
+The output of both must be the same. The bundled model copies no text: use --model with the folder that `cloudmatrix
+import smollm2` prints.
 """
 
 import json
@@ -23,9 +23,10 @@ FOUND = 8
 STORY = (
     "Anna lived in a small house at the edge of the forest. Every morning she walked to the river to fetch water, and "
     "every evening she sat by the fire and read old books. One day in autumn a stranger knocked at her door. He was "
-    "tired and wet, and he carried a wooden box under his arm. Anna gave him soup and bread, and he told her about the "
-    "cities beyond the mountains, where the towers are made of glass and the streets are never dark. In the morning the "
-    "stranger was gone, but the box stood on the table. Inside it Anna found a map, a silver key and a short letter."
+    "tired and wet, and he carried a wooden box under his arm. Anna gave him soup and bread, and he told her about "
+    "the cities beyond the mountains, where the towers are made of glass and the streets are never dark. In the "
+    "morning the stranger was gone, but the box stood on the table. Inside it Anna found a map, a silver key and a "
+    "short letter."
 )
 PEOPLE = [
     {"first_name": first, "last_name": last, "age": age, "city": city, "profession": work}
@@ -59,9 +60,8 @@ def cases() -> Iterator[Case]:
     change = f"Original text:\n{STORY}\n\nThe same text, with the name Clara in place of Anna:\nClara lived in"
     yield Case("a text rewritten with one change", change, 120, 2.0, 0.0)
     listed = "People in JSON lines:\n" + "\n".join(json.dumps(one) for one in PEOPLE) + "\n"
-    yield Case("JSON lines after four examples", listed, 200, 1.5)
     schema = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA))
-    yield Case("JSON of a schema, as a grammar", listed, 200, 1.5, grammar=schema)
+    yield Case("JSON of a schema", listed, 200, 1.5, grammar=schema)
     yield Case("free text", "A long story about a dog and a lighthouse.\n\n", 200, 0.98)
 
 

@@ -63,9 +63,7 @@ def settings(drafts: int, forced: int = 0, lookup: int = 0) -> EngineSettings:
 
 
 @pytest.mark.usefixtures("every_guess")
-@pytest.mark.parametrize(
-    ("drafts", "forced", "lookup"), [(0, 0, 0), (3, 0, 0), (3, 8, 0), (0, 0, 8), (0, 8, 8)]
-)
+@pytest.mark.parametrize(("drafts", "forced", "lookup"), [(0, 0, 0), (3, 0, 0), (3, 8, 0), (0, 0, 8), (0, 8, 8)])
 def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int, lookup: int) -> None:
     wanted, ends, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
     assert {ends[spec.sequence_id] for spec in specs()} == {FinishReason.STOP, FinishReason.LENGTH}

@@ -52,10 +52,9 @@ def engine_config(checkpoint: Path, executor: Executor, drafts: Drafts, mode: st
 
 
 ROLES = (("prefill", "decode"), ("aggregated",))
-ENGINES: list[tuple[Executor, Drafts]] = [
-    *[("torch", 0), ("torch", 2), ("torch", "lookup")],
-    *[("native", 0), ("native", 1), ("native", 3), ("native", "lookup")],
-]
+TORCH: list[tuple[Executor, Drafts]] = [("torch", 0), ("torch", 2), ("torch", "lookup")]
+NATIVE: list[tuple[Executor, Drafts]] = [("native", 0), ("native", 1), ("native", 3), ("native", "lookup")]
+ENGINES = TORCH + NATIVE
 WITH_GRAMMAR = [(*engine, roles) for engine in ENGINES for roles in ROLES]
 HERE = "tests/live/test_every_engine.py::"
 

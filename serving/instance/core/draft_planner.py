@@ -40,7 +40,7 @@ _KEEP_UP = DraftShare((), 0)
 _INDEXED_TOKENS = 2048
 """Known tokens that all sequences together index after one step, 0.2 us each: a long prompt delays no step."""
 _UNKNOWN_SHARE = 0.25
-"""Cost of a looked-up draft token until it is measured, as a share of a step: short matches must not be tried for it."""
+"""Cost of a looked-up draft token, as a share of a step, until it is measured: short matches are not worth a trial."""
 
 
 class DraftPlanner:

@@ -1,31 +1,31 @@
-"""Draft tokens by lookup: the tokens that followed the same words earlier in a sequence's own prompt and output.
+"""Draft tokens by lookup: what followed the same tokens earlier in a sequence's own prompt and output.
 
     text      ... the old king said | no ... and the old king said |
                                match ┘ next                    end ┘    "no ..." are the draft tokens
 
-Needs no draft layer, so it works with every model. It finds long drafts in edits, quotes, code and documents with
+This needs no draft layer, so it works with every model. It finds long drafts in edits, quotes, code and documents with
 repeated keys; an agent's earlier turns are in its prompt. In other text it finds little, and then costs nothing.
 
 The end of the text is looked up once; then the match is followed: while each new token equals the token after the
 match, the match grows by one. At the first other token the end is looked up again; if that finds too little, the broken
 match is resumed at the next token that is found shortly after the break, as after another value of the same key.
 
-So every token of the output tests a prediction, drafted or not, and the acceptance is known before anything is drafted.
-It depends mostly on the length of the match, hence it is counted by length, for this sequence and for all. `Speculation`
-then weighs the gains against the measured cost of draft tokens.
+So every token after a match tests a prediction, drafted or not, and acceptance is known before anything is drafted. It
+depends mostly on the length of the match, hence it is counted by length, for this sequence and for all. `Speculation`
+then compares the gains with the measured cost of draft tokens.
 """
 
 from array import array
 from collections.abc import Sequence
 
 _CANDIDATES = 8
-"""Earlier places that one lookup compares, the latest ones: bounds the time of a lookup in text with one frequent pair."""
+"""Number of earlier places that one lookup compares, latest first: bounds its time where a pair is frequent."""
 _LONGEST = 16
-"""Longest match that is told from longer ones."""
+"""Longer matches count as this long."""
 _RESUMED = 16
 """A broken match is resumed at most so many tokens after its break."""
 _MIX = 1_000_003
-"""Odd, so that pairs of small token ids are spread over the table."""
+"""Odd multiplier of the hash, which spreads pairs of small token ids over the table."""
 _MOST_SLOTS = 1 << 18
 """Entries of an index's table, 4 bytes each; with longer texts, earlier places of a pair are more often lost."""
 
@@ -40,11 +40,11 @@ _CLASSES = (0, 0, 1, 2, 3, 3, 4, 4, 4, *(5,) * 7, 6)
 assert len(_CLASSES) == _LONGEST + 1
 
 PAID_TOKENS = 16
-"""A sequence that accepted a looked-up draft token so many tokens ago, or fewer, is likely to find more soon."""
+"""For so many tokens after an accepted draft token, a sequence is expected to find more."""
 
 
 class TextIndex:
-    """Finds earlier places of a growing text that equal its end. Each token costs a constant time and 12 bytes."""
+    """Finds earlier places of a growing text that equal its end. A token costs a constant time and some 20 bytes."""
 
     __slots__ = ("_before", "_latest", "_mask", "text")
 
@@ -153,7 +153,7 @@ class Lookup:
         return len(self._index.text)
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Append known tokens without predicting them, as of a prompt. Effects: ends the match; see `look`."""
+        """Append tokens that were not generated here, such as the prompt. Effects: ends the match; see `look`."""
         self._index.extend(tokens)
         self._next, self._broken, self.gains = 0, 0, ()
 
@@ -163,7 +163,7 @@ class Lookup:
         self._weigh()
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Append generated tokens. Effects: counts the predictions of each, and looks up the end where one was wrong."""
+        """Append generated tokens. Effects: counts right and wrong predictions; after a wrong one, looks up the end."""
         index = self._index
         self.paid_lately = max(0, self.paid_lately - len(tokens))
         for token in tokens:
@@ -188,7 +188,7 @@ class Lookup:
         return tuple(self._index.text[self._next : self._next + count]) if self._next else ()
 
     def doubt(self) -> None:
-        """Nothing to doubt, see `Acceptance.doubt`: all predictions are counted, hence the counts are never old."""
+        """No effect, unlike `Acceptance.doubt`: counts are never old, because every prediction is counted."""
 
     def _weigh(self) -> None:
         gain, gains, own, common = 1.0, [], self._own, self._common
