@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from serving.instance.core.finish import Accepted
-from serving.instance.core.lookup import PAID_TOKENS, Lookup, MatchCounts
+from serving.instance.core.lookup import Lookup, MatchCounts
 from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.speculation import Acceptance, Speculation, speculates, speculates_now
@@ -39,6 +39,8 @@ _KEEP_UP = DraftShare((), 0)
 
 _INDEXED_TOKENS = 2048
 """Known tokens that all sequences together index after one step, 0.2 us each: a long prompt delays no step."""
+_AHEAD_TOKENS = 0.25
+"""Tokens per step that planning ahead gains with small models; less with large ones, whose steps are longer."""
 _UNKNOWN_SHARE = 0.25
 """Cost of a looked-up draft token, as a share of a step, until it is measured: short matches are not worth a trial."""
 
@@ -92,14 +94,14 @@ class DraftPlanner:
     def may_draft(self, running: list[LiveSequence]) -> bool:
         """Whether the step after the running one may have draft tokens, not counting grammar-forced ones.
 
-        That step is worth waiting for: planned ahead, it could not have any.
+        Planned ahead, it cannot have any that are looked up: their gain must exceed that of planning ahead.
         """
         if self._found is None:
             return self.speculation is not None
         matches = [one.lookup for one in running if one.lookup is not None]
-        if any([one.paid_lately for one in matches]):
+        if any([one.accepted > _AHEAD_TOKENS for one in matches]):
             return True
-        return self._found.pays(len(running), [one for one in matches if one.gains])
+        return self._found.net_gain(len(running), [one for one in matches if one.gains]) > _AHEAD_TOKENS
 
     def share(self, sequence: LiveSequence, *, samples: bool, spare_tokens: int, spare_blocks: int) -> DraftShare:
         """A sequence's draft tokens in the step being formed; its blocks already cover its own tokens.
@@ -155,7 +157,7 @@ class DraftPlanner:
             assert sequence.acceptance is not None, "guesses were wanted, hence weighed"
             self.speculation.observe_drafts(sequence.acceptance, len(step.drafts), right)
         if right and sequence.lookup is not None and not sequence.feeds_forced:
-            sequence.lookup.paid_lately = PAID_TOKENS
+            sequence.lookup.on_accepted(right)
         return DraftUse(len(step.drafts), right)
 
     def end_step(self, plan: StepPlan, result: StepResult, sequences: Iterable[LiveSequence]) -> None:

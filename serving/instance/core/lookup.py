@@ -39,8 +39,8 @@ _CLASSES = (0, 0, 1, 2, 3, 3, 4, 4, 4, *(5,) * 7, 6)
 """Class of each length up to `_LONGEST`: 1 (resumed), 2, 3, 4-5, 6-8, 9-15, longer."""
 assert len(_CLASSES) == _LONGEST + 1
 
-PAID_TOKENS = 16
-"""For so many tokens after an accepted draft token, a sequence is expected to find more."""
+_PAID_SHARE = 0.1
+"""Weight of a step in the mean of accepted draft tokens: a memory of ten."""
 
 
 class TextIndex:
@@ -128,7 +128,7 @@ class MatchCounts:
 class Lookup:
     """The text of one sequence, and its draft tokens. Mutable; depends only on the tokens."""
 
-    __slots__ = ("_broken", "_common", "_index", "_length", "_most", "_next", "_own", "gains", "paid_lately")
+    __slots__ = ("_broken", "_common", "_index", "_length", "_most", "_next", "_own", "accepted", "gains")
 
     def __init__(self, most: int, common: MatchCounts, tokens: int) -> None:
         """
@@ -144,8 +144,8 @@ class Lookup:
         self._next = self._length = self._broken = 0
         self.gains: tuple[float, ...] = ()
         """Mean number of tokens that each further draft token adds to a step; empty = no match."""
-        self.paid_lately = 0
-        """Tokens until the last accepted draft token is no longer recent; 0 = it is not, or there was none."""
+        self.accepted = 0.0
+        """Accepted draft tokens per step, a mean of the latest steps."""
 
     @property
     def known(self) -> int:
@@ -165,7 +165,7 @@ class Lookup:
     def follow(self, tokens: Sequence[int]) -> None:
         """Append generated tokens. Effects: counts right and wrong predictions; after a wrong one, looks up the end."""
         index = self._index
-        self.paid_lately = max(0, self.paid_lately - len(tokens))
+        self.accepted *= 1.0 - _PAID_SHARE
         for token in tokens:
             hit = False
             if self._next:
@@ -182,6 +182,10 @@ class Lookup:
                 if self._broken and self._length < 3 and (resumed := index.resume(self._broken)):
                     self._next, self._length, self._broken = resumed, 1, 0
         self._weigh()
+
+    def on_accepted(self, drafts: int) -> None:
+        """Count the accepted draft tokens of the step whose tokens follow next."""
+        self.accepted += _PAID_SHARE * drafts
 
     def draft(self, count: int) -> tuple[int, ...]:
         """At most `count` tokens that followed the match."""

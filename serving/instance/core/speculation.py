@@ -160,16 +160,15 @@ class Speculation:
         self._steps += 1
         period = _TRIAL_PERIOD if self._cost.known(sequences) else _EARLY_PERIOD
         self._trial = self._steps % period >= period - _TRIAL_STEPS
-        self._least_gain = self._required(sequences, candidates)
+        self._least_gain = least_gain(sequences, self._share(sequences), [c.gains for c in candidates])
 
-    def pays(self, sequences: int, candidates: Sequence[DraftSource]) -> bool:
-        """Whether a step of this many sequences would have draft tokens, unless it is a trial."""
-        required = self._required(sequences, candidates) if candidates else 0.0
-        return any([one.gains[0] > required for one in candidates])
+    def net_gain(self, sequences: int, candidates: Sequence[DraftSource]) -> float:
+        """Tokens that draft tokens add to a step of this many sequences, less those of the time that they cost."""
+        return best_rate(sequences, self._share(sequences), [c.gains for c in candidates]) - sequences
 
-    def _required(self, sequences: int, candidates: Sequence[DraftSource]) -> float:
+    def _share(self, sequences: int) -> float:
         share = self._cost.share(sequences)
-        return least_gain(sequences, self._unknown_share if share is None else share, [c.gains for c in candidates])
+        return self._unknown_share if share is None else share
 
     def guesses(self, acceptance: DraftSource) -> int:
         """Number of draft tokens for a sequence in this step.
@@ -210,6 +209,11 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
         share: cost of one draft token per sequence, as a share of a step without drafts.
         gains: of each sequence that may speculate, decreasing.
     """
+    return share / sequences * best_rate(sequences, share, gains)
+
+
+def best_rate(sequences: int, share: float, gains: Sequence[Sequence[float]]) -> float:
+    """Most tokens per time of a step without draft tokens, by the rule above. Args: as for `least_gain`."""
     cost = share / sequences
     tokens, time_s = float(sequences), 1.0
     for gain in sorted((gain for own in gains for gain in own), reverse=True):
@@ -217,7 +221,7 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
             break
         tokens += gain
         time_s += cost
-    return cost * tokens / time_s
+    return tokens / time_s
 
 
 # Cost of a draft token: measured decode step time as a linear function of draft tokens per sequence.

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.instance.core.lookup import PAID_TOKENS, Lookup, MatchCounts, TextIndex
+from serving.instance.core.lookup import Lookup, MatchCounts, TextIndex
 
 texts = st.lists(st.integers(0, 3), max_size=60)
 
@@ -95,13 +95,15 @@ def test_what_came_false_is_learned_for_other_sequences_too() -> None:
     assert own.gains[0] > 0.9
 
 
-def test_an_accepted_token_is_recent_for_some_tokens() -> None:
+def test_accepted_tokens_are_a_mean_of_the_latest_steps() -> None:
     lookup = learned([1, 2, 3])
-    lookup.paid_lately = PAID_TOKENS
-    lookup.follow([4] * (PAID_TOKENS - 1))
-    assert lookup.paid_lately == 1
-    lookup.follow([5, 6])
-    assert lookup.paid_lately == 0
+    for _ in range(60):
+        lookup.on_accepted(2)
+        lookup.follow([4, 5, 6])
+    assert lookup.accepted == pytest.approx(1.8, rel=0.01)
+    for _ in range(30):
+        lookup.follow([4])
+    assert lookup.accepted < 0.1
 
 
 def test_a_long_text_keeps_to_its_table() -> None:
