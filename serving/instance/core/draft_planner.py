@@ -98,10 +98,14 @@ class DraftPlanner:
         """
         if self._found is None:
             return self.speculation is not None
-        matches = [one.lookup for one in running if one.lookup is not None]
-        if any([one.accepted > _AHEAD_TOKENS for one in matches]):
-            return True
-        return self._found.net_gain(len(running), [one for one in matches if one.gains]) > _AHEAD_TOKENS
+        matches = []
+        for sequence in running:
+            if (lookup := sequence.lookup) is not None:
+                if lookup.accepted > _AHEAD_TOKENS:
+                    return True
+                if lookup.gains:
+                    matches.append(lookup)
+        return bool(matches) and self._found.net_gain(len(running), matches) > _AHEAD_TOKENS
 
     def share(self, sequence: LiveSequence, *, samples: bool, spare_tokens: int, spare_blocks: int) -> DraftShare:
         """A sequence's draft tokens in the step being formed; its blocks already cover its own tokens.
@@ -176,15 +180,19 @@ class DraftPlanner:
         if self._found is not None:
             left = _INDEXED_TOKENS
             for sequence in sequences:
-                if sequence.phase is SequencePhase.DECODING and speculates(sequence.spec.sampling):
-                    left -= self._index(sequence, self._found.most, left)
+                if sequence.phase is SequencePhase.DECODING:
+                    lookup = sequence.lookup
+                    if lookup is not None or speculates(sequence.spec.sampling):
+                        left -= self._index(sequence, lookup or self._new_lookup(sequence, self._found.most), left)
 
-    def _index(self, sequence: LiveSequence, most: int, limit: int) -> int:
+    def _new_lookup(self, sequence: LiveSequence, most: int) -> Lookup:
+        longest = min(len(sequence.spec.prompt) + sequence.spec.sampling.max_tokens, self._max_len)
+        sequence.lookup = Lookup(most, self._matches, longest)
+        return sequence.lookup
+
+    def _index(self, sequence: LiveSequence, lookup: Lookup, limit: int) -> int:
         """Index new tokens of a sequence. Returns: their number; of a prompt at most `limit`."""
-        lookup, tokens = sequence.lookup, sequence.tokens
-        if lookup is None:
-            longest = min(len(sequence.spec.prompt) + sequence.spec.sampling.max_tokens, self._max_len)
-            lookup = sequence.lookup = Lookup(most, self._matches, longest)
+        tokens = sequence.tokens
         known, end = lookup.known, len(tokens)
         if known >= len(sequence.spec.prompt) and end - known <= len(self.accepted) + 1:
             lookup.follow(tokens.span(known, end))

@@ -63,15 +63,15 @@ class TextIndex:
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens."""
-        latest, before, mask, position = self._latest, self._before, self._mask, len(self.text)
-        last = self.text[-1] if self.text else 0
+        latest, before, mask, text = self._latest, self._before, self._mask, self.text
+        position, last = len(text), text[-1] if text else 0
         for token in tokens:
             slot = (last * _MIX + token) & mask
             before.append(latest[slot])
             latest[slot] = position
             position += 1
             last = token
-        self.text.extend(tokens)
+        text.extend(tokens)
 
     def find(self) -> tuple[int, int]:
         """The longest of the latest matches of the text's end.
@@ -195,11 +195,13 @@ class Lookup:
         """No effect, unlike `Acceptance.doubt`: counts are never old, because every prediction is counted."""
 
     def _weigh(self) -> None:
+        if not self._next:
+            self.gains = ()
+            return
         gain, gains, own, common = 1.0, [], self._own, self._common
-        if self._next:
-            for ahead in range(min(self._most, self.known - self._next)):
-                kind = _CLASSES[min(self._length + ahead, _LONGEST)]
-                prior = _COMMON_WEIGHT * common.hits[kind] / common.tries[kind]
-                gain *= (own.hits[kind] + prior) / (own.tries[kind] + _COMMON_WEIGHT)
-                gains.append(gain)
+        for ahead in range(min(self._most, self.known - self._next)):
+            kind = _CLASSES[min(self._length + ahead, _LONGEST)]
+            prior = _COMMON_WEIGHT * common.hits[kind] / common.tries[kind]
+            gain *= (own.hits[kind] + prior) / (own.tries[kind] + _COMMON_WEIGHT)
+            gains.append(gain)
         self.gains = tuple(gains)
