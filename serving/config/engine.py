@@ -21,6 +21,7 @@ from serving.config.upgrade_rules import (
 ServingMode = Literal["disaggregated", "aggregated"]
 HandoffPlace = Literal["any", "prefer_host"]
 KvDtype = Literal["auto", "int8"]
+DraftSource = Literal["layer", "lookup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,13 @@ class EngineConfig:
         "and layer, rope keys in the model's type",
         default="auto",
     )
+    drafts: DraftSource = key(
+        "source of draft tokens, which the next step verifies: `layer` = the model's draft layer (MTP), see "
+        "`draft_tokens`; `lookup` = for any model, what followed the same last tokens earlier in the request's own "
+        "prompt and output, see `lookup_tokens`: long drafts in edits, code and structured output, almost none in "
+        "other text; never changes the output",
+        default="layer",
+    )
     draft_tokens: int = key(
         "most draft tokens per sequence and step from the model's draft layer (MTP), verified in the next step; 0 = "
         "none; the engine drafts fewer, or none, where it does not pay; never changes the output",
@@ -54,9 +62,16 @@ class EngineConfig:
         low=0,
         high=3,
     )
+    lookup_tokens: int = key(
+        'most draft tokens per sequence and step with `drafts = "lookup"`; the engine drafts fewer, or none, where it '
+        "does not pay",
+        default=8,
+        low=1,
+        high=32,
+    )
     forced_tokens: int = key(
         "most draft tokens per sequence and step where its grammar allows only one continuation, e.g. between the "
-        "keys of a JSON object, verified in the next step, with or without MTP; 0 = none; native step only; never "
+        "keys of a JSON object, verified in the next step, with any `drafts`; 0 = none; native step only; never "
         "changes the output",
         default=8,
         low=0,
@@ -108,6 +123,11 @@ class EngineConfig:
         low=0,
         high=1024,
     )
+
+    @property
+    def drafts_by_layer(self) -> bool:
+        """Whether the model's draft layer is used, if it has one."""
+        return self.drafts == "layer" and self.draft_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ _OF_POOL = (
 _IN_VIRTUAL_TIME = (
     Rule(
         VIRTUAL,
-        ("engine.draft_tokens", "engine.forced_tokens"),
+        keys_of("engine", "drafts draft_tokens lookup_tokens forced_tokens"),
         "in virtual time: there [simulation] drafts says how many tokens a step guesses",
     ),
     Rule(
@@ -148,9 +148,21 @@ _BY_EXECUTOR = (
     ),
     Rule(
         SERVE,
-        ("engine.draft_tokens", "engine.forced_tokens"),
+        keys_of("engine", "drafts draft_tokens lookup_tokens forced_tokens"),
         'with [engine] executor = "simulated": there [simulation] drafts says how many tokens a step guesses',
         when=_simulated,
+    ),
+    Rule(
+        SERVE,
+        ("engine.draft_tokens",),
+        'with [engine] drafts = "lookup", only with "layer"',
+        when=lambda config: config.engine.drafts == "lookup",
+    ),
+    Rule(
+        SERVE,
+        ("engine.lookup_tokens",),
+        'with [engine] drafts = "layer", only with "lookup"',
+        when=lambda config: config.engine.drafts == "layer",
     ),
     Rule(
         SERVE,

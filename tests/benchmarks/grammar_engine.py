@@ -44,15 +44,16 @@ class GrammarEngine:
     Args:
         model: a checkpoint with a tokenizer.
         forced: as `[engine] forced_tokens`.
+        found: as `[engine] lookup_tokens` with `drafts = "lookup"`; 0 = without.
     """
 
-    def __init__(self, model: Path, threads: int, blocks: int, forced: int) -> None:
+    def __init__(self, model: Path, threads: int, blocks: int, forced: int, found: int = 0) -> None:
         loaded = load_model(model, native=True)
         self.tokenizer = Tokenizer.from_folder(model)
         size = loaded.config.vocab_size
         self.grammars = Grammars(lambda: self.tokenizer.vocabulary(size), route_for_steps())
         self._max_len = loaded.config.max_position_embeddings
-        self._blocks, self._forced = blocks, forced
+        self._blocks, self._drafts = blocks, {"forced_tokens": forced, "lookup_tokens": found}
         cache = KvCache(loaded.config, blocks, BLOCK_TOKENS, loaded.dtype, loaded.device)
         own: dict[str, Any] = {"matchers": Matchers(self.grammars), "most_forced": forced}
         self._executor = NativeExecutor(loaded, cache, threads=threads, max_rows=512, **own)
@@ -64,7 +65,7 @@ class GrammarEngine:
         enough: Callable[[Sequence[Stream]], bool] = lambda _: False,
     ) -> list[Stream]:
         """Compute prompts together, until all have finished or the output suffices. Returns: a stream for each."""
-        limits: dict[str, Any] = {"max_model_len": self._max_len, "forced_tokens": self._forced}
+        limits: dict[str, Any] = {"max_model_len": self._max_len, **self._drafts}
         settings = EngineSettings(EngineRole.AGGREGATED, BLOCK_TOKENS, 512, 64, 1024, prefix_reuse=False, **limits)
         streams = [Stream() for _ in asks]
         done = threading.Event()

@@ -141,6 +141,14 @@ SIMULATED = '[engine]\nexecutor = "simulated"\n[hardware]\nhbm_per_die_mib = 0\n
             " pool does both, [aggregated]",
         ),
         (
+            '[engine]\ndrafts = "lookup"\ndraft_tokens = 2\n',
+            '[engine] draft_tokens has no effect with [engine] drafts = "lookup", only with "layer"',
+        ),
+        (
+            "[engine]\nlookup_tokens = 4\n",
+            '[engine] lookup_tokens has no effect with [engine] drafts = "layer", only with "lookup"',
+        ),
+        (
             "[aggregated]\nreplicas = 2\n",
             '[aggregated] replicas has no effect with [serving] mode = "disaggregated", only with "aggregated"',
         ),

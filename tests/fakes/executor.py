@@ -22,7 +22,11 @@ STOP_TOKEN = 7
 
 
 def fake_token(history: Sequence[int], sampling: SamplingParams, output_tokens: int) -> int:
-    """The token after `history`: a function of all of it and the seed; `min_tokens` masks stop tokens."""
+    """The token after `history`: a function of all of it and the seed; `min_tokens` masks stop tokens.
+
+    With `top_k = 1` a function of the last token, so that the output repeats.
+    """
+    history = history[-1:] if sampling.top_k == 1 else history
     token = crc32(pack(f"<{len(history)}I", *history), sampling.seed & 0xFFFFFFFF) % VOCAB
     while token in sampling.stop_token_ids and output_tokens < sampling.min_tokens:
         token = (token + 1) % VOCAB
@@ -136,8 +140,8 @@ class FakeExecutor:
             raise EngineError(f"{step.sequence_id}: {len(fed)} tokens at {step.start} do not fit its blocks")
         if step.start + len(fed) > self.max_len:
             raise EngineError(f"{step.sequence_id}: {len(fed)} tokens at {step.start} pass the longest length")
-        if step.drafts and (step.sample is None or step.next_drafts is None):
-            raise EngineError(f"{step.sequence_id}: guesses without a draw, or without the draft layer")
+        if step.drafts and step.sample is None:
+            raise EngineError(f"{step.sequence_id}: guesses without a draw")
         for position, token in enumerate(fed, start=step.start):
             block, slot = step.block_table[position // self.block_tokens], position % self.block_tokens
             if (block, slot) in written:

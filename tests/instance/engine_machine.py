@@ -24,6 +24,7 @@ samplings = st.builds(
     max_tokens=st.integers(0, 14),
     min_tokens=st.integers(0, 3),
     seed=st.integers(0, 2),
+    top_k=st.sampled_from([0, 1]),
     stop_token_ids=st.sampled_from([(), (STOP_TOKEN,), (3, 9, 27)]),
     logprobs=st.sampled_from([None, 0]),
     prompt_logprobs=st.sampled_from([None, None, None, 0]),
@@ -85,6 +86,7 @@ def lives(draw: st.DrawFn, kind: str) -> Life:
         max_store_blocks=store_blocks or 0,
         draft_tokens=drafts,
         speculation=drafts > 0,
+        lookup_tokens=0 if drafts else draw(st.sampled_from([0, 4])),
         split=split,
     )
     if split is not None:

@@ -28,6 +28,7 @@ from tests.fakes.engine_calls import EngineCalls
         ({"prompt_delay_s": -0.1}, "prompt_delay_s must not be negative"),
         ({"max_step_tokens": 8, "max_sequences": 9}, "at least max_sequences"),
         ({"speculation": True}, "speculation needs draft_tokens"),
+        ({"speculation": True, "draft_tokens": 1, "lookup_tokens": 1}, "from the draft layer or from lookup, not from"),
         ({"pool": True, "prefix_reuse": False}, "prefix_reuse"),
         ({"max_store_blocks": -1}, "max_store_blocks"),
     ],

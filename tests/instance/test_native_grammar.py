@@ -50,7 +50,7 @@ def specs() -> list[SequenceSpec]:
     return [SequenceSpec(SequenceId(str(i)), tuple(prompt(4 + 3 * i, i)), sampling) for i, sampling in enumerate(made)]
 
 
-def settings(drafts: int, forced: int = 0) -> EngineSettings:
+def settings(drafts: int, forced: int = 0, lookup: int = 0) -> EngineSettings:
     return EngineSettings(
         block_tokens=BLOCK_TOKENS,
         max_step_tokens=60,
@@ -58,22 +58,24 @@ def settings(drafts: int, forced: int = 0) -> EngineSettings:
         draft_tokens=drafts,
         speculation=drafts > 0,
         forced_tokens=forced,
+        lookup_tokens=lookup,
     )
 
 
-@pytest.mark.parametrize(("drafts", "forced"), [(0, 0), (3, 0), (3, 8)])
-def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int) -> None:
+@pytest.mark.usefixtures("every_guess")
+@pytest.mark.parametrize(("drafts", "forced", "lookup"), [(0, 0, 0), (3, 0, 0), (3, 8, 0), (0, 0, 8), (0, 8, 8)])
+def test_both_routes_give_the_same_tokens(folder: Path, drafts: int, forced: int, lookup: int) -> None:
     wanted, ends, _, _ = run_engine(executor(folder, PythonRoute()), settings(0), BLOCKS, specs(), ahead=False)
     assert {ends[spec.sequence_id] for spec in specs()} == {FinishReason.STOP, FinishReason.LENGTH}
     inside = executor(folder, route_for_steps(), forced)
     for ahead in (False, True):
-        planned = settings(drafts, forced)
+        planned = settings(drafts, forced, lookup)
         found, other_ends, engine, prepared = run_engine(inside, planned, BLOCKS, specs(), ahead=ahead)
         assert found == wanted
         assert other_ends == ends
         if not forced:  # else a sequence has draft tokens at every step
-            assert (prepared > 0) == (ahead and not drafts)
-        if drafts or forced:
+            assert (prepared > 0) == (ahead and not drafts and not lookup)
+        if drafts or forced or lookup:
             assert engine.snapshot(0.0).draft_tokens_total > 30
 
 

@@ -57,7 +57,9 @@ def orders() -> list[SequenceSpec]:
     ]
 
 
-def with_drafts(settings: EngineSettings, drafts: int) -> EngineSettings:
+def with_drafts(settings: EngineSettings, drafts: int | str) -> EngineSettings:
+    if isinstance(drafts, str):
+        return replace(settings, lookup_tokens=8)
     return replace(settings, draft_tokens=drafts, speculation=drafts > 0)
 
 
@@ -68,8 +70,8 @@ def expected(folder: Path) -> dict[str, list[int]]:
     return {spec.sequence_id: reference.generate(list(spec.prompt), spec.sampling) for spec in orders()}
 
 
-@pytest.mark.parametrize("drafts", [0, 3])
-def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
+@pytest.mark.parametrize("drafts", [0, 3, "lookup"])
+def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int | str) -> None:
     """Nearly every draft token is wrong. Chunks of up to 24 tokens, prefix hits, mixed steps."""
     told = run_alone(model, with_drafts(BASE, drafts), 96, orders())
     assert told.output == expected
@@ -77,8 +79,8 @@ def test_random_weights_give_the_same_tokens(model: Model, expected: dict[str, l
     assert len(told.uses) > 40 or not drafts
 
 
-@pytest.mark.parametrize("drafts", [2])
-def test_preemption_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int) -> None:
+@pytest.mark.parametrize("drafts", [2, "lookup"])
+def test_preemption_gives_the_same_tokens(model: Model, expected: dict[str, list[int]], drafts: int | str) -> None:
     told = run_alone(model, with_drafts(BASE, drafts), 24, orders())
     assert told.preemptions > 0
     assert told.output == expected

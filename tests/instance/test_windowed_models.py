@@ -49,6 +49,7 @@ WAYS = [(case, kind) for case in CASES for kind in KINDS]
 WAYS_AS = "tests/instance/test_windowed_models.py::test_tokens_are_those_of_blocks_that_stay"
 
 
+@pytest.mark.usefixtures("every_guess")
 @pytest.mark.parametrize(("case", "kind"), mostly_nightly(WAYS, WAYS[::4], WAYS_AS))
 def test_tokens_are_those_of_blocks_that_stay(tmp_path: Path, case: str, kind: str) -> None:
     model, settings, make = loaded(tmp_path, case, kind)
@@ -66,6 +67,9 @@ def test_tokens_are_those_of_blocks_that_stay(tmp_path: Path, case: str, kind: s
         scarce.preemptions > 0 or not settings.split.full
     )  # with windows only, an admitted sequence always has its blocks
     assert scarce.output == wanted.output
+    drafting = run_alone(model, replace(settings, lookup_tokens=4), tight, specs(), make)
+    assert len(drafting.uses) > 20
+    assert drafting.output == wanted.output
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -40,13 +41,20 @@ def int8(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Reference]:
     return folder, Reference(folder)
 
 
-def engine_config(checkpoint: Path, executor: Executor, drafts: int, mode: str) -> ServeConfig:
+Drafts = int | Literal["lookup"]
+"""Most draft tokens of the draft layer, or lookup in its place."""
+
+
+def engine_config(checkpoint: Path, executor: Executor, drafts: Drafts, mode: str) -> ServeConfig:
     config = small_config(checkpoint, mode=mode, pool_mib=2)
-    return replace(config, engine=replace(config.engine, executor=executor, draft_tokens=drafts))
+    keys: dict[str, Any] = {"drafts": drafts} if drafts == "lookup" else {"draft_tokens": drafts}
+    return replace(config, engine=replace(config.engine, executor=executor, **keys))
 
 
 ROLES = (("prefill", "decode"), ("aggregated",))
-ENGINES: list[tuple[Executor, int]] = [("torch", 0), ("torch", 2), ("native", 0), ("native", 1), ("native", 3)]
+TORCH: list[tuple[Executor, Drafts]] = [("torch", 0), ("torch", 2), ("torch", "lookup")]
+NATIVE: list[tuple[Executor, Drafts]] = [("native", 0), ("native", 1), ("native", 3), ("native", "lookup")]
+ENGINES = TORCH + NATIVE
 WITH_GRAMMAR = [(*engine, roles) for engine in ENGINES for roles in ROLES]
 HERE = "tests/live/test_every_engine.py::"
 
@@ -54,11 +62,13 @@ HERE = "tests/live/test_every_engine.py::"
 @pytest.mark.parametrize(
     ("executor", "drafts", "roles"),
     mostly_nightly(
-        WITH_GRAMMAR, [("torch", 2, ROLES[1]), ("native", 3, ROLES[0])], HERE + "test_outputs_with_a_grammar"
+        WITH_GRAMMAR,
+        [("torch", 2, ROLES[1]), ("native", 3, ROLES[0]), ("native", "lookup", ROLES[0])],
+        HERE + "test_outputs_with_a_grammar",
     ),
 )
 async def test_outputs_with_a_grammar(
-    started: Start, executor: Executor, drafts: int, roles: tuple[str, ...], checkpoint: Path, reference: Reference
+    started: Start, executor: Executor, drafts: Drafts, roles: tuple[str, ...], checkpoint: Path, reference: Reference
 ) -> None:
     asks = grammar_asks(24)[:12]  # of fewer drawn, one forbids what its own grammar needs
     pools = await started(*roles, config=engine_config(checkpoint, executor, drafts, roles[0]))
@@ -75,6 +85,7 @@ CHOSEN = [
     ("native", 3, "float", ROLES[0]),
     ("native", 1, "int8", ROLES[0]),
     ("native", 0, "int8", ROLES[1]),
+    ("torch", "lookup", "float", ROLES[0]),
 ]
 
 
@@ -84,7 +95,7 @@ CHOSEN = [
 async def test_tokens(
     started: Start,
     executor: Executor,
-    drafts: int,
+    drafts: Drafts,
     weights: str,
     roles: tuple[str, ...],
     checkpoint: Path,

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from serving.config.engine import DraftSource
 from serving.config.serve import ServeConfig
 from serving.tools.replay import Difference, replay
+from tests.fakes.every_guess import guess_always
 from tests.live.harness import Pools, small_config
 from tests.live.workload import Ask, Reference, varied_asks
 from tests.model.random_checkpoint import write_random_checkpoint
@@ -16,10 +18,10 @@ from tests.model.random_checkpoint import write_random_checkpoint
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(600)]
 
 
-def guessing(checkpoint: Path, drafts: int = 3, *, log: Path | None = None, pool_mib: int = 2) -> ServeConfig:
-    config = small_config(checkpoint, pool_mib=pool_mib, hardware={"hbm_per_die_mib": 128})
+def guessing(checkpoint: Path, drafts: DraftSource = "layer", log: Path | None = None) -> ServeConfig:
+    config = small_config(checkpoint, pool_mib=2, hardware={"hbm_per_die_mib": 128})
     folder = str(log) if log is not None else ""
-    return replace(config, engine=replace(config.engine, draft_tokens=drafts, decision_log=folder))
+    return replace(config, engine=replace(config.engine, drafts=drafts, draft_tokens=3, decision_log=folder))
 
 
 def differences(folder: Path) -> list[Difference | None]:
@@ -27,10 +29,20 @@ def differences(folder: Path) -> list[Difference | None]:
     return [replay(path).difference for path in sorted(folder.iterdir())]
 
 
-async def test_random_weights_and_a_replay(checkpoint: Path, reference: Reference, shm: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("drafts", ["layer", "lookup"])
+async def test_random_weights_and_a_replay(
+    checkpoint: Path,
+    reference: Reference,
+    shm: Path,
+    tmp_path: Path,
+    drafts: DraftSource,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Few blocks, so that sequences are preempted; every decision is made again from the log, draft tokens included."""
+    if drafts == "lookup":
+        guess_always(monkeypatch)
     asks = varied_asks(block_tokens=16, step_tokens=64)[:60]
-    async with Pools(guessing(checkpoint, log=tmp_path), shm) as pools:
+    async with Pools(guessing(checkpoint, drafts, tmp_path), shm) as pools:
         await pools.start("prefill", "decode")
         told = await asyncio.gather(*(pools.ask(ask) for ask in asks))
         for ask, answer in zip(asks, told, strict=True):

@@ -73,7 +73,7 @@ class ExpertWeights:
             model.path,
             model.dtype,
             model.version,
-            coarse_drafts=config.engine.draft_tokens > 0,
+            coarse_drafts=config.engine.drafts_by_layer,
             short=None if short == "auto" else short == "on",
             bf16_results=model.expert_results == "bfloat16",
             block_tokens=config.engine.block_tokens,

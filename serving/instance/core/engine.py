@@ -74,9 +74,10 @@ class InstanceEngine:
         self.max_len = min(settings.max_model_len, blocks.max_tokens)
         """Longest prompt plus output: the setting, or the capacity of the whole KV arena if that is less."""
         self._drafts: DraftPlanner | None = None
-        if settings.speculation or settings.forced_tokens:
+        if settings.speculation or settings.forced_tokens or settings.lookup_tokens:
             speculation = Speculation(settings.draft_tokens) if settings.speculation else None
-            self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, settings.forced_tokens)
+            most = settings.forced_tokens, settings.lookup_tokens
+            self._drafts = DraftPlanner(speculation, self._blocks, self.max_len, *most)
         self.scheduler = Scheduler(settings.scheduler_limits, self._blocks, self._drafts)
         """Queues and block pool; other modules may read them, only the engine changes them."""
         self._handoffs = HeldHandoffs(settings.handoff_lease_s)
@@ -320,7 +321,7 @@ class InstanceEngine:
         self._counters.count_step(before)
         self._throughput.observe(fed, result.elapsed_s)
         if self._drafts is not None:
-            self._drafts.measure(planned.plan, result)
+            self._drafts.end_step(planned.plan, result, planned.sequences)
 
     def _settle(self, sequence: LiveSequence, step: SequenceStep, outcome: SequenceResult, now: float) -> None:
         """Book one sequence's share of an executed step.
@@ -386,6 +387,7 @@ class InstanceEngine:
             settings = self.settings
             most = settings.draft_tokens if settings.speculation else settings.forced_tokens
             sequence.drafts = usable_drafts(sequence, ticket, most)
+            sequence.drafts_forced = not settings.speculation
         self.scheduler.join(sequence)
         self._blocks.publish(sequence)
         self._counters.handoffs_in += 1

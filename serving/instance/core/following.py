@@ -24,7 +24,7 @@ def plan_following(scheduler: Scheduler, running: PlannedStep, step: int, max_le
     Effects: grows block tables.
     """
     batch = scheduler.running.items
-    if not batch or len(batch) != len(running.sequences) or scheduler.guesses or scheduler.may_admit():
+    if not batch or len(batch) != len(running.sequences) or scheduler.may_draft() or scheduler.may_admit():
         return None
     if any([step.drafts for step in running.plan.sequences]):
         return None

@@ -161,11 +161,10 @@ class Scheduler:
         """Whether the next step might admit a waiting sequence."""
         return bool(self.waiting.items) and self._busy() < self.limits.max_sequences
 
-    @property
-    def guesses(self) -> bool:
-        """Whether any step may give a sequence several tokens, not counting grammar-forced ones."""
-        speculates = self._planner is not None and self._planner.speculation is not None
-        return speculates or self.limits.draft_tokens > 0
+    def may_draft(self) -> bool:
+        """Whether the step after the running one may give a sequence several tokens, not counting forced ones."""
+        drafts = self._planner is not None and self._planner.may_draft(self.running.items)
+        return drafts or self.limits.draft_tokens > 0
 
     def queued_tokens(self) -> int:
         """Tokens to compute until all known sequences have caught up."""

@@ -12,6 +12,7 @@ from typing import overload
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId, SequenceId
+from serving.instance.core.lookup import Lookup
 from serving.instance.core.speculation import Acceptance
 from serving.values.sequence import NEVER_MASKED, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.values.step_plan import SampleOrder
@@ -208,6 +209,7 @@ class LiveSequence:
         "holder",
         "in_flight",
         "leaving",
+        "lookup",
         "masked_from",
         "masked_tokens",
         "num_computed",
@@ -279,11 +281,13 @@ class LiveSequence:
         self.drafts: tuple[int, ...] = ()
         """Draft tokens after `tokens`, for the next step to verify."""
         self.drafts_forced = False
-        """Whether its grammar forces them, instead of the draft layer drafting them."""
+        """Whether its grammar forces them; otherwise they are the draft layer's, or were looked up."""
         self.feeds_forced = False
         """The same for the draft tokens in the last step."""
         self.acceptance: Acceptance | None = None
-        """Acceptance of this sequence's draft tokens; None before the first."""
+        """Acceptance of this sequence's draft tokens from the draft layer; None before the first."""
+        self.lookup: Lookup | None = None
+        """Its indexed text, if draft tokens are looked up; None before its first token."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""
         self.waited_s: float | None = None  # from its arrival to its first admission as a prompt

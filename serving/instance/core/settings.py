@@ -58,6 +58,8 @@ class EngineSettings:
         speculation: plans and results carry draft tokens, up to `draft_tokens` per step; otherwise the executor drafts
             internally.
         forced_tokens: maximum number of grammar-forced draft tokens per step, with or without speculation.
+        lookup_tokens: maximum number of draft tokens per step that are looked up in a sequence's own text; not with
+            `speculation`.
         split: distribution of layers over blocks if some have a sliding window; None = each block has all layers.
     Raises: ConfigError for a value that cannot work.
     """
@@ -79,6 +81,7 @@ class EngineSettings:
     draft_tokens: int = 0
     speculation: bool = False
     forced_tokens: int = 0
+    lookup_tokens: int = 0
     split: LayerSplit | None = None
 
     def __post_init__(self) -> None:
@@ -95,11 +98,13 @@ class EngineSettings:
             raise ConfigError(f"watermark_blocks must not be negative, got {self.watermark_blocks}")
         if self.pool and not self.prefix_reuse:
             raise ConfigError("a KV-cache pool needs prefix_reuse: its blocks are identified by prefix hash")
-        for name in ("max_store_blocks", "draft_tokens", "forced_tokens"):
+        for name in ("max_store_blocks", "draft_tokens", "forced_tokens", "lookup_tokens"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.speculation and not self.draft_tokens:
             raise ConfigError("speculation needs draft_tokens of at least 1")
+        if self.speculation and self.lookup_tokens:
+            raise ConfigError("draft tokens come from the draft layer or from lookup, not from both")
         if self.prompt_delay_s < 0:
             raise ConfigError(f"prompt_delay_s must not be negative, got {self.prompt_delay_s}")
         if self.handoff_lease_s <= 0:
@@ -136,6 +141,7 @@ def engine_settings(
     draft_tokens: int = 0,
     speculation: bool = False,
     forced_tokens: int = 0,
+    lookup_tokens: int = 0,
     split: LayerSplit | None = None,
 ) -> EngineSettings:
     """Settings of the engine of one instance, or of one DP group.
@@ -144,7 +150,7 @@ def engine_settings(
         role: name of the pool.
         model_len: longest prompt plus output of the model; `[engine] max_model_len` may be shorter.
         blocks: KV blocks of the engine.
-        draft_tokens, speculation, forced_tokens, split: as in `EngineSettings`.
+        draft_tokens, speculation, forced_tokens, lookup_tokens, split: as in `EngineSettings`.
     Raises: ConfigError for values that do not work together.
     """
     engine, kvcache = config.engine, config.kvcache
@@ -164,5 +170,6 @@ def engine_settings(
         draft_tokens=draft_tokens,
         speculation=speculation,
         forced_tokens=forced_tokens,
+        lookup_tokens=lookup_tokens,
         split=split,
     )

@@ -30,6 +30,7 @@ replay makes the same decisions.
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from serving.values.sequence import SamplingParams
 
@@ -70,6 +71,17 @@ def speculates_now(sampling: SamplingParams, output_tokens: int) -> bool:
     """Whether to draft now: until `min_tokens` are generated, hidden stop tokens prevent plain sampling."""
 
     return (output_tokens >= sampling.min_tokens or not sampling.stop_token_ids) and speculates(sampling)
+
+
+class DraftSource(Protocol):
+    """What is known of one sequence's draft tokens before they are fed."""
+
+    gains: tuple[float, ...]
+    """Mean number of tokens that each further draft token adds to a step, decreasing."""
+
+    def doubt(self) -> None:
+        """Give less weight to what was observed, because it is old."""
+        ...
 
 
 class Acceptance:
@@ -119,12 +131,14 @@ class Acceptance:
 class Speculation:
     """One engine's number of draft tokens. Mutable; no clock, no randomness: a replay gives the same choices."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, unknown_share: float = 0.0) -> None:
         """
         Args:
             most: maximum number of draft tokens per sequence and step, at least one.
+            unknown_share: cost of a draft token, as in `least_gain`, until it is measured.
         """
         self.most = most
+        self._unknown_share = unknown_share
         self._common = Acceptance(None, most)
         self._cost = StepCost()
         self._steps = 0
@@ -135,7 +149,7 @@ class Speculation:
         """Acceptance of a sequence without observations."""
         return Acceptance(self._common, self.most)
 
-    def weigh(self, sequences: int, candidates: Sequence[Acceptance]) -> None:
+    def weigh(self, sequences: int, candidates: Sequence[DraftSource]) -> None:
         """Choose for one decode step; `guesses` then returns the choice for each sequence.
 
         Args:
@@ -146,10 +160,17 @@ class Speculation:
         self._steps += 1
         period = _TRIAL_PERIOD if self._cost.known(sequences) else _EARLY_PERIOD
         self._trial = self._steps % period >= period - _TRIAL_STEPS
-        share = self._cost.share(sequences)
-        self._least_gain = 0.0 if share is None else least_gain(sequences, share, [c.gains for c in candidates])
+        self._least_gain = least_gain(sequences, self._share(sequences), [c.gains for c in candidates])
 
-    def guesses(self, acceptance: Acceptance) -> int:
+    def net_gain(self, sequences: int, candidates: Sequence[DraftSource]) -> float:
+        """Tokens that draft tokens add to a step of this many sequences, less those of the time that they cost."""
+        return best_rate(sequences, self._share(sequences), [c.gains for c in candidates]) - sequences
+
+    def _share(self, sequences: int) -> float:
+        share = self._cost.share(sequences)
+        return self._unknown_share if share is None else share
+
+    def guesses(self, acceptance: DraftSource) -> int:
         """Number of draft tokens for a sequence in this step.
 
         Effects: halves the counts of a sequence that drafts as a trial.
@@ -188,6 +209,11 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
         share: cost of one draft token per sequence, as a share of a step without drafts.
         gains: of each sequence that may speculate, decreasing.
     """
+    return share / sequences * best_rate(sequences, share, gains)
+
+
+def best_rate(sequences: int, share: float, gains: Sequence[Sequence[float]]) -> float:
+    """Most tokens per time of a step without draft tokens, by the rule above. Args: as for `least_gain`."""
     cost = share / sequences
     tokens, time_s = float(sequences), 1.0
     for gain in sorted((gain for own in gains for gain in own), reverse=True):
@@ -195,7 +221,7 @@ def least_gain(sequences: int, share: float, gains: Sequence[Sequence[float]]) -
             break
         tokens += gain
         time_s += cost
-    return cost * tokens / time_s
+    return tokens / time_s
 
 
 # Cost of a draft token: measured decode step time as a linear function of draft tokens per sequence.

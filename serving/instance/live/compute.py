@@ -180,6 +180,11 @@ class Compute(Protocol):
         ...
 
     @property
+    def lookup_tokens(self) -> int:
+        """Maximum number of draft tokens per step that are looked up in a sequence's own text."""
+        ...
+
+    @property
     def status_period_s(self) -> float | None:
         """Interval of load reports to gateways, in real time [s]; None = the default."""
         ...

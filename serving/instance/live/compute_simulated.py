@@ -57,7 +57,7 @@ class SimulatedCompute:
         self.clock = ScaledClock(simulation.time_scale)
         self._pace = Pace(simulation.time_scale)
         self.speculation = False
-        self.forced_tokens = 0
+        self.forced_tokens = self.lookup_tokens = 0
         self.draft_tokens = simulation.drafts if self._role.decodes else 0
         self.status_period_s = max(LEAST_STATUS_PERIOD_S, simulation.status_period_s / simulation.time_scale)
         self.max_model_len = served_architecture(config).max_position_embeddings

@@ -94,6 +94,7 @@ class TorchCompute:
         self.draft_tokens = _draft_tokens(config, self._model)
         self.speculation = self.draft_tokens > 0
         self.forced_tokens = config.engine.forced_tokens if self._native else 0
+        self.lookup_tokens = config.engine.lookup_tokens if config.engine.drafts == "lookup" else 0
         # The draft layer keeps its rows after those of the model, so shared or moved blocks include them.
         self._kv_layers = len(self._model.config.layers) + self.speculation
         self._split = None if self.speculation else split_layers(self._model.config)
@@ -232,8 +233,8 @@ def _name_of(executor: StepExecutor, device: str) -> str:
 
 
 def _draft_tokens(config: ServeConfig, model: Model) -> int:
-    """The configured number of draft tokens per step; 0 if the checkpoint has no draft layer."""
-    wanted = config.engine.draft_tokens
+    """The draft layer's most draft tokens per step; 0 if the checkpoint has none, or drafts come from elsewhere."""
+    wanted = config.engine.draft_tokens if config.engine.drafts_by_layer else 0
     if wanted and not model.mtp:
         logger.warning("%s has no draft layer (MTP): draft_tokens = %d is treated as 0", config.model.path.name, wanted)
         return 0
@@ -269,7 +270,7 @@ def _form_choices(config: ServeConfig, *, native: bool) -> FormChoices:
     short = config.model.short_weights
     return FormChoices(
         native=native,
-        coarse_drafts=native and config.engine.draft_tokens > 0,
+        coarse_drafts=native and config.engine.drafts_by_layer,
         short=None if short == "auto" else short == "on",
     )
 

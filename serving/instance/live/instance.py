@@ -260,6 +260,7 @@ class Instance:
             draft_tokens=compute.draft_tokens,
             speculation=compute.speculation,
             forced_tokens=compute.forced_tokens,
+            lookup_tokens=compute.lookup_tokens,
             split=self.kv.split,
         )
 

@@ -64,6 +64,10 @@ def test_the_worked_example() -> None:
     least = least_gain(1, 0.25, [(0.8, 0.48, 0.24)])
     assert least == pytest.approx(0.25 * 2.28 / 1.5)
     assert sum(gain > least for gain in (0.8, 0.48, 0.24)) == 2
+    source = Speculation(3, unknown_share=0.25).newcomer()
+    source.gains = (0.8, 0.48, 0.24)
+    assert Speculation(3, unknown_share=0.25).net_gain(1, [source]) == pytest.approx(0.52)
+    assert Speculation(3).net_gain(2, []) == 0.0
     assert least_gain(32, 0.9, [(0.8, 0.6)] * 32) == pytest.approx(0.9 / 32 * 32)
 
 
