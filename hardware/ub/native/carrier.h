@@ -133,7 +133,7 @@ class Carrier {
                 sent = send_answer(sender, half) && send_ask(sender, half);
             sent = sent && (!(due || went_away()) || send_beat(sender));
             sent_bytes_.store(sender.bytes(), std::memory_order_relaxed);
-            if (!sent) end("it takes no more data");
+            if (!sent) end(peer_has_closed() ? "the connection was closed" : "it takes no more data");
             beat = Clock::now() + times_.beat;
         }
     }

@@ -122,6 +122,9 @@ inline uint32_t crc_of(const FrameHeader& header) { return crc32c(0, &header, of
 
 constexpr size_t kPieceBytes = 128 << 10;  // of 16 KiB to 256 KiB, among the fastest over loopback
 
+// Whether a call on a socket that failed found the other end closed.
+inline bool peer_has_closed() { return errno == EPIPE || errno == ECONNRESET; }
+
 // Sends frames on a socket with a timeout for sending. A frame that fits into a piece costs one system call.
 class FrameSender {
   public:
@@ -236,7 +239,7 @@ class FrameReceiver {
         for (char* at = static_cast<char*>(to); bytes;) {
             const ssize_t some = ::recv(socket_, at, bytes, 0);
             if (some < 0 && errno == EINTR) continue;
-            if (some == 0) return "the connection was closed";
+            if (some == 0 || (some < 0 && peer_has_closed())) return "the connection was closed";
             if (some < 0) return errno == EAGAIN ? "no sign of life" : "the connection broke";
             at += some;
             bytes -= static_cast<size_t>(some);

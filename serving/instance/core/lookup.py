@@ -4,7 +4,8 @@
                                match ┘ next                    end ┘    "no ..." are the draft tokens
 
 This needs no draft layer, so it works with every model. It finds long drafts in edits, quotes, code and documents with
-repeated keys; an agent's earlier turns are in its prompt. In other text it finds little, and then costs nothing.
+repeated keys; an agent's earlier turns are in its prompt. In other text it finds little, and costs some microseconds a
+token.
 
 The end of the text is looked up once; then the match is followed: while each new token equals the token after the
 match, the match grows by one. At the first other token the end is looked up again; if that finds too little, the broken
@@ -39,7 +40,7 @@ _CLASSES = (0, 0, 1, 2, 3, 3, 4, 4, 4, *(5,) * 7, 6)
 """Class of each length up to `_LONGEST`: 1 (resumed), 2, 3, 4-5, 6-8, 9-15, longer."""
 assert len(_CLASSES) == _LONGEST + 1
 
-_PAID_SHARE = 0.1
+_STEP_WEIGHT = 0.1
 """Weight of a step in the mean of accepted draft tokens: a memory of ten."""
 
 
@@ -165,7 +166,7 @@ class Lookup:
     def follow(self, tokens: Sequence[int]) -> None:
         """Append generated tokens. Effects: counts right and wrong predictions; after a wrong one, looks up the end."""
         index = self._index
-        self.accepted *= 1.0 - _PAID_SHARE
+        self.accepted *= 1.0 - _STEP_WEIGHT
         for token in tokens:
             hit = False
             if self._next:
@@ -185,7 +186,7 @@ class Lookup:
 
     def on_accepted(self, drafts: int) -> None:
         """Count the accepted draft tokens of the step whose tokens follow next."""
-        self.accepted += _PAID_SHARE * drafts
+        self.accepted += _STEP_WEIGHT * drafts
 
     def draft(self, count: int) -> tuple[int, ...]:
         """At most `count` tokens that followed the match."""

@@ -283,7 +283,7 @@ struct Peer {
         require(soon([&] { return !carrier.lost().empty(); }), "the connection ends");
         if (carrier.lost() != why) std::printf("'%s', not '%s': ", carrier.lost().c_str(), why.c_str());
         require(carrier.lost() == why, "why the connection ends");
-        require(own.membership().lost.load() == just(1), "and the peer is lost");
+        require(soon([&] { return own.membership().lost.load() == just(1); }), "and the peer is lost");
         require(own.word(Kind::kAsk, 1).load() == asked && own.word(Kind::kAnswer, 1).load() == 0, "nothing was posted");
     }
 
