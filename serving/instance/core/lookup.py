@@ -193,7 +193,7 @@ class Lookup:
         return tuple(self._index.text[self._next : self._next + count]) if self._next else ()
 
     def doubt(self) -> None:
-        """No effect, unlike `Acceptance.doubt`: counts are never old, because every prediction is counted."""
+        """Keep the counts: unlike those of `Acceptance`, they are never old, because every prediction is counted."""
 
     def _weigh(self) -> None:
         if not self._next:

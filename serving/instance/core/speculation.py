@@ -74,7 +74,7 @@ def speculates_now(sampling: SamplingParams, output_tokens: int) -> bool:
 
 
 class DraftSource(Protocol):
-    """Expected gain of one sequence's draft tokens, known before they are fed."""
+    """Gains of one sequence's draft tokens, known before they are fed."""
 
     gains: tuple[float, ...]
     """Mean number of tokens that each further draft token adds to a step, decreasing."""
