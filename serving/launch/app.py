@@ -85,10 +85,13 @@ def _gateway_place(config: ServeConfig) -> dict[str, Any]:
 
 
 def _instances(config: ServeConfig, pool: str) -> Any:
-    """Deployment of an engine pool. A group's shell requests no Ray resources, because its ranks have their own."""
+    """Deployment of an engine pool. A group's shell requests no NPUs, because its ranks have their own. The shell of
+    ranks on several nodes is on the head node: lost with another node, it could not regroup the remaining ranks.
+    """
     section = config.pools[pool]
     alone = not section.is_group
-    resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if alone else {}
+    shell = ON_HEAD_NODE if config.experts.across_nodes else {}
+    resources = replica_resources(section.npus_per_instance, section.ub_memory_mib) if alone else shell
     deployment: Any = serve.deployment(InstanceDeployment if alone else ShellDeployment)
     return deployment.options(
         name=pool,

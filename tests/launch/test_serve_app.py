@@ -7,8 +7,11 @@ import pytest
 
 from serving.cluster.gcs_store import GcsStore
 from serving.cluster.identity import read_secrets
+from serving.cluster.nodes import ON_HEAD_NODE
+from serving.config.load import load_config
 from serving.errors import ConfigError
 from serving.launch import serve_app
+from serving.launch.app import _instances
 from serving.launch.hosts import Host
 from serving.launch.serve_app import app
 from tests.cluster.gcs_fake import FakeGcs
@@ -83,3 +86,11 @@ def test_contexts_longer_than_are_computed_are_a_line_of_the_application(built: 
         app({"config": "deploy/hosts.toml", "set": [*settings, "engine.max_model_len=65"]})
     app({"config": "deploy/hosts.toml", "set": settings})
     assert len(built) == 1
+
+
+def test_the_shell_of_ranks_on_several_nodes_is_on_the_head_node() -> None:
+    file = "deploy/transformerless.toml"
+    spread = load_config(file, settings=["experts.across_nodes=true"])
+    shells = [_instances(config, "decode").ray_actor_options for config in (spread, load_config(file))]
+    assert [shell["resources"] for shell in shells] == [ON_HEAD_NODE, {}]
+    assert "NPU" in _instances(spread, "prefill").ray_actor_options["resources"]

@@ -206,12 +206,14 @@ async def test_ray_that_does_not_answer_is_asked_again() -> None:
     assert not scene.world.ranks
 
 
-async def test_a_shell_that_waits_for_room_can_be_told_to_leave() -> None:
+async def test_a_shell_that_waits_for_room_can_be_told_to_leave(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
     scene.world.room = False
     shell = scene.begin("abc")
     await scene.until(lambda: len(scene.world.ranks) == 2)
     assert not shell.formed.is_set()
+    await asyncio.sleep(0.02)  # several rounds
+    assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
     await scene.close(shell)
     assert not scene.world.ranks
     assert not scene.world.placed

@@ -117,6 +117,8 @@ class GroupMoves:
         Returns: whether the group must be regrouped, because moves or a new map are stuck.
         """
         members = [one for _, one in sorted(known.items()) if one.serves]
+        if not members:  # all ranks wait for their places
+            return False
         now = self._clock()
         reports = {one.name.rank: one.report for one in members if one.report is not None}
         if self.experts.ledger is None:
