@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from serving.instance.core.finish import Accepted
-from serving.instance.core.lookup import Lookup, MatchCounts
+from serving.instance.core.lookup import DraftLookup, MatchCounts
 from serving.instance.core.sequence import LiveSequence, SequencePhase
 from serving.instance.core.sequence_blocks import SequenceBlocks
 from serving.instance.core.speculation import Acceptance, Speculation, speculates, speculates_now
@@ -185,12 +185,12 @@ class DraftPlanner:
                     if lookup is not None or speculates(sequence.spec.sampling):
                         left -= self._index(sequence, lookup or self._new_lookup(sequence, self._found.most), left)
 
-    def _new_lookup(self, sequence: LiveSequence, most: int) -> Lookup:
+    def _new_lookup(self, sequence: LiveSequence, most: int) -> DraftLookup:
         longest = min(len(sequence.spec.prompt) + sequence.spec.sampling.max_tokens, self._max_len)
-        sequence.lookup = Lookup(most, self._matches, longest)
+        sequence.lookup = DraftLookup(most, self._matches, longest)
         return sequence.lookup
 
-    def _index(self, sequence: LiveSequence, lookup: Lookup, limit: int) -> int:
+    def _index(self, sequence: LiveSequence, lookup: DraftLookup, limit: int) -> int:
         """Index new tokens of a sequence. Returns: their number; of a prompt at most `limit`."""
         tokens = sequence.tokens
         known, end = lookup.known, len(tokens)

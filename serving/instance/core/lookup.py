@@ -126,7 +126,7 @@ class MatchCounts:
         self.hits[kind] = self.hits[kind] * self._memory + hit
 
 
-class Lookup:
+class DraftLookup:
     """The text of one sequence, and its draft tokens. Mutable; depends only on the tokens."""
 
     __slots__ = ("_broken", "_common", "_index", "_length", "_most", "_next", "_own", "accepted", "gains")

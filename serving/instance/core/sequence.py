@@ -12,7 +12,7 @@ from typing import overload
 
 from serving.errors import LedgerError
 from serving.ids import BlockHash, BlockId, SequenceId
-from serving.instance.core.lookup import Lookup
+from serving.instance.core.lookup import DraftLookup
 from serving.instance.core.speculation import Acceptance
 from serving.values.sequence import NEVER_MASKED, HandoffTicket, PoolUse, SequenceSpec, TokenLogprobs
 from serving.values.step_plan import SampleOrder
@@ -274,10 +274,8 @@ class LiveSequence:
         """The handoff that this sequence waits on while HELD."""
         self.holder: LiveSequence | None = None
         """The held sequence of the same engine with the blocks of `ticket`, which change hands without a copy."""
-        self.leaving = False
-        """Whether it is to be handed off as soon as it decodes, because the instance drains."""
-        self.in_flight = False
-        """Whether a running step reads and writes this sequence's blocks."""
+        self.leaving = False  # to be handed off as soon as it decodes, because the instance drains
+        self.in_flight = False  # a running step reads and writes this sequence's blocks
         self.drafts: tuple[int, ...] = ()
         """Draft tokens after `tokens`, for the next step to verify."""
         self.drafts_forced = False
@@ -286,7 +284,7 @@ class LiveSequence:
         """The same for the draft tokens in the last step."""
         self.acceptance: Acceptance | None = None
         """Acceptance of this sequence's draft tokens from the draft layer; None before the first."""
-        self.lookup: Lookup | None = None
+        self.lookup: DraftLookup | None = None
         """Its indexed text, if draft tokens are looked up; None before its first token."""
         self.cached_tokens: int | None = None
         """Tokens that were not computed at the first admission: matched here, and pulled from the pool."""

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.instance.core.lookup import Lookup, MatchCounts, TextIndex
+from serving.instance.core.lookup import DraftLookup, MatchCounts, TextIndex
 
 texts = st.lists(st.integers(0, 3), max_size=60)
 
 
-def learned(text: list[int], most: int = 4, common: MatchCounts | None = None) -> Lookup:
-    lookup = Lookup(most, common or MatchCounts(common=True), 300)
+def learned(text: list[int], most: int = 4, common: MatchCounts | None = None) -> DraftLookup:
+    lookup = DraftLookup(most, common or MatchCounts(common=True), 300)
     lookup.learn(text)
     lookup.look()
     return lookup
