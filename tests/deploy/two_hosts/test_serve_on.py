@@ -27,6 +27,9 @@ SERVE_YAML = DEPLOY / "serve.yaml"
 VERSION = version.__file__
 CONFIG = Path(__file__).parents[1] / "two-hosts.toml"
 TEXT, TOKENS = "Once upon a time there was a", 24
+LONG = 300
+SPREAD = ("experts.across_nodes=true", "decode.expert_ranks=2", "decode.npus_per_instance=5", "decode.expert_npus=2")
+"""An attention rank and an expert rank fill seven of eight NPUs of a host."""
 PROMPT = {"model": "storyteller", "prompt": TEXT, "max_tokens": TOKENS, "temperature": 0}
 
 
@@ -180,3 +183,49 @@ def test_serve_deploys_it_from_a_file(two_hosts: RayHosts, expected: str) -> Non
     wait(lambda: "did you mean `port`?" in two_hosts.serve_status(), "a mistake is shown by `serve status`")
     assert answer(two_hosts, "left") == expected, "what was deployed serves on"
     two_hosts.cloudmatrix("right", "down")
+
+
+@pytest.mark.nightly("tests/group/test_far_ranks.py::test_a_lost_host_costs_a_pause")
+def test_a_group_of_both_hosts_goes_on_without_the_ranks_of_one(two_hosts: RayHosts) -> None:
+    """First the processes of its ranks on a host are killed, then the host is cut off, both times under streams."""
+    file = ("--config", str(DEPLOY / "transformerless.toml"))
+    keys = [f"--set={key}" for key in (*SPREAD, "hardware.hbm_per_die_mib=32", 'gateway.host="0.0.0.0"')]
+    two_hosts.cloudmatrix("left", "serve", "--address", two_hosts.address, *file, *keys, timeout=400)
+    wait(lambda: len(roles_on(two_hosts, "right")) == 2, "a rank of each role is there")
+    pids = roles_on(two_hosts, "right").values()
+    streamed(two_hosts, lambda: two_hosts.hosts.run("right", "kill", "-9", *map(str, pids)))
+    wait(lambda: len(set(roles_on(two_hosts, "right").values()) - set(pids)) == 2, "both are replaced")
+    try:
+        streamed(two_hosts, lambda: two_hosts.hosts.does("cut", "right"))
+    finally:
+        two_hosts.hosts.does("join", "right")
+
+
+def roles_on(on: RayHosts, host: str) -> dict[str, int]:
+    """Processes of the group's ranks on a host, by role."""
+    shown: dict[str, Any] = on.hosts.get("left", f"{on.url('left')}/cluster")
+    names = [one["name"] for one in shown["hosts"] if one["address"] == on.hosts.addresses[host]]
+    (decode,) = [pool["replicas"] for pool in shown["pools"] if pool["name"] == "decode"]
+    there = [one for one in decode if one["state"] == "serving" and one["npus"][0].partition(".")[0] in names]
+    return {one["role"]: one["pid"] for one in there}
+
+
+def streamed(on: RayHosts, fault: Callable[[], object]) -> None:
+    """Cause a fault when four streams have begun. Each must equal the output of the model alone."""
+    tokenizer, reference, running = Tokenizer.from_folder(MODEL), Reference(MODEL), []
+    greedy = {"model": "storyteller", "max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+    for word in ("cat", "dog", "boy", "bird"):
+        prompt = tuple(tokenizer.encode(f"{TEXT} {word}", add_special_tokens=True))
+        body = json.dumps(greedy | {"prompt": prompt, "stream": True, "return_token_ids": True})
+        curl = ("curl", "-sSN", "--max-time", "200", "-H", "Content-Type: application/json", "-d", body)
+        command = on.hosts.command("left", *curl, f"{on.url('left')}/v1/completions")
+        running.append((prompt, subprocess.Popen(command, stdout=subprocess.PIPE, text=True)))
+    begun = [client.stdout.readline() for _, client in running if client.stdout is not None]
+    fault()
+    for (prompt, client), first in zip(running, begun, strict=True):
+        with client:  # `communicate` would lose what `readline` has read ahead
+            assert client.stdout is not None
+            lines = [first, *client.stdout.read().splitlines()]
+        chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        found = [token for chunk in chunks for choice in chunk["choices"] for token in choice.get("token_ids") or ()]
+        assert reference.confirms(prompt, structs.replace(GREEDY, max_tokens=LONG), found), lines[-2:]
