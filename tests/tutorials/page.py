@@ -25,6 +25,7 @@ _SERVE = re.compile(r"^(?:cloudmatrix|make) serve\b", re.MULTILINE)
 _SAME = (
     (re.compile(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{12}\b|\bfp_[0-9a-f]+"), "ID"),
     (re.compile(r"\b[a-z0-9]{8}\b"), "ID"),
+    (re.compile(r"\bn\d+\b"), "ID"),  # a host without replicas is numbered after a while, until then it has an id
     (re.compile(r"[+-]?\d[\d,.]*"), "0"),
     (re.compile(r"\b(?:µs|us|ms|s|min|kB|MB|KiB|MiB|GiB)\b"), "UNIT"),
     (re.compile(r"[ \t]+"), " "),
