@@ -19,8 +19,8 @@ its own number, and the number of the lost rank is given to the next spare. So m
 size - 1.
 
 A connection between two nodes that ends is a loss at one of its ends: the one that the shell does not hear, or if it
-hears both, the one whose node does not have the lowest rank. The end of the connection fences it; so if each rank that
-goes on is on another node and has reported that end, the others go on before Ray has confirmed that it is dead.
+hears both, the one whose node does not have the lowest rank. The end of the connection fences it; so if each
+remaining rank is on another node and has reported that end, they continue before Ray has confirmed that it is dead.
 
 Ranks with attention and ranks with experts are two sides, each with its own size and numbers, in one epoch. Attention
 ranks compute with expert ranks only: when attention ranks join, leave or are lost, the others follow the new members in
@@ -284,7 +284,7 @@ def _unreachable(ranks: Mapping[int, RankSnapshot]) -> dict[int, tuple[LossKind,
 
 
 def _is_fenced(lost: RankReport | None, stays: Iterable[RankReport | None]) -> bool:
-    """Whether a lost rank can write into no window of a rank that goes on."""
+    """Whether a lost rank can write into no window of a remaining rank."""
     if lost is None or lost.offer is None:
         return False
     own, peers = lost.offer.role, [one for one in stays if one is not None and one.phase in COMPUTING and one.offer]

@@ -122,7 +122,7 @@ class DraftPlanner:
         drafts, sequence.drafts = sequence.drafts, ()
         sequence.feeds_forced = sequence.drafts_forced
         if self.speculation is None:
-            return self._forced_share(sequence, drafts if samples else (), spare_tokens, spare_blocks)
+            return self._share_without_layer(sequence, drafts if samples else (), spare_tokens, spare_blocks)
         acceptance = (sequence.acceptance or self._meet(sequence)) if samples else None
         if acceptance is None:
             never = sequence.phase is SequencePhase.DECODING and not speculates(sequence.spec.sampling)
@@ -220,7 +220,7 @@ class DraftPlanner:
         for sequence, lookup in candidates:
             sequence.drafts = lookup.draft(found.guesses(lookup))
 
-    def _forced_share(
+    def _share_without_layer(
         self, sequence: LiveSequence, drafts: tuple[int, ...], spare_tokens: int, spare_blocks: int
     ) -> DraftShare:
         """A sequence's draft tokens without a draft layer, forced or looked up. Args, effects: as `share`."""

@@ -164,7 +164,7 @@ class DraftLookup:
         self._weigh()
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Append generated tokens. Effects: counts right and wrong predictions; after a wrong one, looks up the end."""
+        """Append generated tokens. Effects: counts right and wrong predictions; a wrong one ends the match."""
         index = self._index
         self.accepted *= 1.0 - _STEP_WEIGHT
         for token in tokens:

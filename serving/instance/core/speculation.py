@@ -170,13 +170,13 @@ class Speculation:
         share = self._cost.share(sequences)
         return self._unknown_share if share is None else share
 
-    def guesses(self, acceptance: DraftSource) -> int:
+    def guesses(self, source: DraftSource) -> int:
         """Number of draft tokens for a sequence in this step.
 
         Effects: halves the counts of a sequence that drafts as a trial.
         """
         count = 0
-        for gain in acceptance.gains:
+        for gain in source.gains:
             if gain <= self._least_gain:
                 break
             count += 1
@@ -184,7 +184,7 @@ class Speculation:
             return count
         if count:
             return 0
-        acceptance.doubt()
+        source.doubt()
         return 1
 
     def observe_drafts(self, acceptance: Acceptance, drafted: int, accepted: int) -> None:
