@@ -10,8 +10,7 @@
 # What is installed besides torch has the versions of deploy/constraints.txt, those that all tests passed with; `make lock`
 # writes that file anew. CONSTRAINTS= (nothing) takes the newest ones that pyproject.toml allows.
 #
-# TORCH_PIP_ARGS is handed to pip when torch is installed. On x86 machines without a GPU, point it at PyTorch's index of
-# CPU wheels to save the download of the CUDA libraries; everything works either way.
+# On x86 machines without a GPU torch's CPU build is installed. TORCH_PIP_ARGS is handed to pip instead, e.g. to name a mirror.
 
 SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -44,9 +43,6 @@ SLOW      := -m "slow and not nightly" --numprocesses 2 $(PARALLEL) $(SYSTEMS)
 IDLE      := $(if $(shell command -v chrt),chrt --idle 0,nice -n 19)
 PRODUCT   := hardware serving loadgen tests/fakes docs examples
 
-# Its weights take 257 MiB; its chat template tells no form of tool calls, and it knows this one well enough.
-SMOLLM2   := --set hardware.hbm_per_die_mib=320 --set model.tools=hermes
-
 .NOTPARALLEL: # tests, after lint and one kind after the other
 .PHONY: help serve test quick slow all-tests nightly costs lint style docs bench lock clean
 
@@ -55,8 +51,7 @@ help: ## this list
 	@echo; echo "Commands are $(BIN)/cloudmatrix and $(BIN)/loadgen; without the folder after: source $(BIN)/activate"
 
 serve: $(VENV)/.installed ## install if needed, serve in the foreground until Ctrl-C
-	@model="$(MODEL)"; settings=(); if [ "$$model" = smollm2 ]; then model=$$($(BIN)/cloudmatrix import smollm2); \
-		settings=($(SMOLLM2)); fi; exec $(BIN)/cloudmatrix serve $${model:+--model "$$model"} "$${settings[@]}" $(ARGS)
+	@exec $(BIN)/cloudmatrix serve $(if $(MODEL),"$(MODEL)") $(ARGS)
 
 ifeq ($(strip $(PYTEST_ARGS)),)
 test: style all-tests ## what CI runs: lint, all quick tests on all cores, then eight real systems, two at once; 14 minutes on two cores

@@ -1,4 +1,4 @@
-"""`deploy/install.sh`: a line for each phase, pip's output in a file, and the size of CUDA's libraries."""
+"""`deploy/install.sh`: a line for each phase, pip's output in a file, and torch's CPU build where there is no GPU."""
 
 import os
 import shutil
@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ("bash", "cat", "dirname", "mkdir", "sed", "tail")
+TOOLS = ("bash", "cat", "chmod", "cut", "dirname", "du", "mkdir", "mktemp", "rm", "sed", "tail")
 
-# An interpreter that only records pip's arguments.
+# An interpreter that only records pip's arguments; `pip install --target DIR uv` leaves such a program there.
 PYTHON = """#!/bin/sh
 echo "$@" >> "{calls}"
+case "$*" in *--target*) while [ "$1" != --target ]; do shift; done; mkdir -p "$2/bin"
+printf '#!/bin/sh\necho "uv $*" >> "{calls}"\ncase "$*" in *{fails}*) exit 1;; esac\n' > "$2/bin/uv"
+chmod +x "$2/bin/uv";; esac
 i=1; while [ $i -le 20 ]; do echo "line $i of pip"; i=$((i + 1)); done
 case "$*" in *{fails}*) exit 1;; esac
 """
@@ -96,7 +99,7 @@ def test_the_site_needs_neither_torch_nor_the_project(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("fails", "calls"), [("torch==", 1), ("-e", 2)])
 def test_a_failure_shows_the_end_of_the_log(machine: Machine, fails: str, calls: int) -> None:
-    done = machine.install(fails=fails)
+    done = machine.install(fails=fails, TORCH_PIP_ARGS="-v")
     assert done.returncode == 1
     assert len(machine.calls) == calls
     assert "failed after " in done.stdout
@@ -104,15 +107,37 @@ def test_a_failure_shows_the_end_of_the_log(machine: Machine, fails: str, calls:
     assert done.stderr.endswith("line 20 of pip\n")
 
 
-@pytest.mark.parametrize("spared", ["", "arm", "gpu", "told"])
-def test_what_cuda_costs_is_said_where_it_would_be_fetched_for_nothing(machine: Machine, spared: str) -> None:
+@pytest.mark.parametrize("spared", ["arm", "gpu", "told"])
+def test_pips_own_torch_where_the_cpu_build_is_not_wanted(machine: Machine, spared: str) -> None:
     if spared == "arm":
         program(machine.folder / "uname", "#!/bin/sh\necho aarch64\n")
     if spared == "gpu":
         program(machine.folder / "nvidia-smi", "#!/bin/sh\n")
     said = machine.install(**({"TORCH_PIP_ARGS": "--index-url here"} if spared == "told" else {})).stdout
-    assert ("5.3 GB on disk instead of 1.5 GB" in said) is not bool(spared)
-    assert ('make serve TORCH_PIP_ARGS="--index-url ADDRESS"' in said) is not bool(spared)
+    assert "CPU" not in said
+    assert len(machine.calls) == 2
+
+
+def test_the_cpu_build_comes_by_itself(machine: Machine) -> None:
+    done = machine.install()
+    assert done.returncode == 0
+    fetched, torch, rest = machine.calls
+    assert "--target" in fetched
+    assert torch.startswith("uv pip install --python ")
+    assert torch.endswith("--torch-backend cpu " + torch.split()[-1])
+    assert torch.split()[-1].startswith("torch==")
+    assert rest.endswith("-e .")
+    assert "1 of 2: torch, its CPU build ... " in done.stdout
+    assert "5.3 GB" not in done.stdout
+
+
+def test_where_cpu_wheels_cannot_be_reached_pips_index_is_used_and_the_cost_is_said(machine: Machine) -> None:
+    done = machine.install(fails="--torch-backend")
+    assert done.returncode == 0
+    assert "1 of 2: torch, its CPU build ... failed after " in done.stdout
+    assert "5.3 GB on disk instead of 1.5 GB" in done.stdout
+    assert 'make serve TORCH_PIP_ARGS="--index-url ADDRESS"' in done.stdout
+    assert machine.calls[2].split()[-1].startswith("torch==")
 
 
 def test_it_may_be_run() -> None:

@@ -47,24 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         cannot be written, 5 too many requests failed, 130 interrupted (what was measured is kept).
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog="loadgen",
-        description="Load generator for OpenAI-compatible servers. `loadgen COMMAND --help` has the flags.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
     chosen = next((argument for argument in arguments if argument in COMMANDS), None)
     first = next((argument for argument in arguments if not argument.startswith("-")), None)
     if first is not None and first not in COMMANDS:
         print(f"loadgen: {unknown_command(first, COMMANDS, 'loadgen')}", file=sys.stderr)
         raise SystemExit(UsageError.exit_status)
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
-        if name == chosen:
-            command = _load(name)
-            command.add_flags(subparser)
+    parser = command_parser(chosen or "")
     if not arguments:
         parser.print_help()
         print("loadgen: no COMMAND was given", file=sys.stderr)
@@ -72,13 +60,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(arguments)
     heed_interrupt()
     try:
-        return command.run(flags)
+        return _load(flags.command).run(flags)
     except LoadgenError as error:
         print(f"loadgen: {error}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         print("loadgen: interrupted", file=sys.stderr)
         return INTERRUPTED
+
+
+def command_parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands.
+
+    Args:
+        chosen: the command that will be given: only its flags are declared; None = those of every command.
+    Effects: imports the modules of these commands.
+    """
+    parser = argparse.ArgumentParser(
+        prog="loadgen",
+        description="Load generator for OpenAI-compatible servers. `loadgen COMMAND --help` has the flags.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        if chosen in (name, None):
+            command = _load(name)
+            command.add_flags(subparser)
+    return parser
 
 
 def _load(name: str) -> LoadgenCommand:

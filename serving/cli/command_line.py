@@ -13,12 +13,19 @@ from typing import Protocol
 COMMANDS = {
     "demo": "six things in two minutes: chat, cache, kill, scale, load, simulate; ends with a report",
     "serve": "start a local cluster and serve a model until Ctrl-C; or deploy on a Ray that is there",
+    "stop": "end a system that `serve` has started on this machine",
+    "models": "the models on this machine, by the names that `serve` takes",
+    "pull": "fetch a model: smollm2, or org/name of the Hugging Face Hub",
+    "rm": "delete a model that was imported or fetched",
     "down": "remove what was deployed on a Ray that is there",
-    "doctor": "look at every host of a Ray: what would keep the system from running there",
+    "doctor": "look at this machine, or every host of a Ray: what would keep the system from running there",
     "rotate-secret": "give a running system a new secret",
     "node-env": "what a host needs in its environment before `ray start`",
     "chat": "talk with a running system in the terminal",
     "status": "pools, replicas, NPUs, HBM and queues of a running system",
+    "logs": "log lines of a system on this machine, of one pool or replica, followed",
+    "events": "what happened to replicas: started, died, frozen, replaced",
+    "kill": "kill a replica of a system on this machine, to see what happens",
     "explain": "where the time of past requests went: the slowest, the failed, or one by its id",
     "experts": "experts of groups of ranks: load, balance, placement",
     "pool": "the KV-cache pool: its servers, how full they are, what is found there",
@@ -35,6 +42,7 @@ COMMANDS = {
     "plan": "find how many NPUs a trace needs, and how to split them",
     "compile": "make simulations run nearly twice as fast",
     "chaos": "kill, freeze and disturb replicas under load; prove that nothing was lost",
+    "completion": "a script by which a shell completes these words",
 }
 """Every command is the module of its name in this package, with underscores."""
 

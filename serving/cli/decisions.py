@@ -30,13 +30,18 @@ SHOWN = 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("--pool", metavar="POOL", help="only of this pool")
-    parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
-    parser.add_argument("--follow", action="store_true", help="go on printing new ones until Ctrl-C")
+    add_list_options(parser)
     parser.add_argument(
         "--starts", action="store_true", help="print medians of the latest starts instead, by pool and phase"
     )
     add_dashboard_options(parser)
+
+
+def add_list_options(parser: argparse.ArgumentParser) -> None:
+    """Options for a list of entries that can be followed."""
+    parser.add_argument("--pool", metavar="POOL", help="only of this pool")
+    parser.add_argument("--last", type=int, default=SHOWN, metavar="N", help=f"how many (default {SHOWN}, at most 200)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on printing new ones until Ctrl-C")
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -75,13 +80,24 @@ def run(arguments: argparse.Namespace) -> int:
         starts = system.state()["starts"]
         print(json.dumps(starts) if arguments.json else starts_text(starts, arguments.pool))
         return 0
+    return print_entries(arguments, system)
+
+
+def print_entries(arguments: argparse.Namespace, system: "PoolsClient | None" = None, *, decisions: bool = True) -> int:
+    """Print the recorded entries, and with `--follow` later ones until Ctrl-C. Returns: 0.
+
+    Args:
+        system: None = the one of the options.
+        decisions: whether to print decisions about pools beside the events of replicas.
+    Raises: ConfigError, ScaleError, UnavailableError in one line.
+    """
     with contextlib.suppress(KeyboardInterrupt):
-        _print(system, arguments)
+        _print(system or system_of(arguments), arguments, decisions=decisions)
     return 0
 
 
-def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
-    feed = _Feed(system, arguments.pool)
+def _print(system: "PoolsClient", arguments: argparse.Namespace, *, decisions: bool) -> None:
+    feed = _Feed(system, arguments.pool, decisions=decisions)
     entries = feed.first()
     if not entries and not arguments.follow:
         print("nothing has changed so far" if not arguments.json else "", end="\n" if not arguments.json else "")
@@ -98,15 +114,16 @@ def _print(system: "PoolsClient", arguments: argparse.Namespace) -> None:
 class _Feed:
     """Decisions and events of a system, each once, oldest first."""
 
-    def __init__(self, system: "PoolsClient", pool: str | None) -> None:
-        self._system = system
+    def __init__(self, system: "PoolsClient", pool: str | None, *, decisions: bool) -> None:
+        self._system, self._with_decisions = system, decisions
         self._pool = pool
         self._decisions = self._events = 0
         """Ids of the last entries read."""
 
     def first(self) -> list[dict[str, Any]]:
         """All stored entries, up to the board's limit per response."""
-        decisions = self._system.decisions(ReadDecisions(self._pool, self._decisions))
+        asked = ReadDecisions(self._pool, self._decisions)
+        decisions = self._system.decisions(asked) if self._with_decisions else []
         events = self._system.events(ReadEvents(self._pool, self._events))
         self._decisions = max(self._decisions, *(one["id"] for one in decisions), 0)
         self._events = max(self._events, *(one["id"] for one in events), 0)

@@ -158,13 +158,14 @@ OWN = "local"
 """A Ray of one's own, as for Ray itself."""
 
 
-def add_address(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_address(parser: argparse.ArgumentParser, *, required: bool = False, absent: str = "a Ray of its own") -> None:
     """Add the option.
 
     Args:
         required: if false, the default is RAY_ADDRESS, or no address.
+        absent: what the command uses without an address.
     """
-    default = "RAY_ADDRESS, else that of this host" if required else "RAY_ADDRESS, else a Ray of its own"
+    default = f"RAY_ADDRESS, else {'that of this host' if required else absent}"
     parser.add_argument(
         "--address",
         metavar="HOST:PORT",

@@ -1,12 +1,14 @@
 """`cloudmatrix serve`: a configuration's pools on this machine, until Ctrl-C, or on an existing Ray."""
 
 import argparse
+import json
 import logging
 from pathlib import Path
 
 from loadgen.quantities import Duration
-from serving.cli.options import add_address, add_engine, add_set, address_of, configured
+from serving.cli.options import add_address, add_engine, add_set, address_of, configured, tell
 from serving.errors import ConfigError
+from serving.shipped import DEFAULT_CONFIG
 
 DESCRIPTION = """\
 Start Ray with virtual NPUs in this machine, deploy a configuration's pools, serve until Ctrl-C.
@@ -14,12 +16,13 @@ With --address: deploy on a Ray that is there, on one host or many, and return w
 """
 EPILOG = """\
 Examples:
+  cloudmatrix serve smollm2 --detach                  a real model, in the background; `cloudmatrix stop` ends it
+  cloudmatrix serve qwen2.5-0.5b-instruct-q8_0.gguf --context 4096
+  cloudmatrix serve ~/my-deepseek --name assistant --set engine.kv_dtype=int8
   cloudmatrix serve --config deploy/two-nodes.toml --port 9000 --api-key-file keys.txt
-  cloudmatrix serve --model ~/my-deepseek --set hardware.hbm_per_die_mib=512 --set engine.kv_dtype=int8
-  cloudmatrix serve --model deepseek-ai/DeepSeek-V2-Lite-Chat --set hardware.hbm_per_die_mib=8192
   cloudmatrix serve --address auto --host 0.0.0.0     on one of the hosts of a Ray that was started with `ray start`
 """
-DEFAULT_CONFIG = Path(__file__).resolve().parents[2] / "deploy" / "small.toml"
+_DIES = "hardware.hbm_per_die_mib"
 _SECRETS = ("gateway.api_keys", "gateway.admin_keys", "kvcache.salt")
 
 logger = logging.getLogger(__name__)
@@ -31,14 +34,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config", type=Path, metavar="FILE", default=DEFAULT_CONFIG, help="TOML file (default: deploy/small.toml)"
     )
     parser.add_argument(
-        "--model",
+        "model",
+        nargs="?",
         metavar="MODEL",
-        help="instead of the file's model: a Hugging Face checkpoint folder; or org/name or org/name@revision, if there"
-        " is no such folder: fetched from the Hugging Face Hub",
+        help="instead of the file's model: a Hugging Face checkpoint folder, a GGUF file, smollm2, a name that"
+        " `cloudmatrix models` lists, or org/name[@revision] of the Hugging Face Hub; fetched if it is not here",
     )
+    parser.add_argument("--model", dest="model_flag", metavar="MODEL", help="the same")
+    parser.add_argument(
+        "--context",
+        "--max-model-len",
+        type=int,
+        metavar="N",
+        help="longest prompt plus answer [tokens] (default: the model's own limit)",
+    )
+    parser.add_argument(
+        "--name", "--served-model-name", metavar="NAME", help="what clients send as `model` (default: the model's own)"
+    )
+    parser.add_argument("--gpu", action="store_true", help="compute on this machine's GPU, or do not start")
     add_set(parser, "engine.draft_tokens=3")
     add_engine(parser)
     add_address(parser)
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="go on in the background once the system serves; `cloudmatrix stop` ends it",
+    )
     parser.add_argument(
         "--dry-run",
         action="store_true",
@@ -76,8 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
     address = address_of(arguments)
     if arguments.dry_run and not address:
         raise ConfigError("--dry-run needs --address: without it there is no running system to upgrade")
+    _take_model(arguments)
     if not address:
         _require_places(arguments)
+    if arguments.detach:
+        if address:
+            raise ConfigError("--detach needs a Ray of its own: with --address the command returns by itself")
+        from serving.launch.detached import start_detached
+
+        return start_detached()
     config = with_overrides(
         configured(arguments, "deploy" if address else "serve", arguments.model),
         host=arguments.host,
@@ -89,9 +117,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     _warn_of_shown_secrets(arguments)
     from serving.launch.machine import GATEWAY_PORT, reserved_port
-    from serving.launch.preflight import preflight
+    from serving.launch.preflight import preflight, with_dies
     from serving.terminal import endings_as_interrupt
 
+    if arguments.least_dies is not None:
+        config = with_dies(config, arguments.least_dies, tell)
     preflight(config, own_ray=not address)
     if address:
         from serving.launch.existing import dry_run, serve_on
@@ -108,6 +138,34 @@ def run(arguments: argparse.Namespace) -> int:
             session.remove()
             raise
         return serve_forever(config, session)
+
+
+def _take_model(arguments: argparse.Namespace) -> None:
+    """Read the flags about the model.
+
+    Raises: ConfigError if two are given, or there is no such model; ModelError.
+    Effects: `arguments.model` is a folder or a model of the Hub; flags that stand for a key become settings, before
+        those of --set; may import the model. `arguments.least_dies`: the file's size of a die [MiB], where a larger
+        model makes it grow: the dies are virtual, and nobody knows a model's size by heart.
+    """
+    if arguments.model is not None and arguments.model_flag is not None:
+        raise ConfigError("MODEL and --model are the same: give one of them")
+    flags = {"engine.max_model_len": arguments.context, "model.name": arguments.name}
+    settings = [f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None]
+    settings += ["model.device=cuda"] if arguments.gpu else []
+    arguments.least_dies = None
+    arguments.model = arguments.model_flag if arguments.model is None else arguments.model
+    if arguments.model is not None:
+        from serving.config.load import read_config
+        from serving.tools.importing.models_here import choose_model
+
+        chosen = choose_model(arguments.model, tell)
+        arguments.model, settings = chosen.path, [*chosen.settings, *settings]
+        sized = any(one.replace(" ", "").startswith(f"{_DIES}=") for one in arguments.set)
+        of_file = 0 if sized else read_config(arguments.config).config.hardware.hbm_per_die_mib
+        if of_file:  # 0 = a real die
+            arguments.least_dies, settings = of_file, [*settings, f"{_DIES}=0"]
+    arguments.set = [*settings, *arguments.set]
 
 
 def _require_places(arguments: argparse.Namespace) -> None:

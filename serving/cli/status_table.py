@@ -68,12 +68,39 @@ def pids_of(status: dict[str, Any], pool: str) -> list[int]:
 
     Raises: ConfigError if there is no such pool.
     """
+    pools = _live(status)
+    if pool not in pools:
+        raise ConfigError(f"there is no pool {pool}; there are {', '.join(pools)}")
+    return [pid for _, pid in pools[pool]]
+
+
+def process_of(status: dict[str, Any], target: str) -> tuple[str, int]:
+    """Name and process id of a live replica, rank or memory server.
+
+    Args:
+        target: a pool, for its first one; or a name as `cloudmatrix status` shows it, or the whole one.
+    Raises: ConfigError if there is none.
+    """
+    pools = _live(status)
+    if pools.get(target):
+        return pools[target][0]
+    everyone = [one for rows in pools.values() for one in rows]
+    for name, pid in everyone:
+        if target in (name, name.split("#")[-1], name.removeprefix("kvcache-")):
+            return name, pid
+    names = ", ".join([*pools, *(name for name, _ in everyone)])
+    raise ConfigError(f"no live replica is called {target}; there are {names}")
+
+
+def _live(status: dict[str, Any]) -> dict[str, list[tuple[str, int]]]:
+    """Names and process ids of live replicas, ranks and memory servers, by pool."""
     rows = {one["name"]: one["replicas"] for one in status["pools"]}
     if (kvcache := status.get("kvcache")) is not None:
-        rows["kvcache"] = kvcache["servers"]
-    if pool not in rows:
-        raise ConfigError(f"there is no pool {pool}; there are {', '.join(rows)}")
-    return [row["pid"] for row in rows[pool] if row["pid"] and row["state"] not in _LOST]
+        rows["kvcache"] = [{**one, "replica": one["name"]} for one in kvcache["servers"]]
+    return {
+        pool: [(row["replica"], row["pid"]) for row in of_pool if row["pid"] and row["state"] not in _LOST]
+        for pool, of_pool in rows.items()
+    }
 
 
 def host_table(hosts: Sequence[dict[str, Any]]) -> Table:

@@ -8,6 +8,7 @@ from serving.client.http_client import server_address
 
 if TYPE_CHECKING:
     from serving.client.pools_client import PoolsClient
+    from serving.cluster.session import RunningStart
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -49,6 +50,27 @@ def choose_gateway(arguments: argparse.Namespace) -> None:
 
         start = only_start(running_starts())
         arguments.url = DEFAULT_URL if start is None else start.gateway_url
+
+
+def add_start_options(parser: argparse.ArgumentParser) -> None:
+    """Options that choose one of the systems that run on this machine."""
+    parser.add_argument("--url", type=server_address, help="its gateway, if several systems of yours run here")
+
+
+def start_of(arguments: argparse.Namespace) -> "RunningStart":
+    """The system on this machine that `--url` names, or the only one.
+
+    Raises: UnavailableError if there is none, or there are several without `--url`.
+    """
+    from serving.client.pools_client import only_start
+    from serving.cluster.session import running_starts
+    from serving.errors import UnavailableError
+
+    starts = [one for one in running_starts() if arguments.url in (None, one.gateway_url)]
+    if (start := only_start(starts)) is None:
+        of_url = f" at {arguments.url}" if arguments.url else ""
+        raise UnavailableError(f"no system of yours runs on this machine{of_url}: `cloudmatrix serve` starts one")
+    return start
 
 
 def _default(value: object, *, inherited: bool) -> object:

@@ -42,10 +42,10 @@ class SystemSession:
         """Folder for the names of this start's memory servers, and for their SSD tier unless it has its own folder."""
         return self.folder / _POOL
 
-    def note_addresses(self, dashboard_url: str, gateway_url: str) -> None:
-        """Write both addresses next to the dashboard's token, for the command line of the same user."""
+    def note_addresses(self, dashboard_url: str, gateway_url: str, model: Path) -> None:
+        """Write addresses and the model's folder next to the dashboard's token, for commands of the same user."""
         fresh = self.folder / f"{_ADDRESSES}.new"
-        fresh.write_text(f"{dashboard_url}\n{gateway_url}")
+        fresh.write_text(f"{dashboard_url}\n{gateway_url}\n{model}")
         os.replace(fresh, self.folder / _ADDRESSES)  # atomic for concurrent readers
 
     @staticmethod
@@ -124,12 +124,20 @@ def enter() -> SystemSession:
 
 @dataclass(frozen=True, slots=True)
 class RunningStart:
-    """The system running on this machine: addresses of its dashboard and gateway, and the dashboard's token."""
+    """The system running on this machine.
+
+    Args:
+        dashboard_url, gateway_url: addresses. token: of the dashboard.
+        pid: of its launcher. logs: folder of Ray's logs. model: folder of the model it serves.
+    """
 
     name: str
     dashboard_url: str
     gateway_url: str
     token: str
+    pid: int
+    logs: Path
+    model: Path
 
 
 def running_starts() -> list[RunningStart]:
@@ -137,10 +145,12 @@ def running_starts() -> list[RunningStart]:
     found = []
     for folder in sorted(_own_folders(_temporary())):
         with contextlib.suppress(OSError):  # already stopped, or not up yet
-            if _held(folder / _POOL / _ALIVE):
-                dashboard, gateway = (folder / _ADDRESSES).read_text().splitlines()
-                token = (folder / _DASHBOARD_TOKEN).read_text()
-                found.append(RunningStart(folder.name.partition("-")[2], dashboard, gateway, token))
+            if _held(mark := folder / _POOL / _ALIVE):
+                dashboard, gateway, *more = (folder / _ADDRESSES).read_text().splitlines()
+                model = Path(*more[:1])  # none of a version before, which may run beside
+                token, pid = (folder / _DASHBOARD_TOKEN).read_text(), int(mark.read_text() or 0)
+                session = SystemSession(folder.name.partition("-")[2], folder, token)
+                found.append(RunningStart(session.name, dashboard, gateway, token, pid, session.logs, model))
     return found
 
 
@@ -169,6 +179,7 @@ def _hold(folder: Path) -> None:
     """
     unnamed = folder / f"{_ALIVE}.new"
     fd = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.write(fd, str(os.getpid()).encode())
     fcntl.flock(fd, fcntl.LOCK_EX)
     unnamed.rename(folder / _ALIVE)
 

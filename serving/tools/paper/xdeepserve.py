@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
 from hardware.cost import CostModel, DecodeLoad
@@ -15,6 +14,7 @@ from serving.config.gateway import GatewayConfig
 from serving.config.model import ModelConfig
 from serving.config.serve import ServeConfig
 from serving.config.simulation import SimulationConfig
+from serving.shipped import SHIPPED
 from serving.tools.paper.decode_bench import DecodeCase, measure_decode
 from serving.tools.paper.experiment import Curve, Experiment, Findings, How, Plot, Row, Setting
 from serving.tools.paper.expert_layouts import LAYER_SKEWS, drawn_imbalance
@@ -217,7 +217,7 @@ SPLIT = Experiment(
 # xDeepServe's production row: 16 servers, whose request rate was not published.
 
 _PRODUCTION_SOURCE = "xDeepServe 7.2"
-_MODEL = Path(__file__).resolve().parents[3] / "deploy" / "models" / "deepseek-r1-shape"
+_MODEL = SHIPPED / "models" / "deepseek-r1-shape"
 _PROMPT_MEAN, _OUTPUT_MEAN = 13_000.0, 2_100.0
 _PROMPTS = LogNormalLengths(mean=_PROMPT_MEAN, cv=1.0, low=16, high=65_536)
 _OUTPUTS = LogNormalLengths(mean=_OUTPUT_MEAN, cv=1.0, low=16, high=32_768)
