@@ -31,11 +31,14 @@ def run(arguments: argparse.Namespace) -> int:
     import os
     import signal
     import time
+    from pathlib import Path
 
     from serving.cluster.session import running_starts
     from serving.errors import UnavailableError
+    from serving.launch.detached import OUTPUT
 
     start = start_of(arguments)
+    output = Path(f"/proc/{start.pid}/fd/1").resolve()
     os.kill(start.pid, signal.SIGTERM)
     if arguments.now:
         time.sleep(0.2)  # two signals at the same moment are one
@@ -46,4 +49,6 @@ def run(arguments: argparse.Namespace) -> int:
         if time.monotonic() > end:
             raise UnavailableError(f"it has not ended after {WAIT_S:.0f} s: kill -9 {start.pid} ends it at once")
         time.sleep(0.1)
+    if output.name.startswith(OUTPUT):  # of a start in the background; nobody needs it after a wanted end
+        output.unlink(missing_ok=True)
     return 0

@@ -33,7 +33,7 @@ def banner(config: ServeConfig, cluster: Cluster, url: str | None = None, comput
     above = (f"  computed by      {computing}\n" if computing else "") + _placeholder_line(config)
     return f"""
   endpoint         {url}/v1   (model: {name})
-{above}{_page_line(config, url)}{_pool_line(config)}  Ray dashboard    {dashboard}
+{above}{_page_line(config, url)}{_pool_line(config)}{_logs_line(cluster)}  Ray dashboard    {dashboard}
 {_pools_page_lines(cluster)}  status           {command} status --url {url}{" --api-key $API_KEY" if key else ""}
   scale a pool     {command} scale {one_more(config)} --dashboard {cluster.dashboard_url}{cluster.token_flag}{where}
 
@@ -74,6 +74,11 @@ def _pools_page_lines(cluster: Cluster) -> str:
     if token:
         return f"  dashboard token  {token}\n{page}#once={issue(token, time.time())}\n"
     return f"{page}{_where(cluster)}\n"
+
+
+def _logs_line(cluster: Cluster) -> str:
+    """Line about the logs of a start of this machine; those of a deployment are on every host."""
+    return f"  logs             {own_command()} logs -f\n" if cluster.session.token else ""
 
 
 def _where(cluster: Cluster) -> str:

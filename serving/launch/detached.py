@@ -18,6 +18,8 @@ from typing import BinaryIO
 from serving.cluster.session import temporary_folder
 
 NOTIFY_SOCKET = "NOTIFY_SOCKET"
+OUTPUT = "cloudmatrix-serve-"
+"""Begin of the names of files with the output of starts in the background."""
 _READY = b"READY=1"
 _POLL_S = 0.1
 
@@ -41,7 +43,7 @@ def start_detached() -> int:
     Effects: its output goes on into a file of the temporary folder.
     """
     command = [sys.executable, *(word for word in sys.orig_argv[1:] if word != "--detach")]
-    file, name = tempfile.mkstemp(prefix="cloudmatrix-serve-", suffix=".log", dir=temporary_folder())
+    file, name = tempfile.mkstemp(prefix=OUTPUT, suffix=".log", dir=temporary_folder())
     with (
         open(file, "wb") as log,
         open(name, "rb") as shown,

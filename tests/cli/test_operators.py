@@ -1,5 +1,6 @@
 """Commands for a system on this machine: stop, kill, logs, completion, and the serve in the background."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -36,16 +37,17 @@ def running(monkeypatch: pytest.MonkeyPatch, *starts: RunningStart) -> None:
     """Let these systems run on this machine, for as long as their launchers are alive."""
 
     def alive() -> list[RunningStart]:
-        return [one for one in starts if subprocess.Popen is not None and _is_alive(one.pid)]
+        return [one for one in starts if _is_alive(one.pid)]
 
     monkeypatch.setattr(session, "running_starts", alive)
 
 
 def _is_alive(pid: int) -> bool:
-    state = (
-        Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] if Path(f"/proc/{pid}").exists() else "Z"
-    )
-    return state != "Z"
+    """Whether a process runs; one that has ended and waits for its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def start(pid: int, url: str = "http://127.0.0.1:8000", logs: Path = Path("/nowhere")) -> RunningStart:
@@ -186,7 +188,7 @@ time.sleep(60)
 """
 
 
-def test_a_start_goes_on_in_the_background_once_it_serves() -> None:
+def test_a_start_goes_on_in_the_background_once_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = subprocess.run(
         [sys.executable, "-c", CHILD, "--detach"], capture_output=True, text=True, timeout=60, check=False
     )
@@ -202,9 +204,12 @@ def test_a_start_goes_on_in_the_background_once_it_serves() -> None:
         while log.read_text() != f"starting\n{pid}\n" and time.monotonic() < end:
             time.sleep(0.01)
         assert log.read_text() == f"starting\n{pid}\n"
+        running(monkeypatch, start(pid))
+        assert main(["stop"]) == 0
+        assert not log.exists()
     finally:
-        os.kill(pid, signal.SIGKILL)
-        log.unlink()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_start_that_fails_in_the_background_is_shown_with_its_exit_code() -> None:

@@ -52,7 +52,8 @@ class NativeLibraryHook(BuildHookInterface):
 
 def _shipped(root: Path) -> dict[str, str]:
     """Topologies and models of deploy/, and their places in the wheel; see `serving.shipped`."""
-    found = [*root.glob("deploy/*.toml"), *root.glob("deploy/models/*/*")]
+    of_models = (path for path in root.glob("deploy/models/*/*") if path.suffix in (".json", ".md", ".safetensors"))
+    found = [*root.glob("deploy/*.toml"), *of_models]
     return {str(path): f"serving/{path.relative_to(root)}" for path in found}
 
 
