@@ -17,7 +17,7 @@ EPILOG = """\
 Examples:
   cloudmatrix import qwen2.5-0.5b-instruct-q8_0.gguf --out qwen2.5
   cloudmatrix import model-00001-of-00003.gguf --out DIR      the first of a model that was split
-  cloudmatrix serve --model "$(cloudmatrix import smollm2)" --set hardware.hbm_per_die_mib=320
+  cloudmatrix serve qwen2.5-0.5b-instruct-q8_0.gguf           imports it into the cache by itself
   cloudmatrix quantize --model DIR --out DIR-int8             afterwards, for INT8
 """
 
