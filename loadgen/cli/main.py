@@ -18,6 +18,7 @@ COMMANDS = {
     "report": "write report.html of a saved run or sweep again",
     "trace": "turn a run into a trace file that replays exactly; describe a trace file",
     "selftest": "measure how many streamed tokens this machine can take in",
+    "completion": "print a script by which a shell completes these words",
 }
 
 _EXAMPLES = """examples:

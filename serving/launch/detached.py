@@ -24,6 +24,11 @@ _READY = b"READY=1"
 _POLL_S = 0.1
 
 
+def taken_address() -> str | None:
+    """The socket of whoever started this process. Effects: removes the variable: Ray's processes must not use it."""
+    return os.environ.pop(NOTIFY_SOCKET, None)
+
+
 def notify_ready(address: str | None) -> None:
     """Tell who started this process that it serves.
 

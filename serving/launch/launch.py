@@ -5,7 +5,6 @@ All checks run before the first process starts, so a mistake costs one second an
 
 import contextlib
 import logging
-import os
 import queue
 import signal
 import sys
@@ -22,7 +21,7 @@ from serving.config.upgrade_rules import GATEWAY
 from serving.launch.app import APP_NAME
 from serving.launch.banner import banner, computing_here, print_text, say
 from serving.launch.deploying import StartError, deploy_and_wait, endpoint
-from serving.launch.detached import NOTIFY_SOCKET, notify_ready
+from serving.launch.detached import notify_ready, taken_address
 from serving.launch.local_cluster import LocalCluster
 from serving.launch.patience import load_here
 from serving.launch.ray_parts import too_slow
@@ -39,7 +38,7 @@ def serve_forever(config: ServeConfig, session: SystemSession) -> int:
 
     Effects: all started processes are stopped in all cases. Logs are kept unless the stop was requested.
     """
-    asked_by = os.environ.pop(NOTIFY_SOCKET, None)  # not for Ray's processes
+    asked_by = taken_address()
     interrupt = Interrupt()
     cluster = LocalCluster(config.cluster, session, config.health, interrupt.asked)
     keep_logs = True

@@ -39,7 +39,7 @@ class Finding:
 
 
 def findings(config: ServeConfig) -> list[Finding]:
-    """What this machine offers to a start of a system.
+    """Every finding about this machine.
 
     Args:
         config: its model's folder is not read.

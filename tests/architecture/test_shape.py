@@ -20,15 +20,16 @@ MAY_TOUCH_THE_ENVIRONMENT = (
     "serving/cluster/host_environment.py",
     "serving/cluster/session.py",
     "serving/launch/agent_keeper.py",
+    "serving/launch/detached.py",
     "loadgen/cli/build_endpoint.py",
     "serving/model/linear.py",
     "serving/model/native/build.py",
     "serving/sockets/tls.py",
     "serving/tools/importing/smollm2.py",
 )
-"""Ray, OpenMP and oneDNN read their own variables, every client looks for OPENAI_API_KEY, and every build tool uses CXX
-and
-XDG_CACHE_HOME. Of ours there is one, which only containers need: CLOUDMATRIX_API_KEYS.
+"""Ray, OpenMP and oneDNN read their own variables, every client looks for OPENAI_API_KEY, every build tool uses CXX and
+XDG_CACHE_HOME, and whoever starts a service sets NOTIFY_SOCKET. Of ours there is one, which only containers need:
+CLOUDMATRIX_API_KEYS.
 """
 
 PACKAGES = read_sources("hardware", "serving", "loadgen")

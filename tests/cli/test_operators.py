@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.main import main as loadgen
 from serving.cli import main
 from serving.cli.status_table import process_of
 from serving.cluster import session
@@ -170,7 +171,7 @@ def test_a_shell_completes_commands_and_options(capsys: pytest.CaptureFixture[st
     assert (checked.returncode, checked.stderr) == (0, "")
     for word in ("serve", "--detach", "completion"):
         assert word in script
-    assert main(["completion", "zsh", "--program", "loadgen"]) == 0
+    assert loadgen(["completion", "zsh"]) == 0
     assert "--request-rate" in capsys.readouterr().out
 
 

@@ -43,9 +43,9 @@ COUNTS = frozenset(
 WORDS = frozenset(
     """
     address api-key cache-bust columns config dashboard dataset-path device endpoint engine extra-body faults fit
-    flood-api-key group header host judge label message metadata metrics-url model modes namespace only out
-    percentile-metrics pids pool prices rank reference request result-filename set source system token tokenizer trace
-    url weights
+    flood-api-key group header host judge label message metadata metrics-url model modes name namespace only out part
+    percentile-metrics pids pool prices rank reference request result-filename set source system target token tokenizer
+    trace url weights
     """.split()
 )
 """Names, addresses, files."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from serving.cluster.host_environment import value_here
 from serving.config.model import hub_reference
 from serving.errors import ConfigError
 from serving.shipped import SHIPPED
@@ -117,8 +118,8 @@ def _own_folders() -> Iterator[tuple[Path, Origin]]:
 
 def _of_hub() -> Iterator[ModelHere]:
     """Models in Hugging Face's cache whose configuration is there; its library takes half a second to import."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or caches / "huggingface") / "hub")
+    caches = smollm2_folder().parents[2]
+    cache = Path(value_here("HF_HUB_CACHE") or Path(value_here("HF_HOME") or caches / "huggingface") / "hub")
     for repository in sorted(cache.glob("models--*")):
         snapshots = sorted(repository.glob("snapshots/*/config.json"), key=lambda path: path.lstat().st_mtime)
         if snapshots:
