@@ -201,6 +201,10 @@ def check_series(flags: argparse.Namespace) -> None:
         raise UsageError("--sweep and --find-max contradict each other; choose one")
     if flags.sweep_values and not flags.sweep:
         raise UsageError("--sweep-values without --sweep has no effect; give --sweep rate or --sweep concurrency")
+    if flags.within and not flags.find_max:
+        raise UsageError("--within without --find-max has no effect; give --find-max rate or --find-max concurrency")
+    if flags.within and flags.duration:
+        raise UsageError("--within decides how long probes take; leave out --duration")
     if flags.find_max and not flags.slo:
         raise UsageError("--find-max needs SLOs to hold: --slo ttft=500ms,tpot=50ms")
     varied = flags.sweep or flags.find_max

@@ -2,7 +2,9 @@
 
 import argparse
 import functools
+import math
 import sys
+import time
 from dataclasses import dataclass
 
 import msgspec
@@ -61,19 +63,21 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
     flags = bench.flags
     whole = flags.find_max == "concurrency"
     series = SweepSeries(bench, flags.find_max)
+    begun_s = time.monotonic()
     ends = _ends(bench, series, whole=whole)
-    settings = search_settings(bench, ends, whole=whole)
+    settings = search_settings(bench, ends, whole=whole, spent_s=time.monotonic() - begun_s)
     _say(bench, forecast_words(bench, settings, ends))
     results: list[ProbeResult] = []
     step = saturation.next_step(settings, results)
     while isinstance(step, Probe) and series.pause():
         _say(bench, f"Probe {len(results) + 1}: {_probe_words(bench, step, ends)}")
         make_watch = None if whole else functools.partial(_Backlog, step.value, step.requests)
+        begun_s = time.monotonic()
         with series.kept():
             finished = series.point(step.value, requests=step.requests, make_watch=make_watch)
         if series.stopped:
             break
-        results.append(_probe_result(step.value, finished))
+        results.append(_probe_result(step.value, finished, time.monotonic() - begun_s + flags.pause))
         _say(bench, f"  {_outcome_words(settings, results)}")
         step = saturation.next_step(settings, results)
     if isinstance(step, SearchFound):
@@ -84,8 +88,12 @@ def run_search(bench: Bench) -> tuple[SweepResult, int]:
     return series.finish(), series.stopped
 
 
-def search_settings(bench: Bench, ends: Ends, *, whole: bool) -> SearchSettings:
-    """Starting point and limits of the search."""
+def search_settings(bench: Bench, ends: Ends, *, whole: bool, spent_s: float) -> SearchSettings:
+    """Starting point and limits of the search.
+
+    Args:
+        spent_s: on the short runs before it.
+    """
     flags = bench.flags
     first = max(1.0, round(ends.full_per_s * ends.idle_s)) if whole else _three_digits(_OF_FULL * ends.full_per_s)
     return SearchSettings(
@@ -97,6 +105,7 @@ def search_settings(bench: Bench, ends: Ends, *, whole: bool) -> SearchSettings:
         least_requests=flags.probe_requests,
         least_duration_s=flags.duration or SearchSettings().least_duration_s,
         most_probes=flags.max_probes,
+        within_s=max(1.0, flags.within - spent_s) if flags.within else math.inf,
     )
 
 
@@ -107,6 +116,11 @@ def _three_digits(value: float) -> float:
 def forecast_words(bench: Bench, settings: SearchSettings, ends: Ends) -> str:
     """Starting point, expected duration and longest duration of the search."""
     seconds = functools.partial(probe_s, bench, ends=ends)
+    if bench.flags.within:
+        return (
+            f"The full server does about {numbers.significant(ends.full_per_s)} requests/s. The search begins at "
+            f"{load_text(bench.flags.find_max, settings.first)} and ends within {_roughly(bench.flags.within)}."
+        )
     likely = ends.full_per_s * (ends.idle_s if settings.whole else 0.8)
     about, most = saturation.expected_s(settings, seconds, likely), saturation.longest_s(settings, seconds)
     return (
@@ -164,7 +178,9 @@ def _outcome_words(settings: SearchSettings, results: list[ProbeResult]) -> str:
         Verdict.HOLDS: "holds", Verdict.FAILS: "does not hold", Verdict.OPEN: "not clear yet",
     }[saturation.verdict(settings, group)]  # fmt: skip
     why = last.overloaded or last.held_back
-    return f"{state}: {good:,} of {counted:,} within the SLOs{f'; {why}' if why else ''}"
+    low, high = saturation.bracket_of(settings, results)
+    between = f"; it is between {low:g} and {high:g}" if low is not None and high is not None else ""
+    return f"{state}: {good:,} of {counted:,} within the SLOs{f'; {why}' if why else ''}{between}"
 
 
 class _Backlog:
@@ -192,7 +208,7 @@ class _Backlog:
         return backlog.running_grows(self._times_s, self._running, self._rate_per_s)
 
 
-def _probe_result(value: float, finished: Finished) -> ProbeResult:
+def _probe_result(value: float, finished: Finished, took_s: float) -> ProbeResult:
     """Figures of a probe that a search needs."""
     slo, generator = finished.result.slo, finished.result.generator
     # A busy machine proves nothing about the server, unless it delayed the load.
@@ -204,6 +220,7 @@ def _probe_result(value: float, finished: Finished) -> ProbeResult:
         counted=slo.counted if slo else 0,
         overloaded=finished.aborted,
         held_back=own or ("the machine of the load generator was too busy" if too_busy else ""),
+        took_s=took_s,
     )
 
 

@@ -227,6 +227,13 @@ def add_series_flags(parser: argparse.ArgumentParser) -> None:
         help="search the largest value that holds --slo for --attainment of the requests",
     )
     group.add_argument(
+        "--within",
+        type=Duration(),
+        metavar="T",
+        help="with --find-max: the search takes about so long; it brackets the value in a sixth of that, and narrows it"
+        " in the rest (default: until it is certain to 5 %%)",
+    )
+    group.add_argument(
         "--attainment",
         type=values.share,
         default=0.9,

@@ -35,6 +35,9 @@ class SearchSettings:
         growth: factor between probes until the first one fails (or, downwards, holds).
         resolution: the search ends when first failed / best held is below 1 + this.
         most_probes: probes in all. most_repeats: probes of the same value before the nearer side is taken.
+        within_s: duration of the search [s]. A finite one is divided: a probe takes a `_COARSE` of it until there is a
+            bracket, then a `_FINE`, in place of the least requests and duration; each value is probed once; the search
+            ends when another probe would not fit.
     """
 
     target: float = 0.9
@@ -49,6 +52,12 @@ class SearchSettings:
     resolution: float = 0.05
     most_probes: int = 16
     most_repeats: int = 3
+    within_s: float = math.inf
+
+
+_COARSE, _FINE = 1 / 24, 1 / 10
+_LEAST_IN_TIME = 8
+"""Requests of a probe of a search with a limited duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +68,7 @@ class ProbeResult:
         good, counted: as `result.SloResult` has them.
         overloaded: why it was stopped early, or which quantity grew without bound during it; empty if it was in
         balance. held_back: why so much could not be sent at all; the value is then no evidence about the server. Else
-        empty.
+        empty. took_s: duration of the probe [s].
     """
 
     value: float
@@ -67,6 +76,7 @@ class ProbeResult:
     counted: int
     overloaded: str = ""
     held_back: str = ""
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,21 @@ def next_step(settings: SearchSettings, results: Sequence[ProbeResult]) -> Probe
     following = _following(settings, bracket)
     if following is None:
         return _found(settings, by_value, bracket, "")
-    return Probe(following, requests_for(settings, following))
+    probe = Probe(following, requests_for(settings, following, coarse=None in bracket))
+    if results and _spent_s(results) + _likely_s(settings, probe, results) > settings.within_s:
+        return _found(settings, by_value, bracket, f"after {_spent_s(results):.0f} s, the time allowed")
+    return probe
+
+
+def _spent_s(results: Sequence[ProbeResult]) -> float:
+    return sum(result.took_s for result in results)
+
+
+def _likely_s(settings: SearchSettings, probe: Probe, results: Sequence[ProbeResult]) -> float:
+    """Duration of a probe [s], by that of a request in the probe with the nearest value."""
+    nearest = min(results, key=lambda result: abs(math.log(result.value / probe.value)))
+    each_s = nearest.took_s / max(nearest.counted, 1)
+    return each_s * probe.requests * (1.0 if settings.whole else nearest.value / probe.value)
 
 
 def verdict(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
@@ -133,15 +157,23 @@ def verdict(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
             return Verdict.HOLDS
         if high < settings.target:
             return Verdict.FAILS
-    if counted and (settings.target >= 1.0 or len(group) >= settings.most_repeats):
+    most_repeats = settings.most_repeats if math.isinf(settings.within_s) else 1
+    if counted and (settings.target >= 1.0 or len(group) >= most_repeats):
         return _nearer(settings, group)
-    if len(group) >= settings.most_repeats:
+    if len(group) >= most_repeats:
         return Verdict.FAILS  # not one request that counts, again and again
     return Verdict.OPEN
 
 
-def requests_for(settings: SearchSettings, value: float) -> int:
-    """Requests of a first probe of a value."""
+def requests_for(settings: SearchSettings, value: float, *, coarse: bool = False) -> int:
+    """Requests of a first probe of a value.
+
+    Args:
+        coarse: there is no bracket yet; of significance only with `within_s`.
+    """
+    if math.isfinite(settings.within_s):
+        seconds = settings.within_s * (_COARSE if coarse else _FINE)
+        return max(_LEAST_IN_TIME, math.ceil((settings.slots_turned if settings.whole else seconds) * value))
     by_time = settings.slots_turned * value if settings.whole else settings.least_duration_s * value
     return max(settings.least_requests, least_requests(settings.target), math.ceil(by_time))
 
@@ -164,6 +196,11 @@ def _nearer(settings: SearchSettings, group: Sequence[ProbeResult]) -> Verdict:
         return Verdict.FAILS
     good, counted = sum(result.good for result in group), _counted(group)
     return Verdict.HOLDS if counted and good >= settings.target * counted else Verdict.FAILS
+
+
+def bracket_of(settings: SearchSettings, results: Sequence[ProbeResult]) -> tuple[float | None, float | None]:
+    """Best held value below the first failed one, and the first failed one, so far; None where there is none."""
+    return _bracket({value: verdict(settings, group) for value, group in _by_value(results).items()})
 
 
 def _bracket(verdicts: dict[float, Verdict]) -> tuple[float | None, float | None]:
@@ -296,5 +333,5 @@ def _duration_s(settings: SearchSettings, seconds_of: SecondsOf, limit: float, *
             good = step.requests if holds else 0
         else:
             good = math.ceil(settings.target * step.requests) - (not holds)
-        results.append(ProbeResult(value=step.value, good=good, counted=step.requests))
+        results.append(ProbeResult(value=step.value, good=good, counted=step.requests, took_s=seconds_of(step)))
     return total_s

@@ -36,6 +36,7 @@ class Queue:
             good=int((waits <= limit_s).sum()),
             counted=len(waits),
             overloaded=self.grows(arrivals, waits, probe.value),
+            took_s=float(arrivals[-1] + waits[-1] + self.service_s),
         )
 
     def grows(self, arrivals: NDArray[np.float64], waits: NDArray[np.float64], rate_per_s: float) -> str:

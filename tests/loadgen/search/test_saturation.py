@@ -12,6 +12,7 @@ from loadgen.search.saturation import (
     SearchFound,
     SearchSettings,
     Verdict,
+    bracket_of,
     next_step,
     requests_for,
     verdict,
@@ -74,6 +75,33 @@ def test_whole_numbers_and_limits() -> None:
     assert values == [1.0, 0.5, 0.3]
     assert (found.best, found.first_failed) == (None, 0.3)
     assert "no value held the SLOs for 0.9" in found.explanation
+
+
+@pytest.mark.parametrize(("capacity", "most"), [(3.0, 1.7), (40.0, 1.4), (500.0, 1.4)])  # a slow queue shows late
+@pytest.mark.parametrize("guess", [0.25, 1.0, 3.0])
+def test_a_search_within_a_time_brackets_early_and_ends_in_time(capacity: float, most: float, guess: float) -> None:
+    queue = Queue(service_s=1 / capacity)
+    settings = SearchSettings(first=guess * capacity / 2, within_s=120.0)
+    found, results = search(settings, queue, limit_s=10 / capacity)
+    spent, bracketed = np.cumsum([one.took_s for one in results]), 0
+    while None in bracket_of(settings, results[: bracketed + 1]):
+        bracketed += 1
+    assert spent[-1] <= 120 * 1.1, "a queue that is too full takes longer than its load"
+    assert spent[bracketed] <= 120 / 3
+    assert found.best is not None
+    assert found.first_failed is not None
+    assert 0.6 * capacity < found.best < found.first_failed < most * capacity
+    assert found.first_failed / found.best < 1.3
+
+
+def test_the_end_of_the_time_is_said() -> None:
+    settings = SearchSettings(first=10.0, within_s=30.0)
+    probes = [result(10.0, 100, took_s=10.0), result(20.0, 0, took_s=12.0), result(14.1, 100, took_s=7.0)]
+    assert isinstance(next_step(settings, probes[:2]), Probe)
+    found = next_step(settings, probes)
+    assert isinstance(found, SearchFound)
+    assert (found.best, found.first_failed) == (14.1, 20.0)
+    assert found.explanation.endswith("after 29 s, the time allowed")
 
 
 def test_verdicts_and_repeats() -> None:
