@@ -8,21 +8,11 @@ from loadgen.report.chart import Axis, Bar, BarChart, Key
 from loadgen.report.fragments import Html, element, tile
 from loadgen.report.page import Page, render, tiles
 from loadgen.report.table import Table, columns, html_table, table_of, terminal_table
-from serving.gateway.core import timeline as t
+from serving.gateway.api.pages.requests_page import GROUPS
 from serving.gateway.core.timeline import ChoiceLine, RequestTimes, TimePart, seconds_by_kind
 from serving.terminal import table_console
 from serving.version import VERSION
 
-GROUPS: tuple[tuple[str, str, float, tuple[str, ...]], ...] = (
-    ("at the gateway", "grey", 1.0, (t.TOKENIZING, t.WAITING, t.ROUTING, t.WRITING, t.OTHER_CHOICES)),
-    ("waiting at an instance", "orange", 1.0, (t.INSTANCE_QUEUE, t.STEP_WAIT, t.OTHER_STEPS, t.BETWEEN)),
-    ("KV moved", "green", 1.0, (t.POOL_GET, t.CHECKSUMS, t.HANDOFF)),
-    ("prefill", "prefill", 1.0, (t.PREFILL,)),
-    ("decode", "decode", 1.0, (t.DECODE,)),
-    ("network and frames", "grey", 0.5, (t.NETWORK, t.NO_NEWS)),
-    ("resumed", "red", 1.0, (t.RESUMING,)),
-)
-"""Kinds of parts with a common colour: name, colour, opacity."""
 _KEY = {kind: number for number, (_, _, _, kinds) in enumerate(GROUPS) for kind in kinds}
 _LANE_PX = 26
 

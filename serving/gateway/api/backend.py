@@ -72,7 +72,8 @@ class RequestRun:
     """
 
     __slots__ = (
-        *("_arrived", "_generation", "_metrics", "_names", "_open", "_outcome", "_timeline", "_trace"),
+        *("_arrived", "_cached", "_generation", "_metrics", "_names", "_open", "_outcome", "_pulled", "_timeline"),
+        "_trace",
         *("choices", "failed", "order", "timing"),
     )
 
@@ -102,6 +103,7 @@ class RequestRun:
         self.failed = False
         self._arrived = arrived
         self._names, self._trace = names, trace
+        self._cached = self._pulled = 0
         self._outcome: Outcome = "stop"
         self._metrics = metrics
         self.timing = Timing(metrics.clock(), arrived) if self._open == 1 else None
@@ -181,10 +183,15 @@ class RequestRun:
                     self._timeline.finished(choice.index, reason, now)
         self._timeline.ended()
         names = (self.order.response_id, *self._names)
-        self._generation.answered(Answered(self._arrived, self._metrics.clock(), self._outcome, names, self._trace))
+        ended = self._metrics.clock()
+        self._generation.answered(
+            Answered(self._arrived, ended, self._outcome, names, self._trace, self._cached, self._pulled)
+        )
 
     def _begun(self, update: SequenceUpdate, cached_tokens: int) -> None:
         pool = update.news.pool or PoolUse()
+        self._cached += cached_tokens
+        self._pulled += pool.pulled_tokens
         recomputed = {pool.reason or "error": pool.recomputed_tokens} if pool.recomputed_tokens else None
         self._timeline.begun(
             update.index, update.queue_s or 0.0, cached_tokens, pulled_tokens=pool.pulled_tokens, recomputed=recomputed

@@ -1,4 +1,4 @@
-"""Pages for people: `/` and `/docs`. If API keys are required, only requests with a key get them."""
+"""Pages for people: `/`, `/requests` and `/docs`. If API keys are required, only requests with a key get them."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from serving.gateway.api.pages.api_page import api_page
 from serving.gateway.api.pages.document import PageDocument, StartFacts, start_page
+from serving.gateway.api.pages.requests_page import requests_page
 
 _KEPT = 8
 """Cached pages; they differ by the host name in the request."""
@@ -26,12 +27,18 @@ def page_router(start_facts: StartFacts, describe: Callable[[], dict[str, Any]],
     """
     router = APIRouter(include_in_schema=False)
     start = lru_cache(_KEPT)(lambda url: start_page(start_facts, url))
+    requests = lru_cache(1)(requests_page)
     api = lru_cache(_KEPT)(lambda url: api_page(describe(), url))
 
     @router.get("/")
     async def first_page(request: Request) -> Response:
         """A chat box, and links to the other pages."""
         return _sent(start(_url_of(request, root_path)))
+
+    @router.get("/requests")
+    async def past_requests() -> Response:
+        """The latest requests, with their time lines."""
+        return _sent(requests())
 
     @router.head("/")
     async def here() -> Response:

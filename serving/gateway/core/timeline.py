@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from serving.values.expert_map import NO_SESSIONS, SessionTimes
 
@@ -79,6 +80,7 @@ class Answered(Struct, frozen=True):
         arrived, ended: by the gateway's clock [s].
         names: ids by which its client can look it up, the response's first.
         trace: header `traceparent` of the request; empty = none.
+        cached_tokens: of its prompts, found in KV blocks; pulled_tokens: those of them that came from the pool.
     """
 
     arrived: float
@@ -86,6 +88,8 @@ class Answered(Struct, frozen=True):
     outcome: Outcome
     names: tuple[str, ...] = ()
     trace: str = ""
+    cached_tokens: int = 0
+    pulled_tokens: int = 0
 
 
 class RequestTimes(Struct, frozen=True):
@@ -100,6 +104,8 @@ class RequestTimes(Struct, frozen=True):
         cause: the largest part, as a sentence.
         names: further ids by which it can be found.
         trace: the W3C trace context that its client sent; empty = none.
+        first_token_s: from its arrival, of the choice that finished last; None = there was none.
+        replicas: those that computed that choice, in order. cached_tokens, pulled_tokens: as `Answered`.
     """
 
     request_id: str
@@ -115,6 +121,10 @@ class RequestTimes(Struct, frozen=True):
     reason: str = ""
     trace: str = ""
     names: tuple[str, ...] = ()
+    first_token_s: float | None = None
+    replicas: tuple[str, ...] = ()
+    cached_tokens: int = 0
+    pulled_tokens: int = 0
 
     @property
     def failed(self) -> bool:
@@ -186,6 +196,8 @@ def _time(seconds: float) -> str:
 # The capacity is divided into shelves for the latest, the slowest, the failed and the resumed requests. A request is
 # kept on each shelf that it qualifies for, and is dropped when it is on none.
 
+MOST_ROWS = 1000
+"""Latest requests that are listed."""
 Choose = Literal["newest", "slowest", "failed", "resumed"]
 
 
@@ -200,6 +212,7 @@ class TimelineShelf:
     def __init__(self, room: int) -> None:
         part = room // 4
         self.room = room
+        self._rows: deque[RequestTimes] = deque(maxlen=MOST_ROWS if room else 0)
         self._newest: deque[RequestTimes] = deque(maxlen=room - 3 * part)
         self._failed: deque[RequestTimes] = deque(maxlen=part)
         self._resumed: deque[RequestTimes] = deque(maxlen=part)
@@ -208,6 +221,7 @@ class TimelineShelf:
 
     def add(self, times: RequestTimes) -> None:
         """Keep a timeline. Effects: may drop others."""
+        self._rows.append(replace(times, choices=()))
         self._newest.append(times)
         if times.failed:
             self._failed.append(times)
@@ -246,8 +260,12 @@ class TimelineShelf:
         return max(found, key=lambda times: times.arrived, default=None)
 
     def choose(self, which: Choose, limit: int, namespace: str | None) -> list[RequestTimes]:
-        """Requests by a criterion: latest or slowest first, or only the failed or the resumed, latest first."""
-        return chosen((times for times in self if namespace in (None, times.namespace)), which, limit)
+        """Requests by a criterion: latest or slowest first, or only the failed or the resumed, latest first.
+
+        The latest are listed without their choices, and longer than their timelines are kept.
+        """
+        found = self._rows if which == "newest" else self
+        return chosen((times for times in found if namespace in (None, times.namespace)), which, limit)
 
 
 def chosen(found: Iterable[RequestTimes], which: Choose, limit: int) -> list[RequestTimes]:

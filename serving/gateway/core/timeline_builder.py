@@ -333,4 +333,8 @@ class RequestBuilder:
             reason=self.reason,
             trace=answered.trace,
             names=(job.request_id, *answered.names),
+            first_token_s=kept[0].first_token_s if kept else None,
+            replicas=tuple(dict.fromkeys(part.replica for part in kept[0].parts if part.replica)) if kept else (),
+            cached_tokens=answered.cached_tokens,
+            pulled_tokens=answered.pulled_tokens,
         )

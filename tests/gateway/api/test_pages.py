@@ -1,6 +1,7 @@
 """Pages for people: the chat box at `/` and the API at `/docs`, as sent."""
 
 import base64
+import hashlib
 import html
 import re
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 from serving.gateway.api.admin.timeline_routes import timeline_router
 from serving.gateway.api.openapi import BODIES, BODY_PARTS, FIELD_NOTES
 from serving.gateway.api.pages.api_page import EXAMPLES, type_text
+from serving.gateway.api.pages.document import page_asset
 from serving.gateway.api.settings import ApiSettings, ServedModel, hash_api_key
 from tests.fakes.pool_admin import two_servers
 from tests.fakes.timelines import KeptTimelines
 from tests.gateway.api.support import Harness, check, post, request
 
+VENDORED = ("marked.umd.js", "purify.min.js")
 DASHBOARD = "http://127.0.0.1:8265/pools"
 
 
@@ -35,7 +38,21 @@ def page(harness: Harness, path: str, **headers: str) -> str:
     reply = request(harness.app, "GET", path, headers=headers)
     assert reply.status_code == 200
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
-    return reply.text
+    return own(reply.text)
+
+
+def own(text: str) -> str:
+    """A page without the libraries that it carries."""
+    for name in VENDORED:
+        text = text.replace(page_asset(name), "")
+    return text
+
+
+def test_vendored_libraries_are_the_ones_that_are_stated() -> None:
+    stated = re.findall(r"^([0-9a-f]{64})  (.+)$", page_asset("VENDORED.txt"), re.MULTILINE)
+    assert {name: digest for digest, name in stated} == {
+        name: hashlib.sha256(page_asset(name).encode()).hexdigest() for name in VENDORED
+    }
 
 
 def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, harness: Harness) -> None:
@@ -43,7 +60,7 @@ def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, har
     assert '<h1 id="model">tiny</h1>' in text
     assert "512 tokens" in text
     assert [link for link in re.findall('href="([^"]+)"', text) if link != "data:,"] == [
-        "docs", "openapi.json", "metrics", DASHBOARD,
+        "requests", "docs", "openapi.json", "metrics", DASHBOARD,
     ]  # fmt: skip
     assert "curl http://test/v1/chat/completions" in html.unescape(text)
     assert "Placeholder text" in text
@@ -52,13 +69,13 @@ def test_the_first_page_names_the_model_and_leads_everywhere(whole: Harness, har
     assert "pools" not in re.findall('href="([^"]+)"', plain)
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/requests", "/docs"])
 def test_pages_need_nothing_else_and_may_do_nothing_else(whole: Harness, path: str) -> None:
     reply = request(whole.app, "GET", path)
     policy = reply.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy
-    outside = set(re.findall(r"https?://[^\s\"'<&]+", reply.text)) - {DASHBOARD}
+    outside = set(re.findall(r"https?://[^\s\"'<&]+", own(reply.text))) - {DASHBOARD}
     assert {one for one in outside if not one.startswith("http://test")} == set()
     assert not re.findall(r"\s(?:src|style|on\w+)=", re.sub(r"<(script|style)>.*?</\1>", "", reply.text, flags=re.S))
 

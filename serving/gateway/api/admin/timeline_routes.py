@@ -13,11 +13,9 @@ from serving.gateway.api.http.errors import RouteError
 from serving.gateway.api.http.tenant import tenant_of
 from serving.gateway.api.openapi import answers
 from serving.gateway.api.routes import json_response
-from serving.gateway.core.timeline import Choose, Outcome, RequestTimes
+from serving.gateway.core.timeline import MOST_ROWS, Choose, Outcome, RequestTimes
 
 # `/v1/requests`: timelines of past requests, for their own tenant and for administrators.
-
-MOST_LISTED = 100
 
 
 class Timelines(Protocol):
@@ -39,7 +37,7 @@ def timeline_router(timelines: Timelines) -> APIRouter:
     async def requests(
         request: Request,
         which: Choose = "newest",
-        limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 20,
+        limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 20,
     ) -> Response:
         """Past requests: `which` is `newest` or `slowest` (first), `failed` or `resumed` (only those); at most `limit`.
 
@@ -129,6 +127,10 @@ class PastRequest(Answer):
     reason: str
     trace: str
     names: list[str]
+    first_token_s: float | None
+    replicas: list[str]
+    cached_tokens: Count
+    pulled_tokens: Count
 
 
 class PastRequestTimeline(PastRequest):

@@ -116,7 +116,12 @@ def start_page(start_facts: StartFacts, url: str) -> PageDocument:
     Args:
         url: this server's URL in the browser.
     """
-    links = [link("docs", "API"), link("openapi.json", "openapi.json"), link("metrics", "Metrics")]
+    links = [
+        link("requests", "Requests"),
+        link("docs", "API"),
+        link("openapi.json", "openapi.json"),
+        link("metrics", "Metrics"),
+    ]
     if start_facts.pools_page:
         links.append(Html(f'<a id="pools" href="{escape(start_facts.pools_page)}">Pools</a>'))
     body = Template(page_asset("start.html")).substitute(
@@ -128,7 +133,8 @@ def start_page(start_facts: StartFacts, url: str) -> PageDocument:
         questions="".join(f'<button type="button" class="question">{escape(one)}</button>' for one in _QUESTIONS),
         command=escape(_command(start_facts.model, url)),
     )
-    return document(f"{start_facts.model} – CloudMatrix-Infer", links, [Html(body)], page_asset("start.js"))
+    script = "\n".join(page_asset(name) for name in ("marked.umd.js", "purify.min.js", "start.js"))
+    return document(f"{start_facts.model} – CloudMatrix-Infer", links, [Html(body)], script)
 
 
 def _command(model: str, url: str) -> str:
