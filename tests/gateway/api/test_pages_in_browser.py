@@ -76,7 +76,7 @@ async def stop_and_fail(harness: Harness, page: Page) -> None:
         "document.querySelector('#send').innerText === 'Stop' && document.querySelector('.coming')?.innerText"
     )
     await page.click("#send")
-    await page.wait(f"{TALK}.endsWith('stopped')")
+    await page.wait(f"{TALK}.includes('stopped')")
     harness.script_of = lambda _: harness.say("", fail_after=0, error=EngineError("broken"))
     await page.type("Fail")
     await page.press("Enter")
