@@ -11,6 +11,7 @@ otherwise after a timeout with the latest facts. Every gateway receives a replac
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
 import uuid
@@ -34,12 +35,19 @@ logger = logging.getLogger(__name__)
 NAME = "cloudmatrix-membership"
 NAMESPACE = "cloudmatrix"
 ANNOUNCE_PERIOD_S = 1.0
+IDLE_PERIOD_S = 2.0
+"""Announcement period of an instance whose facts stay as they are."""
 EXPIRY_S = 5.0
 CALL_DEADLINE_S = 3.0
+LEAST_WAIT_S = 0.01
+_AGES = frozenset({"told_s", "progress_age_s", "pull_age_s"})
+"""Facts that change by time alone."""
 NO_ADDRESS = "", 0
 """Host and port of a rank without sequences, to which gateways do not connect."""
 DISK_FULL = "disk_full"
 """Fact of a member, see `with_disk`."""
+
+assert EXPIRY_S >= CALL_DEADLINE_S + IDLE_PERIOD_S, "one lost call must not cost an instance its place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,18 @@ class Member:
 def with_disk(member: Member, look: Callable[[], str] = own_full_disk) -> Member:
     """The member with `disk_full` among its facts: a message about its host's disk, empty if that is not full."""
     return replace(member, facts={**member.facts, DISK_FULL: look()})
+
+
+def announce_pause_s(before: Member | None, member: Member) -> float:
+    """Time until the next announcement [s].
+
+    Args:
+        before: the previous announcement; None = there was none, or it failed.
+    """
+    if before is None or replace(before, facts={}) != replace(member, facts={}):
+        return ANNOUNCE_PERIOD_S
+    changed = {name for name, value in member.facts.items() if before.facts.get(name) != value}
+    return IDLE_PERIOD_S if changed <= _AGES else ANNOUNCE_PERIOD_S
 
 
 class Roster:
@@ -95,6 +115,10 @@ class Roster:
         self._lost = nodes
         for replica in [replica for replica, (member, _) in self._members.items() if member.node in nodes]:
             self.withdraw(replica)
+
+    def lasts_s(self, now: float) -> float:
+        """Time until the next member expires unless it announces itself again [s]; infinite without members."""
+        return min((expires - now for _, expires in self._members.values()), default=math.inf)
 
     def members(self, now: float) -> list[Member]:
         """Members that announced themselves recently, by pool and name."""
@@ -145,10 +169,13 @@ class MembershipActor:
         return self._roster.members(time.monotonic())
 
     async def listing(self, known: str, patience_s: float) -> Listing:
-        """Live members, as soon as they differ from version `known`, at the latest after `patience_s`."""
+        """Live members, as soon as they differ from version `known` or one may have expired, at the latest after
+        `patience_s`.
+        """
         if known == self._version():
+            lasts_s = self._roster.lasts_s(time.monotonic())
             with contextlib.suppress(TimeoutError):
-                await within(self._changed.wait(), patience_s)
+                await within(self._changed.wait(), max(LEAST_WAIT_S, min(patience_s, lasts_s)))
         return Listing(self._version(), self._roster.members(time.monotonic()))
 
     def _lose(self, nodes: frozenset[NodeId]) -> None:
@@ -183,20 +210,23 @@ class Announcer:
         self._replica: ReplicaId | None = None
 
     def start(self, describe: Any) -> None:
-        """Start to announce `describe()` every second."""
+        """Start to announce `describe()` every second, or every two while it stays as it is."""
         self._task = asyncio.create_task(self._forever(describe))
 
     async def _forever(self, describe: Any) -> None:
+        before: Member | None = None
         while True:
             try:
                 self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
                 member = with_disk(describe())
                 self._replica = member.replica
                 await within(self._actor.announce.remote(member), CALL_DEADLINE_S)
+                pause_s, before = announce_pause_s(before, member), member
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not respond (%s); trying again", type(error).__name__)
-                self._actor = None
-            await asyncio.sleep(ANNOUNCE_PERIOD_S)
+                self._actor = before = None
+                pause_s = ANNOUNCE_PERIOD_S
+            await asyncio.sleep(pause_s)
 
     async def stop(self) -> None:
         """Withdraw and stop."""

@@ -84,6 +84,8 @@ def link_host() -> str:
 
 POLL_PERIOD_S = 1.0
 """Shorter than the time in which Ray declares a node dead."""
+ALONE_PERIOD_S = 5.0
+"""While only the watcher's own node lives: another one must join before it can be lost."""
 
 
 class LostNodeWatch:
@@ -104,6 +106,8 @@ class LostNodeWatch:
         self._listing = listing or ray.nodes
         self._period_s = period_s
         self._known: frozenset[NodeId] = frozenset()
+        self.pause_s = period_s
+        """Time until the next poll [s]."""
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lost-nodes", daemon=True)
 
@@ -117,13 +121,15 @@ class LostNodeWatch:
 
     def look(self) -> None:
         """Poll once. Raises: Ray's errors. Effects: calls `on_change` if a node was added."""
-        lost = frozenset(NodeId(one["NodeID"]) for one in self._listing() if not one["Alive"])
+        listed = self._listing()
+        lost = frozenset(NodeId(one["NodeID"]) for one in listed if not one["Alive"])
+        self.pause_s = ALONE_PERIOD_S if len(listed) - len(lost) == 1 else self._period_s
         if lost - self._known:
             self._on_change(lost)
         self._known = lost
 
     def _watch(self) -> None:
-        while not self._ends.wait(self._period_s):
+        while not self._ends.wait(self.pause_s):
             try:
                 self.look()
             except Exception as error:  # any error of Ray without its control store

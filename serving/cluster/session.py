@@ -117,6 +117,17 @@ def enter() -> SystemSession:
         # Serve's message about slow replicas ("waiting for the cluster to auto-scale") is wrong on a local cluster; the
         # launcher reports what is missing.
         RAY_SERVE_SLOW_STARTUP_WARNING_S="3600",
+        # Longer periods of what Ray's processes do without work: counters of requests through Serve (by default ten
+        # times a second), the dashboard's statistics of the host and of itself, ending workers without a task, probes
+        # of Ray's event loops, reports of calls, checks of the object store's memory and disk.
+        RAY_SERVE_METRICS_EXPORT_INTERVAL_MS="5000",
+        REPORTER_UPDATE_INTERVAL_MS="10000",
+        METRICS_RECORD_INTERVAL_S="30",
+        RAY_kill_idle_workers_interval_ms="1000",
+        RAY_io_context_monitor_probe_interval_ms="10000",
+        RAY_task_events_report_interval_ms="5000",
+        RAY_raylet_check_gc_period_milliseconds="1000",
+        RAY_local_fs_monitor_interval_ms="1000",
         **EVERY_HOST,
     )
     return session

@@ -104,6 +104,7 @@ class LocalCluster:
             **_node_arguments(nodes[0], hosts[0]),
             **self._storage.arguments,
             "include_dashboard": True,
+            "include_log_monitor": False,  # it reads all logs ten times a second for drivers that print them: none does
             "dashboard_host": self._config.dashboard_host,
             "dashboard_port": self._dashboard_port(),
             "temp_dir": str(self.session.ray_folder),

@@ -17,7 +17,7 @@ from serving.terminal import ending_signals
 
 logger = logging.getLogger(__name__)
 
-HELPERS = ("dashboard", "log_monitor", "monitor")
+HELPERS = ("dashboard", "monitor")
 """Processes of a node, by Ray's names. Without the dashboard, scaling by page, REST or command line is unavailable."""
 RETRY_S = 5.0
 """Time between two attempts to start a failing process."""
@@ -204,9 +204,8 @@ def start_raylet_again(node: Any) -> None:
     from ray import NodeID  # heavy
     from ray._private import services
 
-    for kind in ("raylet", "log_monitor"):  # `start_ray_processes` starts both
-        if kind in node.all_processes:
-            node._kill_process_type(kind, check_alive=False, wait=True)
+    if "raylet" in node.all_processes:
+        node._kill_process_type("raylet", check_alive=False, wait=True)
     for socket in (node.raylet_socket_name, node.plasma_store_socket_name):
         Path(socket).unlink(missing_ok=True)
     node._node_id = NodeID.from_random().hex()
@@ -257,6 +256,5 @@ def _start_monitor(node: Any) -> None:
 
 _START: dict[str, Any] = {
     "dashboard": _start_dashboard,
-    "log_monitor": lambda node: node.start_log_monitor(),
     "monitor": _start_monitor,
 }

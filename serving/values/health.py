@@ -11,7 +11,7 @@ this errs on the long side), else by the nearest larger one. An engine that has 
 still be loading, compiling or touching its memory for the first time.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -104,6 +104,9 @@ def hangs(age_s: float, limit_s: float) -> bool:
     return age_s > limit_s
 
 
+LEAST_ROUND_S = 0.01
+
+
 class Silence:
     """Distinguishes silent peers from a pause of the watcher itself.
 
@@ -133,6 +136,13 @@ class Silence:
     def too_long(self, received_at: float, now: float) -> bool:
         """Whether a peer that was heard at `received_at` has been silent for too long, by a watcher that was awake."""
         return silent_too_long(now - max(received_at, self._awake_since), self._limit_s)
+
+    def pause_s(self, received_at: Iterable[float], now: float) -> float:
+        """Time until the next round is due [s]: when the first peer reaches the limit, well before `look` takes the wait
+        for a pause of the watcher.
+        """
+        ends = [max(at, self._awake_since) + self._limit_s for at in received_at]
+        return max(LEAST_ROUND_S, min([self._limit_s / 8, *(end - now for end in ends)]))
 
 
 # Health of the KV transfer path between two instances: a saturated path is not a lost one.

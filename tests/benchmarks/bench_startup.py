@@ -1,20 +1,25 @@
-"""Time until a system serves, in three modes, with the model's defaults:
+"""Time until a system serves, and its processor time without requests, in four modes, with the model's defaults:
 
 start   from `cloudmatrix serve` to the first streamed token of a request: interpreter, Ray, pools, weights. A client
         retries from the start on until its request is accepted. Goal: 25 s on two cores
 scale   from `cloudmatrix scale decode 3` to links of the gateway to all three instances. Goal: 5 s
 zero    all pools asleep: from sending a request to its first token. Goal: 8 s
+idle    processor time of each process during a minute, from a minute after the start. Goal: 15 % of a core in all, 4 %
+        for processes that run our code; each of these contains Ray's own loops, which take about 0.8 %
 
-The last two have a KV-cache pool, from which new instances map their weights.
+The last three have a KV-cache pool, from which new instances map their weights.
 """
 
 import asyncio
 import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from serving.client.pools_client import PoolsClient
 from serving.values.scaling_operations import ScalePool
 from tests.benchmarks.conditions import Figure, checkpoint, conditions, make_parser, progress, report, show_conditions
+from tests.benchmarks.processes import OF_RAY
 from tests.benchmarks.served import Served, Setup
 from tests.e2e.server import wait_for
 
@@ -29,6 +34,10 @@ min_decode = 0
 idle_to_zero_s = 2.0
 hold_s = 2.0
 """
+
+
+IDLE_S = 60.0
+"""Time from the start to the first measurement, and length of each."""
 
 
 async def first_token_s(served: Served) -> float:
@@ -92,6 +101,30 @@ def zero(model: Path, repeats: int) -> list[Figure]:
     return [Figure("from zero: request to first token", "s", tuple(took), goal=8.0)]
 
 
+def idle(model: Path, repeats: int) -> list[Figure]:
+    """Processor time without requests, by role [% of a core]."""
+    shares = defaultdict[str, list[float]](list)
+    with Served(Setup(model, memory_servers=1)) as served:
+        time.sleep(IDLE_S)
+        for _ in range(repeats):
+            before, begun = served.cpu(), time.perf_counter()
+            time.sleep(IDLE_S)
+            used, elapsed = served.cpu(), time.perf_counter() - begun
+            for role, seconds in used.items():
+                shares[role].append(100 * (seconds - before.get(role, 0.0)) / elapsed)
+            progress(f"idle: {sum(one[-1] for one in shares.values()):.1f} % of a core")
+    ours = [values for role, values in shares.items() if role not in OF_RAY]
+    totals = [
+        Figure("idle: all", "% of a core", _sums(shares.values()), goal=15.0),
+        Figure("idle: processes that run our code", "% of a core", _sums(ours), goal=4.0),
+    ]
+    return totals + [Figure(f"idle: {role}", "% of a core", tuple(shares[role])) for role in sorted(shares)]
+
+
+def _sums(columns: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(map(sum, zip(*columns, strict=True)))
+
+
 def client_of(served: Served) -> PoolsClient:
     """The dashboard's client of the pools."""
     return PoolsClient(served.printed("Ray dashboard"), served.printed("dashboard token"))
@@ -103,7 +136,7 @@ def settled(pools: PoolsClient, pool: str, replicas: int) -> bool:
     return (row["running"], row["starting"], row["draining"]) == (replicas, 0, 0)
 
 
-MODES = {"start": start, "scale": scale, "zero": zero}
+MODES = {"start": start, "scale": scale, "zero": zero, "idle": idle}
 
 
 def main() -> None:

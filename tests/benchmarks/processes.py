@@ -10,8 +10,17 @@ from collections import defaultdict
 from pathlib import Path
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-DAEMONS, LAUNCHER = "Ray's daemons", "launcher"
-_KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy", "MembershipActor": "membership"}
+DAEMONS, LAUNCHER, CONTROLLER, PROXY = "Ray's daemons", "launcher", "Serve's controller", "Serve's proxy"
+OF_RAY = frozenset({DAEMONS, CONTROLLER, PROXY})
+"""Roles of processes that run none of our code."""
+_KNOWN = {
+    "ServeController": CONTROLLER,
+    "ProxyActor": PROXY,
+    "MembershipActor": "membership",
+    "PoolControlActor": "pool control",
+    "ScalingBoardActor": "scaling board",
+}
+_PARTS = {"agent_keeper.py": LAUNCHER, "reaper.py": LAUNCHER, "ray-dashboard-PoolsHead": "page /pools"}
 
 
 def cpu_by_role(root: int) -> dict[str, float]:
@@ -46,4 +55,4 @@ def _role(pid: int) -> str:
     name = title.removeprefix("ray::").split(".")[0].split()[0] if title.startswith("ray::") else ""
     if name.startswith("ServeReplica:"):
         return name.rpartition(":")[2]
-    return _KNOWN.get(name, DAEMONS)
+    return _KNOWN.get(name) or next((role for part, role in _PARTS.items() if part in title), DAEMONS)

@@ -128,11 +128,11 @@ def test_a_follower_stops_though_the_controller_answers_just_then(turns: int, mo
     answers: asyncio.Queue[None] = asyncio.Queue()
     asked = asyncio.Event()
 
-    async def view() -> None:
+    async def next_view(*_: object) -> None:
         asked.set()
         await answers.get()
 
-    controller = SimpleNamespace(view=SimpleNamespace(remote=view))
+    controller = SimpleNamespace(next_view=SimpleNamespace(remote=next_view))
     monkeypatch.setattr(ray, "get_actor", lambda *_: controller)
 
     async def scene() -> None:

@@ -2,7 +2,7 @@
 
 import threading
 
-from serving.cluster.nodes import LostNodeWatch
+from serving.cluster.nodes import ALONE_PERIOD_S, POLL_PERIOD_S, LostNodeWatch
 from serving.ids import NodeId
 from tests.cluster.node_case import listed
 
@@ -12,10 +12,12 @@ def test_news_is_told_once() -> None:
     watch = LostNodeWatch(told.append, lambda: rows)
     watch.look()
     assert told == []
+    assert watch.pause_s == POLL_PERIOD_S
     rows[1] = listed("b", alive=False)
     for _ in range(2):
         watch.look()
     assert told == [{"b"}]
+    assert watch.pause_s == ALONE_PERIOD_S, "the last one is the watcher's own"
     rows[0] = listed("a", alive=False)
     del rows[1]  # Ray forgets the dead in the end
     watch.look()

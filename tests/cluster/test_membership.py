@@ -1,9 +1,18 @@
 """Entries of the membership, and their expiry."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
-from serving.cluster.membership import EXPIRY_S, Member, Roster, with_disk
+from serving.cluster.membership import (
+    ANNOUNCE_PERIOD_S,
+    EXPIRY_S,
+    IDLE_PERIOD_S,
+    Member,
+    Roster,
+    announce_pause_s,
+    with_disk,
+)
 from serving.ids import NodeId, ReplicaId
 
 
@@ -81,3 +90,19 @@ def test_nobody_is_listed_on_a_node_that_ray_has_given_up() -> None:
 def test_a_member_tells_of_its_hosts_full_disk() -> None:
     assert with_disk(member("a"), lambda: "full").facts == {"disk_full": "full"}
     assert with_disk(member("a")).facts == {"disk_full": ""}, "not known without Ray"
+
+
+def test_who_changes_by_time_alone_announces_less_often() -> None:
+    one = replace(member("a"), facts={"told_s": 1.0, "running": 0})
+    assert announce_pause_s(None, one) == ANNOUNCE_PERIOD_S
+    assert announce_pause_s(one, replace(one, facts={"told_s": 2.0, "running": 0})) == IDLE_PERIOD_S
+    for changed in (replace(one, facts={"told_s": 1.0, "running": 1}), replace(one, port=2)):
+        assert announce_pause_s(one, changed) == ANNOUNCE_PERIOD_S
+
+
+def test_the_first_expiry_is_known() -> None:
+    roster = Roster()
+    assert roster.lasts_s(0.0) == math.inf
+    roster.announce(member("a"), now=0.0)
+    roster.announce(member("b"), now=1.0)
+    assert roster.lasts_s(2.0) == EXPIRY_S - 2.0

@@ -60,8 +60,8 @@ def test_the_gcs_dies(server: Scaled) -> None:
 
 
 def test_the_agents_and_the_dashboard_die(server: Scaled) -> None:
-    monitors = ("log_monitor.py", "autoscaler/_private/monitor.py")
-    titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", *monitors)
+    monitor = "autoscaler/_private/monitor.py"
+    titles = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/dashboard.py", monitor)
     wait_for(lambda: all(pids_of(server, title) for title in titles), "all are there", BACK_S, server.processes)
     before = {title: pid_of(server, title) for title in titles}
     raylet = pid_of(server, "raylet/raylet")

@@ -179,7 +179,7 @@ def test_a_frozen_instance_is_replaced(server: Scaled, past: Past, reference: Re
 def test_rays_parts_die_at_once(server: Scaled, past: Past, reference: Reference) -> None:
     """Streams are unaffected, an instance that dies next is replaced, and the dashboard is at its address again."""
     central = ("ServeController", "MembershipActor", "PoolControlActor", "gcs_server")
-    monitors = ("dashboard/dashboard.py", "log_monitor.py", "autoscaler/_private/monitor.py")
+    monitors = ("dashboard/dashboard.py", "autoscaler/_private/monitor.py")
     wait_for(lambda: all(pids_of(server, title) for title in monitors), "all are there", BACK_S, server.processes)
     doomed = {title: pids_of(server, title) for title in (*central, *monitors)}
     victim = server.replicas("decode")[0]

@@ -71,9 +71,6 @@ class Node:
         assert self._ray_params.dashboard_port == 8265, "where it was"
         self.all_processes["dashboard"] = [Info(Process())]
 
-    def start_log_monitor(self) -> None:
-        self.all_processes["log_monitor"] = [Info(Process())]
-
     def get_gcs_client(self) -> "Node":
         return self
 

@@ -1,9 +1,10 @@
 """Conversion of `[health]` to an instance's limits, in its own time."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from serving.config.health import HealthConfig
-from serving.instance.live.instance import report_period_s, step_limits
+from serving.instance.live.instance import idle_period_s, report_period_s, step_limits
 from serving.values.health import StepLimits
 from tests.live.harness import small_config
 
@@ -14,6 +15,9 @@ def test_a_simulated_device_that_tells_rarely_still_tells_often_enough() -> None
     assert report_period_s(health, None) == 0.25
     assert report_period_s(health, 0.05) == 0.05
     assert report_period_s(health, 30.0) == 0.625, "four reports within the limit"
+    assert idle_period_s(health, None) == 0.5
+    assert idle_period_s(replace(health, link_misses=2), None) == 0.25
+    assert idle_period_s(health, 0.05) is None
 
 
 def test_fast_simulated_time_makes_limits_longer_and_slow_time_does_not_make_them_shorter() -> None:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.values.health import FreezeOutcome, Silence, StepLimits, StepWatch, freeze_outcome, hangs
+from serving.values.health import (
+    LEAST_ROUND_S,
+    FreezeOutcome,
+    Silence,
+    StepLimits,
+    StepWatch,
+    freeze_outcome,
+    hangs,
+)
 
 LIMITS = StepLimits(floor_s=2.5, factor=4.0, first_s=30.0)
 
@@ -87,6 +95,15 @@ def test_a_silent_peer_is_silent() -> None:
     silence.look(12.1)
     assert silence.too_long(10.0, 12.1)
     assert not silence.too_long(11.9, 12.1)
+
+
+def test_a_watcher_waits_until_a_silence_is_too_long_but_not_so_long_that_it_seems_asleep() -> None:
+    silence = Silence(2.0, now=10.0)
+    assert silence.pause_s([], 10.0) == silence.pause_s([9.9, 10.0], 10.0) == 0.25
+    silence.look(10.25)
+    assert silence.pause_s([8.4, 10.2], 10.25) == 0.25, "the watcher began at 10.0"
+    assert silence.pause_s([11.0, 10.1], 12.0) == pytest.approx(0.1)
+    assert silence.pause_s([10.1], 12.1) == LEAST_ROUND_S
 
 
 def test_who_did_not_look_blames_nobody() -> None:

@@ -59,6 +59,8 @@ class LiveBackend:
         self._serial = 0
         self._generations: dict[int, LiveGeneration] = {}
         self._waker: asyncio.Task[None] | None = None
+        self.stirred = asyncio.Event()
+        """Set when a request is submitted, and when an instance comes or is lost."""
         self._unsent: deque[e.GatewayEvent] = deque()
         """Events still to be passed to the core: commands that could not be sent."""
 
@@ -71,6 +73,7 @@ class LiveBackend:
             or no instance is expected.
         """
         self._serial += 1
+        self.stirred.set()
         generation = LiveGeneration(self._serial, job, self._now(), self._stop, self._cancel)
         generation.times = self.timelines.begin(job, generation.submitted)
         generation.timelines = self.timelines
@@ -81,7 +84,7 @@ class LiveBackend:
                 del self._generations[self._serial]
                 raise _refusal(effect)
         self._do(effects)
-        self._waker = self._waker or asyncio.create_task(self._wake_forever())
+        self._waker = self._waker or asyncio.create_task(self._wake_while_busy())
         return generation
 
     def ready(self) -> bool:
@@ -109,6 +112,11 @@ class LiveBackend:
     def waiting(self) -> tuple[int, int, float]:
         """The waiting requests, see `Gateway.waiting`."""
         return self.core.waiting(self._now())
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are requests."""
+        return bool(self._generations)
 
     @property
     def starved(self) -> bool:
@@ -149,10 +157,13 @@ class LiveBackend:
 
     def _on_status(self, link: InstanceLink, status: Status) -> None:
         self._tell(e.InstanceStatus(link.replica, status))
+        if link.hangs:
+            asyncio.get_running_loop().call_soon(self.links.check_silence)
 
     def _on_up(self, link: InstanceLink) -> None:
         welcome = link.welcome
         assert welcome is not None, "a link is up when it was welcomed"
+        self.stirred.set()
         self.losses.came(welcome.pool, link.replica, link.incarnation)
         self._tell(e.InstanceUp(link.replica, welcome.pool, welcome.node, welcome.kv_blocks))
         if link.status is not None:  # it may have been received with the welcome
@@ -166,6 +177,7 @@ class LiveBackend:
         """Log a lost instance before the core resubmits its sequences. An instance that drained is not a loss."""
         if link.welcome is None:
             return
+        self.stirred.set()
         if link.still_since == 0.0:
             moved = self.core.routes.moved[link.replica]
             self.losses.left(InstanceNotice("left", link.welcome.pool, link.replica, "as it was asked to", moved))
@@ -176,14 +188,15 @@ class LiveBackend:
         notice = InstanceNotice(kind, link.welcome.pool, link.replica, reason, len(there), tokens)
         self.losses.lost(notice, link.incarnation)
 
-    async def _wake_forever(self) -> None:
-        while True:
+    async def _wake_while_busy(self) -> None:
+        while self._generations:  # without requests only events can change the core's state
             await asyncio.sleep(WAKE_PERIOD_S)
             if self.core.next_wake() <= self._now():
                 try:
                     self._tell(e.Look())
                 except Exception:
                     logger.exception("the gateway's check of waiting requests failed")
+        self._waker = None
 
     # ---- effects ---------------------------------------------------------------------------------------------------
 

@@ -173,8 +173,6 @@ SILENCE_LIMIT_S = 2.5
 
 FACTS_S = 0.2
 """How long a page of metrics waits for the instances' counters; without a response the previous ones are shown."""
-CHECK_PERIOD_S = 0.1
-"""Polling period of silence, and so the most delay in detecting it."""
 
 
 class Address(Protocol):
@@ -237,10 +235,10 @@ class PoolLinks:
                 self._connecting[member.replica] = task
                 task.add_done_callback(partial(self._connected, member.replica))
 
-    def check_silence(self) -> None:
+    def check_silence(self) -> float:
         """Close links whose instance has been silent for too long, or reports that its engine hangs.
 
-        Call this every `CHECK_PERIOD_S`.
+        Returns: time until the next call is due [s].
         """
         now = asyncio.get_running_loop().time()
         self._silence.look(now)
@@ -254,6 +252,7 @@ class PoolLinks:
                 # It is unknown when a crashed engine last made progress: any submission sent to it may be the cause.
                 link.still_since = None if crashed else now - age_s
                 link.close("its engine has " + ("crashed" if crashed else f"been at one step for {age_s:.1f} s"))
+        return self._silence.pause_s([link.received_at for link in self._links.values()], now)
 
     def link(self, replica: ReplicaId) -> InstanceLink | None:
         """The usable link to a replica, if there is one."""

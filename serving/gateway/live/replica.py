@@ -42,7 +42,7 @@ from serving.gateway.live.fingerprint import system_fingerprint
 from serving.gateway.live.gateway_http_server import IDLE_S, CurrentApp, GatewayHttpServer
 from serving.gateway.live.gateway_peers import GatewayPeers
 from serving.gateway.live.pool_admin import LivePoolAdmin
-from serving.gateway.live.pool_links import CHECK_PERIOD_S
+from serving.gateway.live.pool_links import FACTS_S
 from serving.gateway.live.response_places import response_store
 from serving.gateway.live.sealing import unsealed
 from serving.gateway.live.status import cluster_status, current_facts, host_labels, ordered_groups, state_of
@@ -64,6 +64,8 @@ logger = logging.getLogger(__name__)
 
 MEMBERS_PERIOD_S = 0.5
 """Polling period of instances' facts; joins and leaves are notified immediately."""
+IDLE_MEMBERS_PERIOD_S = 4.0
+"""The same while there are no requests and all members are linked instances, which are asked when facts are needed."""
 LEAST_MEMBERS_PERIOD_S = 0.02
 LINKS_S = 2.0
 """How long a gateway that joins a running system waits for its links before it accepts requests."""
@@ -116,7 +118,7 @@ class GatewayDeployment:
             where = config.gateway.trace_endpoint, config.gateway.trace_share
             exporter = TraceExporter(*where, self._served.names[0], gateway)
             self._backend.timelines.send_to(exporter, self._metrics.traced)
-        self._metrics.ask, self._metrics.refresh = self._backend.links.ask_facts, self._publish
+        self._metrics.ask, self._metrics.refresh = self._ask_facts, self._publish
         self._metrics.others = self._peers = GatewayPeers(
             gateway, self._keeper.secrets, self._metrics.numbers, partial(wished, shelf)
         )
@@ -249,7 +251,7 @@ class GatewayDeployment:
         reader = MemberReader()
         while True:
             try:
-                self._members = await reader.read(MEMBERS_PERIOD_S)
+                self._members = await reader.read(IDLE_MEMBERS_PERIOD_S if self._at_rest() else MEMBERS_PERIOD_S)
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 logger.warning("membership does not respond (%s); keeping the links", type(error).__name__)
                 await asyncio.sleep(MEMBERS_PERIOD_S)
@@ -259,6 +261,17 @@ class GatewayDeployment:
                 self._members_read.set()
                 self._backend.losses.retain({member.replica for member in self._members})
                 await asyncio.sleep(LEAST_MEMBERS_PERIOD_S)
+
+    def _at_rest(self) -> bool:
+        links = self._backend.links
+        linked = all(one.is_instance and links.link(one.replica) is not None for one in self._members)
+        return linked and bool(self._members) and not self._backend.busy and not self._groups()
+
+    async def _ask_facts(self) -> None:
+        """Get the latest counters of all instances and memory servers."""
+        if self._pool is None:
+            return await self._backend.links.ask_facts()
+        await asyncio.gather(self._backend.links.ask_facts(), self._pool.refresh(FACTS_S))
 
     def _publish(self) -> None:
         current = self._current()
@@ -290,14 +303,16 @@ class GatewayDeployment:
         return current
 
     async def _watch_links(self) -> None:
+        """Close silent links, and connect again to listed instances without one."""
         while True:
-            self._backend.links.check_silence()
-            await asyncio.sleep(CHECK_PERIOD_S)
+            pause_s = self._backend.links.check_silence()
+            self._backend.links.update([one for one in self._members if one.is_instance])
+            await asyncio.sleep(pause_s)
 
     async def _cluster(self) -> dict[str, Any]:
         """Response to `cloudmatrix status`: pools, replicas, NPUs, memory, queues."""
+        await self._ask_facts()
         view, metered = self._pool.view if self._pool is not None else None, self._metered
-        await self._backend.links.ask_facts()
         return cluster_status(
             self._config,
             self._current(),

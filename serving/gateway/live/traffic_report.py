@@ -1,4 +1,6 @@
-"""A gateway's reports to the scaling board: twice a second, and immediately when a request waits for an empty pool."""
+"""A gateway's reports to the scaling board: twice a second while it has requests, and immediately when one waits for an
+empty pool.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,6 +9,7 @@ import ray
 from msgspec.structs import replace
 
 from serving.config.serve import ServeConfig
+from serving.deadline import within
 from serving.errors import OverloadedError, UnavailableError
 from serving.gateway.core.losses import Losses
 from serving.gateway.live.backend import LiveBackend
@@ -69,6 +72,20 @@ class MeteredBackend:
         """Whether a request waits for a role that has no instance."""
         return self._backend.starved
 
+    async def next_stir(self, patience_s: float) -> bool:
+        """Wait while there are no requests, until one is submitted or an instance comes or is lost.
+
+        Returns: False if nothing happened within `patience_s`.
+        """
+        if self._backend.busy:
+            return True
+        self._backend.stirred.clear()
+        try:
+            await within(self._backend.stirred.wait(), patience_s)
+        except TimeoutError:
+            return False
+        return True
+
     def on_reply(self, reply: BoardReply) -> None:
         """Process the board's response to a report."""
         self._unheard_since = None
@@ -121,9 +138,11 @@ class MeteredBackend:
         return self._meter.report(now, queued, tokens, starved=self._backend.starved)
 
 
-# A gateway's reports to the scaling board: twice a second, and immediately when a request waits for an empty pool.
+# A gateway's reports to the scaling board.
 
 PERIOD_S = 0.5
+IDLE_PERIOD_S = 2.0
+"""Without requests; less than half the silence after which the board ignores a gateway."""
 TICK_S = 0.1
 
 
@@ -165,6 +184,8 @@ class TrafficReporter:
 
     async def _pause(self, starved: bool) -> None:
         """Wait until the next report is due, a request starts to wait for an instance, or an instance is lost."""
+        if not self._backend.losses.waiting and not await self._backend.next_stir(IDLE_PERIOD_S):
+            return
         for _ in range(round(PERIOD_S / TICK_S)):
             await asyncio.sleep(TICK_S)
             if (not starved and self._backend.starved()) or self._backend.losses.waiting:

@@ -90,6 +90,7 @@ class Instance:
             report_period_s(config.health, compute.status_period_s),
             self._transport.probes.trouble,
             attached.grammars,
+            idle_period_s(config.health, compute.status_period_s),
         )
         self.pool_cache = self._make_cache(access, attached, arena)
         folder, header = config.engine.decision_log, header_of(place.replica, self.engine)
@@ -326,6 +327,19 @@ def report_period_s(health: HealthConfig, simulated_s: float | None) -> float:
         simulated_s: the device's own interval in real time; None = it has none.
     """
     return health.link_period_s if simulated_s is None else min(simulated_s, health.silence_s / 4)
+
+
+def idle_period_s(health: HealthConfig, simulated_s: float | None) -> float | None:
+    """Interval of reports of an instance without sequences [s]: twice the other, if four of them fit into the limit.
+
+    Args:
+        simulated_s: as for `report_period_s`; a simulated device keeps its interval.
+    """
+    return (
+        None
+        if simulated_s is not None
+        else max(health.link_period_s, min(2 * health.link_period_s, health.silence_s / 4))
+    )
 
 
 def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:

@@ -5,6 +5,7 @@ next save that succeeds restores the whole state there.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -23,6 +24,8 @@ from serving.values.pool_view import NamespaceRecord, PoolView, ServerRecord
 logger = logging.getLogger(__name__)
 
 SAVE_PERIOD_S = 1.0
+UNKNOWN_S = 0.25
+"""How often to ask a controller that does not know the pool yet."""
 
 
 class ControllerHost:
@@ -70,6 +73,16 @@ class ControllerHost:
         """The pool now; None while the controller is too young to know."""
         with self._lock:
             return self._controller.view(time.monotonic())
+
+    def lasts_s(self) -> float:
+        """How long the view stays as it is unless something is announced [s]; `UNKNOWN_S` while there is none."""
+        with self._lock:
+            now = time.monotonic()
+            view = self._controller.view(now)
+            if view is None:
+                return UNKNOWN_S
+            change = self._controller.next_change([one.record.name for one in view.servers], now)
+        return math.inf if change is None else change - now
 
     def set_namespace(self, record: NamespaceRecord) -> None:
         """Add a namespace or change its quota, in the next view and soon in the store.

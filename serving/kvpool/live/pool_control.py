@@ -1,13 +1,14 @@
 """The pool's controller as one small named actor: memory servers announce themselves, other processes read the view.
 
     kvcache replica ── PoolAnnouncer ──►  actor  ◄── PoolViewFollower ── engine replicas, gateways
-                     record, every 1 s           view, every 0.5 s
+                    record, every 1-2 s          view, as soon as it changes
 
 Without the actor the pool keeps working with the last view. Servers send the namespaces that they have to the next
 actor, which publishes no view before every live server has had time to announce itself.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -35,43 +36,86 @@ logger = logging.getLogger(__name__)
 
 NAME = "cloudmatrix-pool-control"
 ANNOUNCE_PERIOD_S = 1.0
+ALONE_PERIOD_S = 2.0
+"""Of a pool's only server, which has no peers that must learn its state."""
 VIEW_PERIOD_S = 0.5
+"""Most delay with which a change reaches a follower, unless the controller fails."""
+VIEW_PATIENCE_S = 5.0
+"""Time after which a follower gets the view although it has not changed."""
+LEAST_VIEW_PERIOD_S = 0.05
+LEAST_WAIT_S = 0.01
 CALL_DEADLINE_S = 3.0
 TROUBLE = 2
 POOL_WAIT_S = 10.0
 """A memory server needs no torch and is up long before an instance; only one that does not come costs this."""
 
-assert EXPIRY_S >= CALL_DEADLINE_S + ANNOUNCE_PERIOD_S, "one lost call must not cost a server its place"
+assert EXPIRY_S >= CALL_DEADLINE_S + ALONE_PERIOD_S, "one lost call must not cost a server its place"
 
 
 @ray.remote(num_cpus=0, max_restarts=-1)
 class PoolControlActor:
-    """The named actor around a `ControllerHost`."""
+    """The named actor around a `ControllerHost`. Its methods share one event loop."""
 
     def __init__(self, settings: ControlSettings) -> None:
         again = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._host = ControllerHost(replace(settings, founding=settings.founding and not again))
-        LostNodeWatch(self._host.lose).start()
+        self._version = ""
+        self._changed = asyncio.Event()
+        self._watch: LostNodeWatch | None = None
 
-    def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
+    async def announce(self, record: ServerRecord, namespaces: tuple[NamespaceRecord, ...]) -> ControllerAnswer:
         """Take a server's announcement."""
-        return self._host.announce(record, namespaces)
+        if self._watch is None:
+            loop = asyncio.get_running_loop()
 
-    def withdraw(self, name: str, incarnation: str) -> None:
+            def lose(nodes: frozenset[NodeId]) -> None:
+                self._host.lose(nodes)
+                loop.call_soon_threadsafe(self._tell)
+
+            self._watch = LostNodeWatch(lose)
+            self._watch.start()
+        answer = self._host.announce(record, namespaces)
+        self._tell()
+        return answer
+
+    async def withdraw(self, name: str, incarnation: str) -> None:
         """Remove a server that leaves."""
         self._host.withdraw(name, incarnation)
+        self._tell()
 
-    def view(self) -> PoolView | None:
+    async def view(self) -> PoolView | None:
         """The current view; None while the controller's knowledge is incomplete."""
         return self._host.view()
 
-    def set_namespace(self, record: NamespaceRecord) -> None:
+    async def next_view(self, known: str, patience_s: float) -> PoolView | None:
+        """The view as soon as it differs from version `known`, at the latest after `patience_s`; None as for `view`."""
+        end = time.monotonic() + patience_s
+        while True:
+            view, lasts_s = self._host.view(), self._host.lasts_s()
+            left_s = end - time.monotonic()
+            if left_s <= 0 or (view is not None and view.version != known):
+                return view
+            with contextlib.suppress(TimeoutError):
+                await within(self._changed.wait(), max(LEAST_WAIT_S, min(left_s, lasts_s)))
+
+    async def set_namespace(self, record: NamespaceRecord) -> None:
         """Add a namespace, or change its quota and weight."""
         self._host.set_namespace(record)
+        self._tell()
 
-    def delete_namespace(self, name: str) -> bool:
+    async def delete_namespace(self, name: str) -> bool:
         """Remove a namespace and its quota; its entries stay. Returns: whether it existed."""
-        return self._host.delete_namespace(name)
+        was_there = self._host.delete_namespace(name)
+        self._tell()
+        return was_there
+
+    def _tell(self) -> None:
+        """Wake all waiting followers if the view has changed."""
+        view = self._host.view()
+        if view is not None and view.version != self._version:
+            self._version = view.version
+            self._changed.set()
+            self._changed = asyncio.Event()
 
 
 def control_settings(config: ServeConfig, session: str) -> ControlSettings:
@@ -125,7 +169,7 @@ class PoolAnnouncer:
         self._complaint = Complaint("the pool's controller does not respond; the pool continues unchanged")
 
     def start(self) -> None:
-        """Announce from now on, about once a second."""
+        """Announce from now on, every second or two."""
         self._task = asyncio.create_task(self._forever())
 
     def check(self) -> None:
@@ -175,7 +219,8 @@ class PoolAnnouncer:
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
                 self._complaint.make(error)
                 self._actor = None
-            await asyncio.sleep(ANNOUNCE_PERIOD_S)
+            alone = self._actor is not None and len(self.view.servers) == 1
+            await asyncio.sleep(ALONE_PERIOD_S if alone else ANNOUNCE_PERIOD_S)
 
     def _error(self) -> BaseException | None:
         task = self._task
@@ -183,10 +228,17 @@ class PoolAnnouncer:
 
 
 class PoolViewFollower:
-    """Keeps the latest view. Any thread may read `view`; the rest belongs to one event loop."""
+    """Keeps the latest view. Any thread may read `view`; the rest belongs to one event loop.
 
-    def __init__(self, period_s: float = VIEW_PERIOD_S) -> None:
+    Args:
+        period_s: time between two attempts while the controller does not respond [s].
+        patience_s: see `VIEW_PATIENCE_S`.
+    """
+
+    def __init__(self, period_s: float = VIEW_PERIOD_S, patience_s: float = VIEW_PATIENCE_S) -> None:
         self._period_s = period_s
+        self._patience_s = patience_s
+        self._actor: Any = None
         self._lookup = ActorLookup(partial(ray.get_actor, NAME, NAMESPACE))
         self.view = EMPTY_VIEW
         """The latest view; that of an empty pool before the first."""
@@ -222,19 +274,28 @@ class PoolViewFollower:
             "no memory server after %.0f s; starting without it; it is used once it is available", POOL_WAIT_S
         )
 
+    async def refresh(self, deadline_s: float) -> None:
+        """Get the servers' latest facts, which are no change of the view. Without a response they stay as they are."""
+        with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+            if self._actor is not None:
+                view: PoolView | None = await within(self._actor.view.remote(), deadline_s)
+                self.view = self.view if view is None else view
+
     async def _forever(self) -> None:
-        actor: Any = None
         while True:
             try:
-                actor = actor or await self._lookup.answer(CALL_DEADLINE_S)
-                view = await within(actor.view.remote(), CALL_DEADLINE_S)
-                self.view = view or self.view
+                self._actor = self._actor or await self._lookup.answer(CALL_DEADLINE_S)
+                question = self._actor.next_view.remote(self.view.version, self._patience_s)
+                view: PoolView | None = await within(question, self._patience_s + CALL_DEADLINE_S)
+                self.view = self.view if view is None else view
                 self._complaint.over()
+                pause_s = LEAST_VIEW_PERIOD_S
             except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
-                if actor is not None:  # before the first memory server there is none: nothing is wrong
+                if self._actor is not None:  # before the first memory server there is none: nothing is wrong
                     self._complaint.make(error)
-                actor = None
-            await asyncio.sleep(self._period_s)
+                self._actor = None
+                pause_s = self._period_s
+            await asyncio.sleep(pause_s)
 
 
 class NamespaceChanges:

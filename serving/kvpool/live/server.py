@@ -36,6 +36,8 @@ from serving.values.pool_view import NamespaceRecord, ServerRecord, ServerState
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05
+IDLE_TICK_S = 1.0
+"""Without calls since the last tick. The first call ends the wait."""
 HOLDERS_EVERY_S = 1.0
 _SHORTEST_S = 0.01
 _JOIN_S = 5.0
@@ -113,6 +115,7 @@ class MemoryServer:
             return
         self._stop.set()
         with self._core.changed:
+            self._core.stirred.set()
             self._core.closing = True
             self._core.changed.notify_all()
         self._connections.stop(_JOIN_S)
@@ -221,18 +224,21 @@ class MemoryServer:
         holders_at = 0.0
         while not self._stop.is_set():
             with core.changed:
+                idle = not core.stirred.is_set()
                 now = core.now()
                 core.manager.disk_hangs(self._ssd is not None and self._ssd.hangs)
                 core.manager.tick(now)
                 core.dispatch()
                 core.changed.notify_all()
                 wanted = core.manager.next_tick(now)
+                core.stirred.clear()
             self._progress_at = time.monotonic()
             if now - holders_at >= HOLDERS_EVERY_S:
                 holders_at = now
                 self._release_dead()
-            pause = TICK_S if wanted is None else min(TICK_S, wanted - now)
-            self._stop.wait(max(_SHORTEST_S, pause))
+            limit = IDLE_TICK_S if idle else TICK_S
+            pause = max(_SHORTEST_S, limit if wanted is None else min(limit, wanted - now))
+            (core.stirred if idle else self._stop).wait(pause)
 
     def _release_dead(self) -> None:
         with self._core.changed:

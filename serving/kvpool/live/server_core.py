@@ -52,6 +52,8 @@ class ServerCore:
         self.closing = False
         self.models: dict[int, str] = {}
         """Committed model images: version -> `model@version`. May name images that have been removed."""
+        self.stirred = threading.Event()
+        """Set by calls that may change the ledger; cleared by the ticker, under the lock."""
         self._numbers = itertools.count(1)
 
     def now(self) -> float:
@@ -64,6 +66,8 @@ class ServerCore:
 
     def dispatch(self) -> None:
         """Hand the ledger's orders to the disk. Called under the lock after any call that may give orders."""
+        if not self.stirred.is_set():
+            self.stirred.set()
         orders = self.manager.take_orders()
         if orders:
             assert self.disk is not None, "a ledger without an SSD tier gave orders"

@@ -21,6 +21,11 @@ from serving.values.traffic import BoardReply, GatewayReport
 # Measurements from snapshots of the cluster and reports of gateways: traffic, capacities, events, samples.
 
 
+IDLE_AFTER_S = 5.0
+"""Time without requests, losses and questions after which the cluster is polled less often."""
+IDLE_PERIOD_S = 3.0
+
+
 class Observations:
     """Measurements from snapshots of the cluster and reports of gateways. All times are passed in [s since 1970].
 
@@ -29,6 +34,7 @@ class Observations:
         kept: store for events, so that they outlive the process; None = they do not.
     Attributes:
         policy_polled: when a scaler last requested signals; 0 = never.
+        stirred_at: when a gateway last had requests or losses, or a question was asked.
     """
 
     def __init__(self, config: ServeConfig, now: float, kept: KeyedValues | None = None) -> None:
@@ -39,6 +45,7 @@ class Observations:
         self.history = History()
         self.tally = TallyKeeper()
         self.policy_polled = 0.0
+        self.stirred_at = now
         self._config = config
         self._time = PolicyTime(config.time_scale)
         self._abilities = Abilities()
@@ -63,12 +70,19 @@ class Observations:
         Returns: whether its requests have started to wait for a pool without instances, so that a scaler must run now.
         """
         self.gateways.report(report, now)
+        if report.running or report.notices:
+            self.stirred_at = now
         for notice in report.notices:
             self.events.add_notice(notice, now)
         begins = report.starved and report.gateway not in self._starved
         self._starved = self._starved & self.gateways.names - {report.gateway}
         self._starved |= {report.gateway} if report.starved else set()
         return begins
+
+    def poll_period_s(self, fleet: ScalingFleet, now: float) -> float:
+        """Longest time between two polls of the cluster [s]."""
+        idle = now - self.stirred_at > IDLE_AFTER_S and not fleet.moving
+        return IDLE_PERIOD_S if idle else fleet.poll_period_s
 
     def signals(self, fleet: ScalingFleet, now: float) -> ScalingSignals:
         """Signals for a scaler; the request also marks the scaler as alive."""
@@ -96,6 +110,7 @@ class BoardViews:
 
     def read(self, question: Question, now: float) -> dict[str, Any] | list[dict[str, Any]]:
         """Response to a question from the last snapshot, ready for JSON."""
+        self._seen.stirred_at = now
         match question:
             case ReadPools():
                 return self._pools(now)

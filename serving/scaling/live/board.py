@@ -78,6 +78,8 @@ class ScalingBoard:
         self._views = BoardViews(config, self.fleet, self._seen)
         self._lock = asyncio.Lock()
         self._asked = asyncio.Event()
+        self._stirred = asyncio.Event()
+        """Set when the next poll may be due sooner."""
         for warning in (*self.fleet.ledger.warnings, *self.fleet.holds.warnings, *self._seen.events.warnings):
             logger.warning("%s", warning)
 
@@ -89,6 +91,19 @@ class ScalingBoard:
         async with self._lock:
             if self._clock() - self.fleet.snapshot.at >= older_than_s:
                 await self._poll()
+
+    async def poll_when_due(self) -> None:
+        """Wait until the next poll is due, then poll, unless that was done meanwhile. Raises: ClusterSilentError."""
+        began = self._clock()
+        while True:
+            now = self._clock()
+            period_s = self._seen.poll_period_s(self.fleet, now)
+            if now - began >= period_s:
+                break
+            self._stirred.clear()
+            with contextlib.suppress(TimeoutError):
+                await within(self._stirred.wait(), began + period_s - now)
+        await self.poll(older_than_s=period_s / 2)
 
     async def poll_first(self) -> None:
         """Poll the cluster unless there is a snapshot already, for requests right after the start of the board.
@@ -103,6 +118,7 @@ class ScalingBoard:
         now = self._clock()
         if self._seen.report(report, now):
             self._asked.set()
+        self._stirred.set()
         return self._views.news(report.gateway, now)
 
     async def next_signals(self, period_s: float) -> ScalingSignals:
@@ -139,6 +155,7 @@ class ScalingBoard:
 
     def read(self, question: Question) -> Any:
         """Response to a question from the last snapshot, ready for JSON."""
+        self._stirred.set()
         return self._views.read(question, self._clock())
 
     async def deploy(self, notice: DeploymentNotice) -> dict[str, int]:
@@ -184,6 +201,7 @@ class ScalingBoard:
 
     async def _tell(self, event: FleetEvent) -> list[FleetEffect]:
         """Pass an event to the fleet and carry out its effects. Returns: all effects."""
+        self._stirred.set()
         done = effects = self.fleet.on(event, self._clock())
         _log(effects)
         while effects and isinstance(effects[-1], SetTarget):

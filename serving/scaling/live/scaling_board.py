@@ -88,10 +88,8 @@ class ScalingBoardActor:
 
     async def _poll_forever(self) -> None:
         while True:
-            period_s = self._board.fleet.poll_period_s
-            await asyncio.sleep(period_s)
             try:
-                await self._board.poll(older_than_s=period_s / 2)
+                await self._board.poll_when_due()
                 self._complaint.over()
                 if not self._prepared and not self._board.fleet.moving:  # until then the start needs the cores
                     self._prepared = True

@@ -34,6 +34,9 @@ class Gateway:
     def starved(self) -> bool:
         return False
 
+    async def next_stir(self, patience_s: float) -> bool:
+        return True
+
 
 class Board:
     """The used part of `BoardClient`; unreachable the first time."""
