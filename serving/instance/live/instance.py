@@ -75,7 +75,10 @@ class Instance:
         self.compute = compute = heavy(partial(make_compute, config, place, access))
         self.npus, self.kv = compute.npus, compute.kv
         arena_bytes = self.kv.count * self.kv.real_bytes
-        self._segment = heavy(partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1))
+        reserve = config.hardware.reserve_memory
+        self._segment = heavy(
+            partial(UbSegment.create, place.segment_path, arena_bytes, max_regions=1, reserve=reserve)
+        )
         self._region: UbRegion = self._segment.allocate(arena_bytes, owner=place.replica)
         arena = self._segment.view(self._region)
         self._attached = attached = self._attach(config, arena, secrets)
