@@ -15,8 +15,8 @@ from torch import Tensor
 from serving.errors import ModelError
 from serving.model.architecture import Architecture
 from serving.model.batch import ForwardBatch
-from serving.model.kv_layout import KvDtype, KvLayout
-from serving.model.kv_shape import SplitLayers, layout_fingerprint
+from serving.model.kv_layout import KvLayout
+from serving.model.kv_shape import KvDtype, SplitLayers, layout_fingerprint
 
 # The paged KV cache: one block-major tensor, so that a block is one contiguous run of bytes.
 

@@ -12,7 +12,7 @@ from serving.model.architecture import Architecture
 from serving.model.config import read_architecture
 from serving.model.dense_form import without_indexers
 from serving.model.kv_cache import KvCache
-from serving.model.kv_layout import KvDtype
+from serving.model.kv_shape import KvDtype
 from serving.model.loader import load_model
 from tests.model.paged import PagedRunner, pieces_of
 from tests.model.random_checkpoint import write_random_checkpoint

@@ -339,7 +339,7 @@ def step_limits(config: ServeConfig, time_scale: float) -> StepLimits:
 
 # Creates an instance's compute according to the configuration.
 #
-# Only the selected one is imported: a simulated replica never loads the tensor library.
+# Only the selected one is imported.
 
 
 def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess | None) -> Compute:
@@ -352,6 +352,6 @@ def make_compute(config: ServeConfig, place: InstancePlace, access: PoolAccess |
         from serving.instance.live.compute_simulated import SimulatedCompute
 
         return SimulatedCompute(config, place)
-    from serving.instance.live.compute_torch import TorchCompute
+    from serving.instance.live.compute_model import ModelCompute
 
-    return TorchCompute(config, place, access)
+    return ModelCompute(config, place, access)
