@@ -9,6 +9,8 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+import psutil
+
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 DAEMONS, LAUNCHER = "Ray's daemons", "launcher"
 _KNOWN = {"ServeController": "Serve's controller", "ProxyActor": "Serve's proxy", "MembershipActor": "membership"}
@@ -32,6 +34,18 @@ def cpu_by_role(root: int) -> dict[str, float]:
     by_role: defaultdict[str, float] = defaultdict(float)
     for pid in found:
         by_role[LAUNCHER if pid == root else _role(pid)] += used_s.get(pid, 0.0)
+    return dict(by_role)
+
+
+def pss_by_role(root: int) -> dict[str, float]:
+    """Proportional set size [MiB] below `root`, by role: a page that several processes map is counted once in all."""
+    found = [root, *(child.pid for child in psutil.Process(root).children(recursive=True))]
+    by_role: defaultdict[str, float] = defaultdict(float)
+    for pid in found:
+        with contextlib.suppress(OSError, StopIteration):  # it has ended since
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            by_role[LAUNCHER if pid == root else _role(pid)] += kib / 1024
     return dict(by_role)
 
 
